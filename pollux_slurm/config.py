@@ -1,4 +1,4 @@
-"""Settings: a TOML file, `POLLUX_*` environment above it, flags above both. Frozen once read.
+"""Settings: a TOML file, overridden by `POLLUX_*` variables, overridden by command-line options.
 
 The file is `/etc/pollux/pollux.toml` unless `POLLUX_CONFIG` names another. The environment variable
 `POLLUX_<TABLE>_<KEY>` (such as `POLLUX_STORE_URL`) overrides a table's key.
@@ -27,140 +27,140 @@ else:
 DEFAULT_PATH = Path("/etc/pollux/pollux.toml")
 
 
-def _one_of(*choices: str) -> Any:
-    """Return a text's field that may be one of `choices`, the first if it is not set."""
+def _choice(*choices: str) -> Any:
+    """Return a text field with these `choices`; the first is the default."""
     return field(default=choices[0], metadata={"choices": choices})
 
 
-def _from(default: float, least: float, most: float, *, below: bool = False) -> Any:
-    """Return a number's field that may be from `least` to `most`, `below` it if so said."""
+def _number(default: float, least: float, most: float, *, below: bool = False) -> Any:
+    """Return a number field from `least` to `most`; with `below`, `most` itself is not allowed."""
     return field(default=default, metadata={"least": least, "most": most, "below": below})
 
 
-def _perhaps(least: float, most: float, default: float | None = None) -> Any:
-    """Return a number's field that may be left out."""
+def _optional_number(least: float, most: float, default: float | None = None) -> Any:
+    """Return a number field that may be None."""
     return field(default=default, metadata={"least": least, "most": most, "below": False})
 
 
-def _table(least: float, most: float, *, everyone: bool = False) -> Any:
-    """Return the field of a table of names with a number each; in some, `*` stands for `everyone` else."""
+def _number_table(least: float, most: float, *, everyone: bool = False) -> Any:
+    """Return a field of (name, number) pairs; with `everyone`, the name `*` stands for all others."""
     return field(default=(), metadata={"least": least, "most": most, "below": False, "everyone": everyone})
 
 
-# No wait is longer, in seconds: thirty days.
+# The maximum of all time-outs: thirty days.
 _LONGEST_S = 2_592_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Where jobs and daemon meet. `url` is an SQLAlchemy URL; None means that no store is configured."""
+    """The database of jobs and daemon. `url` is an SQLAlchemy URL; None: no store is configured."""
 
     url: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmConfig:
-    """How Slurm is reached. `bin_dir` holds the commands; None means that PATH does.
+    """How to reach Slurm. `bin_dir` contains its commands; None: they are in PATH.
 
-    With `backend` "pyslurm" the looks and commands around each move go through PySlurm.
+    With `backend` "pyslurm", reads and commands of each move use PySlurm.
     """
 
-    backend: str = _one_of("commands", "pyslurm")
+    backend: str = _choice("commands", "pyslurm")
     bin_dir: str | None = None
-    command_timeout_s: float = _from(30.0, 1.0, 3600.0)
+    command_timeout_s: float = _number(30.0, 1.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
-    """The daemon's rhythm and patience. Every wait of a reallocation has one of these time-outs.
+    """The daemon's intervals and time-outs. Every step of a reallocation has one of these time-outs.
 
-    `jobs` says whose jobs it serves: everybody's ("all"), its own user's ("own"), or as its rights are.
+    `jobs` selects the jobs that it moves: all users' ("all"), its own user's ("own"), or what its rights
+    allow ("auto").
     """
 
-    interval_s: float = _from(60.0, 0.5, 86400.0)
-    tick_s: float = _from(0.5, 0.05, 60.0)
-    checkpoint_timeout_s: float = _from(300.0, 1.0, _LONGEST_S)
-    requeue_timeout_s: float = _from(90.0, 1.0, _LONGEST_S)
-    start_timeout_s: float = _from(120.0, 1.0, _LONGEST_S)
-    first_report_timeout_s: float = _from(600.0, 1.0, _LONGEST_S)
-    restart_delay_s: float = _from(30.0, 0.1, 86400.0)
-    max_restart_delay_s: float = _from(300.0, 0.1, 86400.0)
-    max_in_flight: int = _from(8, 1, 10**6)
-    lease_ttl_s: float = _from(30.0, 1.0, 86400.0)
-    pause_ttl_s: float = _from(900.0, 10.0, _LONGEST_S)
-    watch_s: float = _from(10.0, 0.5, 86400.0)
+    interval_s: float = _number(60.0, 0.5, 86400.0)
+    tick_s: float = _number(0.5, 0.05, 60.0)
+    checkpoint_timeout_s: float = _number(300.0, 1.0, _LONGEST_S)
+    requeue_timeout_s: float = _number(90.0, 1.0, _LONGEST_S)
+    start_timeout_s: float = _number(120.0, 1.0, _LONGEST_S)
+    first_report_timeout_s: float = _number(600.0, 1.0, _LONGEST_S)
+    restart_delay_s: float = _number(30.0, 0.1, 86400.0)
+    max_restart_delay_s: float = _number(300.0, 0.1, 86400.0)
+    max_in_flight: int = _number(8, 1, 10**6)
+    lease_ttl_s: float = _number(30.0, 1.0, 86400.0)
+    pause_ttl_s: float = _number(900.0, 10.0, _LONGEST_S)
+    watch_s: float = _number(10.0, 0.5, 86400.0)
     metrics_listen: str = "127.0.0.1:9748"
     partitions: tuple[str, ...] = ()
     jobs: str = field(default="auto", metadata={"choices": ("auto", "all", "own")})
     shadow: bool = False
     problems_dir: str | None = None
-    problems_kept: int = _from(100, 1, 10**6)
+    problems_kept: int = _number(100, 1, 10**6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
-    """What the daemon maximises, within which rules, and how it solves that: docs/policy.md.
+    """The objective, the rules and the solver of decisions: docs/policy.md.
 
-    `between` says who has equal shares: many jobs of one user count as one.
-    `yields_to_pending` makes room for waiting jobs that are not adaptive, when it is their turn;
-    `kept_shares` is the part of each partition's GPUs that adaptive jobs leave to others.
-    `pauses` lets running jobs be left without GPUs for a while; None: where the objective is made for it.
-    The tables are (name, number) pairs, in the order of the file; in `account_limits` and `user_limits`,
-    the name `*` stands for every account or user that is not named.
+    `between` selects what has equal shares: users, accounts or jobs. `yields_to_pending` makes room for
+    unmanaged jobs when it is their turn. `kept_shares` is the part of each partition's GPUs that adaptive
+    jobs leave to others. `pauses` allows pausing running jobs; None: with the objectives that are made for
+    it. Tables are (name, number) pairs, in the order of the file. In `account_limits` and `user_limits`, the
+    name `*` stands for every account or user that is not named.
     """
 
-    objective: str = _one_of("generalized-mean", "osdi21", "price-rank", "attained-work")
-    between: str = _one_of("users", "accounts", "jobs")
-    exponent: float = _from(-1.0, -20.0, 20.0)
-    floor: float = _from(1e-3, 1e-9, 1.0)
-    fair_share_gpus: int | None = _perhaps(1, 1024)
-    penalty: str = _one_of("paper", "amortised")
-    horizon_s: float = _from(600.0, 1.0, 1e12)
-    solver: str = _one_of("exact", "genetic", "greedy")
-    time_limit_s: float = _from(10.0, 0.001, 86400.0)
-    seed: int = _from(0, 0, 2**63 - 1)
-    max_wait_s: float | None = _perhaps(0.0, 1e12)
-    hysteresis: float = _from(0.0, 0.0, 1.0, below=True)
-    max_reallocations: int | None = _perhaps(0, 10**6)
-    min_age_s: float = _from(0.0, 0.0, 1e12)
-    min_remaining_s: float = _from(0.0, 0.0, 1e12)
+    objective: str = _choice("generalized-mean", "osdi21", "price-rank", "attained-work")
+    between: str = _choice("users", "accounts", "jobs")
+    exponent: float = _number(-1.0, -20.0, 20.0)
+    floor: float = _number(1e-3, 1e-9, 1.0)
+    fair_share_gpus: int | None = _optional_number(1, 1024)
+    penalty: str = _choice("paper", "amortised")
+    horizon_s: float = _number(600.0, 1.0, 1e12)
+    solver: str = _choice("exact", "genetic", "greedy")
+    time_limit_s: float = _number(10.0, 0.001, 86400.0)
+    seed: int = _number(0, 0, 2**63 - 1)
+    max_wait_s: float | None = _optional_number(0.0, 1e12)
+    hysteresis: float = _number(0.0, 0.0, 1.0, below=True)
+    max_reallocations: int | None = _optional_number(0, 10**6)
+    min_age_s: float = _number(0.0, 0.0, 1e12)
+    min_remaining_s: float = _number(0.0, 0.0, 1e12)
     pauses: bool | None = None
     yields_to_pending: bool = True
-    account_limits: tuple[tuple[str, int], ...] = _table(0, 10**6, everyone=True)
-    user_limits: tuple[tuple[str, int], ...] = _table(0, 10**6, everyone=True)
-    account_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
-    user_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
-    job_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
-    gpu_speeds: tuple[tuple[str, float], ...] = _table(1e-6, 1e6)
-    kept_shares: tuple[tuple[str, float], ...] = _table(0.0, 1.0)
+    account_limits: tuple[tuple[str, int], ...] = _number_table(0, 10**6, everyone=True)
+    user_limits: tuple[tuple[str, int], ...] = _number_table(0, 10**6, everyone=True)
+    account_weights: tuple[tuple[str, float], ...] = _number_table(0.01, 100.0)
+    user_weights: tuple[tuple[str, float], ...] = _number_table(0.01, 100.0)
+    job_weights: tuple[tuple[str, float], ...] = _number_table(0.01, 100.0)
+    gpu_speeds: tuple[tuple[str, float], ...] = _number_table(1e-6, 1e6)
+    kept_shares: tuple[tuple[str, float], ...] = _number_table(0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """The in-job agent's rhythm, and the throughput equation that it fits (a registered one's name).
+    """The agent's intervals, and the name of the throughput equation that it fits.
 
-    `keep_connection` is for a store behind a pooler: a job then stays connected between its calls.
+    `keep_connection` is for a store behind a connection pooler: jobs stay connected between their calls.
     """
 
-    report_interval_s: float = _from(30.0, 0.1, 3600.0)
-    poll_interval_s: float = _from(2.0, 0.05, 600.0)
+    report_interval_s: float = _number(30.0, 0.1, 3600.0)
+    poll_interval_s: float = _number(2.0, 0.05, 600.0)
     keep_connection: bool = False
-    epoch_end_wait_s: float = _from(60.0, 0.0, 86400.0)
+    epoch_end_wait_s: float = _number(60.0, 0.0, 86400.0)
     throughput_equation: str = "pollux"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplatesConfig:
-    """Where an admin's own templates are looked for before the packaged ones."""
+    """`dir` contains an admin's own templates, which replace the packaged ones of the same name."""
 
     dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings, with `path` the file they came from (None if there was none).
+    """All settings. `path` is the settings file, None if there is none.
 
-    `origins` tells, for each key as `table.key`, what set it: a file, a variable, or "default".
+    `origins` has, for each `table.key`, where it was set: a file, a variable, or "default".
     """
 
     path: Path | None = None
@@ -173,7 +173,7 @@ class Config:
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
 
     def require_store_url(self) -> str:
-        """Return the store's URL, or say how to set one."""
+        """Return the store's URL; raises `ConfigError` with how to set one."""
         if self.store.url is None:
             raise ConfigError(
                 "no store is configured: set POLLUX_STORE_URL=sqlite:////path/to/pollux.db, or url under "
@@ -183,10 +183,10 @@ class Config:
 
 
 def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Config:
-    """Read the settings that hold for `environ`.
+    """Read the settings file and the variables in `environ`.
 
-    Raises `ConfigError` with the file and key for anything unknown, of a wrong type or out of range; a file
-    that was named (by `path` or `POLLUX_CONFIG`) must exist, the default one need not.
+    Raises `ConfigError` with file, line and key for anything unknown, of a wrong type or out of range. A file
+    named by `path` or `POLLUX_CONFIG` must exist; the default one need not.
     """
     named = path or (Path(environ["POLLUX_CONFIG"]) if environ.get("POLLUX_CONFIG") else None)
     file = named or DEFAULT_PATH
@@ -213,20 +213,20 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
         if not isinstance(table, dict):
             raise ConfigError(f"{source.at(section.name)}: [{section.name}] must be a table")
         sections[section.name] = _read_section(kind, section.name, table, environ, source, origins)
-    _refuse_mistyped(environ, {name.upper() for name in sections}, [name for name, _ in origins])
+    _refuse_misspelled_variables(environ, {name.upper() for name in sections}, [name for name, _ in origins])
     if tables:
         unknown = sorted(tables)[0]
         raise ConfigError(f"{source.at(unknown)}: unknown table [{unknown}]; known: {', '.join(sections)}")
     return Config(path=file if file.is_file() else None, origins=tuple(origins), **sections)
 
 
-# Where a line is not worth the search: each line above it is read again.
-_MOST_LINES = 500
+# In longer files no line is given: finding it parses the text above each line.
+_MAX_LINES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """The settings file and its text, to tell where in it something stands."""
+    """The settings file and its text, for error messages with line numbers."""
 
     file: Path
     text: str = ""
@@ -234,12 +234,12 @@ class _Source:
     def at(self, *path: str) -> str:
         """Return `file, line 3` for the line where the key (or table) at `path` begins.
 
-        The parser tells no places. But a text that is cut between two statements is whole, and within one it
-        is not: the key's statement begins where the last whole text without the key ends.
+        The parser gives no line numbers. But a text that ends between two statements is valid TOML, and one
+        that ends within a statement is not. So the key begins after the longest valid text without the key.
         """
         lines = self.text.split("\n")
         begin = 1
-        for end in range(1, min(len(lines), _MOST_LINES) + 1):
+        for end in range(1, min(len(lines), _MAX_LINES) + 1):
             try:
                 found: Any = tomllib.loads("\n".join(lines[:end]))
             except tomllib.TOMLDecodeError:
@@ -252,21 +252,21 @@ class _Source:
         return str(self.file)
 
 
-# How alike a variable must be to a setting's to be taken for a slip of the finger.
-_ALIKE = 0.9
+# From this similarity to a setting's variable, an unknown variable is refused as misspelled.
+_MIN_SIMILARITY = 0.9
 
 
-def _refuse_mistyped(environ: Mapping[str, str], sections: set[str], keys: list[str]) -> None:
-    """Raise `ConfigError` for a variable that looks like a setting's but is none: it would do nothing."""
+def _refuse_misspelled_variables(environ: Mapping[str, str], sections: set[str], keys: list[str]) -> None:
+    """Raise `ConfigError` for a variable that is similar to a setting's: it would have no effect."""
     known = ["POLLUX_" + key.replace(".", "_").upper() for key in keys]
     for name in sorted(environ):
         if not name.startswith("POLLUX_") or name in known or name == "POLLUX_CONFIG":
             continue
-        alike = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+        similar = difflib.get_close_matches(name, known, n=1, cutoff=_MIN_SIMILARITY)
         section = name.split("_")[1]
-        if not alike and section not in sections:
+        if not similar and section not in sections:
             continue
-        nearest = alike or difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+        nearest = similar or difflib.get_close_matches(name, known, n=1, cutoff=0.0)
         raise ConfigError(
             f"${name}: there is no such setting; do you mean ${nearest[0]}? (pollux config check)"
         )
@@ -304,13 +304,13 @@ def _read_section(
 
 
 def _entry(value: Any, error: ConfigError) -> tuple[str, ...]:
-    """Return the name of the entry of a table that the error is about, if it is about one."""
+    """Return the name of the table's entry that the error is about, if any."""
     names = value if isinstance(value, dict) else ()
     return next(((name,) for name in names if str(error).partition(": ")[0].endswith(f".{name}")), ())
 
 
 def _convert(value: Any, hint: Any, where: str, rules: Mapping[str, Any], *, is_text: bool) -> Any:
-    """Turn a TOML value or an environment text into the field's type, or say what was expected there."""
+    """Convert a TOML value or a variable's text to the field's type, or raise what was expected."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (hint,) = (kind for kind in typing.get_args(hint) if kind is not type(None))
     if hint is bool:
@@ -346,7 +346,7 @@ def _convert_number(
     try:
         if number is None or not math.isfinite(number):
             number = math.nan
-    except OverflowError:  # a whole number beyond any float
+    except OverflowError:  # an integer beyond the range of floats
         number = math.nan
     least, most = rules["least"], rules["most"]
     if not least <= number <= most or (rules["below"] and number == most):
@@ -361,7 +361,7 @@ def _convert_number(
 def _convert_table(
     value: Any, hint: type[Any], where: str, rules: Mapping[str, Any], *, is_text: bool
 ) -> tuple[tuple[str, Any], ...]:
-    """Return a table's (name, number) pairs; in the environment it is written `name=number,...`."""
+    """Return a table's (name, number) pairs; a variable has the form `name=number,...`."""
     if is_text:
         pairs = [item.rpartition("=") for item in value.split(",") if item.strip()]
         if not all(sign for _, sign, _ in pairs):
@@ -373,7 +373,7 @@ def _convert_table(
         raise ConfigError(f"{where}: expected a table of names with a number each, not {value!r}")
     names = [name for name, _ in entries]
     if len(set(names)) < len(names) or not all(names):
-        raise ConfigError(f"{where}: a name is empty or stands there twice: {', '.join(names)}")
+        raise ConfigError(f"{where}: a name is empty or occurs twice: {', '.join(names)}")
     if "*" in names and not rules["everyone"]:
         raise ConfigError(
             f"{where}: * stands for all others in account_limits and user_limits only; give each name here"

@@ -1,6 +1,6 @@
-"""Durations as people type them, in one way in all commands: 90s, 5m, 1.5h, 30d, 2w.
+"""Durations as users type them in all commands: 90s, 5m, 1.5h, 30d, 2w.
 
-Slurm's own forms of a time limit are `pollux_slurm.slurm.sbatch.request`'s.
+`pollux_slurm.slurm.sbatch.request` parses Slurm's forms of a time limit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import timedelta
 
 DURATION_FORMS = "a number with s, m, h, d or w, such as 90s, 5m, 1.5h, 30d or 2w"
 
-# What is longer counts as this: nothing here is older, and a longer way back would leave the calendar.
+# Longer durations are cut to this, since a date before year 1 cannot be represented.
 LONGEST_DURATION = timedelta(days=365 * 100)
 
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -18,7 +18,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)")
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Return the duration that `text` names, `LONGEST_DURATION` at most; None for what is no duration."""
+    """Return the duration that `text` names, at most `LONGEST_DURATION`; None if it names none."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""What a script may ask about the job it is part of; also before `init_process_group`.
+"""Functions with which a script asks about its job, also before `init_process_group`.
 
-The names are those of AdaptDL's `env`. Everything is read from the environment at each call.
+The names are those of AdaptDL's `env`. Each call reads the environment.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pollux_slurm.agent.launch.environment import read_environment
 
 
 def checkpoint_path() -> str | None:
-    """Return the directory that `pollux run` gave for checkpoints; None without one."""
+    """Return the job's checkpoint directory; None without one."""
     return os.environ.get("POLLUX_CHECKPOINT_DIR") or None
 
 
 def share_path() -> str | None:
-    """Return a directory of the job that all replicas and all its runs share; None without checkpoints.
+    """Return a directory that all replicas and runs of the job share; None without checkpoints.
 
-    It lies beside the checkpoints and is made by the first call.
+    It is in the checkpoint directory. The first call creates it.
     """
     directory = checkpoint_path()
     if directory is None:
@@ -30,7 +30,7 @@ def share_path() -> str | None:
 
 
 def job_id() -> str | None:
-    """Return Slurm's id of the job; None outside of Slurm."""
+    """Return the Slurm job id; None outside of Slurm."""
     return os.environ.get("SLURM_JOB_ID") or None
 
 
@@ -40,7 +40,7 @@ def master_addr() -> str:
 
 
 def master_port() -> int:
-    """Return the port of rank 0, 0 where none is needed."""
+    """Return the port of rank 0; 0 where none is needed."""
     return int(os.environ.get("MASTER_PORT") or 0)
 
 
@@ -50,15 +50,15 @@ def replica_rank() -> int:
 
 
 def num_replicas() -> int:
-    """Return how many replicas there are in this run."""
+    """Return the number of replicas in this run."""
     return read_environment(os.environ).world_size
 
 
 def num_nodes() -> int:
-    """Return on how many nodes they are."""
+    """Return the number of nodes of this run."""
     return read_environment(os.environ).num_nodes
 
 
 def num_restarts() -> int:
-    """Return how often Slurm has started the job again."""
+    """Return how often Slurm has restarted the job."""
     return read_environment(os.environ).restart_count

@@ -1,36 +1,36 @@
 """Every error that pollux_slurm raises on purpose.
 
 PolluxError
-├── UsageError                 the caller's arguments make no sense
+├── UsageError                 the caller's arguments are wrong
 ├── ConfigError                a setting is missing, malformed or out of range
 ├── SlurmError
 │   ├── SlurmUnavailable       no Slurm commands here, or slurmctld does not answer
-│   ├── SlurmReadError         Slurm answered, but not with a complete picture
+│   ├── SlurmReadError         Slurm answered, but incompletely
 │   └── SlurmCommandError      Slurm refused one command
 │       └── JobStateError      the job is not in the state that the command needs
 ├── SandboxError               the private cluster cannot be started, found or stopped
 ├── StoreError
 │   ├── StoreUnavailable       the database cannot be reached or stays locked
-│   │   └── ReportRateError a job reports too often
+│   │   └── ReportRateError    a job reports too often
 │   ├── SchemaVersionError     the database has no schema, or another version's
 │   ├── UnknownJobError        no job with this id or token
-│   ├── ReportRefusedError     a report fails its checks; the message says which
+│   ├── ReportRefusedError     a report fails a check, which the message names
 │   └── StaleRunError          the sender is not the job's current run
-├── DaemonStoppedError               the daemon was asked to stop before it had finished
-├── InterruptedBySignalError         a signal asked a rehearsal to end
-├── LeaseLostError             another daemon acts now: this one must not give another command
-├── InvalidModelError          fitted parameters or statistics that no job can have
+├── DaemonStoppedError         the daemon was asked to stop before it had finished
+├── InterruptedBySignalError   a signal asked a rehearsal to end
+├── LeaseLostError             another daemon has the lease: this one must give no command
+├── InvalidModelError          impossible fitted parameters or statistics
 ├── InvalidProblemError        a scheduling problem that contradicts itself
 ├── CheckpointError
 │   ├── DamagedCheckpointError a checkpoint's content does not match its checksum
 │   └── SupersededRunError     a newer run of the same job has taken over its checkpoints
-├── TrainingError              training goes wrong, and `strict` makes that its end
+├── TrainingError              training has a fault, and `strict` makes that an error
 ├── LaunchError                the training processes cannot be started
-├── TraceError                 a trace or workload file does not tell what is asked of it
+├── TraceError                 a trace or workload file cannot be read or lacks data
 └── SimulationError            an impossible cluster, or a workload that never ends
 
-A message says what happened, to which job, and what to run next. The command line prints it on one line
-and exits with `exit_code`; a traceback is a bug.
+A message says what happened, to which job, and what to run next. The command line prints it on one line and
+exits with `exit_code`; a traceback is a bug.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PolluxError(Exception):
 
 
 class UsageError(PolluxError):
-    """The caller's arguments make no sense."""
+    """The caller's arguments are wrong or contradict each other."""
 
     exit_code = 2
 
@@ -60,12 +60,12 @@ class SlurmError(PolluxError):
     """Base of the errors at the Slurm edge."""
 
 
-class SlurmUnavailable(SlurmError):  # noqa: N818 - a condition, named as one
+class SlurmUnavailable(SlurmError):  # noqa: N818 - it names a condition
     """No Slurm commands on this machine, or slurmctld does not answer."""
 
 
 class SlurmReadError(SlurmError):
-    """Slurm answered, but not with a complete picture: the round must be skipped."""
+    """Slurm answered, but incompletely: the round must be skipped."""
 
 
 class SlurmCommandError(SlurmError):
@@ -84,7 +84,7 @@ class StoreError(PolluxError):
     """Base of the errors of the database."""
 
 
-class StoreUnavailable(StoreError):  # noqa: N818 - a condition, named as one
+class StoreUnavailable(StoreError):  # noqa: N818 - it names a condition
     """The database cannot be reached, or stays locked past the time-out. Worth trying again later."""
 
 
@@ -101,7 +101,7 @@ class UnknownJobError(StoreError):
 
 
 class ReportRefusedError(StoreError):
-    """A report fails its checks. The last good one stays in force."""
+    """A report fails a check. The job's last valid report stays in use."""
 
 
 class StaleRunError(StoreError):
@@ -109,11 +109,11 @@ class StaleRunError(StoreError):
 
 
 class DaemonStoppedError(PolluxError):
-    """The daemon was asked to stop before it had finished what it was at."""
+    """The daemon was asked to stop before it had finished its work."""
 
 
 class InterruptedBySignalError(PolluxError):
-    """A signal asked a command to end before it had finished. The exit code is a shell's for that signal."""
+    """A signal asked a command to end before it had finished. The exit code is a shell's, 128 + signal."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(f"interrupted by {number.name}")
@@ -121,11 +121,11 @@ class InterruptedBySignalError(PolluxError):
 
 
 class LeaseLostError(PolluxError):
-    """Another daemon acts now: this one must not give another command."""
+    """Another daemon has the lease: this one must give no command."""
 
 
 class InvalidModelError(PolluxError):
-    """Fitted parameters or gradient statistics that no job can have (NaN, negative time, ...)."""
+    """Impossible fitted parameters or gradient statistics (NaN, negative times, ...)."""
 
 
 class InvalidProblemError(PolluxError):
@@ -145,7 +145,7 @@ class SupersededRunError(CheckpointError):
 
 
 class TrainingError(PolluxError):
-    """Training goes wrong in a way that its script must cure. Without `strict` the job's log says so."""
+    """The training has a fault that its script must fix. Without `strict` it is only logged."""
 
 
 class LaunchError(PolluxError):
@@ -153,7 +153,7 @@ class LaunchError(PolluxError):
 
 
 class TraceError(PolluxError):
-    """A trace or workload file cannot be read, or does not tell what is asked of it."""
+    """A trace or workload file cannot be read, or lacks the data that is needed."""
 
     exit_code = 2
 

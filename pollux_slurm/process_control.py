@@ -1,7 +1,7 @@
 """Start long-lived processes and end exactly those, later and from another process.
 
-A number alone does not name a process: the kernel gives it out again. So each is recorded with its start
-time in clock ticks and the machine's boot id, and is signalled only while all three still fit.
+The kernel reuses process ids. So each process is recorded with its id, its start time in clock ticks and the
+machine's boot id, and is signalled only while all three match.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _POLL_S = 0.05
-# How long a process may take to die of SIGKILL: it needs the CPU for that, and what it waits for of a disk.
+# A process may take long to end after SIGKILL: it needs the CPU, and may wait for a disk.
 _KILL_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecord:
-    """One process that was started: `name` is ours, `start_ticks` and `boot_id` are the kernel's."""
+    """One process: `name` is chosen by the caller, `start_ticks` and `boot_id` are the kernel's."""
 
     name: str
     pid: int
@@ -31,9 +31,9 @@ class ProcessRecord:
 
 
 def spawn(name: str, argv: Sequence[str], *, environ: Mapping[str, str], output: Path) -> ProcessRecord:
-    """Start `argv` in a session of its own, with its output appended to `output`, and do not wait for it.
+    """Start `argv` in its own session, with its output appended to `output`, and do not wait for it.
 
-    It inherits no other open file: a lock or pipe of our caller would otherwise stay open all that time.
+    It inherits no other open file: else a lock or pipe of the caller would stay open as long as it runs.
     """
     inherited = [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2 and _is_inheritable(fd)]  # noqa: PTH208
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -55,7 +55,7 @@ def spawn(name: str, argv: Sequence[str], *, environ: Mapping[str, str], output:
 
 
 def identify(name: str, pid: int) -> ProcessRecord | None:
-    """Return the record of a process that runs now, None if there is none with this number."""
+    """Return the record of a running process; None if there is none with this id."""
     ticks = _start_ticks(pid)
     if ticks is None:
         return None
@@ -63,14 +63,14 @@ def identify(name: str, pid: int) -> ProcessRecord | None:
 
 
 def is_running(record: ProcessRecord) -> bool:
-    """Tell whether that very process still runs; one that ended and waits to be reaped does not."""
+    """Tell whether the recorded process still runs; a zombie does not."""
     with contextlib.suppress(ChildProcessError):  # reap it, in case this process is its parent
         os.waitpid(record.pid, os.WNOHANG)
     return record.boot_id == _boot_id() and _start_ticks(record.pid) == record.start_ticks
 
 
 def send_signal(record: ProcessRecord, signum: int) -> bool:
-    """Signal that very process; False when it is gone."""
+    """Signal the recorded process; False when it has ended."""
     if not is_running(record):
         return False
     try:
@@ -81,7 +81,7 @@ def send_signal(record: ProcessRecord, signum: int) -> bool:
 
 
 def stop_all(records: Iterable[ProcessRecord], *, term_timeout_s: float) -> tuple[ProcessRecord, ...]:
-    """End processes with SIGTERM, and with SIGKILL those that are left; return what even that did not end."""
+    """End processes with SIGTERM, then with SIGKILL; return those that are left even then."""
     alive = [record for record in records if send_signal(record, signal.SIGTERM)]
     alive = _wait_gone(alive, term_timeout_s)
     for record in alive:
@@ -90,9 +90,9 @@ def stop_all(records: Iterable[ProcessRecord], *, term_timeout_s: float) -> tupl
 
 
 def processes_with_environ(wanted: Mapping[str, str], present: Iterable[str] = ()) -> list[ProcessRecord]:
-    """Return the processes that were started with these variables, and with `present` set to anything.
+    """Return the processes with these environment variables, and with `present` set to any value.
 
-    Only processes whose environment this user may read are looked at.
+    Only processes whose environment this user may read are found.
     """
     settings = {f"{key}={value}".encode() for key, value in wanted.items()}
     names = tuple(f"{key}=".encode() for key in present)
@@ -129,7 +129,7 @@ def _wait_gone(records: list[ProcessRecord], timeout_s: float) -> list[ProcessRe
 def _is_inheritable(fd: int) -> bool:
     try:
         return os.get_inheritable(fd)
-    except OSError:  # the descriptor that read the folder
+    except OSError:  # the descriptor with which the folder was read
         return False
 
 
@@ -139,7 +139,7 @@ def _start_ticks(pid: int) -> int | None:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
+    fields = text.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
     if fields[0] in ("Z", "X", "x"):
         return None
     return int(fields[19])

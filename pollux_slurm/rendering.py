@@ -1,4 +1,4 @@
-"""Render the files of `templates/`: undefined names are errors, values are quoted for the shell."""
+"""Render the files of `templates/`; undefined names are errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pollux_slurm.resources import resource_dir
 def render(template: str, /, *, override_dir: Path | str | None = None, **values: Any) -> str:
     """Return `template` (a file name such as `slurm.conf.j2`) filled with `values`.
 
-    A file of that name in `override_dir` is taken before the packaged one. `{{ value | shquote }}` quotes a
-    value for a POSIX shell. Raises `ConfigError` naming the template for one that is missing, malformed or
-    uses a name without a value.
+    A file of that name in `override_dir` replaces the packaged one. `{{ value | shquote }}` quotes a
+    value for a POSIX shell. Raises `ConfigError` for a template that is missing or malformed, or
+    that uses a name without a value.
     """
     folders = ([Path(override_dir)] if override_dir is not None else []) + [resource_dir("templates")]
     environment = Environment(

@@ -1,7 +1,6 @@
-"""Find the files that ship beside the code: `templates/` and `sql/`.
+"""Find the files that are installed with the code: `templates/` and `sql/`.
 
-In a wheel they lie inside the package; in a source checkout (and an editable install) they stand at the top
-level of the repository.
+In a wheel they are inside the package, in a checkout (and an editable install) at the top of the repository.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ _PACKAGE_DIR = Path(__file__).resolve().parent
 
 
 def resource_dir(name: str) -> Path:
-    """Return the folder `name` ("templates" or "sql"), wherever this installation keeps it."""
+    """Return the folder `name`, "templates" or "sql", of this installation."""
     for candidate in (_PACKAGE_DIR / name, _PACKAGE_DIR.parent / name):
         if candidate.is_dir():
             return candidate
