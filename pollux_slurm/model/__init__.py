@@ -3,8 +3,9 @@
 May be imported by `agent`, `cli`, `daemon`, `goodput`, `policy`, `report`, `simulator`, `slurm`, `store`,
 `torch`.
 
-Five files: allocations; one job's goodput model; what Slurm shows; the scheduling problem; what jobs warn of.
-What only the store and its users exchange (reports, records) stands in `pollux_slurm.store.contract`.
+Five files: allocations; one job's goodput model; nodes and jobs of Slurm; the scheduling problem and its
+decision; warnings of jobs. Types that only the store and its users exchange are in
+`pollux_slurm.store.contract`.
 """
 
 from pollux_slurm.model.allocations import (

@@ -1,4 +1,4 @@
-"""GPUs of one job: how many, and on which nodes."""
+"""Allocations: the GPUs of one job, by node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The size of an allocation without its place: `num_gpus` GPUs (K) on `num_nodes` nodes (N)."""
+    """`num_gpus` GPUs (K) on `num_nodes` nodes (N), whichever nodes these are."""
 
     num_nodes: int
     num_gpus: int
@@ -43,7 +43,7 @@ class Allocation:
 
     @property
     def num_gpus(self) -> int:
-        # Asked for tens of thousands of times in a simulation: a sum over a generator takes twice as long.
+        # Called tens of thousands of times in a simulation: a sum over a generator takes twice as long.
         total = 0
         for _, gpus in self.gpus_by_node:
             total += gpus

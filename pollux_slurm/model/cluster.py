@@ -1,4 +1,4 @@
-"""What Slurm shows: nodes, jobs, and the shapes and terms that jobs are given."""
+"""Slurm's nodes and jobs as it shows them, and the shapes and terms that jobs get."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pollux_slurm.model.allocations import Allocation
 
 
 class JobState(enum.Enum):
-    """A job's state as far as scheduling cares. Finer states of Slurm are folded into these at the edge."""
+    """A job's state as scheduling needs it. The Slurm client maps Slurm's finer states to these."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -32,15 +32,17 @@ _OVER = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
-    """One node as Slurm sees it. `gpu_type` is None where GRES carries no type; nodes hold one type each.
+    """One node as Slurm shows it.
 
-    `used_gpus` counts every job's GPUs, and all of a node that gives out shards of GPUs; `available` is False
-    for a node that is down, drained, failing or reserved, on which nothing new may start, and `responds` for
-    one that slurmctld has given up (DOWN): what ran there may still run. So may it for a moment where such a
-    node is back, which is then `settling` (`pollux_slurm.daemon.observe.returned_nodes`).
-    `features` are the active ones. `hostname` is the machine's own name, empty where Slurm does not tell.
-    `last_busy_at` is when the last job left it or it came back, whichever was later, None where that is not
-    told (for one with jobs on it, it may be old).
+    - `gpu_type`: the one type of its GPUs, None where GRES has no type
+    - `used_gpus`: the GPUs of all jobs, and all GPUs of a node that gives out shards of GPUs
+    - `available`: False for a node that is down, drained, failing or reserved, on which no job may start
+    - `responds`: False for a node that slurmctld has set DOWN; jobs may still run on it
+    - `settling`: True for a moment after such a node is back (`pollux_slurm.daemon.observe.returned_nodes`)
+    - `features`: the active ones
+    - `hostname`: the machine's own name, empty where Slurm does not show it
+    - `last_busy_at`: when its last job ended or it came back, whichever was later; None where Slurm does not
+      show it, and possibly old for a node with jobs
     """
 
     name: str
@@ -63,31 +65,46 @@ class SlurmNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """One job as Slurm sees it. `job_id` is Slurm's number as text (`123`; each array task has its own).
+    """One job as Slurm shows it. `job_id` is Slurm's number as a string (`123`; each array task has its own).
 
-    `held` is True for a PENDING job that waits for a release, `held_by_slurm` for one that Slurm gave up
-    itself, because it could not start it. `restart_count` grows with each requeue.
-    `requested_gpus` is what it asks for in all, `requested_gpu_type` the type that it names, if any, which
-    Slurm keeps in every later shape; `allocation` what it holds now (empty unless running or
-    completing). `cpus_by_node` and `memory_mb_by_node` are what it holds of each node.
-    `unschedulable_reason` says why the daemon may not move it (array master, heterogeneous, not a batch
-    job, requeue forbidden, running without its GPUs), None when it may. `begins_at` is when a PENDING job
-    may start at the earliest, None for any other and for one that Slurm set no such time. `priority` is
-    Slurm's, larger first.
-    `memory_by_node` tells that it asked for memory by node, and neither by GPU nor by CPU.
+    Its state:
 
-    Where it may run: `partition` names several, with commas, while a job of `-p a,b` waits, and its own while
-    it runs. A node must have all features of one of `feature_sets`, if there are any, and none of
-    `excluded_nodes` is used. `required_nodes` are those that its request names now: its owner's
-    (`--nodelist`), until it is given a shape on named nodes.
+    - `held`: True for a PENDING job that waits for a release
+    - `held_by_slurm`: True for one that Slurm holds because it could not start it
+    - `held_since_requeue`: True for one that is held since its requeue and that no administrator has held
+      since; an additional hold by its owner leaves no trace in Slurm
+    - `restart_count`: how often it was requeued
+    - `begins_at`: the begin time of a PENDING job, None without one
+    - `priority`: Slurm's; larger starts first
+    - `blocked_because`: why Slurm does not start a PENDING job whatever is free (a dependency, a partition
+      that is down, ...)
+    - `unschedulable_reason`: why the daemon may not move it (array master, heterogeneous, not a batch job,
+      requeue forbidden, running without its GPUs), None where it may
 
-    `blocked_because` says why Slurm does not start a PENDING job whatever is free (a dependency, a partition
-    that is down, ...). `held_since_requeue` tells that a held job is so since it was requeued, and that no
-    administrator has held it since; its owner's hold on top of that leaves no trace in Slurm.
-    `last_allocation` is what a job that is over, or completing, had held in its last run. Of a run that was
-    suspended, `counted_s` is how long it had run before, and either `suspended_at` or `resumed_at` is set;
-    `resized_at` is when GPUs were last taken from it while it ran. Of a COMPLETING job that is
-    being requeued, Slurm shows as `started_at` and `ended_at` what it expects of the next run.
+    Its resources:
+
+    - `requested_gpus`, `requested_gpu_type`: what it requests in all, and the type that it names, if any,
+      which Slurm keeps in every later shape
+    - `memory_by_node`: True where it requested memory by node, and neither by GPU nor by CPU
+    - `allocation`: its GPUs, empty unless it is running or completing; `cpus_by_node` and `memory_mb_by_node`
+      are what it uses of each node
+    - `last_allocation`: the allocation in its last run, for a job that is over or completing
+
+    Where it may run:
+
+    - `partition`: several, with commas, while a job of `-p a,b` waits, and its own while it runs
+    - `feature_sets`: a node must have all features of one of these, if there are any
+    - `excluded_nodes`: nodes that it may not use
+    - `required_nodes`: the nodes that its request names; its owner's (`--nodelist`) until it gets a shape on
+      named nodes
+
+    Its last run:
+
+    - `started_at`, `ended_at`: for a COMPLETING job that is being requeued, Slurm shows the expected times of
+      the next run
+    - `counted_s`, and one of `suspended_at` and `resumed_at`: for a run that was suspended, how long it had
+      run before, and since when it is suspended or resumed
+    - `resized_at`: when GPUs were last taken from it while it ran
     """
 
     job_id: str
@@ -137,7 +154,7 @@ class SlurmJob:
         return tuple(self.partition.split(","))
 
     def may_run_on(self, node: SlurmNode, named: Container[str] = ()) -> bool:
-        """Whether Slurm would ever start the job there; `named` are the nodes that its owner asked for."""
+        """Return whether Slurm can start the job there; `named` are the nodes that its owner requested."""
         return (
             (not node.partitions or any(name in node.partitions for name in self.partitions))
             and self.requested_gpu_type in (None, node.gpu_type)
@@ -161,9 +178,10 @@ class ClusterSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobShape:
-    """What `SlurmClient.reshape` gives a pending job: `num_gpus` on exactly the named nodes, or, with no
-    `nodes`, on any one node. CPUs and memory follow the GPUs (invariant 11). `time_limit_s` is the job's new
-    time limit, None to leave it.
+    """The request that `SlurmClient.reshape` gives a pending job: `num_gpus` on exactly the named nodes.
+
+    Without `nodes`, it is for any one node. CPUs and memory follow the GPUs (invariant 11). `time_limit_s` is
+    the job's new time limit, None to keep its own.
     """
 
     num_gpus: int
@@ -192,13 +210,14 @@ class JobShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
-    """What a job tells the daemon through its Slurm Comment: who may report for it, and its bounds.
+    """What a job's Slurm Comment contains: the hash of its token, and its owner's terms for the daemon.
 
-    `token_sha256` is the hex digest of the job's token, which was made for the user `user_id`: nobody else's
-    job can bear it, whatever its Comment says. `allow_unconfirmed` is the owner's leave to requeue
-    without a confirmed checkpoint after the confirmation timed out (invariant 1). With `slice_s` and
-    `total_s`, in whole seconds and always both, a run that nears its time limit is saved and requeued with
-    another slice, until all runs together have taken `total_s`.
+    - `token_sha256`: the hex digest of the job's token, which was made for the user `user_id`; it is not
+      valid for a job of any other user
+    - `allow_unconfirmed`: the daemon may requeue the job without a confirmed checkpoint after the
+      confirmation timed out (invariant 1)
+    - `slice_s`, `total_s`: both or none, in whole seconds; a run near its time limit is checkpointed and
+      requeued with another slice, until all runs together have taken `total_s`
     """
 
     token_sha256: str
@@ -212,11 +231,11 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountedRun:
-    """One run of a job as Slurm's accounting database has it; several where it was resized meanwhile.
+    """One run of a job in Slurm's accounting database, or one part of a run that was resized.
 
-    `state` is None for a part of a run that ended with the loss of some of its GPUs.
-    `elapsed_s` is what Slurm counts of it, in seconds, without suspensions. `num_gpus` is None where the
-    database keeps no GPUs (`AccountingStorageTRES`); `nodes` is empty for a job that ended without a start.
+    `state` is None for a part that ended because the job lost some of its GPUs. `elapsed_s` is without
+    suspensions. `num_gpus` is None where the database keeps no GPUs (`AccountingStorageTRES`). `nodes` is
+    empty for a job that ended without a start.
     """
 
     slurm_job_id: str

@@ -1,4 +1,4 @@
-"""One job's goodput model: what it measured of itself, and within which limits its batch may move.
+"""One job's goodput model: fitted throughput, gradient statistics, and limits of its batch size.
 
 Symbols are the paper's (Pollux, OSDI 2021, section 3): K replicas on N nodes, atomic batch size m,
 accumulation steps s, global batch size M, initial batch size M0, gradient noise scale φ.
@@ -31,9 +31,9 @@ class GradientStatistics:
     """Smoothed gradient statistics at the initial batch size M0.
 
     `sqr` is |G|², the squared norm of the true gradient; `var` is tr(Σ) of the gradient at batch M0.
-    The noise scale is φ = M0·var/sqr (MATH: statistical efficiency). `noise_low` and `noise_high` are the
-    ends of its 99 % confidence interval, in examples: None and None where nobody estimated one (exact data),
-    and only `noise_high` None where nothing is excluded upwards.
+    The noise scale is φ = M0·var/sqr. `noise_low` and `noise_high` are the ends of its 99 % confidence
+    interval, in examples. Both are None without an estimated interval (exact data); only `noise_high` is None
+    for an interval without an upper end.
     """
 
     sqr: float
@@ -44,7 +44,7 @@ class GradientStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What the user allows of batch sizes, in examples.
+    """The batch sizes that the user allows, in examples.
 
     Without `max_batch_size` the global batch size stays exactly `initial_batch_size` at any number of
     replicas. `min_atomic` and `max_atomic` bound m; `accumulation` allows s > 0.
@@ -59,7 +59,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChoice:
-    """A global batch M split over K replicas and s + 1 passes of m = ⌈M / (K·(s+1))⌉ examples each."""
+    """A global batch of M examples, as s + 1 micro-batches of m = ⌈M / (K·(s+1))⌉ examples on K replicas."""
 
     global_batch_size: int
     atomic_batch_size: int
@@ -68,7 +68,10 @@ class BatchChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputModel:
-    """All that is known of one job's goodput. `throughput` is None until a first step was measured."""
+    """One job's goodput model. `throughput` is None until the first step is measured.
+
+    `max_gpus_seen` and `max_nodes_seen` are the most GPUs and nodes that the job was measured on.
+    """
 
     limits: BatchLimits
     statistics: GradientStatistics | None = None

@@ -1,4 +1,4 @@
-"""The scheduling problem and its answer, and the steps in which an answer is enacted."""
+"""The scheduling problem and its decision, and the steps and causes of reallocations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pollux_slurm.model.goodput import BatchChoice, GoodputModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCapacity:
-    """What managed jobs may use of one node: its totals less what unmanaged jobs hold.
+    """The part of one node that adaptive jobs may use: its totals less what unmanaged jobs have.
 
-    A node that takes no new jobs (drained) is listed with `accepts_new=False`: jobs on it may stay.
+    A node with `accepts_new=False` (drained) takes no new jobs; jobs on it may stay.
     """
 
     name: str
@@ -30,21 +30,29 @@ class NodeCapacity:
 class ProblemJob:
     """One job of a scheduling problem.
 
-    `model` is None before a first report, and where what it reports does not count: `model_doubt` says why.
-    `current` is the allocation it holds, empty while pending.
-    `pinned` keeps it exactly there, and `pinned_because` says why to whom it may concern.
-    `age_s` T_j, `num_restarts` R_j and `restart_delay_s` δ enter the restart penalty.
-    `partition_nodes` are the nodes it may use; None means all.
+    Its model:
 
-    `model` holds on every GPU type that `models` has no entry for; without it, such a type's is projected
-    from the first entry of `models`, in proportion to single-GPU throughput (`Problem.gpu_speeds`).
-    `weight` is the job's in the objective's mean. `account`, `user` and `qos` are what `GpuLimit`s count by.
-    `rigid` keeps a job in one shape: exactly `min_gpus` GPUs, moved but never resized.
+    - `model`: None before the first report, and where it does not count; `model_doubt` is the reason then
+    - `models`: models by GPU type; for all other types, `model` counts, and without it the first of `models`,
+      scaled by single-GPU throughput (`Problem.gpu_speeds`)
+    - `prediction_error`: recent mean of |throughput/predicted − 1|, from 0 to 1
 
-    What is declared of its length: `progress`, the useful examples so far (goodput integrated over time),
-    and `epochs_done` of `epochs_declared`. `declaration_doubt` says why a declaration was not passed on.
-    `waiting_s` is how long it has been without GPUs. `prediction_error` is how far its throughput was from
-    what its model said, on average of late, as a part of that.
+    What it has and may have:
+
+    - `current`: its allocation, empty while it waits
+    - `pinned`: it keeps exactly this allocation; `pinned_because` is the reason
+    - `min_gpus`, `max_gpus`: its bounds; with `rigid`, it has exactly `min_gpus`: it may move, not resize
+    - `partition_nodes`: the nodes that it may use; None: all
+
+    Its time and rank:
+
+    - `age_s` T_j, `num_restarts` R_j, `restart_delay_s` δ: the terms of the restart penalty
+    - `waiting_s`: how long it has been without GPUs
+    - `weight`: its weight in the objective's mean
+    - `account`, `user`, `qos`: what `GpuLimit`s and shares count by
+    - `progress`: useful examples so far (goodput integrated over time)
+    - `epochs_done`, `epochs_declared`: its own declaration of its length; `declaration_doubt` is the reason
+      why a declaration does not count
     """
 
     job_id: str
@@ -79,12 +87,14 @@ class ProblemJob:
 class Objective:
     """What a decision maximises: a generalized mean over jobs, with exponent p (Pollux eq. 14).
 
-    `name` chooses what is averaged: "generalized-mean", "osdi21", "price-rank" or "attained-work"; the last
-    three bring their own exponent, and "osdi21" its floor and delay as well. `penalty` is the form of the
-    price of a restart: "paper" (the part of its life that a job did not spend restarting) or "amortised"
-    (the part of the next `horizon_s` that it will not). A SPEEDUP of 1 is what `fair_share_gpus` GPUs give;
-    None: ⌈G/J⌉ of G GPUs and J jobs, as "osdi21" always has it. `between` says who has equal shares: "users",
-    "accounts" or "jobs" (`policy/participation/user_shares.py`).
+    - `name`: "generalized-mean", "osdi21", "price-rank" or "attained-work"; the last three have their own
+      exponent, and "osdi21" its own floor and restart delay
+    - `penalty`: the form of the restart penalty, "paper" (the part of its life that a job does not spend
+      restarting) or "amortised" (the part of the next `horizon_s` that it will not)
+    - `fair_share_gpus`: the GPUs on which SPEEDUP is 1; None, and always with "osdi21": ⌈G/J⌉ for G GPUs and
+      J jobs
+    - `between`: whose shares are equal, "users", "accounts" or "jobs"
+      (`policy/participation/user_shares.py`)
     """
 
     name: str = "generalized-mean"
@@ -98,10 +108,10 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLimit:
-    """At most `max_gpus` GPUs for all jobs of one `kind` ("account", "user" or "qos") `name` together.
+    """At most `max_gpus` GPUs for all jobs of one account, user or QOS (`kind`) together, called `name`.
 
-    With `job_ids` it counts those jobs instead, as of the accounts below one, and kind and name only say what
-    it is.
+    With `job_ids`, it counts these jobs instead (those of an account and the accounts below it, for example),
+    and `kind` and `name` only describe it.
     """
 
     kind: str
@@ -110,7 +120,7 @@ class GpuLimit:
     job_ids: tuple[str, ...] | None = None
 
     def members(self, jobs: Iterable[ProblemJob]) -> list[bool]:
-        """Return for each of `jobs` whether it counts."""
+        """Return for each of `jobs` whether the limit counts it."""
         if self.job_ids is None:
             return [getattr(job, self.kind) == self.name for job in jobs]
         named = frozenset(self.job_ids)
@@ -119,12 +129,13 @@ class GpuLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovingRules:
-    """When running jobs are left alone, whatever the objective says.
+    """When running jobs keep their allocation, under every objective.
 
-    `hysteresis` is the part of its speedup that a running job is counted as losing by any change.
-    `max_reallocations` bounds the running jobs that change in one round. A running job younger than
-    `min_age_s`, or that by its declaration ends within `min_remaining_s`, stays as it is. With `pauses`, a
-    running job may be left without GPUs for a while, where the objective finds others worth more.
+    - `hysteresis`: the part of its speedup that a change costs a running job
+    - `max_reallocations`: how many running jobs may change in one round
+    - `min_age_s`: a running job younger than this does not change
+    - `min_remaining_s`: nor does one that ends sooner than this by its declaration
+    - `pauses`: a running job may lose all GPUs for a while, where others are worth more to the objective
     """
 
     hysteresis: float = 0.0
@@ -136,13 +147,14 @@ class MovingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Everything one decision is made from. Same problem, same answer (invariant 8).
+    """Everything that one decision depends on: the same problem has the same answer (invariant 8).
 
-    `gpu_speeds` gives GPU types' single-GPU throughput relative to each other, for jobs that have no model of
-    a type; a type that is not named there counts by the jobs that were measured on both, else as equal.
-    `uneven` lets a new allocation have different numbers of GPUs on its nodes; None leaves it to the
-    objective: only "osdi21" does. A job that has been without GPUs for `max_wait_s` or longer is served
-    before all others that wait; None: no bound.
+    - `gpu_speeds`: single-GPU throughput of GPU types relative to each other, for jobs without a model of a
+      type; a type without one counts by the jobs that were measured on both, else as equal
+    - `uneven`: whether a new allocation may have different numbers of GPUs on its nodes; None: only under
+      "osdi21"
+    - `max_wait_s`: a job without GPUs for longer starves: it is served before all others that wait; None: no
+      bound
     """
 
     nodes: tuple[NodeCapacity, ...]
@@ -158,20 +170,24 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDecision:
-    """What one job gets and why.
+    """One job's allocation in a decision, and the reasons for it.
 
-    `goodput` in examples/s is None before a model exists. `penalty` is f_j, 1 when nothing changes.
-    `runner_up` is the next best configuration that it could have on the nodes that it may use, others aside.
-    `bound_by` names what kept it from more: "capacity", "max_gpus", "exploration", "penalty", "placement",
-    "cpus", "memory", "partition" (the nodes that it may use now have no more), "limit", "moves" (the round's
-    budget of reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "share" (other
-    jobs of its user, or account, have that one's share), "young" (too young, or too near its end, to be
-    moved), "rigid", "pinned", or "nothing" (no larger size that it may have is predicted to be faster).
-    `runner_up_cost` is what other jobs would have paid for it, at the shadow prices of GPUs and in the
-    objective's sum, on top of `cost`, what they pay for the allocation itself.
-    `gpu_type` and `runner_up_gpu_type` are the types of GPU of the two (None: of several types, or none).
-    `declared_gain` is the factor by which what the job declares of its length has changed its weight, None
-    where it counts for nothing; `declaration_doubt` says why so. `pinned_because` is the problem's.
+    - `goodput`: in examples/s, None without a model
+    - `penalty`: f_j, 1 where the allocation does not change
+    - `bound_by`: what keeps the job from more GPUs, see below
+    - `runner_up`: the next best configuration on the nodes that it may use, if no other job used them
+    - `cost`: the price of its allocation to other jobs, at the shadow prices of GPUs and in the objective's
+      sum; `runner_up_cost` is how much more the runner-up would cost
+    - `gpu_type`, `runner_up_gpu_type`: the GPU types of the two, None for several and for no GPUs
+    - `declared_gain`: the factor by which the job's declaration changes its weight, None where it does not
+      count; `declaration_doubt` is the reason
+    - `pinned_because`: that of the problem
+
+    `bound_by` is "capacity", "max_gpus", "exploration", "penalty", "placement", "cpus", "memory",
+    "partition" (the nodes that it may use now have no more), "limit", "moves" (the round's budget of
+    reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "share" (other jobs of
+    its user, or account, take up the share), "young" (too young, or too near its end, to be moved), "rigid",
+    "pinned", or "nothing" (no larger size that it may have is predicted to be faster).
     """
 
     job_id: str
@@ -194,13 +210,15 @@ class JobDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer to a `Problem`. `excluded` tells, per job left out, why; those jobs keep what they have.
+    """The answer to a `Problem`.
 
-    No answer that serves as many jobs has a fitness above `upper_bound`, and `gap` is
-    (upper_bound − fitness)/upper_bound; both are None where no bound was computed. `gpu_prices` is what one
-    more GPU of each type would add to the objective's sum, in the partition where it is dearest. `times_s`
-    tells where the time went, by phase; two equal decisions may differ in it. `timed_out` is True when the
-    watchdog cut the search short.
+    - `excluded`: why jobs are excluded, by job id; these jobs keep their allocation
+    - `upper_bound`: no answer that serves as many jobs has a fitness above it; `gap` is
+      (upper_bound − fitness)/upper_bound; both are None where no bound was computed
+    - `gpu_prices`: what one more GPU of each type would add to the objective's sum, in the partition where
+      that is most
+    - `times_s`: seconds by phase; equal decisions may differ in it
+    - `timed_out`: whether the watchdog ended the search
     """
 
     jobs: tuple[JobDecision, ...]
@@ -218,7 +236,7 @@ class Decision:
 
 
 class ReallocationStep(enum.Enum):
-    """The steps of a reallocation, in order, and its three ends. Each is journaled before its side effect."""
+    """The steps of a reallocation, in order, and its three ends. Each is journaled before its command."""
 
     PLANNED = "planned"
     CHECKPOINT_REQUESTED = "checkpoint_requested"
@@ -240,25 +258,25 @@ class ReallocationCause(enum.Enum):
     """Why a reallocation was planned."""
 
     DECISION = "decision"
-    """A round decided so."""
+    """A round's decision."""
     PAUSE = "pause"
-    """Somebody ordered it with `pollux pause`."""
+    """`pollux pause`."""
     DRAIN = "drain"
-    """Somebody ordered it with `pollux drain`: the job stays held."""
+    """`pollux drain`: the job stays held, as by `scontrol hold`."""
     RESUME = "resume"
-    """Somebody ordered it with `pollux resume`."""
+    """`pollux resume`."""
     TIME_LIMIT = "time_limit"
-    """The job is near its time limit, which its owner lets be renewed."""
+    """The job is near its time limit, and its owner allows another slice."""
     AFTER_FAILURE = "after_failure"
-    """The job failed before its first step in a new shape: it goes back to the one that it last ran in."""
+    """The job failed before its first step in a new allocation: it goes back to the last one it ran in."""
     FAILED_START = "failed_start"
-    """Slurm ended a start before the job trained: it is started again."""
+    """A start failed before the job trained: it is started again."""
     HELD_BY_SLURM = "held_by_slurm"
-    """Slurm holds the job after failed launches: it is released."""
+    """Slurm holds the job after failed starts: it is released."""
     LATE_COMMAND = "late_command"
-    """A daemon held the job after it had lost its lease: the job is released."""
+    """A late command held the job: it is released."""
 
     @property
     def is_order(self) -> bool:
-        """Whether somebody ordered it."""
+        """Return whether a person ordered it with a command."""
         return self in (ReallocationCause.PAUSE, ReallocationCause.DRAIN, ReallocationCause.RESUME)

@@ -1,4 +1,4 @@
-"""What a job can warn of: names only, since a report is data from a stranger. The sentences are made here."""
+"""Warnings that a job can report. Untrusted clients send names only; the texts are made here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class JobWarning(str, enum.Enum):
-    """Something about a job's training that its owner must hear of. Reports carry the value, never a text."""
+    """A problem with a job's training that its owner must know of. Reports carry the value, never a text."""
 
     REPLICAS_DIFFER = "replicas_differ"
     NEVER_STEPPED = "never_stepped"

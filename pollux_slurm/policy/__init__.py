@@ -1,4 +1,4 @@
-"""Problem in, allocation out: pure functions of numpy and scipy.
+"""Scheduling decisions: a problem in, allocations out. Pure functions of numpy and scipy.
 
 May be imported by `cli`, `daemon`, `report`, `simulator`.
 """

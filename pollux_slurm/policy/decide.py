@@ -21,8 +21,8 @@ from pollux_slurm.policy.exact.search import Solution, solve
 from pollux_slurm.policy.exact.upper_bound import bound_serving
 from pollux_slurm.policy.explain.missing_resources import find_unplaceable
 from pollux_slurm.policy.explain.reasons import (
+    excluded_decision,
     explain_all,
-    left_out_decision,
     waiting_for_own_user,
     waiting_for_starving,
     with_share_bounds,
@@ -46,7 +46,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocations:
-    """What each job gets, and for each job left out why, by job id; these keep what they have."""
+    """The allocation of each job, by job id. Excluded jobs keep theirs; `excluded` has the reasons."""
 
     allocations: Mapping[str, Allocation]
     excluded: Mapping[str, str]
@@ -54,16 +54,17 @@ class Allocations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """A solved problem: `jobs` as they took part, `reasons` of others, when tables and answer were there.
+    """A solved problem.
 
-    Jobs that wait `behind` others of their users took none.
+    `jobs` took part, as they were given to the search. `excluded` has the reasons of those that did not.
+    `beyond_share` are waiting jobs that took no part because their user's share goes to others of his jobs.
     """
 
     jobs: Sequence[ProblemJob]
-    behind: Sequence[ProblemJob]
+    beyond_share: Sequence[ProblemJob]
     candidates: Candidates
     cluster: Cluster
-    reasons: Mapping[str, str]
+    excluded: Mapping[str, str]
     solution: Solution
     tables_at_s: float
     solved_at_s: float
@@ -81,17 +82,22 @@ def decide(
 ) -> Decision:
     """Return an allocation for every job, in the order of `problem.jobs`.
 
-    Held whatever the objective says: a node's GPUs, CPUs and memory suffice for all on it; a job has between
-    its minimum and maximum of GPUs, on nodes it may use, of one type, in a shape that Slurm can express; a
-    running job is never taken below its minimum; limits and the budget of reallocations are kept; pinned jobs
-    and jobs that are left out keep exactly what they have. But for objective "osdi21", as many waiting jobs
-    as possible get their minimum before any gets more.
+    These rules hold under every objective:
 
-    The same problem and effort give the same answer: work is bounded by counting, and the bounds grow with
-    `effort`: 1 is for a daemon that has seconds, a few hundredths for a simulation of a thousand rounds.
-    `time_limit_s` is a watchdog: when it strikes, the best answer so far, or that of `greedy` where it is
-    better, is returned, with `timed_out` set.
-    `tables` keeps goodput tables from one call to the next, `nodes` what follows from the nodes alone.
+    - The GPUs, CPUs and memory of a node suffice for all jobs on it.
+    - A job gets between its minimum and its maximum of GPUs, of one type, on nodes that it may use, in a
+      shape that Slurm can express. A running job never gets fewer than its minimum.
+    - Limits and the budget of reallocations are kept.
+    - Pinned jobs and excluded jobs keep exactly the allocation that they have.
+
+    Under all objectives but "osdi21", as many waiting jobs as possible get their minimum before any job gets
+    more.
+
+    The same problem and effort give the same answer: work is bounded by counting, never by time. The bounds
+    grow with `effort`: 1 suits a daemon that has seconds, a few hundredths a simulation.
+    `time_limit_s` is a watchdog. When it expires, the best answer so far is returned with `timed_out` set, or
+    that of `greedy` where it is better. `tables` caches goodput tables between calls, `nodes` caches what
+    depends on nodes alone.
 
     Raises `InvalidProblemError` if the problem contradicts itself, `UsageError` for an unknown solver.
     """
@@ -105,14 +111,14 @@ def decide(
         stop=lambda: time_limit_s is not None and clock() - began > time_limit_s,
         clock=clock,
     )
-    candidates, solution, reasons = solved.candidates, solved.solution, solved.reasons
+    candidates, solution, excluded = solved.candidates, solved.solution, solved.excluded
     state, scores = solution.state, candidates.scores
     chosen = [placed.candidate for placed in state.placed[: candidates.num_jobs] if placed is not None]
     fitness = scores.fitness([candidate.penalty * candidate.speedup for candidate in chosen])
     upper_bound = None
     if candidates.num_jobs:
         waiting = np.array([candidate.num_gpus == 0 for candidate in chosen], dtype=bool)
-        # An answer may be better by serving more; of those that serve as many, none is worth more than this.
+        # The bound is over answers that leave as many jobs waiting. One that serves more may be better.
         total = bound_serving(candidates, solved.cluster, solution, waiting)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
     explained = with_share_bounds(explain_all(solution, candidates), candidates.jobs, problem)
@@ -121,14 +127,14 @@ def decide(
     for job in solved.jobs:
         if job is not originals[job.job_id] and not job.current and job.job_id in decisions:
             decisions[job.job_id] = waiting_for_starving(decisions[job.job_id])
-    decisions |= {job_id: left_out_decision(originals[job_id]) for job_id in reasons}
-    decisions |= {job.job_id: waiting_for_own_user(job) for job in solved.behind}
+    decisions |= {job_id: excluded_decision(originals[job_id]) for job_id in excluded}
+    decisions |= {job.job_id: waiting_for_own_user(job) for job in solved.beyond_share}
     kinds = candidates.tables.kinds
     return Decision(
         jobs=tuple(decisions[job.job_id] for job in problem.jobs),
         fitness=fitness,
         solver=solver,
-        excluded=tuple((job.job_id, reasons[job.job_id]) for job in problem.jobs if job.job_id in reasons),
+        excluded=tuple((job.job_id, excluded[job.job_id]) for job in problem.jobs if job.job_id in excluded),
         upper_bound=upper_bound,
         gap=None if not upper_bound else (upper_bound - fitness) / upper_bound,
         gpu_prices=tuple(zip(kinds, solution.dual.kind_prices(len(kinds)).tolist(), strict=True)),
@@ -149,7 +155,7 @@ def allocate(
     nodes: NodeFactsCache | None = None,
     effort: float = 1.0,
 ) -> Allocations:
-    """Return what `decide` gives to jobs, and nothing of how good that is or why, which takes longer to tell.
+    """Return the allocations that `decide` returns, without fitness, bound and explanations.
 
     Raises as `decide` does.
     """
@@ -168,7 +174,7 @@ def allocate(
         placed = state.at(row)
         if not placed.candidate.stays:
             found[job.job_id] = state.cluster.allocation_of(placed.gpus)
-    return Allocations(allocations=found, excluded=solved.reasons)
+    return Allocations(allocations=found, excluded=solved.excluded)
 
 
 def _solve(
@@ -182,45 +188,51 @@ def _solve(
     within_caps: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> _Solved:
-    """Check a problem and search until `stop`; `within_caps` as in `build_candidates`."""
+    """Check a problem, select the jobs that take part, and search until `stop` returns True.
+
+    `within_caps` is that of `build_candidates`.
+    """
     if solver not in SOLVERS:
         raise UsageError(f"unknown solver {solver!r}; there are {', '.join(sorted(SOLVERS))}")
-    known_nodes = NodeFactsCache() if nodes is None else nodes
-    check_problem(problem, known_nodes)
-    facts = known_nodes.of(problem.nodes)
+    nodes = NodeFactsCache() if nodes is None else nodes
+    check_problem(problem, nodes)
+    facts = nodes.of(problem.nodes)
     cache = TableCache() if tables is None else tables
-    reasons = find_exclusions(problem, cache)
-    jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    everyone = standing = user_shares.shares_of_all(problem, jobs)
-    candidates = build_candidates(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
-    nowhere = {
+    excluded = find_exclusions(problem, cache)
+    jobs = [job for job in problem.jobs if job.job_id not in excluded]
+    equal_shares = shares = user_shares.shares_of_all(problem, jobs)
+    candidates = build_candidates(problem, jobs, cache, facts, shares=shares, within_caps=within_caps)
+    unplaceable = {
         job.job_id
         for row, job in enumerate(jobs)
         if not candidates.settled[row] and not job.current and not candidates.allowed[row].any()
     }
-    unfit = find_unplaceable(problem, candidates)
-    nowhere |= set(unfit)
-    known: list[ProblemJob] = jobs
-    behind: list[ProblemJob] = []
-    if standing is not None and (nowhere or not user_shares.all_minimums_fit(standing, jobs, facts)):
-        able = [job.job_id not in nowhere for job in jobs]
-        useful = user_shares.useful_gpus(jobs, candidates.tables)[able]
-        jobs, standing, behind = user_shares.divide_gpus(problem, list(compress(jobs, able)), useful, facts)
-        if len(jobs) == len(known) and standing is not None and (standing.weight_factor == 1).all():
-            standing = everyone  # all were dealt theirs: nothing is new
-    # Nothing is kept free for a job that could not use it.
-    narrowed = {
-        job.job_id: job for job in restrict_newcomers(problem, [j for j in jobs if j.job_id not in nowhere])
+    reasons = find_unplaceable(problem, candidates)
+    unplaceable |= set(reasons)
+    all_jobs = jobs
+    beyond_share: list[ProblemJob] = []
+    if shares is not None and (unplaceable or not user_shares.all_minimums_fit(shares, jobs, facts)):
+        placeable = [job.job_id not in unplaceable for job in jobs]
+        useful = user_shares.useful_gpus(jobs, candidates.tables)[placeable]
+        jobs, shares, beyond_share = user_shares.divide_gpus(
+            problem, list(compress(jobs, placeable)), useful, facts
+        )
+        if len(jobs) == len(all_jobs) and shares is not None and (shares.weight_factor == 1).all():
+            shares = equal_shares  # every minimum fits, so that the candidates stay as they are
+    # No node is kept free for a job that could not use it.
+    restricted = {
+        job.job_id: job
+        for job in restrict_newcomers(problem, [j for j in jobs if j.job_id not in unplaceable])
     }
-    jobs = [narrowed.get(job.job_id, job) for job in jobs]
-    if standing is not everyone or any(map(operator.is_not, jobs, known)):
-        candidates = build_candidates(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
-    if nowhere:
-        reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
-        reasons |= {job_id: unfit.get(job_id, reason) for job_id in nowhere}
-    left_out = [pinned_copy(job, facts.index) for job in problem.jobs if job.job_id in reasons]
-    if left_out:
-        candidates = candidates.without(problem, nowhere, left_out)
+    jobs = [restricted.get(job.job_id, job) for job in jobs]
+    if shares is not equal_shares or any(map(operator.is_not, jobs, all_jobs)):
+        candidates = build_candidates(problem, jobs, cache, facts, shares=shares, within_caps=within_caps)
+    if unplaceable:
+        reason = "no configuration that adaptive jobs may use now fits its minimum of GPUs and its batch"
+        excluded |= {job_id: reasons.get(job_id, reason) for job_id in unplaceable}
+    pinned = [pinned_copy(job, facts.index) for job in problem.jobs if job.job_id in excluded]
+    if pinned:
+        candidates = candidates.without(problem, unplaceable, pinned)
     tables_at_s = clock()
 
     cluster = Cluster(facts, candidates.everyone)
@@ -229,10 +241,10 @@ def _solve(
         solution = _at_least_greedy(solution, cluster, candidates)
     return _Solved(
         jobs=jobs,
-        behind=behind,
+        beyond_share=beyond_share,
         candidates=candidates,
         cluster=cluster,
-        reasons=reasons,
+        excluded=excluded,
         solution=solution,
         tables_at_s=tables_at_s,
         solved_at_s=clock(),
@@ -240,43 +252,43 @@ def _solve(
 
 
 def _at_least_greedy(solution: Solution, cluster: Cluster, candidates: Candidates) -> Solution:
-    """Return what a search had when it was cut short, or the greedy answer where that is better."""
-    quick = solve_greedily(cluster, candidates)
-    if quick.value <= above(solution.value):
+    """Return the better of a search that timed out and the greedy answer."""
+    greedy = solve_greedily(cluster, candidates)
+    if greedy.value <= above(solution.value):
         return solution
-    return dataclasses.replace(quick, bound=min(quick.bound, solution.bound), timed_out=True)
+    return dataclasses.replace(greedy, bound=min(greedy.bound, solution.bound), timed_out=True)
 
 
 def fitness_of(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
     """Return the fitness of any allocation on the scale of the problem's objective, feasible or not.
 
-    A job that is not named counts as having nothing; jobs that cannot be scheduled are left out. Raises
+    A job that is not named counts with no GPUs; jobs that cannot be scheduled do not count. Raises
     `InvalidProblemError` if the problem contradicts itself.
     """
     check_problem(problem)
-    reasons = find_exclusions(problem)
-    jobs = [job for job in problem.jobs if job.job_id not in reasons]
+    excluded = find_exclusions(problem)
+    jobs = [job for job in problem.jobs if job.job_id not in excluded]
     candidates = build_candidates_of_participants(problem, jobs)
-    penalised = []
-    for row, job in enumerate(candidates.jobs):
-        given = allocations.get(job.job_id, Allocation())
-        penalised.append(candidates.penalised(row, given))
+    penalised = [
+        candidates.penalised(row, allocations.get(job.job_id, Allocation()))
+        for row, job in enumerate(candidates.jobs)
+    ]
     return candidates.scores.fitness(penalised)
 
 
 def build_candidates_of_participants(
     problem: Problem, jobs: list[ProblemJob], cache: TableCache | None = None
 ) -> Candidates:
-    """Return the candidates of those of `jobs` that take part, where users share."""
+    """Return the candidates of `jobs`, less those beyond the shares of their users."""
     facts = NodeFacts(problem.nodes)
-    standing = user_shares.shares_of_all(problem, jobs)
-    candidates = build_candidates(problem, jobs, cache, facts, standing=standing)
-    if standing is None or user_shares.all_minimums_fit(standing, jobs, facts):
+    shares = user_shares.shares_of_all(problem, jobs)
+    candidates = build_candidates(problem, jobs, cache, facts, shares=shares)
+    if shares is None or user_shares.all_minimums_fit(shares, jobs, facts):
         return candidates
-    jobs, standing, _ = user_shares.divide_gpus(
+    jobs, shares, _ = user_shares.divide_gpus(
         problem, jobs, user_shares.useful_gpus(jobs, candidates.tables), facts
     )
-    return build_candidates(problem, jobs, cache, facts, standing=standing)
+    return build_candidates(problem, jobs, cache, facts, shares=shares)
 
 
 def build_candidates(
@@ -285,13 +297,13 @@ def build_candidates(
     cache: TableCache | None = None,
     facts: NodeFacts | None = None,
     *,
-    standing: user_shares.UserShares | None = None,
+    shares: user_shares.UserShares | None = None,
     within_caps: bool = False,
 ) -> Candidates:
-    """Return what `jobs` could get and what the problem's objective makes of it.
+    """Return the candidates of `jobs`, valued by the problem's objective.
 
-    `standing` is what they were dealt, where users share. `within_caps`, speedups beyond what jobs may have
-    now are not computed, where no weight depends on them.
+    `shares` are those of their users, where users have equal shares. With `within_caps`, speedups beyond the
+    exploration caps are not computed, unless the objective's weights depend on them.
     """
     name = problem.objective.name
     facts = NodeFacts(problem.nodes) if facts is None else facts
@@ -303,13 +315,13 @@ def build_candidates(
         facts=facts,
         osdi21=name == "osdi21",
         fair_share_gpus=problem.objective.fair_share_gpus,
-        fair_shares=None if standing is None else standing.fair_shares(facts.num_gpus),
+        fair_shares=None if shares is None else shares.fair_shares(facts.num_gpus),
         uneven=name == "osdi21" if problem.uneven is None else problem.uneven,
         pauses=problem.moving.pauses,
         within_caps=within_caps and name != "price-rank",
     )
     scores = OBJECTIVES[name](problem, jobs, tables)
-    if standing is not None:
-        factors = standing.factors(scores.exponent, tables, in_gpus=scores.units is not None)
+    if shares is not None:
+        factors = shares.weight_factors(scores.exponent, tables, in_gpus=scores.units is not None)
         scores = dataclasses.replace(scores, weight=scores.weight * factors)
     return Candidates(problem, jobs, tables, scores)

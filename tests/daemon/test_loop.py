@@ -61,7 +61,7 @@ def test_that_a_waiting_job_is_explained_before_it_has_reported(world: World) ->
     assert world.job(job_id).state is JobState.PENDING
     assert (found.job.allocation, found.job.goodput) == (Allocation(), None)
     # Nothing is left of the nodes, whatever they have in all.
-    reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
+    reason = "no configuration that adaptive jobs may use now fits its minimum of GPUs and its batch"
     assert found.excluded == reason
     assert found.explanation == f"job {job_id} is left as it is: {found.excluded}"
 

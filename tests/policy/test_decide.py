@@ -201,7 +201,7 @@ def test_that_a_job_which_fits_nowhere_is_said_to() -> None:
         linear_model(), limits=dataclasses.replace(linear_model().limits, initial_batch_size=2)
     )
     found = decide(problem(nodes(1), job("a", model=batch_of_two, min_gpus=3), job("b")))
-    reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
+    reason = "no configuration that adaptive jobs may use now fits its minimum of GPUs and its batch"
     assert dict(found.excluded) == {"a": reason}
     assert sizes(found) == {"a": 0, "b": 4}
 

@@ -1,4 +1,4 @@
-"""Why each job gets what it gets (invariant 9).
+"""Explanations: why each job gets its allocation, and what keeps it from more (invariant 9).
 
 May be imported by `store`.
 """

@@ -1,4 +1,4 @@
-"""What the explanations of all jobs need of a solved problem, computed for all at once.
+"""Facts about a solved problem that explanations need, computed for all jobs at once.
 
 Legend: J jobs, C columns, T GPU types.
 """
@@ -18,18 +18,22 @@ from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
 BoolArray = npt.NDArray[np.bool_]
 
 _NONE = 2**31
-# A size is told to be faster from so much on: predictions are not good to less.
+# Larger sizes count as faster from this ratio on: predictions are not more accurate.
 FASTER = 1.01
 
 
 class SolutionFacts:
     """Facts about each job, as lists by its index: what more it could use, and its next best candidate.
 
-    Of those that are faster on more GPUs, `faster` says which are, `within_max` which still are within their
-    maximum, and `within_cap` within their exploration cap; `columns_in_reach` (J, C) are those left that the
-    nodes it may use have, and `can_be_larger` says who has any larger size among all of these. `wanted`
-    (J, C) are the columns with more GPUs that the objective would rather see, `least_wanted` the fewest GPUs
-    among them, of all types and of each, 0 where there is none.
+    - `faster`: whether the job is faster on more GPUs
+    - `within_max`, `within_cap`: whether it still is within its maximum, and within its exploration cap, too
+    - `columns_in_reach` (J, C): the configurations left of these that the nodes which it may use allow
+    - `is_in_reach`: whether there are any
+    - `can_be_larger`: whether it may have more GPUs at all, faster or not
+    - `wanted` (J, C): the configurations with more GPUs and a higher value for the objective
+    - `least_wanted`: for each GPU type, the fewest GPUs among these, 0 without any
+    - `runner_up`, `runner_up_speedup`: the column of the job's next best candidate and its speedup; −1 is its
+      current allocation, −2 none
     """
 
     def __init__(self, solution: Solution, candidates: Candidates) -> None:
@@ -54,7 +58,7 @@ class SolutionFacts:
         self.within_max = _any(faster)
         faster &= tables.num_gpus <= tables.caps[:, None]
         self.within_cap = _any(faster)
-        # On the nodes that the job may use; those of other partitions, or drained, say nothing.
+        # Only on nodes that the job may use: not drained, and of its partition.
         resources = solution.dual.resources
         reach: BoolArray = np.any(resources.may, axis=2)[resources.class_of] | (tables.num_gpus == 0)
         possible, self.shortage = reach, Shortage(state, candidates)
@@ -79,21 +83,21 @@ class SolutionFacts:
         other = np.where(same | ~possible | ~self._allowed(candidates), -np.inf, candidates.value)
         best = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
         found = other.max(axis=1, initial=-np.inf)
-        # The column of the best other configuration for the job alone: −1 what it holds, −2 none.
         column = np.where(found > -np.inf, best, -2)
-        held = np.array([job.current.num_gpus for job in candidates.jobs], dtype=np.int64)[:, None]
-        on = np.array([job.current.num_nodes for job in candidates.jobs], dtype=np.int64)[:, None]
-        left = (
-            ((held != gpus) | (on != nodes)).ravel() & (held.ravel() > 0) & (candidates.stay_value >= found)
-        )
-        self.runner_up: list[int] = np.where(left, -1, column).tolist()
-        # By the model, and over the fair share, as the speedup of what was chosen is told.
+        current = np.array([job.current.num_gpus for job in candidates.jobs], dtype=np.int64)[:, None]
+        current_nodes = np.array([job.current.num_nodes for job in candidates.jobs], dtype=np.int64)[:, None]
+        differs = ((current != gpus) | (current_nodes != nodes)).ravel() & (current.ravel() > 0)
+        stays_better = differs & (candidates.stay_value >= found)
+        self.runner_up: list[int] = np.where(stays_better, -1, column).tolist()
+        # Over the fair share, as is the speedup of the chosen candidate.
         at_column = tables.speedup[np.arange(count), best] if other.shape[1] else 0.0
-        self.runner_up_speedup: list[float] = np.where(left, tables.current_speedup, at_column).tolist()
+        self.runner_up_speedup: list[float] = np.where(
+            stays_better, tables.current_speedup, at_column
+        ).tolist()
         self._room: dict[tuple[int, int], int] = {}
 
     def _allowed(self, candidates: Candidates) -> BoolArray:
-        """Return what limits and the budget of moves leave each job, were all others of it away, (J, C)."""
+        """Return the columns, (J, C), within the limits and the budget of moves if no other job used them."""
         gpus = candidates.tables.num_gpus
         found = np.ones((candidates.num_jobs, len(gpus)), dtype=bool)
         for members, most in zip(
@@ -105,17 +109,17 @@ class SolutionFacts:
         return found
 
     def price_of(self, allocation: Allocation) -> float:
-        """Return what others pay for an allocation, at the prices of its nodes' GPUs."""
+        """Return the price of an allocation: what its GPUs would be worth to other jobs."""
         index = self._state.cluster.index
         return sum(self._node_prices[index[node]] * gpus for node, gpus in allocation.gpus_by_node)
 
     def type_of(self, allocation: Allocation) -> str | None:
-        """Return the one type of GPU that an allocation is of; None for several, and for a nameless one."""
+        """Return the GPU type of an allocation; None for several types, and for one without a name."""
         kinds = {self._tables.kind_of_node[node] for node, _ in allocation.gpus_by_node}
         return (self._tables.kinds[kinds.pop()] or None) if len(kinds) == 1 else None
 
     def declared_gain(self, job: int) -> float | None:
-        """Return the factor by which a job's declaration has changed its weight, None where it counts not."""
+        """Return the factor by which a job's declaration changes its weight, None where it does not count."""
         if self._declared_gain is None or np.isnan(self._declared_gain[job]):
             return None
         return float(self._declared_gain[job])

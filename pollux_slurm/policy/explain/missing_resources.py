@@ -1,6 +1,6 @@
-"""What a job lacks on the nodes that it may use, where GPUs alone would do: CPUs, memory, or nodes at all.
+"""Which resource keeps a job from GPUs that are free: CPUs, memory, or nodes that are large enough.
 
-Legend: C columns, n nodes, T GPU types; needs and what is left are (GPUs, CPUs, MB of memory).
+Legend: C columns, n nodes, T GPU types. Needs and what is left of a node are (GPUs, CPUs, MB of memory).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GPUS, _GPUS_AND_CPUS, _ALL = (0,), (0, 1), (0, 1, 2)
 
 
 def find_unplaceable(problem: Problem, candidates: Candidates) -> dict[str, str]:
-    """Return, by job id, why jobs that wait could not be placed if all nodes were empty and open."""
+    """Return the reasons, by job id, why waiting jobs would not fit even if all nodes were empty and open."""
     waiting = [
         row for row, waits in enumerate(candidates.waits.tolist()) if waits and not candidates.settled[row]
     ]
@@ -30,14 +30,14 @@ def find_unplaceable(problem: Problem, candidates: Candidates) -> dict[str, str]
     nodes, tables = problem.nodes, candidates.tables
     size = np.array([(one.num_gpus, one.num_cpus, one.memory_mb) for one in nodes], dtype=np.int64)
     kind_of = np.array([tables.kind_of_node[one.name] for one in nodes], dtype=np.int64)
-    # What every node has for each of its GPUs.
-    for_each = (size // np.maximum(size[:, :1], 1))[size[:, 0] > 0].min(axis=0, initial=2**62)
+    # What every node has for each of its GPUs, at least.
+    least_per_gpu = (size // np.maximum(size[:, :1], 1))[size[:, 0] > 0].min(axis=0, initial=2**62)
     index = {one.name: number for number, one in enumerate(nodes)}
     known: dict[tuple[frozenset[str] | None, Need], list[BoolArray]] = {}
     found = {}
     for row in waiting:
         job, of_job = candidates.jobs[row], need(candidates.jobs[row])
-        if job.partition_nodes is None and (for_each >= of_job).all():
+        if job.partition_nodes is None and (least_per_gpu >= of_job).all():
             continue
         key = (job.partition_nodes, of_job)
         if key not in known:
@@ -56,14 +56,14 @@ def find_unplaceable(problem: Problem, candidates: Candidates) -> dict[str, str]
 
 def _reason(job: ProblemJob, gpus: bool, cpus: bool) -> str:
     if not gpus:
-        return "the nodes that it may use could not hold its GPUs if all were free"
+        return "the nodes that it may use are too small for its GPUs, even if all were free"
     if not cpus:
         return f"no nodes that it may use have {job.cpus_per_gpu} CPUs for each of its GPUs"
     return f"no nodes that it may use have {job.memory_per_gpu_mb} MB of memory for each of its GPUs"
 
 
 class Shortage:
-    """What is short in a placed state, beside GPUs."""
+    """Shortages of CPUs and memory in a placed state."""
 
     def __init__(self, state: State, candidates: Candidates) -> None:
         self._state, self._candidates = state, candidates
@@ -72,7 +72,7 @@ class Shortage:
         self._num_wide = np.zeros(len(state.cluster.names), dtype=np.int64)
 
     def possible(self, job: int) -> BoolArray:
-        """Return which columns a job could have were the nodes that it may use empty, (C,)."""
+        """Return the columns, (C,), that a job could have if the nodes that it may use were empty."""
         of_job, capacity = need(self._candidates.jobs[job]), self._state.cluster.capacity
         key = (self._state.eligible(job), of_job)
         if key not in self._possible:
@@ -81,13 +81,13 @@ class Shortage:
         return self._possible[key]
 
     def in_general(self, job: int, columns: BoolArray) -> str | None:
-        """Return "cpus" or "memory" where it keeps a job from all columns marked (C,), were nodes empty."""
+        """Return "cpus" or "memory" if it keeps a job from all of `columns`, (C,), even on empty nodes."""
         if not self._state.cluster.is_tight:
             return None
         return self._missing(job, columns, self._state.cluster.capacity, self._usable(job))
 
     def now(self, job: int, columns: BoolArray) -> str | None:
-        """Return "cpus" or "memory" where it keeps a job from all columns marked (C,), GPUs being free."""
+        """Return "cpus" or "memory" if it keeps a job from all of `columns`, (C,), though GPUs are free."""
         state = self._state
         if not state.cluster.is_tight:
             return None
@@ -110,7 +110,7 @@ class Shortage:
         return usable
 
     def _count(self) -> IntArray:
-        """Return what is left of each node, (n, 3), and count its jobs over several nodes."""
+        """Return what is left of each node, (n, 3), and count the jobs over several nodes on it."""
         left: IntArray = self._state.cluster.capacity.copy()
         for job, placed in zip(self._candidates.everyone, self._state.placed, strict=True):
             for node, gpus in placed.gpus if placed is not None else ():

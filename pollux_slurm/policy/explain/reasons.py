@@ -1,4 +1,4 @@
-"""Why each job gets what it gets (invariant 9): from the final state, not from the search's course."""
+"""Explain each job's decision from the final state, whatever the search did to find it (invariant 9)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pollux_slurm.policy.participation.user_shares import group_of
 
 
 def explain_all(solution: Solution, candidates: Candidates) -> list[JobDecision]:
-    """Return the decisions about all jobs of the candidates, in its order."""
+    """Return the decision about each job of `candidates`, in their order."""
     facts = SolutionFacts(solution, candidates)
     return [_explain(solution, candidates, facts, index) for index in range(candidates.num_jobs)]
 
@@ -65,7 +65,7 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
 
 
 def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, index: int) -> str:
-    """Return what kept the job from more speedup; see `JobDecision.bound_by`."""
+    """Return what keeps the job from more speedup; see `JobDecision.bound_by`."""
     state, placed = solution.state, facts.placed[index]
     job, chosen = candidates.jobs[index], placed.candidate
     if job.pinned:
@@ -76,7 +76,7 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
         return "rigid"
     if not facts.faster[index]:
         return "exploration" if _could_explore(candidates, facts, index, solution) else "nothing"
-    # A limit binds a job that stands at it. One below it may have a larger size, which is not faster.
+    # A maximum binds only a job that has reached it. Below it, larger sizes are allowed and not faster.
     if not facts.within_max[index]:
         return "max_gpus" if chosen.num_gpus >= (job.max_gpus or 0) else "nothing"
     if not facts.within_cap[index]:
@@ -108,7 +108,7 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
 
 
 def _could_explore(candidates: Candidates, facts: SolutionFacts, index: int, solution: Solution) -> bool:
-    """Whether twice the job's cap, within its maximum and the cluster, is predicted to be faster."""
+    """Return whether twice the cap, within the job's maximum and the cluster, is predicted to be faster."""
     cap, job, tables = int(candidates.tables.caps[index]), candidates.jobs[index], candidates.tables
     placed, cluster = facts.placed[index], solution.state.cluster
     capacity = cluster.capacity[:, 0]
@@ -125,43 +125,43 @@ def _could_explore(candidates: Candidates, facts: SolutionFacts, index: int, sol
 
 
 def waiting_for_starving(decision: JobDecision) -> JobDecision:
-    """Return the decision about a job that was held back for others that have waited for too long."""
+    """Return the decision, bound by "waiting" if the job got nothing: GPUs are kept for a starving job."""
     return decision if decision.allocation else dataclasses.replace(decision, bound_by="waiting")
 
 
 def with_share_bounds(
     decisions: Sequence[JobDecision], jobs: Sequence[ProblemJob], problem: Problem
 ) -> list[JobDecision]:
-    """Return the decisions, in which a job that others outweigh may learn that these are its own user's.
+    """Return the decisions, with "share" for "capacity" where a user's own other jobs take his share.
 
-    That is so where the jobs of its user, several of them, hold an equal part of all GPUs or more.
+    That is so where his jobs, several of them, have at least an equal part of all GPUs.
     """
     names = [group_of(job, problem.objective.between) for job in jobs]
     users = {name or row for row, (name, job) in enumerate(zip(names, jobs, strict=True)) if not job.rigid}
     part = sum(node.num_gpus for node in problem.nodes) / max(len(users), 1)
-    held: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
     for name, one in zip(names, decisions, strict=True):
         if name is not None:
-            held[name] += one.allocation.num_gpus
+            gpus[name] += one.allocation.num_gpus
     return [
         dataclasses.replace(one, bound_by="share")
         if one.bound_by == "capacity"
         and name is not None
         and len(users) > 1
-        and one.allocation.num_gpus < held[name]
-        and held[name] >= part
+        and one.allocation.num_gpus < gpus[name]
+        and gpus[name] >= part
         else one
         for name, one in zip(names, decisions, strict=True)
     ]
 
 
 def waiting_for_own_user(job: ProblemJob) -> JobDecision:
-    """Return the decision about a job that takes no part, for others of its user come first."""
-    return dataclasses.replace(left_out_decision(job), bound_by="share")
+    """Return the decision about a waiting job that is beyond the share of its user."""
+    return dataclasses.replace(excluded_decision(job), bound_by="share")
 
 
-def left_out_decision(job: ProblemJob) -> JobDecision:
-    """Return the decision about a job that is left out: it keeps what it has."""
+def excluded_decision(job: ProblemJob) -> JobDecision:
+    """Return the decision about an excluded job: it keeps its allocation."""
     return JobDecision(
         job_id=job.job_id,
         allocation=job.current,

@@ -1,4 +1,4 @@
-"""A decision about a job in words: one line that says what it gets and why."""
+"""One line of text about a job's decision: its allocation and the reason for it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ _BOUNDS = {
     "exploration": "it may at most double what it was measured on",
     "penalty": "a restart would cost more than it gains",
     "placement": "what is free does not lie together",
-    "cpus": "there are not CPUs enough where GPUs are free",
-    "memory": "there is not memory enough where GPUs are free",
+    "cpus": "too few CPUs where GPUs are free",
+    "memory": "too little memory where GPUs are free",
     "partition": "the nodes that it may use have no more",
     "rigid": "it has one size only",
     "young": "it is too young, or too near its end, to be moved",
     "limit": "its account's or user's limit of GPUs",
     "moves": "this round's budget of reallocations",
-    "share": "other jobs of its user, or account, have that one's share",
+    "share": "other jobs of its user, or account, take up the share",
     "waiting": "GPUs are kept for a job that has waited for too long",
-    "pinned": "it keeps its place",
+    "pinned": "it keeps its allocation",
     "nothing": "no larger size that it may have is faster",
 }
 
 
 def explanation(job: JobDecision, excluded: str | None = None) -> str:
-    """Return one line that says what a job gets and why; `excluded` is why it was left out, if it was."""
+    """Return one line about a job's allocation and its reason; `excluded` is why it is excluded, if it is."""
     if excluded is not None:
         return f"job {job.job_id} is left as it is: {excluded}"
     of_type = f" ({job.gpu_type})" if job.gpu_type else ""
@@ -51,7 +51,7 @@ def explanation(job: JobDecision, excluded: str | None = None) -> str:
 
 
 def configuration_text(of: Configuration, job: JobDecision) -> str:
-    """Return the runner-up's size in words."""
+    """Return the runner-up's configuration as text."""
     if not of.num_gpus:
         return "nothing"
     kind = f" {job.runner_up_gpu_type}" if job.runner_up_gpu_type else ""

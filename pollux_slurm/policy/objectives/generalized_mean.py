@@ -1,7 +1,8 @@
 """The generalized mean of what jobs get (Pollux, OSDI 2021, eq. 12).
 
 For each job x = f·SPEEDUP + floor and a weight w; FITNESS_p = (Σ w·x^p / Σ w)^(1/p), the geometric mean for
-p = 0. It grows with Σ w·x^p/p, near p = 0 with Σ w·(x^p − 1)/p, which tends to Σ w·log x: solvers add these.
+p = 0. It grows with Σ w·x^p/p, and near p = 0 with Σ w·(x^p − 1)/p, which tends to Σ w·log x. Solvers
+maximise this sum, to which each job contributes one term.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def contribution(exponent: float, x: npt.ArrayLike) -> FloatArray:
-    """Return what each x = f·SPEEDUP + floor adds to the sum that the fitness grows with, weight aside."""
+    """Return the term x^p/p of each x = f·SPEEDUP + floor, without its weight; (x^p − 1)/p near p = 0."""
     x = np.asarray(x, dtype=np.float64)
     if exponent == -1.0:
         return np.asarray(-1.0 / x, dtype=np.float64)
@@ -29,19 +30,19 @@ def mean(exponent: float, x: npt.ArrayLike, weight: Sequence[float] | FloatArray
     x = np.asarray(x, dtype=np.float64)
     if x.size == 0:
         return 0.0
-    # Divided by the largest (or smallest) first, so that a large exponent neither over- nor underflows.
-    unit = x.max() if exponent > 0 else x.min()
-    log_x, weights = np.log(x / unit), None if weight is None else np.asarray(weight)
+    # Relative to the largest (or smallest), so that a large exponent neither overflows nor underflows.
+    reference = x.max() if exponent > 0 else x.min()
+    log_x, weights = np.log(x / reference), None if weight is None else np.asarray(weight)
     if abs(exponent) >= 0.5:
-        # Positive terms only: where one of little weight is by far the smallest, nothing cancels.
-        return float(unit * np.average(np.exp(exponent * log_x), weights=weights) ** (1.0 / exponent))
+        # All terms are positive: nothing cancels where one of little weight is by far the smallest.
+        return float(reference * np.average(np.exp(exponent * log_x), weights=weights) ** (1.0 / exponent))
     average = float(np.average(_powered(log_x, exponent), weights=weights))
     scaled = np.log1p(average * exponent) / exponent if abs(exponent) >= 1e-12 else average
-    return float(unit * np.exp(scaled))
+    return float(reference * np.exp(scaled))
 
 
 def mean_of_sum(exponent: float, total: float, weight: float) -> float:
-    """Return the fitness whose sum of `worth`, weights included, is `total`; infinite beyond its range."""
+    """Return the fitness whose weighted sum of contributions is `total`; infinite beyond its range."""
     average = total / weight
     if abs(exponent) < 1e-12:
         return float(np.exp(min(average, 700.0)))

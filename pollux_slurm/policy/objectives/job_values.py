@@ -1,4 +1,4 @@
-"""What an objective says of a problem, and what several objectives ask of jobs and tables.
+"""How an objective values each job of a problem, and the parts that several objectives share.
 
 Legend: J jobs, C columns of the tables.
 """
@@ -17,25 +17,30 @@ from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 
-# A model that is off by so much is so in each round alike, and sends no job to and fro.
-_USUAL_ERROR = 0.05
-# However wrong its predictions are, a job gives up GPUs for a gain of 1/(1 − 0.3).
-_MOST_DOUBTED = 0.3
 BoolArray = npt.NDArray[np.bool_]
 
-# The restart that a horizon is told for.
+# An error of a good model: it is about the same in each round, and moves no job to and fro.
+_USUAL_ERROR = 0.05
+# However wrong its predictions are, a job gives up GPUs for a gain of 1/(1 − 0.3).
+_MAX_DISCOUNT = 0.3
+# The restart delay for which an objective states its horizon.
 _HORIZON_DELAY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scores:
-    """What an objective makes of a problem.
+    """The terms of an objective's generalized mean for a problem.
 
-    A job whose allocation changes counts x = `scale`·f·SPEEDUP + `floor`, one that stays the same without f,
-    one with nothing x = `floor`. `speedup` (J, C) and `current_speedup` (J,) are SPEEDUP as the objective
-    sees it, `penalty` (J,) or (J, C) is f, `weight` (J,) enters the mean. With `serves_all`, jobs that wait
-    come before all else. `declared_gain()` (J,) is the factor by which what a job declares has changed
-    its weight, NaN where it declares nothing that counts. `usable` (J, C) may leave columns out.
+    A job whose allocation changes has x = `scale`·f·SPEEDUP + `floor`, one whose allocation stays has f = 1,
+    and one without GPUs x = `floor`.
+
+    - `speedup` (J, C) and `current_speedup` (J,): SPEEDUP in the objective's units
+    - `units` (J,): these units over those of the tables, None where they are the same
+    - `penalty` (J,) or (J, C): f
+    - `weight` (J,): the weights of the mean
+    - `serves_all`: as many waiting jobs as possible get their minimum before any job gets more
+    - `usable` (J, C): the configurations that the objective allows, None for all
+    - `declared_gain()` (J,): the factor by which a job's declaration changes its weight, NaN without one
     """
 
     exponent: float
@@ -51,33 +56,33 @@ class Scores:
     usable: BoolArray | None = None
 
     def unit(self, job: int) -> float:
-        """Return SPEEDUP as the objective sees it over SPEEDUP as the tables have it."""
+        """Return SPEEDUP in the objective's units over SPEEDUP of the tables."""
         return 1.0 if self.units is None else float(self.units[job])
 
     def fitness(self, penalised: Sequence[float]) -> float:
-        """Return the mean for what each job gets, as f·SPEEDUP."""
+        """Return the fitness for the f·SPEEDUP of each job."""
         x = self.scale * np.asarray(penalised, dtype=np.float64) + self.floor
         return mean(self.exponent, x, self.weight)
 
     def fitness_of_sum(self, total: float) -> float:
-        """Return the fitness that belongs to a sum of values."""
+        """Return the fitness for a sum of the candidates' values."""
         weight = float(self.weight.sum())
         return mean_of_sum(self.exponent, total, weight) if weight > 0 else 0.0
 
 
 def speedup_of_one_gpu(tables: SpeedupTables) -> FloatArray:
-    """Return SPEEDUP of one GPU, (J,): dividing by it makes speedups ones over one GPU.
+    """Return SPEEDUP of one GPU, (J,). Speedups divided by it are relative to one GPU.
 
-    Where one GPU allows no batch, it is 1: speedups stay those over the fair share.
+    It is 1 where one GPU allows no batch: speedups then stay relative to the fair share.
     """
     known = (tables.base > 0) & (tables.alone > 0)
     return np.divide(tables.alone, tables.base, out=np.ones(len(tables.alone)), where=known)
 
 
 def restart_delays_s(jobs: Sequence[ProblemJob], *, resuming: bool = False) -> FloatArray:
-    """Return what a change costs each job, in seconds: nothing where it has no GPUs.
+    """Return the restart delay that a change costs each job, in seconds; 0 for a job without GPUs.
 
-    With `resuming`, a job that ran before, and waits, has its restart to pay for as well.
+    With `resuming`, a waiting job that ran before has its delay, too.
     """
     found = [
         job.restart_delay_s if job.current or (resuming and job.num_restarts > 0) else 0.0 for job in jobs
@@ -86,33 +91,34 @@ def restart_delays_s(jobs: Sequence[ProblemJob], *, resuming: bool = False) -> F
 
 
 def horizon_s(delay: FloatArray, usual_s: float) -> FloatArray:
-    """Return the time over which a move must pay: `usual_s`, and in proportion to √δ beyond 30 s."""
+    """Return the horizon over which a move must pay: `usual_s`, growing with √δ for delays δ above 30 s."""
     return usual_s * np.sqrt(np.maximum(delay / _HORIZON_DELAY_S, 1.0))
 
 
 def hysteresis_factors(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
+    """Return the factor on the speedup of each job that changes, (J,); 1 for a job without GPUs."""
     return np.array(
         [1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs], dtype=np.float64
     )
 
 
 def prediction_discount(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
-    """Return the part of a predicted SPEEDUP that counts, (J, C): on fewer GPUs than a job holds, less by
-    what its predictions were off, beyond what a good model is.
+    """Return the factor on predicted SPEEDUP, (J, C): below 1 on fewer GPUs than the job has.
 
-    So a job gives GPUs up for a gain of its own, or for another's, that is more than its error. On more it is
-    believed in full: one that was measured at a bad moment there would else never find out.
+    It falls with the job's prediction error beyond that of a good model, so a job gives up GPUs only for a
+    gain above its error. Predictions on more GPUs count in full: a job that was measured there at a bad
+    moment could otherwise never correct its model.
     """
-    held = np.array([job.current.num_gpus for job in jobs], dtype=np.float64)
+    current = np.array([job.current.num_gpus for job in jobs], dtype=np.float64)
     error = np.array([job.prediction_error for job in jobs], dtype=np.float64)
-    doubt = np.clip(error - _USUAL_ERROR, 0.0, _MOST_DOUBTED)
-    return np.where(tables.num_gpus < held[:, None], 1.0 - doubt[:, None], 1.0)
+    discount = np.clip(error - _USUAL_ERROR, 0.0, _MAX_DISCOUNT)
+    return np.where(tables.num_gpus < current[:, None], 1.0 - discount[:, None], 1.0)
 
 
 def declared_remaining_s(job: ProblemJob, alone: float) -> float | None:
-    """Return a job's remaining time on one GPU by its declaration, None where it declares nothing usable.
+    """Return a job's remaining time on one GPU by its declaration, None without a usable one.
 
-    A job that has done all that it declared, and goes on, has declared nothing.
+    `alone` is its goodput on one GPU. A job that goes on after its declared epochs has no usable declaration.
     """
     done, declared, progress = job.epochs_done, job.epochs_declared, job.progress
     if done is None or declared is None or progress is None or not 0 < done < declared or alone <= 0:
@@ -121,7 +127,7 @@ def declared_remaining_s(job: ProblemJob, alone: float) -> float | None:
 
 
 def attained_work_s(job: ProblemJob, tables: SpeedupTables, row: int) -> float:
-    """Return the work done so far in seconds of one GPU, at most its age on all that it may have held."""
+    """Return the work that a job has done, in seconds on one GPU; its age where its progress is unknown."""
     alone = float(tables.alone[row])
     if alone <= 0 or job.progress is None:
         return job.age_s
@@ -133,7 +139,7 @@ def job_weights(jobs: Sequence[ProblemJob]) -> FloatArray:
 
 
 def current_speedups(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
-    """Return the speedup of what each job holds; what breaks the job's own limits is worth nothing."""
+    """Return the speedup in each job's current allocation; 0 where that is outside the job's own bounds."""
     within = [
         job.pinned or job.min_gpus <= (gpus := job.current.num_gpus) <= (job.max_gpus or gpus) for job in jobs
     ]

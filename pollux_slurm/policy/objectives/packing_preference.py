@@ -1,4 +1,4 @@
-"""Which shares of nodes pack well: fewer sizes make fewer moves, and what is left over is of use to all."""
+"""Configurations that pack well on nodes: few sizes need few moves and leave usable GPUs to other jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def packing_columns(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> BoolArray:
-    """Return the columns, (J, C), whose shares leave nothing of little use on a node.
+    """Return the columns, (J, C), whose shares of nodes pack well.
 
-    A job's own bounds count as such, and where it has no other column, all do.
+    These are parts of a node of which several make a whole one, and whole nodes. A job's own bounds are
+    allowed as well, and all columns where a job has none of these.
     """
     sizes: list[set[int]] = [set() for _ in tables.kinds]
     for node in problem.nodes:

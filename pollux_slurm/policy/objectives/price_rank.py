@@ -1,13 +1,13 @@
-"""The objective `price-rank`: shortest average completion time, by what jobs declare of their length.
+"""The objective `price-rank`: short average completion times, by the epochs that jobs declare.
 
-Were no job to come, and speedups s_i and remaining one-GPU times T_i known, then the allocations with the
-least total completion time maximise Σ w_i·s_i at any time, for constant weights w_i (the co-states of the
-fluid problem; Pontryagin's principle). When a job ends, one job less waits, so what is maximised is less by
-one: with S_i the i jobs that end last, and W(S) the most of Σ_{j ∈ S} w_j·s_j that G GPUs allow,
+If no further job arrived, and speedups s_i and remaining one-GPU times T_i were known, the allocations with
+the least total completion time would maximise Σ w_i·s_i at any time, for constant weights w_i (the co-states
+of the fluid problem; Pontryagin's principle). When a job ends, one job less waits, so the maximum falls by
+one. With S_i the i jobs that end last, and W(S) the maximum of Σ_{j ∈ S} w_j·s_j on G GPUs,
 
     W(S_i) = i.
 
-That tells the weights one by one, the job that ends last first: with the duality of W, for prices μ of a GPU,
+This gives the weights one by one, from the job that ends last on. By the duality of W, for prices μ of a GPU,
 
     F_i(μ) = μ·G + Σ_{j ≤ i} max_K (w_j·s_j(K) − μ·K),   W(S_i) = min_μ F_i(μ),
     w_i = max_μ min_K (i − F_{i−1}(μ) + μ·K) / s_i(K).
@@ -47,37 +47,38 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Constants chosen on generated workloads (docs/evaluation.md). The exponent; the time over which a move must
-# pay; GPUs are scarcer by a factor than the jobs at hand tell, for others will come; remaining times are
-# guesses, and the shorter one is the surer; the most that a weight can be, over the median of all.
+# Constants chosen on generated workloads (docs/evaluation.md).
 _EXPONENT = 0.9
+# The time over which a move must pay.
 _HORIZON_S = 270.0
-_TO_COME = 2.0
+# More jobs will arrive: GPUs count as scarcer by this factor than the present jobs make them.
+_SCARCITY = 2.0
+# Remaining times are estimates, and shorter ones are more certain.
 _LENGTH_EXPONENT = -0.1
+# The largest weight, over the median weight of all jobs.
 MAX_DECLARED_WEIGHT = 4.0
-# Prices of a GPU that are looked at, on a scale of sizes.
-_PRICES = 96
+# How many prices of a GPU are tried, spaced geometrically.
+_NUM_PRICES = 96
 
 
 def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
-    """Rate by co-state weights × T^−0.1, p = 0.9.
+    """Return the terms of `price-rank`: p = 0.9, weights are co-states × T^−0.1.
 
-    T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
-    declaration, as long as it has run already (φ = ½). f = 1 − δ/min(H, T/s + δ) on change, with H = 270 s
-    for δ ≤ 30 s, and in proportion to √δ beyond, for a job that resumes after a pause, too. Only shares that
-    pack well are used: parts of a node of which several make a whole one, then whole nodes, and the bounds
-    that jobs name themselves. Weights count no GPUs beyond these bounds. Speedups on several nodes are
-    bounded for who was never on several (`capped_speedup`).
-    No weight is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
+    T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, where φ is the part of the epochs that is done;
+    without a declaration φ = ½. On change, f = 1 − δ/min(H, T/s + δ) with the horizon H = 270 s, growing with
+    √δ above δ = 30 s. A job that resumes after a pause has this f, too. Only configurations that pack well
+    are used, and weights count no GPUs beyond a job's own bounds. Jobs that never ran on several nodes have
+    the multi-node cap. No weight is above `MAX_DECLARED_WEIGHT` times the median, so a false declaration
+    gains little.
     """
-    claims = [
+    declared_s = [
         declared_remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)
     ]
-    unclaimed = np.array(
+    undeclared = np.array(
         [max(attained_work_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64
     )
-    claimed = np.array([claim is not None for claim in claims], dtype=bool)
-    remaining = np.where(claimed, [max(claim or 1.0, 1.0) for claim in claims], unclaimed)
+    declares = np.array([one is not None for one in declared_s], dtype=bool)
+    remaining = np.where(declares, [max(one or 1.0, 1.0) for one in declared_s], undeclared)
     unit = speedup_of_one_gpu(tables)
     usable = packing_columns(problem, jobs, tables)
     over_one = capped_speedup(jobs, tables) / unit[:, None]
@@ -85,7 +86,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
 
     fewest, most = gpu_bounds(jobs)
     possible = np.where(usable & (tables.num_gpus >= fewest) & (tables.num_gpus <= most), over_one, 0.0)
-    costate = CoStates(remaining, possible, tables.num_gpus, max(total, 1) / _TO_COME)
+    costate = CoStates(remaining, possible, tables.num_gpus, max(total, 1) / _SCARCITY)
     weight = remaining**_LENGTH_EXPONENT * costate.weight
     high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
     delay = restart_delays_s(jobs, resuming=True)[:, None]
@@ -102,19 +103,19 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
         penalty=keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0),
         serves_all=True,
         units=1.0 / unit,
-        declared_gain=partial(_gain, costate, weight, high, claimed, unclaimed),
+        declared_gain=partial(_declared_gain, costate, weight, high, declares, undeclared),
         usable=usable,
     )
 
 
-def _gain(
-    costate: CoStates, weight: FloatArray, high: float, claimed: BoolArray, unclaimed: FloatArray
+def _declared_gain(
+    costate: CoStates, weight: FloatArray, high: float, declares: BoolArray, undeclared: FloatArray
 ) -> FloatArray:
-    """Return by what factor each job's declaration has changed its weight, (J,); NaN where it has none."""
+    """Return the factor by which each job's declaration changes its weight, (J,); NaN without one."""
     gain = np.full(len(weight), np.nan)
-    for row in np.flatnonzero(claimed).tolist():
-        silent = unclaimed[row] ** _LENGTH_EXPONENT * costate.weight_if(row, float(unclaimed[row]))
-        gain[row] = min(weight[row], high) / min(silent, high)
+    for row in np.flatnonzero(declares).tolist():
+        without = undeclared[row] ** _LENGTH_EXPONENT * costate.weight_if(row, float(undeclared[row]))
+        gain[row] = min(weight[row], high) / min(without, high)
     return gain
 
 
@@ -128,30 +129,30 @@ class CoStates:
         self._speedup = speedup
         self._order = np.lexsort((np.arange(count), -remaining))
         self._descending = -remaining[self._order]
-        self._prices = np.geomspace(0.01 / total_gpus, max(count, 1) / total_gpus, _PRICES)
+        self._prices = np.geomspace(0.01 / total_gpus, max(count, 1) / total_gpus, _NUM_PRICES)
         self._cost = self._prices[:, None] * num_gpus.astype(np.float64)  # of each column, (M, C)
-        self._before = np.empty((count + 1, _PRICES))  # F_0, F_1, ...
+        self._before = np.empty((count + 1, _NUM_PRICES))  # F_0, F_1, ...
         self._before[0] = self._prices * total_gpus
-        self._surplus = np.zeros((count, _PRICES))  # what each job adds to F
+        self._surplus = np.zeros((count, _NUM_PRICES))  # what each job adds to F
         self.weight: FloatArray = np.ones(count)
         for place, job in enumerate(self._order.tolist()):
             self.weight[job] = weight = self._weight(job, place + 1 - self._before[place])
-            # A column that it may not have brings nothing, and costs something.
+            # A column that it may not have has speedup 0 and a cost: it is never the best.
             self._surplus[job] = (weight * speedup[job] - self._cost).max(axis=1, initial=0.0)
             self._before[place + 1] = self._before[place] + self._surplus[job]
         self._share_among_equals(remaining)
 
     def weight_if(self, job: int, remaining: float) -> float:
-        """Return the weight of a job, were its remaining time another and all others' as they are."""
+        """Return the weight of a job if its remaining time were `remaining`, and the others' as they are."""
         longer = int(np.searchsorted(self._descending, -remaining))
         place = int(np.flatnonzero(self._order == job)[0])
         others = self._before[longer]
-        if place < longer:  # it is one of those that now end later
+        if place < longer:  # the job itself is among those that end later
             others = others - self._surplus[job]
         return self._weight(job, 1.0 + others.min() - others)
 
     def _weight(self, job: int, missing: FloatArray) -> float:
-        """Return the weight with which a job makes up for what is missing, (M,), at the best price."""
+        """Return the least weight at which a job's surplus is at least `missing`, (M,), at every price."""
         usable = np.flatnonzero(self._speedup[job] > 0)
         if not len(usable):
             return 1.0
@@ -159,9 +160,9 @@ class CoStates:
         return max(float((cost / self._speedup[job, usable]).min(axis=1).max()), 1e-9)
 
     def _share_among_equals(self, remaining: FloatArray) -> None:
-        """Give jobs that are equal in everything the mean of their weights."""
+        """Give equal jobs the mean of their weights."""
         equals: dict[tuple[float, bytes], list[int]] = {}
-        # Equal speeds over different fair shares are equal but for their last bits.
+        # Speedups over different fair shares may differ in their last bits only.
         speedup = round_to_bits(self._speedup)
         for job, left in enumerate(remaining.tolist()):
             equals.setdefault((left, speedup[job].tobytes()), []).append(job)

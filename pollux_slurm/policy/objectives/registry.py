@@ -1,7 +1,7 @@
-"""Objectives as parts that plug in: each says what configurations, staying and nothing are worth to a job.
+"""The objectives by name. Each is a function from problem, jobs and tables to the terms of its mean.
 
-All are generalized means over x = f·SPEEDUP + floor with an exponent and a weight a job, so that one solver
-serves them all. Legend: J jobs, C columns of the tables, G GPUs.
+All are generalized means over x = f·SPEEDUP + floor with an exponent and a weight for each job, so one solver
+serves all. Legend: J jobs, C columns of the tables, G GPUs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ FloatArray = npt.NDArray[np.float64]
 
 OSDI21_DELAY_S = 30.0
 OSDI21_FLOOR = 1e-3
-# The time over which a move for `attained_work` must pay, chosen on generated workloads (docs/evaluation.md).
+# The horizon over which a move must pay under `attained_work`: chosen on generated workloads
+# (docs/evaluation.md).
 _HORIZON_S = 250.0
 
 ObjectiveFunction = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Scores]
 
 
 def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
-    """Rate by the paper's objective with its quirks mended: the default."""
+    """Return the terms of the default: the paper's objective without its pathologies (docs/policy.md)."""
     return Scores(
         exponent=problem.objective.exponent,
         floor=problem.objective.floor,
@@ -55,9 +56,9 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
 
 
 def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
-    """Rate as the paper's artifact does, to the letter.
+    """Return the terms of the paper's artifact, unchanged.
 
-    p = −1, x = f·SPEEDUP·nodes/G + 1e-3, δ = 30 s for all, and f also from an empty allocation. No weights.
+    p = −1, x = f·SPEEDUP·nodes/G + 1e-3, δ = 30 s for all jobs, f < 1 for waiting jobs, too. No weights.
     """
     total = sum(node.num_gpus for node in problem.nodes)
     with_gpus = sum(node.num_gpus > 0 for node in problem.nodes)
@@ -75,11 +76,11 @@ def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) 
 
 
 def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
-    """Rate by total speedup over one GPU, bent by p = 0.7, with less weight for jobs that had much work done.
+    """Return the terms of `attained-work`: p = 0.7, speedups over one GPU, less weight for much work done.
 
-    Nothing needs to be declared: with work W = progress/g(1) in one-GPU seconds, w = max(W, 60 s)^−0.25.
-    f = 1 − δ/H on change, with H = 250 s for δ ≤ 30 s, and in proportion to √δ beyond. Only shares that pack
-    well are used, and speedups on several nodes are bounded for who was never on several.
+    Jobs declare nothing: w = max(W, 60 s)^−0.25, where W = progress/g(1) is the work done in one-GPU seconds.
+    On change, f = 1 − δ/H with the horizon H = 250 s, growing with √δ above δ = 30 s. Only configurations
+    that pack well are used, and jobs that never ran on several nodes have the multi-node cap.
     """
     work = np.array([attained_work_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25

@@ -1,4 +1,4 @@
-"""Which jobs take part in a decision, with which share of their user's, and who has waited too long.
+"""Which jobs take part in a decision: valid ones, within their users' shares, the longest waiting first.
 
 May be imported by `daemon`, `policy/explain`, `simulator`.
 """

@@ -1,6 +1,6 @@
-"""Which jobs of a problem can be scheduled at all, and which are left out with a reason.
+"""Check a problem, and exclude the jobs that cannot be scheduled, with a reason.
 
-A problem that contradicts itself raises; bad numbers in one job cost that job only.
+A problem that contradicts itself raises; bad numbers in one job exclude only that job.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PENALTIES = ("paper", "amortised")
 
 
 def check_problem(problem: Problem, known: Container[tuple[NodeCapacity, ...]] = ()) -> None:
-    """Raise `InvalidProblemError` for doubled names, nodes of negative size or an objective without sense.
+    """Raise `InvalidProblemError` for duplicate names, impossible nodes or an impossible objective.
 
-    Nodes that are `known` were found right before, these very objects.
+    Nodes in `known` passed these checks before, as the very same objects.
     """
     try:
         if problem.nodes not in known:
@@ -37,7 +37,7 @@ def check_problem(problem: Problem, known: Container[tuple[NodeCapacity, ...]] =
                 _check_node(node)
         _check_names("job", [job.job_id for job in problem.jobs])
         _check_objective(problem.objective)
-        _check_rules(problem)
+        _check_limits_and_rules(problem)
     except InvalidProblemError as error:
         raise InvalidProblemError(_brief(str(error))) from None
 
@@ -45,52 +45,52 @@ def check_problem(problem: Problem, known: Container[tuple[NodeCapacity, ...]] =
 def _check_names(what: str, names: list[str]) -> None:
     other = [name for name in names if not isinstance(name, str)]
     if other:
-        raise InvalidProblemError(f"a {what} has the name {shown(other[0])}, which is not a text")
-    doubled = _doubled(names)
-    if doubled:
-        raise InvalidProblemError(f"{what} {doubled[0]} is listed more than once")
+        raise InvalidProblemError(f"a {what} has the name {shown(other[0])}, which is not a string")
+    duplicates = _duplicates(names)
+    if duplicates:
+        raise InvalidProblemError(f"{what} {duplicates[0]} is listed more than once")
 
 
 def find_exclusions(problem: Problem, known: Container[GoodputModel] = ()) -> dict[str, str]:
-    """Return, by job id, why a job cannot be scheduled: these keep what they have.
+    """Return the reasons, by job id, why jobs cannot be scheduled. Such jobs keep their allocation.
 
-    Models that are `known` were found right before, these very objects.
+    Models in `known` passed these checks before, as the very same objects.
     """
     nodes = {node.name for node in problem.nodes}
     reasons = {}
     for job in problem.jobs:
-        reason = _fault(job, nodes, known)
+        reason = _error(job, nodes, known)
         if reason is not None:
             reasons[job.job_id] = _brief(reason)
     return reasons
 
 
 def pinned_copy(job: ProblemJob, nodes: Container[str]) -> ProblemJob:
-    """Return a pinned stand-in for a job that is left out: what it surely holds on nodes of the problem."""
-    held: dict[str, int] = {}
+    """Return a valid, pinned copy of an excluded job, with its allocation on nodes of the problem."""
+    current: dict[str, int] = {}
     for node, gpus in job.current.gpus_by_node:
         if node in nodes and _is_count(gpus):
-            held[node] = held.get(node, 0) + gpus
+            current[node] = current.get(node, 0) + gpus
     return ProblemJob(
         job_id=job.job_id,
         cpus_per_gpu=job.cpus_per_gpu if _is_count(job.cpus_per_gpu) else 1,
         memory_per_gpu_mb=job.memory_per_gpu_mb if _is_count(job.memory_per_gpu_mb, MAX_MEMORY_MB) else 0,
-        current=Allocation.of(held),
+        current=Allocation.of(current),
         pinned=True,
     )
 
 
-def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> str | None:
-    if not _is_plain(job, nodes):
-        reason = _fault_beside_models(job, nodes)
+def _error(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> str | None:
+    if not _is_clearly_valid(job, nodes):
+        reason = _field_error(job, nodes)
         if reason is not None:
             return reason
-    return _fault_of_models(job, known)
+    return _model_error(job, known)
 
 
-def _is_plain(job: ProblemJob, nodes: set[str]) -> bool:
-    """Tell of most jobs, in one look, that nothing is wrong with them beside their models."""
-    most, held = job.max_gpus, job.current.gpus_by_node
+def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
+    """Return True for most valid jobs, models aside: one fast expression for thousands of jobs."""
+    most, current = job.max_gpus, job.current.gpus_by_node
     return (
         type(job.account) is str
         and type(job.user) is str
@@ -119,29 +119,28 @@ def _is_plain(job: ProblemJob, nodes: set[str]) -> bool:
         and (job.progress is None or (type(job.progress) in _NUMBERS and 0 <= job.progress <= MAX_TIME_S))
         and job.epochs_done is None
         and job.epochs_declared is None
-        and (not held or _are_plain(held, nodes))
+        and (not current or _is_valid_allocation(current, nodes))
     )
 
 
-def _are_plain(held: Sequence[tuple[str, int]], nodes: set[str]) -> bool:
-    """Tell of the pieces of an allocation that nothing is wrong with them."""
-    for name, gpus in held:
+def _is_valid_allocation(gpus_by_node: Sequence[tuple[str, int]], nodes: set[str]) -> bool:
+    for name, gpus in gpus_by_node:
         if name not in nodes or type(gpus) is not int or not 1 <= gpus <= MAX_COUNT:
             return False
-    return len(held) == 1 or len(dict(held)) == len(held)
+    return len(gpus_by_node) == 1 or len(dict(gpus_by_node)) == len(gpus_by_node)
 
 
-def _fault_beside_models(job: ProblemJob, nodes: set[str]) -> str | None:
+def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
     for name in ("account", "user"):
         if not isinstance(getattr(job, name), str):
-            return f"{name} must be a text, not {shown(getattr(job, name))}"
+            return f"{name} must be a string, not {shown(getattr(job, name))}"
     for name in ("pinned", "rigid"):
         if not isinstance(getattr(job, name), bool):
             return f"{name} must be true or false, not {shown(getattr(job, name))}"
     if not _is_set(job.partition_nodes):
         return f"partition_nodes must be a set of names, not {shown(job.partition_nodes)}"
     if job.current:
-        reason = _fault_of_holdings(job.current, nodes)
+        reason = _allocation_error(job.current, nodes)
         if reason is not None:
             return reason
     if not _is_count(job.min_gpus) or job.min_gpus < 1:
@@ -167,10 +166,10 @@ def _fault_beside_models(job: ProblemJob, nodes: set[str]) -> str | None:
     return None
 
 
-def _fault_of_models(job: ProblemJob, known: Container[GoodputModel]) -> str | None:
-    doubled = _doubled(kind for kind, _ in job.models) if len(job.models) > 1 else []
-    if doubled:
-        return f"it has two models for GPU type {doubled[0]}"
+def _model_error(job: ProblemJob, known: Container[GoodputModel]) -> str | None:
+    duplicates = _duplicates(kind for kind, _ in job.models) if len(job.models) > 1 else []
+    if duplicates:
+        return f"it has two models for GPU type {duplicates[0]}"
     for kind, model in (("", job.model), *job.models):
         if model is None or model in known:
             continue
@@ -181,19 +180,19 @@ def _fault_of_models(job: ProblemJob, known: Container[GoodputModel]) -> str | N
     return None
 
 
-def _fault_of_holdings(held: Allocation, nodes: set[str]) -> str | None:
-    names = held.nodes
-    for name, gpus in held.gpus_by_node:
+def _allocation_error(current: Allocation, nodes: set[str]) -> str | None:
+    names = current.nodes
+    for name, gpus in current.gpus_by_node:
         if name not in nodes:
-            return f"it holds GPUs on node {name}, which is not in the problem"
+            return f"it has GPUs on node {name}, which is not in the problem"
         if not _is_count(gpus) or gpus < 1:
-            return f"its current allocation {held} has a node without GPUs"
+            return f"its current allocation {current} has a node without GPUs"
     if len(set(names)) < len(names):
-        return f"its current allocation {held} names a node twice"
+        return f"its current allocation {current} names a node twice"
     return None
 
 
-def _check_rules(problem: Problem) -> None:
+def _check_limits_and_rules(problem: Problem) -> None:
     for limit in problem.limits:
         if limit.kind not in ("account", "user", "qos"):
             raise InvalidProblemError(f"a limit is by account, user or qos, not by {limit.kind!r}")
@@ -228,19 +227,19 @@ def _check_rules(problem: Problem) -> None:
         )
     for kind, speed in problem.gpu_speeds:
         if not isinstance(kind, str):
-            raise InvalidProblemError(f"gpu_speeds names the GPU type {shown(kind)}, which is not a text")
+            raise InvalidProblemError(f"gpu_speeds names the GPU type {shown(kind)}, which is not a string")
         if not _is_number(speed) or not 1e-6 <= speed <= 1e6:
             raise InvalidProblemError(
                 f"the speed of GPU type {kind} must be from 1e-6 to 1e6, not {shown(speed)}"
             )
-    doubled = _doubled(kind for kind, _ in problem.gpu_speeds)
-    if doubled:
-        raise InvalidProblemError(f"gpu_speeds names GPU type {doubled[0]} twice")
+    duplicates = _duplicates(kind for kind, _ in problem.gpu_speeds)
+    if duplicates:
+        raise InvalidProblemError(f"gpu_speeds names GPU type {duplicates[0]} twice")
 
 
 def _check_node(node: NodeCapacity) -> None:
     if node.gpu_type is not None and not isinstance(node.gpu_type, str):
-        raise InvalidProblemError(f"node {node.name}: gpu_type must be a text, not {shown(node.gpu_type)}")
+        raise InvalidProblemError(f"node {node.name}: gpu_type must be a string, not {shown(node.gpu_type)}")
     if not isinstance(node.accepts_new, bool):
         raise InvalidProblemError(
             f"node {node.name}: accepts_new must be true or false, not {shown(node.accepts_new)}"
@@ -282,11 +281,11 @@ def _check_objective(objective: Objective) -> None:
 
 
 def _brief(text: str) -> str:
-    # A name may be of any length.
+    # Names may be of any length.
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def _doubled(names: Iterable[str]) -> list[str]:
+def _duplicates(names: Iterable[str]) -> list[str]:
     listed = list(names)
     if len(set(listed)) == len(listed):
         return []

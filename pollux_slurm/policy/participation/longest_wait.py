@@ -1,8 +1,8 @@
-"""A bound on waiting: who has waited for too long is not overtaken any more. Pure.
+"""A bound on waiting: a job that has waited for `Problem.max_wait_s` starves, and others cannot overtake it.
 
-Whatever the objective, most waiting jobs that can be served are served at once. But a job that needs many
-GPUs may wait without end while smaller ones, that came later, take every GPU that becomes free, one by one.
-After `Problem.max_wait_s`, nodes for its minimum are kept free of newcomers: what becomes free there adds up.
+Under every objective, a round serves as many waiting jobs as possible. A job that needs many GPUs may then
+wait for ever, while smaller and newer jobs take each GPU that becomes free. So nodes for its minimum are kept
+free of newcomers, and GPUs that become free there add up. Pure.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from operator import itemgetter
 from pollux_slurm.model import GpuLimit, NodeCapacity, Problem, ProblemJob
 from pollux_slurm.policy.participation.user_shares import group_of
 
-# However many jobs starve: nodes are kept for so many of them, and this part of all nodes at most, but always
-# enough for one job.
+# Nodes are kept for at most so many starving jobs, and at most this part of all nodes, but always enough for
+# one job.
 MOST_JOBS = 16
 MOST_KEPT = 0.5
 
 
 def restrict_newcomers(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
-    """Return `jobs` with nodes taken away from those that must not overtake.
+    """Return `jobs`, in which only starving jobs may use the nodes that are kept for them.
 
-    A job that holds GPUs on a node that is kept may stay, shrink and grow there: a running job gives way in
-    the very round in which that lets a waiting one start, so that it is not in the way. All others lose the
-    nodes. Where a limit is what the starving job waits for, no other job starts that counts under it.
+    A job that already runs on a kept node may stay, shrink and grow there: it shrinks in the round in which
+    the starving job can start. All other jobs lose the kept nodes. Where a starving job waits for a limit, no
+    other job under that limit starts.
     """
     if problem.max_wait_s is None:
         return list(jobs)
@@ -36,17 +36,17 @@ def restrict_newcomers(problem: Problem, jobs: Sequence[ProblemJob]) -> list[Pro
     starving = [job for job in waiting if job.waiting_s >= problem.max_wait_s]
     if not starving:
         return list(jobs)
-    starving = _by_turns(problem, starving)
+    starving = _in_turn(problem, starving)
     room = _Room(problem, jobs)
     most = int(MOST_KEPT * len(problem.nodes))
     kept: set[str] = set()
-    under_full: set[str] = set()
+    under_full_limit: set[str] = set()
     first: set[str] = set()
-    limits = [_HeldLimit.of(limit, jobs) for limit in problem.limits]
+    limits = [_LimitUse.of(limit, jobs) for limit in problem.limits]
     for job in starving[:MOST_JOBS]:
         blocked = [limit for limit in limits if limit.blocks(job)]
         if blocked:
-            under_full.update(*(limit.job_ids for limit in blocked))
+            under_full_limit.update(*(limit.job_ids for limit in blocked))
             first.add(job.job_id)
             continue
         chosen = room.choose(job, prefer=kept)
@@ -61,7 +61,7 @@ def restrict_newcomers(problem: Problem, jobs: Sequence[ProblemJob]) -> list[Pro
     for job in jobs:
         if job.job_id in first:
             result.append(job)
-        elif not job.current and job.job_id in under_full:
+        elif not job.current and job.job_id in under_full_limit:
             result.append(dataclasses.replace(job, partition_nodes=frozenset()))
         elif not kept or kept.intersection(job.current.nodes):
             result.append(job)
@@ -73,8 +73,8 @@ def restrict_newcomers(problem: Problem, jobs: Sequence[ProblemJob]) -> list[Pro
     return result
 
 
-def _by_turns(problem: Problem, starving: Sequence[ProblemJob]) -> list[ProblemJob]:
-    """Return the jobs, the longest waiting of each user first, then the second of each, and so on."""
+def _in_turn(problem: Problem, starving: Sequence[ProblemJob]) -> list[ProblemJob]:
+    """Return the longest waiting job of each user, then the second of each, and so on."""
     turns: Counter[str] = Counter()
     order = []
     for job in sorted(starving, key=lambda job: (-job.waiting_s, job.job_id)):
@@ -86,35 +86,35 @@ def _by_turns(problem: Problem, starving: Sequence[ProblemJob]) -> list[ProblemJ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _HeldLimit:
-    """A limit with the jobs that count under it, and the GPUs that they hold."""
+class _LimitUse:
+    """A limit with the jobs under it, and how many GPUs they have."""
 
     job_ids: frozenset[str]
     max_gpus: int
-    held: int
+    used: int
 
     @classmethod
-    def of(cls, limit: GpuLimit, jobs: Sequence[ProblemJob]) -> _HeldLimit:
+    def of(cls, limit: GpuLimit, jobs: Sequence[ProblemJob]) -> _LimitUse:
         inside = list(itertools.compress(jobs, limit.members(jobs)))
         return cls(
             job_ids=frozenset(job.job_id for job in inside),
             max_gpus=limit.max_gpus,
-            held=sum(job.current.num_gpus for job in inside),
+            used=sum(job.current.num_gpus for job in inside),
         )
 
     def blocks(self, job: ProblemJob) -> bool:
-        """Whether running jobs hold too much under it for `job`, which it concerns, to have its minimum."""
-        return job.job_id in self.job_ids and self.held + job.min_gpus > self.max_gpus >= job.min_gpus
+        """Return whether `job` is under the limit, and other jobs leave it less than its minimum."""
+        return job.job_id in self.job_ids and self.used + job.min_gpus > self.max_gpus >= job.min_gpus
 
 
 class _Room:
-    """What nodes could give to jobs that starve if everyone else left who can, and what is free already."""
+    """What each node has for starving jobs, beside pinned ones, and how many of its GPUs are free already."""
 
     def __init__(self, problem: Problem, jobs: Sequence[ProblemJob]) -> None:
         self._nodes = {node.name: node for node in problem.nodes if node.accepts_new}
         self._left = {node.name: [node.num_gpus, node.num_cpus, node.memory_mb] for node in problem.nodes}
         self._free = {node.name: node.num_gpus for node in problem.nodes}
-        # A node has one job over several nodes at most: who needs several may not count on these.
+        # Nodes with a pinned job over several nodes: no second such job may use them.
         self._spanned: set[str] = set()
         for job in jobs:
             for name, gpus in job.current.gpus_by_node:
@@ -125,7 +125,7 @@ class _Room:
                 self._spanned.update(job.current.nodes)
 
     def choose(self, job: ProblemJob, *, prefer: set[str]) -> tuple[str, ...]:
-        """Return as few nodes as can be for a job's minimum, those that have most free; none: nowhere."""
+        """Return the fewest nodes for a job's minimum, those with most free GPUs; () where none suffice."""
         usable = [
             node
             for name, node in self._nodes.items()
@@ -152,6 +152,7 @@ class _Room:
         return ()
 
     def take(self, job: ProblemJob, names: Sequence[str]) -> None:
+        """Give a job its minimum, in equal shares, on these nodes."""
         share = job.min_gpus // len(names)
         for name in names:
             self._subtract(job, name, share)

@@ -1,17 +1,18 @@
-"""Shares between users, or accounts, before shares between jobs: who takes part, and with what weight.
+"""Equal shares of users, or accounts: which of their jobs take part in a decision, and with what weight.
 
-GPUs are dealt one by one, in thought: each to the user who has the fewest of those who could use one more.
-He takes the minimum of his next job with it or, when all of his have theirs, one more for a job that gains by
-more, or will by its model. So what he is dealt depends on what others could use, not on how many jobs he has.
+GPUs are divided between users by progressive filling: one by one, each goes to the user who has the fewest of
+those who can use one more. A user spends GPUs on the minimum of his next job. Once all of his jobs have their
+minimums, he spends them on jobs that are faster on more GPUs, or will be by their models. So a user's share
+depends on what others can use, not on how many jobs he has.
 
-- A waiting job that is not dealt its minimum takes no part: others of its user come first.
-- The n jobs of a user that are, of U users, count as one: each has the part G/(U·n) of G GPUs as its fair
-  share, and the weight 1/n. What it gains is measured over what it has on that part: n jobs that have it each
-  are worth what one job with G/U is. An objective that measures speedups over one GPU has the weight
-  1/n·(s(G/U)/s(G/(U·n)))^p instead, in the geometric mean of the user's jobs: for linear speeds, n^(p − 1).
-- A running job that is not dealt its minimum keeps running, with less weight: the i-th has (n/i)² of it.
+- A waiting job without its minimum takes no part: other jobs of its user come first.
+- The n jobs of a user that have their minimums count as one. With U users and G GPUs, the fair share of each
+  is G/(U·n) GPUs and its weight 1/n, so n jobs at their fair shares are worth what one job on G/U GPUs is. An
+  objective that measures speedups s over one GPU uses the weight 1/n·(s(G/U)/s(G/(U·n)))^p, in the geometric
+  mean of the user's jobs; for linear speedups that is n^(p − 1).
+- A running job without its minimum keeps running, with less weight: the i-th job has (n/i)² of it.
 
-Users are dealt for in proportion to the mean weight of their jobs. A job without a user stands for itself.
+Users' shares are in proportion to the mean weight of their jobs. A job without a user counts as a user.
 Legend: J jobs, U users (or accounts), n jobs of one user, G GPUs.
 """
 
@@ -36,16 +37,16 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 SHARES_BETWEEN = ("users", "accounts", "jobs")
-# Sets of nodes that are told apart; a job with another is dealt GPUs as if it might use all.
-_MOST_CLASSES = 16
+# At most so many sets of nodes are distinguished; jobs with another set count as if they could use all nodes.
+_MAX_CLASSES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UserShares:
-    """What jobs were dealt. `count` (J,) is how many jobs of its user were dealt their minimum.
+    """How GPUs are divided between `num_users` users. `user` (J,) is the number of each job's user.
 
-    `weight_factor` (J,) multiplies a job's weight: 1 for those, 0 for a job that waits behind them. There
-    are `num_users`, and `user` (J,) is each job's.
+    `count` (J,) is how many jobs of that user have their minimum. `weight_factor` (J,) multiplies a job's
+    weight: 1 for these jobs, 0 for a waiting job without its minimum.
     """
 
     user: IntArray
@@ -57,10 +58,10 @@ class UserShares:
         """Return each job's fair share of `num_gpus`, (J,)."""
         return np.maximum(-(-num_gpus // (self.num_users * self.count)), 1)
 
-    def factors(self, exponent: float, tables: SpeedupTables, *, in_gpus: bool) -> FloatArray:
-        """Return what each job's weight is multiplied with, (J,), the largest being 1.
+    def weight_factors(self, exponent: float, tables: SpeedupTables, *, in_gpus: bool) -> FloatArray:
+        """Return the factor of each job's weight, (J,), relative to the largest.
 
-        `in_gpus`, a speedup of 1 stands for one GPU, else for the fair share.
+        `in_gpus`, a speedup of 1 is that of one GPU, else that of the fair share.
         """
         total = tables.facts.num_gpus
         if not len(self.count) or not total:
@@ -76,19 +77,19 @@ class UserShares:
 
 
 def _speedup_at(share: FloatArray | float, tables: SpeedupTables) -> FloatArray:
-    """Return each job's best SPEEDUP on a share of GPUs, (J,), that need not be a whole number."""
+    """Return each job's best SPEEDUP on `share` GPUs, (J,), scaled where that is no whole number."""
     whole = np.ceil(share - 1e-9)
     within = (tables.num_gpus <= np.reshape(whole, (-1, 1))) & (tables.num_gpus > 0)
     best = np.where(within, tables.speedup, 0.0).max(axis=1, initial=0.0)
-    # Where so few allow no batch, as if speed were linear in GPUs.
+    # Where so few GPUs allow no batch, speedup counts as linear.
     found: FloatArray = np.where(best > 0, best / whole, 1.0) * share
     return found
 
 
 def group_of(job: ProblemJob, between: str) -> str | None:
-    """Return who a job counts for, None where that is nobody but itself.
+    """Return the user or account that a job counts for, None where it counts for itself.
 
-    Where accounts share and a job has none, its user counts.
+    `between` accounts, a job without an account counts for its user.
     """
     if between == "jobs":
         return None
@@ -96,10 +97,10 @@ def group_of(job: ProblemJob, between: str) -> str | None:
 
 
 def shares_of_all(problem: Problem, jobs: Sequence[ProblemJob]) -> UserShares | None:
-    """Return the standing where every job takes part; None where users share as their jobs would.
+    """Return the shares in which every job has its minimum; None where shares between jobs are the same.
 
-    That is so with one user, or one job for each. Jobs of one size, that are no user's here, share nothing:
-    they have what they need.
+    That is so for a single user, and where each has one job. Rigid jobs have what they need: users who have
+    no others do not count.
     """
     between = problem.objective.between
     if between == "jobs":
@@ -119,28 +120,28 @@ def shares_of_all(problem: Problem, jobs: Sequence[ProblemJob]) -> UserShares | 
     )
 
 
-def all_minimums_fit(standing: UserShares, jobs: Sequence[ProblemJob], facts: NodeFacts) -> bool:
-    """Whether every user's minimums fit into an equal part of all GPUs, so that nothing need be dealt."""
+def all_minimums_fit(shares: UserShares, jobs: Sequence[ProblemJob], facts: NodeFacts) -> bool:
+    """Return whether the minimums of each user's jobs fit into his share of all GPUs."""
     if any(job.partition_nodes is not None for job in jobs) or not all(n.accepts_new for n in facts.nodes):
         return False
-    needs = np.bincount(standing.user, weights=[_need(job) for job in jobs])
-    weight = _weights(standing, jobs)
+    needs = np.bincount(shares.user, weights=[_need(job) for job in jobs])
+    weight = _weights(shares, jobs)
     return bool((needs <= facts.num_gpus * weight / weight.sum()).all())
 
 
 def divide_gpus(
     problem: Problem, jobs: list[ProblemJob], useful: IntArray, facts: NodeFacts
 ) -> tuple[list[ProblemJob], UserShares | None, list[ProblemJob]]:
-    """Return the jobs that take part, their standing, and those that wait behind others of their users.
+    """Return the jobs that take part, their shares, and the waiting jobs beyond their users' shares.
 
-    `useful` (J,) is how many GPUs each job could use.
+    `useful` (J,) is how many GPUs each job can use.
     """
-    standing = shares_of_all(problem, jobs)
-    if standing is None:
+    shares = shares_of_all(problem, jobs)
+    if shares is None:
         return jobs, None, []
-    dealing = _Dealing(problem, jobs, standing, useful, facts)
-    dealing.run()
-    found = dealing.result()
+    division = _Division(problem, jobs, shares, useful, facts)
+    division.run()
+    found = division.result()
     taking_part = found.weight_factor > 0
     kept = UserShares(
         user=found.user[taking_part],
@@ -158,7 +159,7 @@ def divide_gpus(
 def useful_gpus(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> IntArray:
     """Return the GPUs on which each job is fastest by its model, (J,).
 
-    Where that is the most it may have until it is measured on more, it is all that it may ever have.
+    Where that is its exploration cap, it is the job's maximum.
     """
     low, most = gpu_bounds(jobs)
     within = (tables.num_gpus >= low) & (tables.num_gpus <= np.minimum(most, tables.caps[:, None]))
@@ -174,46 +175,46 @@ def useful_gpus(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> IntArray:
 
 
 def _need(job: ProblemJob) -> int:
-    """Return the GPUs that a job cannot do without."""
+    """Return the fewest GPUs that a job must have."""
     return job.current.num_gpus if job.pinned else job.min_gpus
 
 
-def _weights(standing: UserShares, jobs: Sequence[ProblemJob]) -> FloatArray:
+def _weights(shares: UserShares, jobs: Sequence[ProblemJob]) -> FloatArray:
     """Return the mean weight of each user's jobs, (U,)."""
-    total = np.bincount(standing.user, weights=[job.weight for job in jobs])
-    found: FloatArray = total / np.bincount(standing.user)
+    total = np.bincount(shares.user, weights=[job.weight for job in jobs])
+    found: FloatArray = total / np.bincount(shares.user)
     return found
 
 
-class _Dealing:
-    """The course of one dealing: what is left of each cell, and what each user has."""
+class _Division:
+    """Progressive filling: what is left of each cell, and what each user has."""
 
     def __init__(
         self,
         problem: Problem,
         jobs: Sequence[ProblemJob],
-        standing: UserShares,
+        shares: UserShares,
         useful: IntArray,
         facts: NodeFacts,
     ) -> None:
-        self._jobs, self._standing = jobs, standing
+        self._jobs, self._shares = jobs, shares
         self._useful: list[int] = useful.tolist()
-        self._user: list[int] = standing.user.tolist()
-        self._weight: list[float] = _weights(standing, jobs).tolist()
+        self._user: list[int] = shares.user.tolist()
+        self._weight: list[float] = _weights(shares, jobs).tolist()
         self._has = [0.0] * len(self._weight)
-        self._dealt = [False] * len(jobs)
+        self._has_minimum = [False] * len(jobs)
         self._cells = _Cells(jobs, facts)
-        # What each user's jobs would still use of each class's nodes.
+        # What jobs with their minimums can still use of the nodes of each class, by user.
         self._more: list[Counter[int]] = [Counter() for _ in self._has]
         self._order = self._ordered(problem.max_wait_s)
         self._queue: list[list[int]] = [[] for _ in self._has]
         for row in reversed(self._order):
             if not jobs[row].pinned:
                 self._queue[self._user[row]].append(row)
-        self._settle(problem)
+        self._give_fixed(problem)
 
-    def _settle(self, problem: Problem) -> None:
-        """Deal what nobody else can have: what pinned jobs hold, and those that are left out."""
+    def _give_fixed(self, problem: Problem) -> None:
+        """Give users the GPUs that nobody else can have: those of their pinned and excluded jobs."""
         between = problem.objective.between
         rows = {job.job_id: row for row, job in enumerate(self._jobs)}
         users = {group_of(job, between): user for job, user in zip(self._jobs, self._user, strict=True)}
@@ -221,48 +222,48 @@ class _Dealing:
             row, name = rows.get(job.job_id), group_of(job, between)
             if row is not None and not job.pinned:
                 continue
-            self._cells.settle(job)
+            self._cells.take_current(job)
             if row is not None:
-                self._dealt[row] = True
+                self._has_minimum[row] = True
                 self._has[self._user[row]] += job.current.num_gpus
             elif name is not None and name in users:
                 self._has[users[name]] += job.current.num_gpus
 
     def run(self) -> None:
-        """Deal until nobody can use what is left."""
+        """Give GPUs until nobody can use those that are left."""
         heap = [self._entry(user) for user in range(len(self._has))]
         heapq.heapify(heap)
         first = [True] * len(self._has)
-        for row in itertools.compress(range(len(self._jobs)), self._dealt):
+        for row in itertools.compress(range(len(self._jobs)), self._has_minimum):
             first[self._user[row]] = False
         while heap:
             user = heapq.heappop(heap)[-1]
-            if self._deal_next(user, always=first[user]):
+            if self._give_next(user, always=first[user]):
                 heapq.heappush(heap, self._entry(user))
             first[user] = False
 
     def result(self) -> UserShares:
-        """Return what came of it."""
-        count = Counter(itertools.compress(self._user, self._dealt))
+        """Return the shares: who has a minimum, and the weights of those who do not."""
+        count = Counter(itertools.compress(self._user, self._has_minimum))
         beyond = count.copy()
         weight_factor = [1.0] * len(self._jobs)
         for row in self._order:
-            if not self._dealt[row]:
+            if not self._has_minimum[row]:
                 user = self._user[row]
                 beyond[user] += 1
                 weight_factor[row] = (count[user] / beyond[user]) ** 2 if self._jobs[row].current else 0.0
         return UserShares(
-            user=self._standing.user,
+            user=self._shares.user,
             count=np.array([count[user] for user in self._user], dtype=np.int64),
             weight_factor=np.array(weight_factor, dtype=np.float64),
-            num_users=self._standing.num_users,
+            num_users=self._shares.num_users,
         )
 
     def _ordered(self, max_wait_s: float | None) -> list[int]:
-        """Return the jobs in the order in which their users are dealt for them.
+        """Return the jobs in the order in which their users give them their minimums.
 
-        Those that run come first, for they hold GPUs already; but before them a user's longest waiting job,
-        once it has waited for `max_wait_s`.
+        Running jobs come first, for they have GPUs already; but a user's longest waiting job comes before
+        them once it has waited for `max_wait_s`.
         """
         jobs = self._jobs
         longest: dict[int, tuple[float, int]] = {}
@@ -284,24 +285,24 @@ class _Dealing:
         )
 
     def _entry(self, user: int) -> tuple[float, int, float, int]:
-        """Return the user's turn: who has least comes first, then who keeps what runs, then who waits."""
+        """Return a user's place in the order: by GPUs over weight, then running jobs before waiting ones."""
         queue = self._queue[user]
         job = self._jobs[queue[-1]] if queue else None
-        claim = 2 if job is None else 0 if job.current else 1
+        kind = 2 if job is None else 0 if job.current else 1
         waiting_s = 0.0 if job is None else job.waiting_s
-        return self._has[user] / self._weight[user], claim, -waiting_s, user
+        return self._has[user] / self._weight[user], kind, -waiting_s, user
 
-    def _deal_next(self, user: int, *, always: bool) -> bool:
-        """Deal a user the minimum of his next job that fits, or one GPU more; False: he can use nothing.
+    def _give_next(self, user: int, *, always: bool) -> bool:
+        """Give a user the minimum of his next job that fits, or one GPU more; False if he can use none.
 
-        `always`, his next job takes part even where it does not fit any more.
+        `always`, his next job gets its minimum even where too few GPUs are left.
         """
         queue, cells = self._queue[user], self._cells
         while queue:
             row = queue.pop()
             need, of_class = _need(self._jobs[row]), cells.of_job[row]
             if cells.take(of_class, need) or always:
-                self._dealt[row] = True
+                self._has_minimum[row] = True
                 self._has[user] += need
                 self._more[user][of_class] += self._useful[row] - need
                 return True
@@ -316,15 +317,15 @@ class _Dealing:
 
 
 class _Cells:
-    """What is left of the nodes that the same jobs may use. `of_job` (J,) is the class of each job.
+    """The GPUs left in each cell. `of_job` (J,) is the class of each job.
 
-    A class is the jobs that may use the same nodes; its nodes are in one cell or several.
+    Jobs of a class may use the same nodes. A cell is the nodes that the same classes may use.
     """
 
     def __init__(self, jobs: Sequence[ProblemJob], facts: NodeFacts) -> None:
-        common = Counter(job.partition_nodes for job in jobs).most_common(_MOST_CLASSES)
+        common = Counter(job.partition_nodes for job in jobs).most_common(_MAX_CLASSES)
         named = [nodes for nodes, _ in common if nodes is not None]
-        anywhere = len(named)  # those that may use every node, or are of no class
+        anywhere = len(named)  # the class of jobs that may use every node, and of all others
         classes: dict[frozenset[str] | None, int] = {nodes: number for number, nodes in enumerate(named)}
         self.of_job = [classes.get(job.partition_nodes, anywhere) for job in jobs]
         number_of: dict[tuple[int, ...], int] = {}
@@ -344,15 +345,15 @@ class _Cells:
                 self._cells_of[of_class].append(cell)
         self._cells_of.append(list(number_of.values()))
 
-    def settle(self, job: ProblemJob) -> None:
-        """Take what a job holds, whoever is dealt it."""
+    def take_current(self, job: ProblemJob) -> None:
+        """Take the GPUs that a job has."""
         for node, gpus in job.current.gpus_by_node:
             cell = self._cell.get(node)
             if cell is not None:
                 self._free[cell] = max(self._free[cell] - gpus, 0)
 
     def take(self, of_class: int, gpus: int) -> bool:
-        """Take GPUs of the nodes that a class may use, where most are left; False: there are too few."""
+        """Take GPUs of a class's cells, most from where most are left; False if there are too few."""
         cells, free = self._cells_of[of_class], self._free
         if sum([free[cell] for cell in cells]) < gpus:
             return False

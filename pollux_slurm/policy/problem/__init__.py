@@ -1,4 +1,4 @@
-"""A problem, and what it says before any search: nodes, shapes of allocations, speedup tables.
+"""What follows from a problem before any search: nodes, shapes of allocations, speedup tables.
 
 May be imported by `cli`, `daemon`, `policy/candidates`, `policy/exact`, `policy/explain`,
 `policy/objectives`, `policy/participation`, `policy/pricing`, `simulator`, `store`.

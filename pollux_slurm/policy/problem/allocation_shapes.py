@@ -1,4 +1,4 @@
-"""The shapes in which a job can be given GPUs of one type: N nodes, and k GPUs on each or K in all."""
+"""The shapes of allocations of one GPU type: N nodes with k GPUs on each, or K in all."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pollux_slurm.model import ProblemJob
 
 IntArray = npt.NDArray[np.int64]
 
-# Up to this many nodes every equal share of a node is allowed; beyond, whole nodes only.
+# Allocations of at most this many nodes may use parts of nodes; larger ones use whole nodes.
 MAX_NODES_SPLIT = 8
-# In a cluster of more nodes than this, several nodes are whole ones: shares of them would hardly be missed.
+# In a cluster of more nodes than this, allocations of several nodes use whole nodes: parts gain little there.
 MANY_NODES = 64
-# Up to this many whole nodes every number is allowed; beyond, every 32nd part more.
+# Every number of whole nodes up to this one is a shape; beyond it, numbers grow by a 32nd.
 _EVERY_COUNT = 64
-# The maximum of a job that names none.
+# The maximum of a job without one.
 _UNBOUNDED = 10**9
 
 
@@ -36,10 +36,11 @@ def even_shapes(
     minimums: Iterable[int] = (),
     shares: Iterable[int] = (),
 ) -> list[tuple[int, int]]:
-    """Return (N, k): every count up to a node, then equal counts over several, up to `most` GPUs.
+    """Return shapes (N, k) with equal shares: k GPUs on each of N nodes, at most `most` GPUs in all.
 
-    `sizes` are the nodes' GPUs, the largest first. Counts that are `wanted` are there on as few nodes as can
-    be, `minimums` on every number of nodes, and `shares` count as whole nodes.
+    `sizes` are the GPUs of each node, the largest first. The result has a shape for each GPU count in
+    `wanted` on as few nodes as possible, and for each in `minimums` on every possible number of nodes.
+    `shares` are parts of nodes that count as whole nodes.
     """
     if not sizes:
         return []
@@ -54,14 +55,13 @@ def even_shapes(
                 found[num_nodes, k] = None
         num_nodes += max(num_nodes // 32, 1) if num_nodes >= _EVERY_COUNT else 1
     for gpus in sorted(wanted):
-        # The bounds that jobs name themselves, on as few nodes as equal shares allow.
+        # The bounds of jobs, on as few nodes as equal shares allow.
         for count in range(1, min(len(sizes), gpus) + 1):
             if gpus <= most and gpus % count == 0 and gpus // count <= sizes[count - 1]:
                 found[count, gpus // count] = None
                 break
     for gpus in sorted(minimums):
-        # Whoever can have less of a node than there is, by others on it, CPUs or memory, is to be served all
-        # the same.
+        # Other jobs, CPUs or memory may leave only a part of each node: a minimum must fit there, too.
         for share in range(1, sizes[0] + 1):
             count = gpus // share
             if gpus <= most and gpus % share == 0 and count <= len(sizes) and share <= sizes[count - 1]:
@@ -70,7 +70,7 @@ def even_shapes(
 
 
 def uneven_shapes(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """Return (1, k) on one node and (N, K) on several, N the fewest nodes that hold K."""
+    """Return shapes (1, k) on one node and (N, K) on several, with the fewest nodes N that have K GPUs."""
     if not sizes:
         return []
     found = [(1, k) for k in range(1, sizes[0] + 1) if k <= most]

@@ -1,4 +1,4 @@
-"""What jobs could be given of the nodes of a problem, as columns of all tables.
+"""The configurations that a problem's nodes allow: the columns of all tables.
 
 Legend: C columns, T GPU types.
 """
@@ -20,17 +20,18 @@ from pollux_slurm.policy.problem.node_facts import NodeFacts
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-# So many kinds of jobs and of nodes are looked at for what CPUs and memory leave of a node's GPUs, and so
-# many of the parts of a node that this makes are allowed on several nodes, as whole ones are.
+# CPUs and memory may leave a job only a part of each node's GPUs. These parts are found for the most frequent
+# kinds of jobs and of nodes; the most frequent parts may then be used on several nodes, as whole nodes are.
 _KINDS_OF_NEED, _PARTS_OF_NODES = 16, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConfigurationColumns:
-    """What jobs could be given: `kind` is the GPU type's index, `per_node` 0 where shares are free to choose.
+    """Configurations as columns: `num_gpus` GPUs of type number `kind` on `num_nodes` nodes.
 
-    All arrays have shape `(C,)`; `shapes` are their rows (nodes, share, GPUs, type). `keys` number what
-    throughput depends on, (spread, K), and `key_of` is each column's. `of_kind` are the columns of each type.
+    `per_node` is the share of each node, 0 where shares may differ. Arrays have shape `(C,)`; `shapes` has
+    the same as rows (nodes, share, GPUs, type). `keys` numbers what throughput depends on, (spread, K), and
+    `key_of` is the number of each column. `of_kind[t]` marks the columns of type t.
     """
 
     kind: IntArray
@@ -46,7 +47,10 @@ class ConfigurationColumns:
 def columns_for(
     facts: NodeFacts, jobs: Sequence[ProblemJob], most: int, *, uneven: bool, pauses: bool
 ) -> ConfigurationColumns:
-    """Return what jobs that ask for `most` GPUs at most could be given of these nodes."""
+    """Return the configurations of at most `most` GPUs that these nodes allow.
+
+    `uneven`, shares may differ between nodes. With `pauses`, the last column has no GPUs.
+    """
     if uneven:
         shapes = [uneven_shapes(sizes, most) for sizes in facts.sizes]
         return facts.cached(
@@ -55,7 +59,7 @@ def columns_for(
     minimums = frozenset([job.min_gpus for job in jobs])
     wanted = minimums.union([job.max_gpus for job in jobs if job.max_gpus is not None])
     needs = Counter([(job.cpus_per_gpu, job.memory_per_gpu_mb) for job in jobs]).most_common(_KINDS_OF_NEED)
-    shares = tuple(_parts_left(needs, alike) for alike in facts.alike)
+    shares = tuple(_parts_left(needs, alike) for alike in facts.nodes_by_capacity)
 
     def make() -> ConfigurationColumns:
         shapes = [
@@ -68,14 +72,14 @@ def columns_for(
 
 
 def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: bool) -> ConfigurationColumns:
-    """Return the shapes of each GPU type as columns."""
+    """Return the shapes of each GPU type as columns, numbered in their order."""
     rows = [(kind, *shape) for kind, of_kind in enumerate(shapes) for shape in of_kind]
     if pauses:
         rows.append((0, 0, 0))
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
     kind, num_nodes, per_node = table[:, 0], table[:, 1], table[:, 2]
     num_gpus = num_nodes * per_node
-    if uneven:  # the last number is all GPUs where they may be spread
+    if uneven:  # shapes over several nodes are (N, K) then
         num_gpus = np.where(num_nodes > 1, per_node, num_gpus)
         per_node = np.where(num_nodes > 1, 0, per_node)
     keys: dict[ThroughputKey, int] = {}
@@ -96,7 +100,7 @@ def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: 
 def _parts_left(
     needs: Sequence[tuple[tuple[int, int], int]], alike: Counter[tuple[int, int, int]]
 ) -> tuple[int, ...]:
-    """Return the parts of nodes, in GPUs, that CPUs and memory leave the most jobs."""
+    """Return the most frequent parts of nodes, in GPUs, that CPUs and memory leave to jobs."""
     shares: Counter[int] = Counter()
     like = alike.most_common(_KINDS_OF_NEED)
     for (cpus, memory_mb), num_jobs in needs:

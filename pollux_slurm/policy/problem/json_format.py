@@ -1,13 +1,13 @@
-"""A scheduling problem and its decision as versioned JSON text, and back, exactly. Pure.
+"""Read and write a scheduling problem and its decision as versioned JSON text, exactly. Pure.
 
     {"format": "pollux-problem", "version": 1, "problem": {"nodes": [...], "jobs": [...], ...}}
     {"format": "pollux-decision", "version": 1, "decision": {...}}
 
 The fields are those of `pollux_slurm.model`, by name; an `Allocation` is an object of GPUs by node. Numbers
-are written so that reading them back gives the same number; NaN and infinities, which JSON does not have, are
-the texts "NaN", "Infinity" and "-Infinity" in jobs, and refused elsewhere. Reading is strict: an unknown
-field, a wrong type or a missing one raises `InvalidProblemError` that names the place. A field with a default
-may be absent, so that files written before it existed stay readable.
+are written so that reading gives the same number; NaN and infinities, which JSON does not have, are the
+strings "NaN", "Infinity" and "-Infinity" in jobs, and rejected elsewhere. Reading is strict: an unknown or
+missing field or a wrong type raises an `InvalidProblemError` that names the place. A field with a default may
+be absent, so that older files stay readable.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pollux_slurm.model import Allocation, Decision, Problem
 
 VERSION = 1
 
-# A number of one job that is not finite costs that job its part in the round, and nothing else: a round must
-# be kept, and replayed, with it. JSON has no such numbers, so that they are written as texts.
+# A job with a number that is not finite is excluded from its round, which is recorded and replayed with it.
+# JSON has no such numbers, so they are written as strings.
 _JOBS = "problem.jobs["
 _NOT_FINITE: Mapping[str, float] = MappingProxyType(
     {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def problem_to_json(problem: Problem) -> str:
-    """Return the problem as JSON text; raises `InvalidProblemError` for what JSON cannot hold."""
+    """Return the problem as JSON text; raises `InvalidProblemError` for what JSON cannot express."""
     return _to_text("problem", problem)
 
 
@@ -49,7 +49,7 @@ def problem_from_json(text: str | bytes) -> Problem:
 
 
 def decision_to_json(decision: Decision) -> str:
-    """Return the decision as JSON text; raises `InvalidProblemError` for what JSON cannot hold."""
+    """Return the decision as JSON text; raises `InvalidProblemError` for what JSON cannot express."""
     return _to_text("decision", decision)
 
 
@@ -170,7 +170,7 @@ def _decode_scalar(value: Any, kind: Any, place: str) -> Any:
     return value
 
 
-_NAMES = {int: "a whole number", str: "a text", bool: "true or false"}
+_NAMES = {int: "a whole number", str: "a string", bool: "true or false"}
 
 
 def _decode_tuple(value: Any, arguments: tuple[Any, ...], place: str) -> tuple[Any, ...]:
@@ -210,17 +210,17 @@ def _decode_object(value: Any, kind: type, place: str) -> Any:
 
 @functools.cache
 def _fields(kind: type) -> tuple[Mapping[str, Any], Mapping[str, dataclasses.Field[Any]]]:
-    """Return the types and the fields of a dataclass by name: evaluated once, not for each of its objects."""
+    """Return the types and the fields of a dataclass by name. Cached: evaluating the types takes long."""
     return typing.get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}
 
 
 def _shown(value: Any) -> str:
-    # A number of a million digits from a stranger is not printed.
+    # A number of a million digits from an untrusted client is not printed.
     if isinstance(value, int) and abs(value) > 10**18:
         return "a number beyond 1e18"
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _refuse(place: str, words: str) -> NoReturn:
-    raise InvalidProblemError(f"{place}: {words}")
+def _refuse(place: str, problem: str) -> NoReturn:
+    raise InvalidProblemError(f"{place}: {problem}")

@@ -1,4 +1,4 @@
-"""What the nodes of a problem say by themselves, whoever is on them: kept, for they seldom change.
+"""What follows from a problem's nodes alone, cached between problems: nodes seldom change.
 
 Legend: n nodes, in the problem's order; T GPU types.
 """
@@ -20,8 +20,8 @@ NodeSet = int
 
 T = TypeVar("T")
 
-# So many answers are kept for the same nodes: jobs come and go, and with them the bounds of what is asked.
-_MOST_KEPT = 256
+# At most so many results are cached for the same nodes: they also depend on bounds of jobs, which change.
+_MAX_CACHED = 256
 
 
 def node_set(nodes: Iterable[int]) -> NodeSet:
@@ -41,11 +41,13 @@ def members_of(nodes: NodeSet) -> Iterator[int]:
 
 
 class NodeFacts:
-    """The nodes of a problem that passed its checks. It and its arrays are not to be changed.
+    """The nodes of a checked problem as arrays and sets. Nobody may change it or its arrays.
 
-    `kinds` (T,) are the GPU types that nodes have, in order, `kind` (n,) each node's, `capacity` (n, 3) its
-    GPUs, CPUs and MB of memory. `sizes` are the GPUs of each type's nodes, the largest first, and `alike` how
-    many nodes of each type have the same capacity.
+    `kinds` (T,) are the GPU types of nodes, sorted; `kind` (n,) is the number of each node's type, and
+    `capacity` (n, 3) its GPUs, CPUs and MB of memory. For each type, `sizes` has the GPUs of its nodes, the
+    largest first, and `nodes_by_capacity` counts its nodes of each capacity. `accepting` are the nodes that
+    accept new jobs, `of_kind` those of each type, `at_least[k]` those with k GPUs or more. `least_per_gpu`
+    is how many CPUs and MB of memory every node has for each of its GPUs, at least.
     """
 
     def __init__(self, nodes: Sequence[NodeCapacity]) -> None:
@@ -66,7 +68,7 @@ class NodeFacts:
         self.kind_of_node = dict(zip(self.names, kind_of, strict=True))
         self.rows = [(node.num_gpus, node.num_cpus, node.memory_mb) for node in nodes]
         self.capacity = np.array(self.rows, dtype=np.int64).reshape(-1, 3)
-        self.alike = [
+        self.nodes_by_capacity = [
             Counter(row for row, kind in zip(self.rows, types, strict=True) if kind == of)
             for of in self.kinds
         ]
@@ -78,38 +80,37 @@ class NodeFacts:
             at_least(self.capacity),
             int(self.capacity[:, 0].max(initial=0)),
         )
-        # What every node has of CPUs and memory for each of its GPUs.
         with_gpus = [row for row in self.rows if row[0] > 0]
-        self.for_each = tuple(
+        self.least_per_gpu = tuple(
             min((row[part] // row[0] for row in with_gpus), default=2**62) for part in (1, 2)
         )
-        self._kept: dict[tuple[object, ...], object] = {}
+        self._cached: dict[tuple[object, ...], object] = {}
 
-    def cached(self, asked: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return what was `asked` of these nodes, made only where it is not known.
+    def cached(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """Return the cached result under `key`, or make and cache it.
 
-        What is asked begins with its name, and tells all else that what is made depends on.
+        A key begins with the result's name and contains all that the result depends on beside the nodes.
         """
-        found = self._kept.get(asked)
+        found = self._cached.get(key)
         if found is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            found = self._kept[asked] = make()
+            if len(self._cached) >= _MAX_CACHED:
+                self._cached.clear()
+            found = self._cached[key] = make()
         return cast(T, found)
 
 
 class NodeFactsCache:
-    """What was found out about the nodes of the last problem, for the next one that has the same nodes."""
+    """Keeps the `NodeFacts` of the last problem for the next one with the same nodes."""
 
     def __init__(self) -> None:
         self._last: NodeFacts | None = None
 
     def __contains__(self, nodes: object) -> bool:
-        """Tell whether these very nodes, not only some that equal them, are those of the last problem."""
+        """Return whether the last problem had this very object as its nodes, not only an equal one."""
         return self._last is not None and self._last.nodes is nodes
 
     def of(self, nodes: tuple[NodeCapacity, ...]) -> NodeFacts:
-        """Return what these nodes say; they have passed the checks of a problem."""
+        """Return the facts of these nodes, which must have passed the checks of a problem."""
         last = self._last
         if last is None or (last.nodes is not nodes and last.nodes != nodes):
             self._last = last = NodeFacts(nodes)
@@ -117,6 +118,6 @@ class NodeFactsCache:
 
 
 def at_least(capacity: IntArray) -> list[NodeSet]:
-    """Return the nodes of at least k GPUs, for k from 0 to one more than any has."""
+    """Return the set of nodes with at least k GPUs, for k from 0 to one more than the largest node has."""
     gpus = capacity[:, 0]
     return [node_set(np.flatnonzero(gpus >= k).tolist()) for k in range(int(gpus.max(initial=0)) + 2)]

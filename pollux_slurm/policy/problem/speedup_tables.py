@@ -1,8 +1,8 @@
-"""Goodput and speedup of every job in every configuration that the cluster has.
+"""Goodput and speedup of every job in every configuration that the cluster allows.
 
-Legend: J jobs, C columns (things a job could be given), T GPU types; K GPUs on N nodes, k = K/N on each.
+Legend: J jobs, C columns (configurations), T GPU types; K GPUs on N nodes, k = K/N on each.
 
-Throughput tells one node from several, but not several from more, so a table is kept by (spread, K).
+Throughput depends on whether there are several nodes, not on how many, so goodput is cached by (spread, K).
 """
 
 from __future__ import annotations
@@ -30,14 +30,19 @@ _ONE_GPU: ThroughputKey = (False, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SpeedupTables:
-    """Speedups of J jobs in C columns, limits aside: 0 where a configuration allows no batch.
+    """Goodput and speedup of J jobs in C configurations, whatever their bounds; 0 where no batch is allowed.
 
-    `kind` is the GPU type's index in `kinds`; `per_node` is 0 where the shares are free to choose. `kind`,
+    `kind` is the number of the GPU type in `kinds`; `per_node` is 0 where shares may differ. `kind`,
     `num_nodes`, `per_node` and `num_gpus` have shape `(C,)`, `goodput` and `speedup` `(J, C)`. Of shape
-    `(J,)` are `base`, what a speedup of 1 stands for, in examples/s, or in GPUs for a job without a model;
-    `alone`, the goodput on one GPU of the first type that allows a batch there, 0 where none does;
-    `current_speedup`, that of a job's present allocation, its limits aside; and `caps`, the most GPUs it may
-    be given.
+    `(J,)` are:
+
+    - `base`: what a speedup of 1 is, in examples/s, or in GPUs for a job without a model
+    - `alone`: the goodput on one GPU of the first type that allows a batch there, 0 where none does
+    - `current_speedup`: the speedup in the job's current allocation, 0 where it has none
+    - `caps`: the exploration cap, the most GPUs that it may get
+
+    `rows` (J, T) are the jobs' rows in `cache`, −1 without a model; `ratio` (J, T) is the speed of a GPU type
+    relative to the one of the model.
     """
 
     kinds: tuple[str, ...]
@@ -66,7 +71,7 @@ class SpeedupTables:
     def estimate(self, job: int, allocation: Allocation) -> GoodputEstimate | None:
         """Return batch and goodput of a job in an allocation, None without a model or an allowed batch.
 
-        Over several GPU types, the slowest one sets the pace.
+        Of several GPU types, the slowest one counts.
         """
         found = None
         for kind in sorted({self.kind_of_node[node] for node in allocation.nodes}):
@@ -82,7 +87,7 @@ class SpeedupTables:
         return found
 
     def speedup_of(self, job: int, allocation: Allocation) -> float:
-        """Return SPEEDUP of a job in any allocation, its limits aside."""
+        """Return SPEEDUP of a job in any allocation, whatever its bounds."""
         if not allocation or not self.base[job] > 0:
             return 0.0
         kinds = {self.kind_of_node[node] for node in allocation.nodes}
@@ -92,16 +97,16 @@ class SpeedupTables:
         return 0.0 if found is None else found.goodput / float(self.base[job])
 
 
-def exploration_cap(job: ProblemJob, held: int) -> int:
-    """Return the most GPUs a job may be given: twice the most it was measured on, and those that it holds.
+def exploration_cap(job: ProblemJob, current_gpus: int) -> int:
+    """Return the most GPUs that a job may get: twice the most it was measured on, or its current number.
 
-    A job without measurements gets its minimum, one GPU at least, so that it can be measured.
+    A job without measurements may have its minimum, at least one GPU, so that it can be measured.
     """
     seen = 0
     for model in (job.model, *[model for _, model in job.models]) if job.models else (job.model,):
         if model is not None and model.throughput is not None and model.max_gpus_seen > seen:
             seen = model.max_gpus_seen
-    return max(2 * seen, job.min_gpus, held, 1)
+    return max(2 * seen, job.min_gpus, current_gpus, 1)
 
 
 def build_tables(
@@ -118,26 +123,27 @@ def build_tables(
     within_caps: bool = False,
     facts: NodeFacts | None = None,
 ) -> SpeedupTables:
-    """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
+    """Return goodput and speedup of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
 
-    The fair share is ⌈G/J⌉ GPUs, or each job's own of `fair_shares` (J,), or `fair_share_gpus`, no more than
-    max_gpus: on one node as far as nodes are large enough, else on whole nodes. Where fewer GPUs are faster,
-    the best at or below it counts; where no batch is allowed there, the smallest configuration that allows
-    one counts, in proportion to its GPUs. Of several GPU types, the mean by their number of GPUs counts.
-    Without a throughput model, speedup is the number of GPUs over the fair share.
+    The fair share is ⌈G/J⌉ GPUs, or `fair_share_gpus`, or each job's own of `fair_shares` (J,), at most
+    max_gpus. It is on one node where nodes are large enough, else on whole nodes.
 
-    With `osdi21`, as in the artifact: the fair share is on one node whatever its size, and 50
-    batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way. With `pauses`, the
-    last column is no GPU at all. `within_caps`, speedups are 0 in columns that a job may not have, and need
-    not be computed. `facts` are those of `nodes`, if they are known.
+    - Where fewer GPUs are faster, the best configuration at or below the fair share counts.
+    - Where the fair share allows no batch, the smallest configuration that allows one counts, scaled by GPUs.
+    - Of several GPU types, the mean weighted by their GPUs counts.
+    - Without a throughput model, speedup is the number of GPUs over the fair share.
+
+    `osdi21` follows the paper's artifact: the fair share is on one node of any size, and 50 batch sizes are
+    tried. With `uneven`, shares may differ between nodes. With `pauses`, the last column has no GPUs. With
+    `within_caps`, speedups beyond a job's cap are 0 and not computed. `facts` are those of `nodes`, where the
+    caller has them.
     """
     cache = TableCache() if cache is None else cache
     facts = NodeFacts(nodes) if facts is None else facts
     cache.trim(sum([max(len(job.models), 1) for job in jobs]))
     kinds, sizes, kind_of_node = facts.kinds, facts.sizes, facts.kind_of_node
-    # On how many nodes and GPUs each job is.
-    sizes_held = [(job.current.num_nodes, job.current.num_gpus) for job in jobs]
-    most = [exploration_cap(job, gpus) for job, (_, gpus) in zip(jobs, sizes_held, strict=True)]
+    current_sizes = [(job.current.num_nodes, job.current.num_gpus) for job in jobs]
+    most = [exploration_cap(job, gpus) for job, (_, gpus) in zip(jobs, current_sizes, strict=True)]
     caps = np.array(most, dtype=np.int64)
     columns = columns_for(facts, jobs, max(most, default=1), uneven=uneven, pauses=pauses)
     kind, num_gpus = columns.kind, columns.num_gpus
@@ -156,17 +162,17 @@ def build_tables(
 
     keys: dict[ThroughputKey, int] = dict(columns.keys)
     share_keys = [_share_keys(of_kind, max(fair, default=1), bounded, osdi21=osdi21) for of_kind in sizes]
-    held_keys = [(num_nodes > 1, gpus) if num_nodes else None for num_nodes, gpus in sizes_held]
-    for key in (*(key for found in share_keys for key in found), *filter(None, held_keys), _ONE_GPU):
+    current_keys = [(num_nodes > 1, gpus) if num_nodes else None for num_nodes, gpus in current_sizes]
+    for key in (*(key for found in share_keys for key in found), *filter(None, current_keys), _ONE_GPU):
         keys.setdefault(key, len(keys))
-    # The number of each job's key, none for one that holds nothing.
-    held_at = [None if key is None else keys[key] for key in held_keys]
+    # The number of each job's current key, None without an allocation.
+    current_key = [None if key is None else keys[key] for key in current_keys]
 
     models, model_row, ratio = _models(jobs, kinds, gpu_speeds, cache)
     wanted = None
     if within_caps:
         always = {_ONE_GPU, *(key for found in share_keys for key in found)}
-        wanted = _wanted(jobs, most, held_at, model_row, keys, always, len(models))
+        wanted = _wanted(jobs, most, current_key, model_row, keys, always, len(models))
     goodput, table_rows = cache.lookup(models, list(keys), geometric=osdi21, wanted=wanted)
     has = model_row >= 0
     rows = np.where(has, table_rows[model_row] if len(models) else -1, -1)
@@ -189,12 +195,12 @@ def build_tables(
         base = _base(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
         share += (sum(of_kind) / total if total else 1.0) * base
     for row in np.flatnonzero(np.logical_and(known, share == 0)):
-        # The smallest batch-wise possible configuration stands in, as if speed were linear in GPUs.
+        # Scaled from the smallest configuration that allows a batch, as if goodput were linear in GPUs.
         possible = np.flatnonzero(of_job[row] > 0)
         if len(possible):
             smallest = possible[np.argmin(num_gpus[possible])]
             share[row] = of_job[row, smallest] * shares[row] / num_gpus[smallest]
-        elif within_caps:  # beyond them, there may be one
+        elif within_caps:  # a configuration beyond the caps may allow one
             return build_tables(
                 jobs,
                 nodes,
@@ -210,10 +216,10 @@ def build_tables(
     base = np.where(known, share, shares.astype(np.float64))
     inverse = np.divide(1.0, base, out=np.zeros(len(jobs)), where=base > 0)
     speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
-    held = np.array(
+    current = np.array(
         [
-            0.0 if at is None else _held(job.current, row, at, kind_of_node, has, by_key)
-            for row, (job, at) in enumerate(zip(jobs, held_at, strict=True))
+            0.0 if at is None else _current_goodput(job.current, row, at, kind_of_node, has, by_key)
+            for row, (job, at) in enumerate(zip(jobs, current_key, strict=True))
         ],
         dtype=np.float64,
     )
@@ -228,7 +234,7 @@ def build_tables(
         speedup=speedup,
         base=base,
         alone=alone,
-        current_speedup=held * inverse,
+        current_speedup=current * inverse,
         caps=caps,
         cache=cache,
         geometric=osdi21,
@@ -241,64 +247,66 @@ def build_tables(
 def _wanted(
     jobs: Sequence[ProblemJob],
     caps: Sequence[int],
-    held_at: Sequence[int | None],
+    current_key: Sequence[int | None],
     model_row: IntArray,
     keys: dict[ThroughputKey, int],
     always: set[ThroughputKey],
     num_models: int,
 ) -> BoolArray:
-    """Return which keys each model is asked for, of shape `(models, keys)`: those `always`, and its jobs'."""
-    of_model = [0] * (num_models + 1)  # the last is that of jobs without one, −1
-    held: tuple[list[int], list[int]] = ([], [])
-    for job, cap, at, rows in zip(jobs, caps, held_at, model_row.tolist(), strict=True):
+    """Return which keys each model needs, `(models, keys)`: those of `always`, and those of its jobs."""
+    of_model = [0] * (num_models + 1)  # the last is for jobs without a model, whose row is −1
+    current: tuple[list[int], list[int]] = ([], [])
+    for job, cap, at, rows in zip(jobs, caps, current_key, model_row.tolist(), strict=True):
         most = min(job.max_gpus or cap, cap)
         for row in rows:
             of_model[row] = max(of_model[row], most)
             if at is not None:
-                held[0].append(row)
-                held[1].append(at)
+                current[0].append(row)
+                current[1].append(at)
     gpus = np.array([0 if key in always else key[1] for key in keys], dtype=np.int64)
     found: BoolArray = gpus <= np.array(of_model, dtype=np.int64)[:, None]
-    found[held] = True
+    found[current] = True
     return found[:-1]
 
 
-def _held(
+def _current_goodput(
     current: Allocation,
     row: int,
-    at: int,
+    key: int,
     kind_of_node: dict[str, int],
     has: BoolArray,
     by_key: Sequence[FloatArray],
 ) -> float:
-    """Return the goodput of what a job holds, or its GPUs where one of their types has no model.
+    """Return the goodput in a job's current allocation, or its GPUs where one of their types has no model.
 
-    `at` is the number of what it holds among the keys.
+    `key` is the number of that allocation's key.
     """
     slowest = np.inf
     for kind in {kind_of_node[node] for node, _ in current.gpus_by_node} if len(by_key) > 1 else (0,):
         if not has.item(row, kind):
             return float(current.num_gpus)
-        slowest = min(slowest, by_key[kind].item(row, at))
+        slowest = min(slowest, by_key[kind].item(row, key))
     return slowest
 
 
 def _base(
     goodput: FloatArray,
     keys: dict[ThroughputKey, int],
-    candidates: Iterable[ThroughputKey],
+    share_keys: Iterable[ThroughputKey],
     shares: IntArray,
     sizes: Sequence[int],
     *,
     osdi21: bool,
 ) -> FloatArray:
-    """Return each job's goodput at its fair share of one GPU type, 0 where no batch is allowed there."""
-    widest = sizes[0] if sizes else int(shares.max(initial=1))
+    """Return each job's goodput at its fair share on one GPU type, 0 where no batch is allowed there."""
+    largest_node = sizes[0] if sizes else int(shares.max(initial=1))
     best = np.zeros(len(shares))
     below: list[ThroughputKey] = []
-    for key in candidates:
+    for key in share_keys:
         spread, gpus = key
-        whole = osdi21 or (spread == (gpus > widest) and (gpus <= widest or gpus % widest == 0))
+        whole = osdi21 or (
+            spread == (gpus > largest_node) and (gpus <= largest_node or gpus % largest_node == 0)
+        )
         if whole and not osdi21:
             below.append(key)
         else:
@@ -313,16 +321,16 @@ def _base(
 def _share_keys(
     sizes: Sequence[int], fair: int, shares: Iterable[int], *, osdi21: bool
 ) -> list[ThroughputKey]:
-    """Return the configurations of which the best at or below its fair share is a job's speedup of 1."""
+    """Return the keys at or below the fair shares: the best of these is a job's speedup of 1."""
     if osdi21:
         return [(False, share) for share in sorted({*shares})]
-    widest = sizes[0] if sizes else fair
+    largest_node = sizes[0] if sizes else fair
     counts = {
-        *range(1, min(widest, fair) + 1),
-        *range(2 * widest, fair + 1, widest),
+        *range(1, min(largest_node, fair) + 1),
+        *range(2 * largest_node, fair + 1, largest_node),
         *shares,
     }
-    return [(gpus > widest, gpus) for gpus in sorted(counts)]
+    return [(gpus > largest_node, gpus) for gpus in sorted(counts)]
 
 
 def _is_measured(model: GoodputModel | None) -> bool:
@@ -335,9 +343,9 @@ def _models(
     gpu_speeds: Sequence[tuple[str, float]],
     cache: TableCache,
 ) -> tuple[list[GoodputModel], IntArray, FloatArray]:
-    """Return the distinct models, and for each job and GPU type its model's index (−1: none) and a factor.
+    """Return the distinct models, and for each job and GPU type its model's index (−1: none) and a ratio.
 
-    The factor is 1 on a type that was measured, else the ratio of single-GPU throughputs.
+    The ratio is 1 on a type that was measured, else that of single-GPU throughputs.
     """
     found: dict[int, int] = {}
     models: list[GoodputModel] = []
@@ -346,7 +354,7 @@ def _models(
     ratios: dict[tuple[str, str], float] = {}
 
     def index_of(model: GoodputModel) -> int:
-        # By identity: what is equal all the same meets in the cache.
+        # By identity, which is fast; the cache joins equal models.
         index = found.setdefault(id(model), len(models))
         if index == len(models):
             models.append(model)
@@ -374,10 +382,10 @@ def _models(
 def _ratio(
     reference: str, kind: str, jobs: Sequence[ProblemJob], speeds: dict[str, float], cache: TableCache
 ) -> float:
-    """Return how much faster one GPU of `kind` is than one of `reference`: as told, as measured, or 1."""
+    """Return the speed of one GPU of `kind` over one of `reference`: configured, else measured, else 1."""
     if reference in speeds and kind in speeds:
         return speeds[kind] / speeds[reference]
-    seen = []
+    measured = []
     for job in jobs:
         models = dict(job.models)
         pair = [models.get(reference), models.get(kind)]
@@ -385,5 +393,5 @@ def _ratio(
         if len(both) == 2:
             goodput, _ = cache.lookup(both, [(False, 1)])
             if (goodput > 0).all():
-                seen.append(float(goodput[1, 0] / goodput[0, 0]))
-    return statistics.median(seen) if seen else 1.0
+                measured.append(float(goodput[1, 0] / goodput[0, 0]))
+    return statistics.median(measured) if measured else 1.0

@@ -114,7 +114,7 @@ def test_that_cpus_or_memory_are_the_bound_where_a_whole_node_has_too_few() -> N
         ),
         (
             {"min_gpus": 5, "partition_nodes": frozenset({"n0"})},
-            "the nodes that it may use could not hold its GPUs if all were free",
+            "the nodes that it may use are too small for its GPUs, even if all were free",
         ),
         ({"min_gpus": 4, "rigid": True, "cpus_per_gpu": 33}, "no nodes that it may use have 33 CPUs"),
     ],
@@ -180,7 +180,9 @@ def test_that_a_pinned_job_is_bound_by_that() -> None:
 def test_that_who_is_pinned_is_told_why() -> None:
     found = about_a(job("a", {"n0": 1}, pinned=True, pinned_because="it is being moved"))
     assert "bound by pinned (it is being moved)" in explanation(found)
-    assert "bound by pinned (it keeps its place)" in explanation(about_a(job("a", {"n0": 1}, pinned=True)))
+    assert "bound by pinned (it keeps its allocation)" in explanation(
+        about_a(job("a", {"n0": 1}, pinned=True))
+    )
 
 
 def test_that_the_decision_tells_what_is_predicted() -> None:

@@ -123,10 +123,10 @@ def test_that_an_objective_without_sense_is_refused(objective: Objective) -> Non
         (None, {"gpu_speeds": ((["t4"], 1.0),)}, "gpu_speeds"),
         (None, {"limits": (GpuLimit(kind="account", name=["x"], max_gpus=1),)}, "a limit is of a name"),
         (None, {"limits": (GpuLimit(kind="user", name="x", max_gpus=1, job_ids=(1,)),)}, "without a name"),
-        (None, {"nodes": (node("n0", gpu_type=3),)}, "gpu_type must be a text"),
+        (None, {"nodes": (node("n0", gpu_type=3),)}, "gpu_type must be a string"),
         (None, {"nodes": (node("n0", accepts_new="no"),)}, "accepts_new must be"),
-        (None, {"nodes": (node(["n0"]),)}, "which is not a text"),
-        (None, {"jobs": (job(7),)}, "which is not a text"),
+        (None, {"nodes": (node(["n0"]),)}, "which is not a string"),
+        (None, {"jobs": (job(7),)}, "which is not a string"),
     ],
 )
 def test_that_odd_types_from_python_are_refused_as_such(

@@ -306,7 +306,7 @@ def test_that_a_job_learns_that_others_of_its_user_have_the_share() -> None:
     found = {one.job_id: one for one in decide(shared(nodes(1, 8), ours, *theirs)).jobs}
     assert found["a"].bound_by == "capacity"
     assert {found[f"b{i}"].bound_by for i in range(9)} == {"share"}
-    assert "have that one's share" in explanation(found["b8"])
+    assert "take up the share" in explanation(found["b8"])
     assert "b8" not in dict(decide(shared(nodes(1, 8), ours, *theirs)).excluded)
 
 

@@ -149,7 +149,7 @@ def changed(path: list[Any], value: Any) -> str:
         (["problem", "nodes"], {}, r"problem\.nodes: expected a list"),
         (["problem", "nodes", 0], {"name": "n0"}, "'num_gpus' is missing"),
         (["problem", "nodes", 0, "accepts_new"], 1, "true or false"),
-        (["problem", "nodes", 0, "name"], None, "expected a text"),
+        (["problem", "nodes", 0, "name"], None, "expected a string"),
         (["problem", "jobs", 0, "age_s"], "old", "expected a number"),
         (["problem", "jobs", 0, "age_s"], 10**400, "beyond"),
         (["problem", "jobs", 0, "age_s"], False, "expected a number"),
