@@ -1,4 +1,4 @@
-"""The model of one job: throughput, statistical efficiency, goodput, and their fitting.
+"""The goodput model of one job: throughput, statistical efficiency, goodput, and fitting them.
 
 May be imported by `agent`, `cli`, `daemon`, `policy`, `report`, `simulator`, `store`.
 
@@ -7,7 +7,6 @@ Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 
 from pollux_slurm.goodput.checks import check_limits, check_model
 from pollux_slurm.goodput.efficiency import (
-    at_noise_scale,
     conservative_statistics,
     efficiency,
     gain,
@@ -33,7 +32,6 @@ __all__ = [
     "GoodputTable",
     "Observation",
     "TableCache",
-    "at_noise_scale",
     "best_batch",
     "best_of",
     "check_limits",

@@ -1,4 +1,4 @@
-"""What a goodput model must satisfy before anything is computed from it (invariant 7)."""
+"""Check a goodput model before anything is computed from it (invariant 7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_MICRO_BATCH_TIME_S = 1e-9
 def check_model(model: GoodputModel) -> None:
     """Raise `InvalidModelError`, naming the field, unless every number is one that a job can have.
 
-    A model may come from a stranger, so types are checked too: a text or a truth value is not a number.
+    A model may come from an untrusted client, so types are checked, too: a string or a boolean is no number.
     """
     check_limits(model.limits)
     if model.statistics is not None:
@@ -46,21 +46,21 @@ def _check_statistics(statistics: GradientStatistics) -> None:
     if low is not None:
         _real("statistics.noise_low", low, 0.0, MAX_STATISTIC)
     if high is not None:
-        # Without a low end there is no interval at all, and nothing that a high one would be above.
+        # Without a low end there is no interval, so any high end is wrong.
         _real("statistics.noise_high", high, MAX_STATISTIC if low is None else low, MAX_STATISTIC)
 
 
 def _check_throughput(theta: ThroughputParameters) -> None:
     times = (theta.alpha_g, theta.beta_g, theta.alpha_n, theta.beta_n, theta.alpha_l, theta.beta_l)
-    # Of nearly all in one look that nothing is wrong: a sum with NaN in it is none of at most anything.
+    # Fast for valid parameters, which nearly all are; a sum that contains NaN is not at most anything.
     if {*map(type, times)} != {float} or min(times) < 0.0 or not sum(times) <= MAX_TIME_S:
         for name in ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l"):
             _real(f"throughput.{name}", getattr(theta, name), 0.0, MAX_TIME_S)
     _real("throughput.gamma", theta.gamma, 1.0, 10.0)
     if theta.alpha_g + theta.beta_g < MIN_MICRO_BATCH_TIME_S:
         raise InvalidModelError(
-            "throughput.alpha_g + throughput.beta_g, the time of a pass over one example, must be at least "
-            f"{MIN_MICRO_BATCH_TIME_S:g} s, not {theta.alpha_g + theta.beta_g:g}"
+            "throughput.alpha_g + throughput.beta_g, the time of a micro-batch of one example, must be at "
+            f"least {MIN_MICRO_BATCH_TIME_S:g} s, not {theta.alpha_g + theta.beta_g:g}"
         )
 
 
@@ -77,7 +77,7 @@ def _real(name: str, value: object, low: float, high: float) -> None:
 
 
 def shown(value: object) -> str:
-    """Return a short text of a stranger's value; a number of a million digits is not printed."""
+    """Return a short text for an untrusted client's value; a number of a million digits is not printed."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**18:
         return "a number beyond 1e18"
     text = repr(value)

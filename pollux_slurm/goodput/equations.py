@@ -1,15 +1,14 @@
-"""Other equations for the time of a step than the paper's, chosen by name.
+"""Throughput equations: the paper's, and others that a package may add. Chosen by name.
 
-An `Equation` is fitted to observations and predicts step times. The agent asks the one that the job's
-configuration names (`[agent] throughput_equation`); reports carry its `projected` parameters, so that store,
-policy and simulator know θ alone. `PolluxEquation` is the paper's. Most others need their formula and nothing
-more: `FormulaEquation` fits any.
+An `Equation` is fitted to observations and predicts step times. The agent uses the one that the job's
+settings name (`[agent] throughput_equation`). Reports contain its `projected` θ, so that store, policy and
+simulator need no other equation. `PolluxEquation` is the paper's. `FormulaEquation` fits any formula.
 
     class Racks(FormulaEquation):
         name = "racks"
         ...
 
-A package registers one as an entry point, which is read when a job asks for it by name:
+A package registers one as an entry point, which is loaded when a job names it:
 
     [project.entry-points."pollux_slurm.throughput_equations"]
     racks = "mypackage.equations:Racks"
@@ -39,13 +38,13 @@ FloatArray = npt.NDArray[np.float64]
 ENTRY_POINTS = "pollux_slurm.throughput_equations"
 DEFAULT = "pollux"
 _MAX_EVALUATIONS = 60
-# How much a place where the job never was counts in a projection.
-_BEYOND = 0.02
+# The weight of configurations that the job was not measured on, in a projection.
+_UNMEASURED_WEIGHT = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situations:
-    """R situations as columns: N nodes, K replicas, m examples of one replica in one pass."""
+    """R situations as columns: N nodes, K replicas, m examples of a micro-batch."""
 
     num_nodes: FloatArray
     num_gpus: FloatArray
@@ -53,7 +52,7 @@ class Situations:
 
     @classmethod
     def of(cls, observations: Iterable[Observation]) -> Situations:
-        """Return where the observations were made."""
+        """Return the situations of the observations."""
         rows = [(seen.num_nodes, seen.num_gpus, seen.atomic_batch_size) for seen in observations]
         columns = np.array(rows, dtype=np.float64).reshape(-1, 3).T
         return cls(num_nodes=columns[0], num_gpus=columns[1], atomic_batch_size=columns[2])
@@ -61,9 +60,9 @@ class Situations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EquationFit:
-    """An equation's parameters by name order, and how well they fit.
+    """An equation's parameters, in the order of their names, and how well they fit.
 
-    `error` is the weighted root mean squared log error over both times. `reason` says why nothing new was
+    `error` is the weighted root mean squared log error over both times. `reason` is why nothing new was
     fitted; `values` are then the previous ones, or None.
     """
 
@@ -73,7 +72,7 @@ class EquationFit:
 
 
 class Equation(ABC):
-    """How long a step takes, with parameters that are fitted. Stateless: parameters are passed in."""
+    """A formula for the time of a step, whose parameters are fitted. Stateless: parameters are passed in."""
 
     name: str
     parameter_names: tuple[str, ...]
@@ -82,18 +81,18 @@ class Equation(ABC):
     def fit(
         self, observations: Sequence[Observation], *, previous: tuple[float, ...] | None = None
     ) -> EquationFit:
-        """Return parameters fitted to `observations`. Never raises on odd data: it says why in `reason`."""
+        """Return parameters fitted to `observations`. Odd data never raise an error, but set `reason`."""
 
     @abstractmethod
     def times_s(self, values: Sequence[float], at: Situations) -> tuple[FloatArray, FloatArray]:
-        """Return, for each situation, the seconds of a pass alone and of one that synchronises."""
+        """Return, for each situation, the seconds of a micro-batch without and with synchronisation."""
 
     def projected(
         self, values: tuple[float, ...], observations: Sequence[Observation]
     ) -> ThroughputParameters | None:
-        """Return the θ that says what this equation does, where the job was and up to twice its replicas.
+        """Return the θ that fits this equation's predictions for measured situations and twice the replicas.
 
-        It is what the scheduler sees. None where the equation predicts nothing usable.
+        The scheduler uses it. None where the equation predicts nothing usable.
         """
         usable = [seen for seen in observations if is_usable(seen)]
         if not usable:
@@ -102,7 +101,7 @@ class Equation(ABC):
         places = {(seen.num_nodes, seen.num_gpus) for seen in usable} | {(1, 1)}
         most_nodes, most_gpus = max(place[0] for place in places), max(place[1] for place in places)
         places |= {(1, 2), (min(most_nodes + 1, 2 * most_gpus), 2 * most_gpus)}
-        # One more size, or a pass over a single one could be split in any way.
+        # With a second size, T_grad determines both α_g and β_g.
         chosen = sorted({*sizes[:8], sizes[-1], 2 * sizes[-1]})
         grid = [(n, k, m) for n, k in sorted(places) for m in chosen]
         measured = {(seen.num_nodes, seen.num_gpus) for seen in usable}
@@ -120,7 +119,7 @@ class Equation(ABC):
                 atomic_batch_size=m,
                 grad_time_s=float(grad[row]),
                 iter_time_s=float(last[row]),
-                weight=1.0 if (n, k) in measured else _BEYOND,
+                weight=1.0 if (n, k) in measured else _UNMEASURED_WEIGHT,
             )
             for row, (n, k, m) in enumerate(grid)
         ]
@@ -128,7 +127,7 @@ class Equation(ABC):
 
 
 class PolluxEquation(Equation):
-    """The paper's equation, with all that `fit_throughput` knows of it."""
+    """The paper's equation, fitted by `fit_throughput`."""
 
     name = DEFAULT
     parameter_names = ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l", "gamma")
@@ -136,7 +135,7 @@ class PolluxEquation(Equation):
     def fit(
         self, observations: Sequence[Observation], *, previous: tuple[float, ...] | None = None
     ) -> EquationFit:
-        """Return `fit_throughput`'s answer."""
+        """Return the result of `fit_throughput`."""
         result: FitResult = fit_throughput(
             observations, previous=None if previous is None else self.theta(previous)
         )
@@ -149,7 +148,7 @@ class PolluxEquation(Equation):
         return ThroughputParameters(**dict(zip(self.parameter_names, values, strict=True)))
 
     def times_s(self, values: Sequence[float], at: Situations) -> tuple[FloatArray, FloatArray]:
-        """Return T_grad and T_iter of one pass."""
+        """Return T_grad and T_iter of one micro-batch."""
         theta = self.theta(values)
         return (
             gradient_time_s(theta, at.atomic_batch_size),
@@ -164,14 +163,14 @@ class PolluxEquation(Equation):
 
 
 class FormulaEquation(Equation):
-    """An equation that is its formula: subclasses give `times_s` and `guess`, parameters are positive.
+    """An equation given by its formula: subclasses define `times_s` and `guess`. Parameters are positive.
 
     The fit is weighted least squares of the logarithms of both times, over the logarithms of the parameters.
     """
 
     @abstractmethod
     def guess(self, observations: Sequence[Observation]) -> Sequence[float]:
-        """Return parameters to start from, each within its bounds."""
+        """Return an initial guess of the parameters, each within its bounds."""
 
     def bounds(self) -> Sequence[tuple[float, float]]:
         """Return the least and the most of each parameter; seconds from 1e-8 to 1e6 unless overridden."""
@@ -187,13 +186,13 @@ class FormulaEquation(Equation):
                 f"none of {len(observations)} observations is usable" if observations else "no observations"
             )
             return EquationFit(values=previous, error=None, reason=reason)
-        starts: list[Sequence[float]] = [] if previous is None else [previous]
+        guesses: list[Sequence[float]] = [] if previous is None else [previous]
         try:
             with np.errstate(all="ignore"):
-                starts.append(self.guess(usable))
-                found = [self._descend(start, usable) for start in starts]
+                guesses.append(self.guess(usable))
+                found = [self._descend(start, usable) for start in guesses]
         except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
-            # The formula is somebody else's: where it breaks on odd data, the old answer stays.
+            # A package's formula may raise on odd data: the previous values stay.
             return EquationFit(values=previous, error=None, reason=f"{self.name}: {error}")
         values, error_now = min(found, key=lambda one: one[1])
         if not math.isfinite(error_now):
@@ -215,11 +214,11 @@ class FormulaEquation(Equation):
         def residuals(x: FloatArray) -> FloatArray:
             predicted = self.times_s(tuple(np.exp(x).tolist()), at)
             errors = np.concatenate([root * (np.log(predicted[side]) - measured[side]) for side in (0, 1)])
-            # A formula may leave its domain on the way; far from everything is the answer then.
+            # A formula may leave its domain during the descent: that counts as a very large error.
             return np.asarray(np.nan_to_num(errors, nan=1e3, posinf=1e3, neginf=-1e3), dtype=np.float64)
 
         inside = np.clip(np.log(np.maximum(np.array(start, dtype=np.float64), 1e-300)), low, high)
-        # On a bound there is no direction to go: a little inside, there is.
+        # On a bound the first step has no direction, so the descent begins a little inside.
         inside = np.clip(inside, low + 1e-3 * (high - low), high - 1e-3 * (high - low))
         found = least_squares(residuals, inside, bounds=(low, high), max_nfev=_MAX_EVALUATIONS)
         values = tuple(float(value) for value in np.exp(found.x))
@@ -227,7 +226,7 @@ class FormulaEquation(Equation):
 
 
 class Equations:
-    """Equations by name. Begins with the paper's; more are registered, or come from entry points."""
+    """Equations by name: the paper's, registered ones, and those of entry points."""
 
     def __init__(self) -> None:
         self._known: dict[str, Equation] = {DEFAULT: PolluxEquation()}
@@ -239,17 +238,17 @@ class Equations:
         self._known[equation.name] = equation
 
     def get(self, name: str) -> Equation:
-        """Return the equation of that name: one that was registered, else the entry point's.
+        """Return the equation of that name: a registered one, else that of an entry point.
 
-        Raises `ConfigError`, with the names there are, for any other.
+        Raises `ConfigError`, which lists the known names, if there is none.
         """
         if name in self._known:
             return self._known[name]
-        offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-        if name not in offered:
-            known = ", ".join(sorted({*self._known, *offered}))
+        available = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+        if name not in available:
+            known = ", ".join(sorted({*self._known, *available}))
             raise ConfigError(f"there is no throughput equation called {name!r}; there are: {known}")
-        equation = offered[name].load()()
+        equation = available[name].load()()
         if not isinstance(equation, Equation):
             raise ConfigError(f"the entry point {name!r} of {ENTRY_POINTS} is not an Equation")
         self._known[name] = equation

@@ -1,13 +1,13 @@
-"""Fit θ to measured step times (Pollux, OSDI 2021, section 4.1), without ever raising on odd data.
+"""Fit θ to measured step times (Pollux, OSDI 2021, section 4.1). Odd data never raise an error.
 
-What is minimised stands in `loss.py`, how in `descent.py`; nothing here calls scipy.
+`loss.py` defines the loss, `descent.py` minimises it; nothing here calls scipy.
 
-Optimism before evidence, so that the scheduler tries what nobody has measured:
+Parameters that no measurement determines are optimistic, so that the scheduler tries new configurations:
 
-- one m seen: T_grad is split evenly between α_g and β_g·m;
-- no replicas sharing a node seen: α_l ≈ 0; none on several nodes: α_n = 1.1·α_l, β_n = β_l;
-- no three replicas seen (on one node, on several): that β is 0, or β_l for β_n where β_l is known;
-- always α_n ≥ 1.1·α_l: the network is not faster than the node.
+- with a single m, T_grad is split evenly between α_g and β_g·m
+- without several replicas on one node, α_l ≈ 0; without several nodes, α_n = 1.1·α_l and β_n = β_l
+- without three replicas (on one node, on several), that β is 0; β_n is β_l where that is known
+- always α_n ≥ 1.1·α_l: the network is not faster than the node
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from pollux_slurm.goodput.observation import Observation
 from pollux_slurm.goodput.throughput import iteration_time_s
 from pollux_slurm.model import ThroughputParameters
 
-# Twice as many made no difference to predictions (`benchmarks/predictions.py`).
-_TIMES_DISCOUNTED = 4
-# What takes so many times as long as expected is believed once it is confirmed.
-_SURPRISE = 2.0
+# How often the fit is repeated with less weight for outliers. Twice as many made no difference to predictions
+# (`benchmarks/predictions.py`).
+_OUTLIER_FITS = 4
+# An observation that takes so many times as long as predicted counts only once it is confirmed.
+_CONTRADICTION = 2.0
 _WHOLE, _REAL = (int, np.integer), (int, float, np.floating)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """θ and how well it fits.
+    """A fitted θ, and how well it fits.
 
-    `error` is the weighted root mean squared log error over both times (0.05 is about 5 %). `reason` says
+    `error` is the weighted root mean squared log error over both times (0.05 is about 5 %). `reason` is
     why nothing new was fitted; `parameters` are then the previous ones, or None.
     """
 
@@ -51,28 +52,28 @@ def fit_throughput(
     previous: ThroughputParameters | None = None,
     last_gain: float = LAST_GAIN,
 ) -> FitResult:
-    """Return θ fitted to `observations`, started from `previous` too where it is given.
+    """Return θ fitted to `observations`; `previous` is one more initial guess.
 
-    The descent ends with a step that lowers the loss by less than a part of it, `last_gain`.
-    Observations with a number that cannot be (NaN, ≤ 0, more nodes than GPUs, ...) are left out. So are those
-    of one size that `previous` contradicts, until they are confirmed, unless there are no others.
+    The descent ends with a step that lowers the loss by less than the part `last_gain` of it. Observations
+    with an impossible number (NaN, ≤ 0, more nodes than GPUs, ...) are left out. So are unconfirmed ones of a
+    single size that contradict `previous`, unless there are no others.
     """
     usable = [seen for seen in observations if is_usable(seen)]
     if previous is not None:
-        usable = _without_an_accident(usable, previous)
+        usable = _without_unconfirmed_outlier(usable, previous)
     if not usable:
         reason = f"none of {len(observations)} observations is usable" if observations else "no observations"
         return FitResult(parameters=previous, error=None, reason=reason)
     loss = StepTimeLoss(usable)
-    # One descent, from the most promising of a few guesses: from there it reached the lowest of all minima
-    # found on every published trace.
+    # One descent, from the best of a few initial guesses: on every published trace it reached the lowest of
+    # all minima that were found.
     guesses = loss.guesses()
     if previous is not None:
-        guesses = np.vstack((guesses, loss.guess_of(previous)))
+        guesses = np.vstack((guesses, loss.guess_from(previous)))
     found = descend(loss, guesses[loss.values(guesses).argmin()].tolist(), last_gain=last_gain)
-    if loss.is_far(found):
-        for _ in range(_TIMES_DISCOUNTED):
-            loss.discount(found)
+    if loss.has_outliers(found):
+        for _ in range(_OUTLIER_FITS):
+            loss.downweight_outliers(found)
             found = descend(loss, found.x, last_gain=last_gain)
     return FitResult(
         parameters=loss.parameters(found.x),
@@ -82,28 +83,28 @@ def fit_throughput(
     )
 
 
-def _without_an_accident(
+def _without_unconfirmed_outlier(
     observations: Sequence[Observation], theta: ThroughputParameters
 ) -> list[Observation]:
-    """Leave out steps of one size that took far longer than θ says, until they are confirmed.
+    """Return the observations without unconfirmed ones of a single size that are far slower than predicted.
 
-    Where a job was on several nodes for one minute only, that minute is all that is known of the network: if
-    something else made it slow, the job would go back to one node and never try again. Two sizes in a row
-    that are so slow are no accident: a job that scales badly must not double on until two minutes are over.
+    A job that was on several nodes for a minute knows only that minute of the network. If something else made
+    it slow, the job would return to one node and never try again. Two slow sizes in a row do count: a job
+    that scales badly must not double its GPUs again until two minutes are over.
     """
-    far = [seen for seen in observations if not seen.confirmed and _is_surprise(seen, theta)]
-    if len({(seen.num_nodes, seen.num_gpus) for seen in far}) != 1:
+    slow = [seen for seen in observations if not seen.confirmed and _contradicts(seen, theta)]
+    if len({(seen.num_nodes, seen.num_gpus) for seen in slow}) != 1:
         return list(observations)
-    return [seen for seen in observations if seen not in far] or list(observations)
+    return [seen for seen in observations if seen not in slow] or list(observations)
 
 
-def _is_surprise(seen: Observation, theta: ThroughputParameters) -> bool:
-    expected_s = float(iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size))
-    return seen.iter_time_s > _SURPRISE * expected_s
+def _contradicts(seen: Observation, theta: ThroughputParameters) -> bool:
+    predicted_s = float(iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size))
+    return seen.iter_time_s > _CONTRADICTION * predicted_s
 
 
 def is_usable(seen: Observation) -> bool:
-    """Tell whether all numbers of an observation are ones that a job can have."""
+    """Return whether all numbers of an observation are possible."""
     nodes, gpus, atomic = seen.num_nodes, seen.num_gpus, seen.atomic_batch_size
     grad_s, iter_s, weight = seen.grad_time_s, seen.iter_time_s, seen.weight
     return (

@@ -1,24 +1,24 @@
-"""How far θ is from measured step times, and how that changes with θ (Pollux, OSDI 2021, section 4.1).
+"""The loss that the fit of θ to measured step times minimises, and its derivatives (Pollux, section 4.1).
 
 Legend: R observations, of which s synchronise; for each N nodes, K replicas, m atomic batch, t_g the time of
-a pass without synchronisation, t_i that of a synchronising one, w weight, Σw = 1. G, S, L: the model's
+a micro-batch without synchronisation, t_i that of a synchronising one, w weight, Σw = 1. G, S, L: the model's
 T_grad, T_sync and (G^γ + S^γ)^(1/γ). x: n variables, those α and β that the observations determine, then γ if
-any synchronises. P guesses.
+any synchronises. P initial guesses.
 
-The loss is  RMS_w(log G − log t_g) + RMS_w(log L − log t_i) + small pulls.  G and S are linear in the α and
-β, (G, S) = D·x, and with e for either error
+The loss is  RMS_w(log G − log t_g) + RMS_w(log L − log t_i) + small regularization.  G and S are linear in
+the α and β, (G, S) = D·x, and with e for either error
 
     ∂log L/∂log S = S^γ/(G^γ + S^γ) =: v,   ∂log L/∂log G = 1 − v,
     ∂log L/∂γ = v·log(S/G)/γ − log(1 + (S/G)^γ)/γ²,
     ∂RMS = Σ w·e·∂e / RMS,   ∂∂'RMS ≈ Σ w·∂e·∂'e / RMS − ∂RMS·∂'RMS / RMS.
 
-What ≈ leaves out is how e bends; the rest is never negative in any direction (Cauchy and Schwarz), so each
-step of a descent is a small weighted least squares problem.
+The Gauss-Newton approximation ≈ leaves out second derivatives of e. It is positive semidefinite (Cauchy and
+Schwarz), so each step of a descent is a small weighted least squares problem.
 
-Where an error at the minimum is beyond what no model of training comes to (`_FAR`), something went wrong in
-that measurement: each error then counts w/(1 + (e/`_NEAR`)²) instead of w (iteratively reweighted least
-squares, Cauchy's weights), for either time by itself. A size that is truly slow keeps its t_i so, though its
-t_g fits no other's.
+An error at the minimum above `_OUTLIER_ERROR` is a wrong measurement: no model of training is so far off.
+Each error then has the weight w/(1 + (e/`_OUTLIER_SCALE`)²) instead of w (iteratively reweighted least
+squares with Cauchy weights), separately for t_g and t_i. So a size that is truly slow keeps its t_i, even if
+its t_g contradicts all others.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ FloatArray = npt.NDArray[np.float64]
 SMALLEST_S = 1e-8
 MAX_GAMMA = 10.0
 NETWORK_OVER_NODE = 1.1
-_GAMMA_PULL = 1e-3
-_SLOPE_PULL = 1e-2
-# A time half as long again as the least squares have it, or two thirds: fits to the published traces stay
-# within 0.3 in simulations. What is fitted again may be a tenth off before it counts for half.
-_FAR, _NEAR = math.log(1.5), 0.1
-# Below an error of a tenth of a percent the root is rounded off: exact data would otherwise put a kink at
-# the minimum, where the descent stalls.
-_ROUNDING = 1e-3
+_GAMMA_REGULARIZATION = 1e-3
+_BETA_REGULARIZATION = 1e-2
+# An outlier is at least 1.5 times the fitted time, or at most 2/3 of it: in simulations of the published
+# traces, errors stay within 0.3. In the repeated fit, an error of a tenth has half its weight.
+_OUTLIER_ERROR, _OUTLIER_SCALE = math.log(1.5), 0.1
+# The root is smooth below an error of a tenth of a percent: exact data would otherwise make a kink at the
+# minimum, where the descent stalls.
+_SMOOTHING = 1e-3
 _NUMBERS = operator.attrgetter(
     "num_nodes", "num_gpus", "atomic_batch_size", "grad_time_s", "iter_time_s", "weight"
 )
 _POWERS = np.arange(3.0)
 _FIRST_GAMMAS = np.array([[1.0], [1.2], [1.5], [2.0], [3.0], [4.5], [7.0]])
-# Of each: the power of a hundredth, and the inverse.
+# For each γ: 0.01^γ and 1/γ.
 _LEAST_PARTS, _FIRST_INVERSES = 0.01**_FIRST_GAMMAS, 1.0 / _FIRST_GAMMAS
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Point:
-    """The loss at x, and what its slope is made of.
+    """The loss at x, and the terms of its gradient.
 
-    e and w·e `(2, R)`, first those of G, then those of L; D·x `(R + s,)`; log S/G and log L/G `(s,)`; the RMS
-    of G and of L.
+    `error` e and `weighted` w·e `(2, R)`, first those of G, then those of L; `times_s` D·x `(R + s,)`;
+    `distance` log S/G and `excess` log L/G `(s,)`; the RMS of G and of L.
     """
 
     x: list[float]
@@ -78,10 +78,10 @@ class Point:
 
 
 class StepTimeLoss:
-    """The loss over what the observations (one at least, all usable) determine of θ.
+    """The loss over the variables of θ that the observations (at least one, all usable) determine.
 
-    Rows are ordered: on several nodes, on one, of one replica. With a single m there is one variable for all
-    of T_grad. Where α_l is a variable, α_n is not, but α_n − 1.1·α_l: its lower bound is that of a variable.
+    Rows are ordered: several nodes, one node, one replica. With a single m, T_grad is one variable. Where α_l
+    is a variable, α_n − 1.1·α_l is one instead of α_n, so that a lower bound keeps α_n ≥ 1.1·α_l.
     """
 
     def __init__(self, observations: Sequence[Observation]) -> None:
@@ -91,13 +91,13 @@ class StepTimeLoss:
         self._num, self._remote, self._synced = len(rows), len(remote), len(remote) + len(local)
         self._one_batch = len({row[2] for row in rows}) == 1
         numbers = itertools.chain.from_iterable(zip(*remote, *local, *alone, strict=True))
-        # From tuples, `np.array` takes ten times as long.
+        # `np.array` from tuples takes ten times as long.
         table = np.fromiter(numbers, dtype=np.float64).reshape(6, -1)
         _, gpus, self._m, self._grad_s, self._iter_s, weight = table
-        self._further = np.maximum(gpus[: self._synced] - 2.0, 0.0)
+        self._beyond_two = np.maximum(gpus[: self._synced] - 2.0, 0.0)
         self._w = weight / weight.sum()
-        # What each error counts, `(2, R)` once any is discounted.
-        self._counted = self._w
+        # The weight of each error; `(2, R)` once outliers have less.
+        self._error_weight = self._w
         self._measured = np.log(table[3:5])
         self._make_design(
             three_local=any(row[1] > 2 for row in local), three_remote=any(row[1] > 2 for row in remote)
@@ -107,8 +107,8 @@ class StepTimeLoss:
         self.high = [MAX_TIME_S] * self._num_times + [MAX_GAMMA] * synced
 
     def _make_design(self, *, three_local: bool, three_remote: bool) -> None:
-        """Make D, `(R + s, n − 1)`, and number the variables; −1 for one that no observation tells."""
-        rows, synced, remote, further = self._num, self._synced, self._remote, self._further
+        """Make D, `(R + s, n − 1)`, and number the variables; −1 for one that no observation determines."""
+        rows, synced, remote, beyond_two = self._num, self._synced, self._remote, self._beyond_two
         size = 1 if self._one_batch else 2
         self._alpha_l = self._beta_l = self._alpha_n = self._beta_n = -1
         if synced > remote:
@@ -128,13 +128,13 @@ class StepTimeLoss:
             design[rows + remote :, self._alpha_l] = 1.0
             design[rows : rows + remote, self._alpha_l] = NETWORK_OVER_NODE
         if self._beta_l >= 0:
-            design[rows + remote :, self._beta_l] = further[remote:]
+            design[rows + remote :, self._beta_l] = beyond_two[remote:]
         if self._alpha_n >= 0:
             design[rows : rows + remote, self._alpha_n] = 1.0
         if self._beta_n >= 0:
-            design[rows : rows + remote, self._beta_n] = further[:remote]
-        # (β, α, what 1.1 of is in α too) of every β of T_sync that is a variable.
-        self._slopes = [
+            design[rows : rows + remote, self._beta_n] = beyond_two[:remote]
+        # For every β of T_sync that is a variable: its number, that of its α, and that of α_l in α_n.
+        self._betas = [
             one
             for one in ((self._beta_l, self._alpha_l, -1), (self._beta_n, self._alpha_n, self._alpha_l))
             if one[0] >= 0
@@ -143,7 +143,7 @@ class StepTimeLoss:
     # ------------------------------------------------------------------------------------------ guesses
 
     def guesses(self) -> FloatArray:
-        """Return P first guesses `(P, n)`, by γ: relative least squares of pass times, then of sync times."""
+        """Return P initial guesses `(P, n)`, one for each γ: relative least squares of G, then of S."""
         synced, remote = self._synced, self._remote
         gamma = _FIRST_GAMMAS if synced else np.ones((1, 1))
         x = np.zeros((len(gamma), len(self.low)))
@@ -154,7 +154,7 @@ class StepTimeLoss:
             x[:, 0], x[:, 1] = intercept[0], slope[0]
         if synced:
             last = self._iter_s[:synced]
-            # S from L = (G^γ + S^γ)^(1/γ); a hundredth of the pass where noise made L ≤ G.
+            # S from L = (G^γ + S^γ)^(1/γ); a hundredth of L where noise makes L ≤ G.
             part = (np.minimum(self._grad_s[:synced], last) / last) ** gamma
             sync = last * np.maximum(1.0 - part, _LEAST_PARTS) ** _FIRST_INVERSES
             for rows, alpha, beta in (
@@ -162,7 +162,7 @@ class StepTimeLoss:
                 (slice(0, remote), self._alpha_n, self._beta_n),
             ):
                 if alpha >= 0:
-                    x[:, alpha], slope = _line(self._further[rows], sync[:, rows], self._w[rows])
+                    x[:, alpha], slope = _line(self._beyond_two[rows], sync[:, rows], self._w[rows])
                     if beta >= 0:
                         x[:, beta] = slope
             if self._alpha_l >= 0 and self._alpha_n >= 0:
@@ -172,8 +172,8 @@ class StepTimeLoss:
         within: FloatArray = np.minimum(np.maximum(x, low), high)
         return within
 
-    def guess_of(self, theta: ThroughputParameters) -> FloatArray:
-        """Return the guess `(1, n)` that an earlier θ is."""
+    def guess_from(self, theta: ThroughputParameters) -> FloatArray:
+        """Return the guess `(1, n)` from an earlier θ."""
         x = [0.0] * len(self.low)
         if self._one_batch:
             x[0] = theta.alpha_g + theta.beta_g * float(self._m[0])
@@ -189,14 +189,14 @@ class StepTimeLoss:
                 x[position] = value
         if self._synced:
             x[-1] = theta.gamma
-        # What is not a number is at the lower bound.
+        # NaN becomes the lower bound.
         within = [
             (high if value > high else value) if value > low else low
             for value, low, high in zip(x, self.low, self.high, strict=True)
         ]
         return np.array([within])
 
-    # --------------------------------------------------------------------------------------- loss and slope
+    # ----------------------------------------------------------------------------------- loss and derivatives
 
     def values(self, x: FloatArray) -> FloatArray:
         """Return the loss `(P,)` at each row of x `(P, n)`."""
@@ -209,12 +209,12 @@ class StepTimeLoss:
             gamma = x[:, -1:]
             distance = log_times[:, rows:] - log_g[:, :synced]
             error[:, 1, :synced] += np.logaddexp(gamma * distance, 0.0) / gamma
-            value = _GAMMA_PULL * (x[:, -1] - 1.0) ** 2
-            for beta, alpha, within in self._slopes:
+            value = _GAMMA_REGULARIZATION * (x[:, -1] - 1.0) ** 2
+            for beta, alpha, within in self._betas:
                 whole = x[:, alpha] + (NETWORK_OVER_NODE * x[:, within] if within >= 0 else 0.0)
                 square = (x[:, beta] / whole) ** 2
-                value += _SLOPE_PULL * square / (1.0 + square)
-        roots = np.sqrt((error * error * self._counted).sum(axis=2) + _ROUNDING**2)
+                value += _BETA_REGULARIZATION * square / (1.0 + square)
+        roots = np.sqrt((error * error * self._error_weight).sum(axis=2) + _SMOOTHING**2)
         value += roots[:, 0]
         value += roots[:, 1]
         return value
@@ -227,24 +227,24 @@ class StepTimeLoss:
         log_g = log_times[:rows]
         error = log_g - self._measured
         distance = excess = log_g[:0]
-        pulls = 0.0
+        regularization = 0.0
         if synced:
             gamma = x[-1]
             distance = log_times[rows:] - log_g[:synced]
-            # log(1 + (S/G)^γ)/γ, which neither overflows nor loses what is small.
+            # log(1 + (S/G)^γ)/γ without overflow and cancellation.
             excess = np.logaddexp(gamma * distance, 0.0) / gamma
             error[1, :synced] += excess
-            pulls = _GAMMA_PULL * (gamma - 1.0) ** 2
-            for beta, alpha, within in self._slopes:
-                # The pull q/(1 + q) with q = (β/α)²: quadratic near 0, harmless where α is far too small.
+            regularization = _GAMMA_REGULARIZATION * (gamma - 1.0) ** 2
+            for beta, alpha, within in self._betas:
+                # q/(1 + q) with q = (β/α)²: quadratic near 0, bounded where α is far too small.
                 square = (x[beta] / self._whole(x, alpha, within)) ** 2
-                pulls += _SLOPE_PULL * square / (1.0 + square)
-        weighted = self._counted * error
-        root_g = math.sqrt(weighted[0].dot(error[0]) + _ROUNDING**2)
-        root_l = math.sqrt(weighted[1].dot(error[1]) + _ROUNDING**2)
+                regularization += _BETA_REGULARIZATION * square / (1.0 + square)
+        weighted = self._error_weight * error
+        root_g = math.sqrt(weighted[0].dot(error[0]) + _SMOOTHING**2)
+        root_l = math.sqrt(weighted[1].dot(error[1]) + _SMOOTHING**2)
         return Point(
             x=x,
-            value=root_g + root_l + pulls,
+            value=root_g + root_l + regularization,
             error=error,
             weighted=weighted,
             times_s=times_s,
@@ -254,8 +254,8 @@ class StepTimeLoss:
             root_l=root_l,
         )
 
-    def expansion(self, point: Point) -> tuple[list[float], list[list[float]], list[float]]:
-        """Return slope `(n,)`, curvature `(n, n)`, and the latter's diagonal without − ∂RMS·∂'RMS / RMS."""
+    def derivatives(self, point: Point) -> tuple[list[float], list[list[float]], list[float]]:
+        """Return gradient `(n,)`, Hessian `(n, n)`, and the latter's diagonal without − ∂RMS·∂'RMS / RMS."""
         rows, synced, size = self._num, self._synced, self._num_times
         by_times = self._design / point.times_s[:, None]
         grad = by_times[:rows]
@@ -268,45 +268,46 @@ class StepTimeLoss:
             last[:, :size] += share[:, None] * (by_times[rows:] - grad[:synced])
             last[:, size] = (share * distance - point.excess) / gamma
         roots = np.array(((point.root_g,), (point.root_l,)))
-        slopes = (point.weighted[:, None] @ by_x)[:, 0] / roots
+        gradients = (point.weighted[:, None] @ by_x)[:, 0] / roots
         flat = by_x.reshape(2 * rows, -1)
-        whole = (flat * (self._counted / roots).reshape(-1, 1)).T @ flat
+        whole = (flat * (self._error_weight / roots).reshape(-1, 1)).T @ flat
         scale = whole.diagonal().tolist()
-        of_g, of_l = slopes[:, :, None] * (slopes / roots)[:, None]
+        of_g, of_l = gradients[:, :, None] * (gradients / roots)[:, None]
         whole -= of_g + of_l
-        slope, curvature = (slopes[0] + slopes[1]).tolist(), whole.tolist()
+        gradient, hessian = (gradients[0] + gradients[1]).tolist(), whole.tolist()
         if synced:
-            self._add_pulls(point.x, slope, curvature, scale)
-        return slope, curvature, scale
+            self._add_regularization(point.x, gradient, hessian, scale)
+        return gradient, hessian, scale
 
-    def _add_pulls(
-        self, x: list[float], slope: list[float], curvature: list[list[float]], scale: list[float]
+    def _add_regularization(
+        self, x: list[float], gradient: list[float], hessian: list[list[float]], scale: list[float]
     ) -> None:
-        slope[-1] += 2.0 * _GAMMA_PULL * (x[-1] - 1.0)
-        curvature[-1][-1] += 2.0 * _GAMMA_PULL
-        scale[-1] += 2.0 * _GAMMA_PULL
-        for beta, alpha, within in self._slopes:
-            # With r = β/α the pull is the square of r/√(1 + r²), which bends no more than this.
+        gradient[-1] += 2.0 * _GAMMA_REGULARIZATION * (x[-1] - 1.0)
+        hessian[-1][-1] += 2.0 * _GAMMA_REGULARIZATION
+        scale[-1] += 2.0 * _GAMMA_REGULARIZATION
+        for beta, alpha, within in self._betas:
+            # With r = β/α, the term is the square of r/√(1 + r²); its second derivative is at most `bend`.
             whole = self._whole(x, alpha, within)
             r = x[beta] / whole
-            push = 2.0 * _SLOPE_PULL / (1.0 + r * r) ** 2
+            push = 2.0 * _BETA_REGULARIZATION / (1.0 + r * r) ** 2
             bend = push / (1.0 + r * r)
             by_x = [(beta, 1.0 / whole), (alpha, -r / whole)]
             if within >= 0:
                 by_x.append((within, -NETWORK_OVER_NODE * r / whole))
             for i, by_i in by_x:
-                slope[i] += push * r * by_i
+                gradient[i] += push * r * by_i
                 scale[i] += bend * by_i * by_i
                 for j, by_j in by_x:
-                    curvature[i][j] += bend * by_i * by_j
+                    hessian[i][j] += bend * by_i * by_j
 
     def _whole(self, x: Sequence[float], alpha: int, within: int) -> float:
+        """Return α_l, or α_n from its variable and α_l."""
         return x[alpha] + NETWORK_OVER_NODE * x[within] if within >= 0 else x[alpha]
 
     # ---------------------------------------------------------------------------------------- answers
 
     def parameters(self, x: Sequence[float]) -> ThroughputParameters:
-        """Return θ, with what the observations leave open filled in optimistically and within bounds."""
+        """Return θ, with optimistic values for parameters that the observations do not determine."""
         if self._one_batch:
             alpha_g, beta_g = x[0] / 2, x[0] / (2 * float(self._m[0]))
         else:
@@ -329,24 +330,24 @@ class StepTimeLoss:
             gamma=x[-1] if self._synced else 1.0,
         )
 
-    def is_far(self, point: Point) -> bool:
-        """Tell whether a measurement is so far from the model that something went wrong in it."""
-        return bool(np.abs(point.error).max() > _FAR)
+    def has_outliers(self, point: Point) -> bool:
+        """Return whether a measurement is so far from the model that it must be wrong."""
+        return bool(np.abs(point.error).max() > _OUTLIER_ERROR)
 
-    def discount(self, point: Point) -> None:
-        """Let each error count the less the further it is from the model at `point`."""
-        counted = self._w / (1.0 + (point.error / _NEAR) ** 2)
-        self._counted = counted / counted.sum(axis=1, keepdims=True)
+    def downweight_outliers(self, point: Point) -> None:
+        """Give each error less weight the larger it is at `point`."""
+        weight = self._w / (1.0 + (point.error / _OUTLIER_SCALE) ** 2)
+        self._error_weight = weight / weight.sum(axis=1, keepdims=True)
 
     def error(self, point: Point) -> float:
-        """Return the root mean squared log error over both times, of each by what it counts."""
+        """Return the weighted root mean squared log error over both times."""
         return math.sqrt(float(point.weighted.ravel() @ point.error.ravel()) / 2)
 
 
 def _line(x: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[list[float], list[float]]:
-    """Return intercept and slope ≥ 0, P of each, of the lines through (x, y) with the least relative error.
+    """Return intercepts and slopes, both ≥ 0, of P lines through (x, y) by relative least squares.
 
-    x and `weight` are `(r,)`, y is `(P, r)`. The normal equations hold Σ w/y², Σ w·x/y² and so on.
+    x and `weight` are `(r,)`, y is `(P, r)`. The normal equations have the terms Σ w/y², Σ w·x/y² and so on.
     """
     origin = float(x[0])
     powers = (x - origin)[:, None] ** _POWERS
@@ -355,9 +356,9 @@ def _line(x: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[list[float]
     intercepts, slopes = [], []
     for (total, first, second), (of_y, of_xy) in zip(left, right, strict=True):
         spread = total * second - first * first
-        # Where all x are one, rounding may leave a spread of no more than this.
-        told = spread > 1e-12 * total * second
-        slope = max((total * of_xy - first * of_y) / spread, 0.0) if told else 0.0
+        # Where all x are equal, rounding may leave a spread of this size.
+        determined = spread > 1e-12 * total * second
+        slope = max((total * of_xy - first * of_y) / spread, 0.0) if determined else 0.0
         intercept = (of_y - slope * first) / total - slope * origin
         if intercept < 0.0:
             from_zero = second + origin * (2.0 * first + origin * total)

@@ -1,4 +1,4 @@
-"""What a job has measured of its steps: what θ is fitted to."""
+"""Measured step times: the data that θ is fitted to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Mean step times of one job in one situation.
+    """Mean step times of one job with one number of nodes, GPUs and examples.
 
-    `grad_time_s` is a pass without synchronisation over `atomic_batch_size` examples; `iter_time_s` is the
-    last pass of a step, synchronisation included (the whole step where nothing is accumulated). `weight`
-    grows with how much the measurement counts (how often it was taken, how recently). `confirmed` says that
-    it was taken for long enough that no busy moment made it slow.
+    - `grad_time_s`: a micro-batch of `atomic_batch_size` examples without synchronisation
+    - `iter_time_s`: the last micro-batch of a step, with synchronisation
+    - `weight`: how much the measurement counts: more for frequent and for recent ones
+    - `confirmed`: it was measured for long enough that a busy moment cannot be why it is slow
     """
 
     num_nodes: int

@@ -1,17 +1,17 @@
-"""One job in one configuration: what a batch yields, and which batch yields most.
+"""The goodput of a batch, and the best batch, of one job in one configuration.
 
-Legend: K replicas on N nodes, atomic batch m, accumulation steps s, P = s + 1 passes, global batch M.
+Legend: K replicas on N nodes, atomic batch m, accumulation steps s, P = s + 1 micro-batches, global batch M.
 
 A batch is allowed when (Pollux section 4.1)
 
-- *fixed* (no `max_batch_size`): M is exactly M0 on any K ≤ M0, in the fewest passes for which
-  m = ⌈M0/(K·(s+1))⌉ ≤ max_atomic; more than one pass needs `accumulation`. Local batches may be uneven:
-  every pass of every replica gets m examples or one less. Efficiency is 1.
-- *adaptive*: M = K·m·(s+1) with M0 ≤ M ≤ M_max and min_atomic ≤ m ≤ max_atomic, and s ≥ 1 for one replica
-  with M > M0; s at most what reaches M_max. Or M0 itself, split as above.
+- *fixed* (no `max_batch_size`): M is exactly M0 on any K ≤ M0, in the fewest micro-batches for which
+  m = ⌈M0/(K·P)⌉ ≤ max_atomic; P > 1 needs `accumulation`. Shares may be uneven: every micro-batch of every
+  replica gets m examples or one less. Efficiency is 1.
+- *adaptive*: M = K·m·P with M0 ≤ M ≤ M_max and min_atomic ≤ m ≤ max_atomic, and P ≥ 2 for one replica with
+  M > M0; P is at most what reaches M_max. Or M0 itself, split as above.
 
-The best batch is found as `search.py` finds those of many pairs, whose reasons stand there. For one pair,
-calling numpy takes ten times as long as the work, so this is plain Python; the two agree but for rounding.
+The best batch is found as in `search.py`, which explains why. For one pair, calling numpy takes ten times as
+long as the work, so this is plain Python; the two agree but for rounding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputEstimate:
-    """What one batch choice yields: throughput in examples/s, goodput = throughput × efficiency."""
+    """The prediction for one batch: throughput in examples/s, goodput = throughput × efficiency."""
 
     batch: BatchChoice
     throughput: float
@@ -53,7 +53,7 @@ class GoodputEstimate:
 def best_batch(model: GoodputModel, configuration: Configuration) -> GoodputEstimate | None:
     """Return the batch with the highest goodput, None without a throughput model or an allowed batch.
 
-    It counts on the low end of the noise scale's interval, where there is one. Ties go to fewer passes, then
+    The low end of the noise scale's interval counts, where there is one. Ties go to fewer micro-batches, then
     to smaller batches, but even parts win over uneven ones.
     """
     if model.throughput is None or not is_possible(configuration):
@@ -61,26 +61,26 @@ def best_batch(model: GoodputModel, configuration: Configuration) -> GoodputEsti
     limits, gpus = model.limits, configuration.num_gpus
     statistics = conservative_statistics(model.statistics, limits.initial_batch_size)
     pair = _Pair(model.throughput, statistics, limits, configuration)
-    goodput, size, passes, atomic = 0.0, 0, 0, 0
+    goodput, size, micro_batches, atomic = 0.0, 0, 0, 0
     for tried, low, high in pair.choices():
         top = pair.top(tried, low, high)
-        # The sign of a slope is rounded, too.
+        # The sign of a slope may be wrong by rounding, so the neighbour is tried, too.
         for m in (top - 1, top) if top > low else (top,):
             found = pair.goodput(tried, m, gpus * tried * m)
             if found > goodput:
-                goodput, size, passes, atomic = found, gpus * tried * m, tried, m
+                goodput, size, micro_batches, atomic = found, gpus * tried * m, tried, m
     whole = _exactly_initial(limits, gpus)
     if whole is not None:
         found = pair.goodput(*whole, limits.initial_batch_size)
         if found > goodput:
-            goodput, size, (passes, atomic) = found, limits.initial_batch_size, whole
-    return pair.estimate(_choice(size, passes, atomic)) if goodput > 0 else None
+            goodput, size, (micro_batches, atomic) = found, limits.initial_batch_size, whole
+    return pair.estimate(_choice(size, micro_batches, atomic)) if goodput > 0 else None
 
 
 def best_of(
     model: GoodputModel, configuration: Configuration, batches: Sequence[BatchChoice]
 ) -> GoodputEstimate | None:
-    """Return the first of `batches` with the highest goodput, allowed or not; None as `best_batch` does."""
+    """Return the first of `batches` with the highest goodput, allowed or not; None as in `best_batch`."""
     if model.throughput is None or not is_possible(configuration):
         return None
     limits = model.limits
@@ -95,20 +95,20 @@ def best_of(
 
 
 class Batches(tuple[BatchChoice, ...]):
-    """Batches to choose among, and their numbers for many choices among the same."""
+    """Batches to choose among, with their numbers as arrays for repeated choices."""
 
     @functools.cached_property
     def columns(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Global batch sizes, examples per pass of a replica, and accumulation steps, each `(B,)`."""
+        """Global batch sizes, examples per micro-batch of a replica, and accumulation steps, each `(B,)`."""
         rows = [(one.global_batch_size, one.atomic_batch_size, one.accumulation_steps) for one in self]
         sizes, atomic, steps = np.array(rows, dtype=np.float64).reshape(-1, 3).T.copy()
         return sizes, atomic, steps
 
 
 class BatchChooser:
-    """Some batches of one θ in one configuration, to choose among again and again as the gradient changes.
+    """Chooses among batches of one θ in one configuration, repeatedly, as gradient statistics change.
 
-    Each answer is `best_of`'s but for rounding, in a sixth of its time: steps take as long as they did.
+    Answers are those of `best_of` but for rounding, in a sixth of its time: step times are computed once.
     """
 
     def __init__(
@@ -119,32 +119,32 @@ class BatchChooser:
         batches: Sequence[BatchChoice],
     ) -> None:
         pair = _Pair(theta, None, limits, configuration)
-        some = batches if isinstance(batches, Batches) else Batches(batches)
-        self._batches, self._initial = some, limits.initial_batch_size
-        sizes, atomic, steps = some.columns
+        self._batches = batches if isinstance(batches, Batches) else Batches(batches)
+        self._initial = limits.initial_batch_size
+        sizes, atomic, steps = self._batches.columns
         self._steps_s = pair.step_times_s(atomic, steps)
         self._throughput, self._scale = sizes / self._steps_s, sizes / self._initial
-        self._possible = is_possible(configuration) and bool(some)
-        # Jobs of one application come to know the same, one after the other.
+        self._possible = is_possible(configuration) and bool(self._batches)
+        # In a simulation, jobs of one application ask with the same statistics.
         self._found: dict[GradientStatistics | None, GoodputEstimate | None] = {}
 
     def best(self, statistics: GradientStatistics | None) -> GoodputEstimate | None:
         """Return the first batch with the highest goodput, None where there is none."""
         if not self._possible:
             return None
-        # Hashing takes longer than looking up, so what was found is asked for once.
+        # Hashing takes longer than the look-up, so there is only one look-up.
         found = self._found.get(statistics, False)
         if isinstance(found, bool):
             found = self._found[statistics] = self._best(statistics)
         return found
 
     def _best(self, statistics: GradientStatistics | None) -> GoodputEstimate | None:
-        told = conservative_statistics(statistics, self._initial)
-        if told is None or not (told.var > 0 or told.sqr > 0):
-            worth = 1.0 / self._scale
+        counted = conservative_statistics(statistics, self._initial)
+        if counted is None or not (counted.var > 0 or counted.sqr > 0):
+            efficiencies = 1.0 / self._scale
         else:
-            worth = (told.var + told.sqr) / (told.var + told.sqr * self._scale)
-        goodput = self._throughput * worth
+            efficiencies = (counted.var + counted.sqr) / (counted.var + counted.sqr * self._scale)
+        goodput = self._throughput * efficiencies
         index = int(goodput.argmax())
         highest = goodput.item(index)
         if not highest > 0:
@@ -152,17 +152,17 @@ class BatchChooser:
         return GoodputEstimate(
             batch=self._batches[index],
             throughput=self._throughput.item(index),
-            efficiency=worth.item(index),
+            efficiency=efficiencies.item(index),
             goodput=highest,
             step_time_s=self._steps_s.item(index),
         )
 
 
 def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50) -> Batches:
-    """Return the distinct batches of `num_batches` geometrically spaced ones, as the artifact tries them.
+    """Return the distinct batches among `num_batches` geometrically spaced ones, as the artifact tries them.
 
-    M runs from max(M0, m_min·K) to M_max; s is the fewest passes for which M/K examples fit (one more pass at
-    least for one replica with M > M0), m = ⌈M/(K·(s+1))⌉ within its bounds. A fixed batch: M0 alone.
+    M runs from max(M0, m_min·K) to M_max. P is the fewest micro-batches into which M/K examples fit, at least
+    two for one replica with M > M0, and m = ⌈M/(K·P)⌉ within its bounds. A fixed batch: M0 alone.
     """
     if limits.max_batch_size is None:
         whole = _exactly_initial(limits, num_gpus)
@@ -174,19 +174,21 @@ def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50)
     found: dict[tuple[int, int], None] = {}
     for part in np.linspace(0.0, 1.0, num_batches).tolist():
         local: float = first * (limits.max_batch_size / first) ** part / num_gpus
-        passes = max(math.ceil(local / largest - 1e-8), 1) if limits.accumulation else 1
+        micro_batches = max(math.ceil(local / largest - 1e-8), 1) if limits.accumulation else 1
         if num_gpus == 1 and local > limits.initial_batch_size + 1e-8:
             if limits.accumulation:
-                passes = max(passes, 2)
+                micro_batches = max(micro_batches, 2)
             else:
                 local = limits.initial_batch_size
-        atomic = math.ceil(local / passes - 1e-8)
-        found[passes, min(max(atomic, limits.min_atomic), largest)] = None
-    return Batches(_choice(num_gpus * passes * atomic, passes, atomic) for passes, atomic in found)
+        atomic = math.ceil(local / micro_batches - 1e-8)
+        found[micro_batches, min(max(atomic, limits.min_atomic), largest)] = None
+    return Batches(
+        _choice(num_gpus * micro_batches * atomic, micro_batches, atomic) for micro_batches, atomic in found
+    )
 
 
 def evaluate(model: GoodputModel, configuration: Configuration, batch: BatchChoice) -> GoodputEstimate | None:
-    """Return what `batch` yields in `configuration`, allowed or not; None without a throughput model."""
+    """Return the prediction for `batch`, allowed or not; None without a throughput model."""
     if model.throughput is None or not is_possible(configuration):
         return None
     step_time_s = float(
@@ -199,22 +201,24 @@ def evaluate(model: GoodputModel, configuration: Configuration, batch: BatchChoi
         )
     )
     throughput = batch.global_batch_size / step_time_s
-    worth = float(efficiency(model.statistics, model.limits.initial_batch_size, batch.global_batch_size))
+    part = float(efficiency(model.statistics, model.limits.initial_batch_size, batch.global_batch_size))
     return GoodputEstimate(
         batch=batch,
         throughput=throughput,
-        efficiency=worth,
-        goodput=throughput * worth,
+        efficiency=part,
+        goodput=throughput * part,
         step_time_s=step_time_s,
     )
 
 
 def is_possible(configuration: Configuration) -> bool:
-    """Tell whether a configuration has a node, and a GPU on each."""
+    """Return whether a configuration has a node, and a GPU on each."""
     return 1 <= configuration.num_nodes <= configuration.num_gpus
 
 
 class _Pair:
+    """One job in one configuration: the numbers of its formulas as floats."""
+
     __slots__ = ("_alpha", "_beta", "_gamma", "_gpus", "_limits", "_noise", "_sqr", "_sync", "_var")
 
     def __init__(
@@ -235,7 +239,7 @@ class _Pair:
         self._noise = self._var * limits.initial_batch_size
 
     def choices(self) -> list[tuple[int, int, int]]:
-        """Return the passes worth trying, each with the range of m that keeps M within bounds."""
+        """Return each number of micro-batches to try, with the range of m that keeps M within bounds."""
         limits, gpus = self._limits, self._gpus
         largest, initial = limits.max_batch_size or 0, limits.initial_batch_size
         if not largest:
@@ -244,19 +248,19 @@ class _Pair:
         fewest = max(-(-initial // (gpus * bound)), 1)
         most = max(-(-largest // (gpus * bound)), 2 if gpus == 1 else 1) if limits.accumulation else 1
         found = []
-        for passes in range(fewest, min(most, fewest + MAX_MICRO_BATCHES - 1) + 1):
-            low = max(limits.min_atomic, -(-initial // (gpus * passes)))
-            high = min(bound, largest // (gpus * passes))
-            if gpus == 1 and passes == 1:
+        for micro_batches in range(fewest, min(most, fewest + MAX_MICRO_BATCHES - 1) + 1):
+            low = max(limits.min_atomic, -(-initial // (gpus * micro_batches)))
+            high = min(bound, largest // (gpus * micro_batches))
+            if gpus == 1 and micro_batches == 1:
                 high = min(high, initial)
             if low <= high:
-                found.append((passes, low, high))
+                found.append((micro_batches, low, high))
         return found
 
-    def top(self, passes: int, low: int, high: int) -> int:
-        """Return the first m of a range from which the goodput grows no more (`high` if it always grows)."""
+    def top(self, micro_batches: int, low: int, high: int) -> int:
+        """Return the first m of a range beyond which goodput does not grow (`high` if it always grows)."""
         alpha, beta, gamma, sync, noise = self._alpha, self._beta, self._gamma, self._sync, self._noise
-        inverse, steps, slope = 1.0 / gamma, passes - 1, self._sqr * self._gpus * passes
+        inverse, steps, slope = 1.0 / gamma, micro_batches - 1, self._sqr * self._gpus * micro_batches
         while low < high:
             m = (low + high) // 2
             scaled = beta * m
@@ -269,14 +273,14 @@ class _Pair:
                 low = m + 1
         return low
 
-    def step_time_s(self, passes: int, m: int) -> float:
+    def step_time_s(self, micro_batches: int, m: int) -> float:
         grad = max(self._alpha + self._beta * m, SHORTEST_STEP_S)
         longer, shorter = (grad, self._sync) if grad >= self._sync else (self._sync, grad)
         last: float = longer * (1.0 + (shorter / longer) ** self._gamma) ** (1.0 / self._gamma)
-        return (passes - 1) * grad + last
+        return (micro_batches - 1) * grad + last
 
     def step_times_s(self, atomic: FloatArray, steps: FloatArray) -> FloatArray:
-        """Return `step_time_s` of many batches; `steps` are passes − 1."""
+        """Return `step_time_s` of many batches; `steps` are micro-batches − 1."""
         grad = np.maximum(self._alpha + self._beta * atomic, SHORTEST_STEP_S)
         if self._sync == 0.0:
             return steps * grad + grad
@@ -289,8 +293,8 @@ class _Pair:
         denominator = self._var + self._sqr * scale
         return (self._var + self._sqr) / denominator if denominator > 0 else 1.0 / scale
 
-    def goodput(self, passes: int, m: int, size: int) -> float:
-        return size / self.step_time_s(passes, m) * self.efficiency(size)
+    def goodput(self, micro_batches: int, m: int, size: int) -> float:
+        return size / self.step_time_s(micro_batches, m) * self.efficiency(size)
 
     def estimate(self, batch: BatchChoice) -> GoodputEstimate:
         step_time_s = self.step_time_s(batch.accumulation_steps + 1, batch.atomic_batch_size)
@@ -306,14 +310,14 @@ class _Pair:
 
 
 def _exactly_initial(limits: BatchLimits, num_gpus: int) -> tuple[int, int] | None:
-    """Return the passes and m that split M0, None where it cannot be."""
+    """Return the number of micro-batches and m that split M0, None where that is impossible."""
     initial = limits.initial_batch_size
     bound = limits.max_atomic or initial
-    passes = max(-(-initial // (num_gpus * bound)), 1)
-    m = -(-initial // (num_gpus * passes))
-    fits = num_gpus * passes <= initial and (passes == 1 or limits.accumulation)
-    return (passes, m) if fits and limits.min_atomic <= m <= bound else None
+    micro_batches = max(-(-initial // (num_gpus * bound)), 1)
+    m = -(-initial // (num_gpus * micro_batches))
+    fits = num_gpus * micro_batches <= initial and (micro_batches == 1 or limits.accumulation)
+    return (micro_batches, m) if fits and limits.min_atomic <= m <= bound else None
 
 
-def _choice(size: int, passes: int, m: int) -> BatchChoice:
-    return BatchChoice(global_batch_size=size, atomic_batch_size=m, accumulation_steps=passes - 1)
+def _choice(size: int, micro_batches: int, m: int) -> BatchChoice:
+    return BatchChoice(global_batch_size=size, atomic_batch_size=m, accumulation_steps=micro_batches - 1)

@@ -1,6 +1,6 @@
-"""Goodput of many jobs in many configurations, and a cache of it.
+"""The best batch of many jobs in many configurations, and a cache of these.
 
-Legend: J jobs, C configurations; K replicas on N nodes. What batches are allowed stands in `single.py`.
+Legend: J jobs, C configurations; K replicas on N nodes. `single.py` says which batches are allowed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Whether GPUs are spread over several nodes, and their number: all that throughput depends on.
+# (spread, K): whether GPUs are on several nodes, and their number. Throughput depends on nothing else.
 ThroughputKey = tuple[bool, int]
-# A cache forgets when it holds so many models more than twice those in use.
+# A cache is emptied when it has so many models more than twice those in use.
 _SPARE_MODELS = 256
 
 
@@ -70,10 +70,9 @@ def goodput_table(
 ) -> GoodputTable:
     """Return the best batch of every model in every configuration.
 
-    `geometric` tries 50 geometrically spaced batches, as the artifact of the paper does, not all.
-
-    `mask`, of shape `(J, C)`, tells which entries are wanted; the others are 0 and cost nothing. Models are
-    taken as they are: run `check_model` on a stranger's first.
+    With `geometric`, only 50 geometrically spaced batches are tried, as in the paper's artifact. `mask`, of
+    shape `(J, C)`, marks the entries to compute; others are 0. Models are not checked: run `check_model` on
+    those of untrusted clients first.
     """
     shape = (len(models), len(configurations))
     wanted = np.ones(shape, dtype=bool) if mask is None else mask.copy()
@@ -92,21 +91,20 @@ def goodput_table(
 
 
 class TableCache:
-    """Best batches by model and (spread, K), kept from one problem to the next.
+    """Caches best batches by model and (spread, K) from one problem to the next.
 
-    A model is its own version: an entry is computed when it is first asked for, and again only for another
-    model. It grows with every model that it sees, until `trim`.
+    An entry is computed when it is first needed. The cache grows with every new model until `trim`.
     """
 
     def __init__(self) -> None:
         self._parts = {False: _CachePart(geometric=False), True: _CachePart(geometric=True)}
 
     def __contains__(self, model: object) -> bool:
-        """Tell whether this very object, not only one that equals it, was looked up, and is remembered."""
+        """Return whether this very object, not only an equal one, is in the cache."""
         return model in self._parts[False] or model in self._parts[True]
 
     def trim(self, num_models: int) -> None:
-        """Forget everything if more than twice `num_models`, and some, are kept. Rows are void after it."""
+        """Empty the cache if it has far more than twice `num_models` models; rows are invalid then."""
         for part in self._parts.values():
             part.trim(num_models)
 
@@ -120,14 +118,14 @@ class TableCache:
     ) -> tuple[FloatArray, IntArray]:
         """Return goodput, of shape `(models, keys)`, and each model's row for `estimate`.
 
-        Only what is `wanted`, of the same shape, is computed: the rest is 0.
+        Only entries of `wanted`, of the same shape, are computed; others are 0.
         """
         return self._parts[geometric].lookup(models, keys, wanted)
 
     def estimate(
         self, row: int, key: ThroughputKey, ratio: float = 1.0, *, geometric: bool = False
     ) -> GoodputEstimate | None:
-        """Return one entry, on a GPU that is `ratio` times as fast; None where no batch is allowed."""
+        """Return one entry for a GPU that is `ratio` times as fast, None where no batch is allowed."""
         found = self._parts[geometric].estimate(row, key)
         if found is None or ratio == 1.0:
             return found
@@ -141,26 +139,26 @@ class TableCache:
 
 
 class _CachePart:
-    """Rows and columns are numbered as they come; the arrays are larger than what is in use, and doubled."""
+    """Rows and columns are numbered in order of arrival. Arrays double in size when they are full."""
 
     def __init__(self, *, geometric: bool) -> None:
         self._geometric = geometric
-        self._forget()
+        self._clear()
 
     def __contains__(self, model: object) -> bool:
         return id(model) in self._row_of_object
 
     def trim(self, num_models: int) -> None:
         if len(self._models) > 2 * num_models + _SPARE_MODELS:
-            self._forget()
+            self._clear()
         elif len(self._objects) > 2 * num_models + _SPARE_MODELS:
             self._row_of_object.clear()
             self._objects.clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._models: list[GoodputModel] = []
         self._rows: dict[GoodputModel, int] = {}
-        # Rows by identity, which need no hash; who is kept alive keeps its id.
+        # Rows by identity, which is faster than by hash; the list keeps the objects alive, and so their ids.
         self._row_of_object: dict[int, int] = {}
         self._objects: list[GoodputModel] = []
         self._keys: dict[ThroughputKey, int] = {}
@@ -175,18 +173,18 @@ class _CachePart:
         rows = np.array([self._row(model) for model in models], dtype=np.int64)
         columns = np.array([self._column(key) for key in keys], dtype=np.int64)
         self._make_room()
-        asked = (rows[:, None], columns)
-        missing = ~self._done[asked]
+        entries = (rows[:, None], columns)
+        missing = ~self._done[entries]
         if wanted is not None:
             missing &= wanted
         row_at, column_at = missing.nonzero()
         if len(row_at):
-            # A number for each row that lacks something, in their order.
+            # Rows with missing entries are numbered in their order.
             some = missing.any(axis=1)
             number = some.cumsum() - 1
             self._compute(rows[some], number[row_at], columns[column_at])
-        found = self._table.goodput[asked]
-        # What others asked for makes no difference.
+        found = self._table.goodput[entries]
+        # Entries that other calls computed do not show.
         return (found if wanted is None else np.where(wanted, found, 0.0)), rows
 
     def estimate(self, row: int, key: ThroughputKey) -> GoodputEstimate | None:
@@ -231,7 +229,7 @@ class _CachePart:
             self._sizes = np.array([(1 + spread, gpus) for spread, gpus in self._keys], dtype=np.int64)
 
     def _compute(self, rows: IntArray, jobs: npt.NDArray[np.intp], columns: IntArray) -> None:
-        """Fill in `columns` of `rows[jobs]`; one that is asked for twice is computed twice."""
+        """Compute the entries in `columns` of `rows[jobs]`."""
         models = [self._models[row] for row in rows.tolist()]
         nodes, gpus = self._sizes[columns].T
         asked = at_row, at_column = rows[jobs], columns
@@ -243,14 +241,14 @@ class _CachePart:
         best = (search_geometric if self._geometric else search)(_pairs(models, nodes, gpus, jobs))
         for name in GoodputTable.__dataclass_fields__:
             getattr(self._table, name)[at_row, at_column] = getattr(best, name)
-        # Only now: had the search failed, its answers would be zeros for good.
+        # Only now: if the search raises, its entries are missing, not zero.
         self._done[asked] = True
 
 
 def _pairs(
     models: Sequence[GoodputModel | None], nodes: IntArray, gpus: IntArray, jobs: npt.NDArray[np.intp]
 ) -> Pairs:
-    """Return the pairs of `models[jobs]` with the configurations of as many nodes and GPUs."""
+    """Return the pairs of `models[jobs]` with configurations of `nodes` and `gpus`."""
     numbers = [(0.0,) * 14 if model is None else _numbers(model) for model in models]
     of_job = np.array(numbers, dtype=np.float64).reshape(-1, 14)[jobs].T
     alpha_n, beta_n, alpha_l, beta_l = of_job[:4]
@@ -265,7 +263,7 @@ def _pairs(
 
 
 def _numbers(model: GoodputModel) -> tuple[float, ...]:
-    """Return α_n, β_n, α_l, β_l, then what `Pairs` tells of a job: zeros without a throughput model."""
+    """Return α_n, β_n, α_l, β_l, then the rows of `Pairs` for a job; zeros without a throughput model."""
     theta, limits = model.throughput, model.limits
     if theta is None:
         return (0.0,) * 14

@@ -1,4 +1,4 @@
-"""How long a step takes: the throughput model (Pollux, OSDI 2021, section 3.2).
+"""The throughput model: the time of a step (Pollux, OSDI 2021, section 3.2).
 
 K replicas on N nodes, atomic batch m, accumulation steps s; times in seconds. Every argument after θ may be
 a number or a numpy array; arrays broadcast against each other, and the result has the broadcast shape.
@@ -15,7 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def gradient_time_s(theta: ThroughputParameters, atomic_batch_size: npt.ArrayLike) -> FloatArray:
-    """Return T_grad(m) = α_g + β_g·m, the time of one pass without communication (Pollux eq. 9)."""
+    """Return T_grad(m) = α_g + β_g·m, the time of one micro-batch without synchronisation (Pollux eq. 9)."""
     return theta.alpha_g + theta.beta_g * np.asarray(atomic_batch_size, dtype=np.float64)
 
 
@@ -32,7 +32,9 @@ def sync_time_s(theta: ThroughputParameters, num_nodes: npt.ArrayLike, num_gpus:
 
 
 def overlapped_s(first_s: npt.ArrayLike, second_s: npt.ArrayLike, gamma: npt.ArrayLike) -> FloatArray:
-    """Return (a^γ + b^γ)^(1/γ): γ = 1 adds the two, γ → ∞ hides the shorter behind the longer (eq. 11).
+    """Return (a^γ + b^γ)^(1/γ), the time of two that overlap (eq. 11).
+
+    γ = 1 gives their sum, γ → ∞ the longer of the two.
 
     Evaluated as max·(1 + (min/max)^γ)^(1/γ), which neither overflows nor underflows. Both 0 gives 0.
     """
@@ -52,8 +54,8 @@ def iteration_time_s(
 ) -> FloatArray:
     """Return T_iter = s·T_grad + (T_grad^γ + T_sync^γ)^(1/γ), the time of one optimizer step (eq. 8, 11).
 
-    Only the last of the s + 1 passes synchronises.
+    Only the last of the s + 1 micro-batches synchronises.
     """
     gradient = gradient_time_s(theta, atomic_batch_size)
-    last_pass = overlapped_s(gradient, sync_time_s(theta, num_nodes, num_gpus), theta.gamma)
-    return np.asarray(accumulation_steps) * gradient + last_pass
+    last_micro_batch = overlapped_s(gradient, sync_time_s(theta, num_nodes, num_gpus), theta.gamma)
+    return np.asarray(accumulation_steps) * gradient + last_micro_batch

@@ -17,7 +17,7 @@ TRUTH = ThroughputParameters(
     alpha_g=0.05, beta_g=0.002, alpha_n=0.08, beta_n=0.006, alpha_l=0.03, beta_l=0.004, gamma=1.6
 )
 
-# (nodes, GPUs, examples per GPU and pass).
+# (nodes, GPUs, examples per GPU and micro-batch).
 MEASURED = [(1, k, m) for k in (1, 2, 4) for m in (16, 32, 64)] + [
     *((2, 8, 16), (2, 8, 32), (2, 8, 64), (3, 12, 16), (3, 12, 32), (4, 16, 32), (4, 16, 64)),
     *((1, 3, 32), (1, 3, 64), (2, 6, 32), (2, 5, 16)),

@@ -29,11 +29,11 @@ def changed(part: str, **fields: Any) -> GoodputModel:
     return dataclasses.replace(GOOD, **{part: dataclasses.replace(getattr(GOOD, part), **fields)})
 
 
-def test_that_a_plain_model_passes() -> None:
+def test_that_a_plain_model_micro_batches() -> None:
     check_model(GOOD)
 
 
-def test_that_a_model_without_measurements_passes() -> None:
+def test_that_a_model_without_measurements_micro_batches() -> None:
     check_model(GoodputModel(limits=BatchLimits(initial_batch_size=1)))
 
 
@@ -54,7 +54,7 @@ def test_that_gamma_stays_in_its_range(gamma: float) -> None:
 
 
 def test_that_a_pass_takes_time() -> None:
-    with pytest.raises(InvalidModelError, match="time of a pass"):
+    with pytest.raises(InvalidModelError, match="time of a micro-batch"):
         check_model(changed("throughput", alpha_g=0.0, beta_g=0.0))
 
 

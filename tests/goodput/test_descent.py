@@ -27,12 +27,12 @@ class Valley:
     def at(self, x: list[float]) -> At:
         return At(x=x, value=(1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2)
 
-    def expansion(self, point: At) -> tuple[list[float], list[list[float]], list[float]]:
+    def derivatives(self, point: At) -> tuple[list[float], list[list[float]], list[float]]:
         x, y = point.x
         errors = np.array([1 - x, 10 * (y - x * x)])
         by_x = np.array([[-1.0, 0.0], [-20 * x, 10.0]])
-        curvature = 2 * by_x.T @ by_x
-        return (2 * errors @ by_x).tolist(), curvature.tolist(), curvature.diagonal().tolist()
+        hessian = 2 * by_x.T @ by_x
+        return (2 * errors @ by_x).tolist(), hessian.tolist(), hessian.diagonal().tolist()
 
 
 def test_that_a_curved_valley_is_followed_to_its_end() -> None:
@@ -51,19 +51,19 @@ def test_that_a_minimum_stays_where_it_is() -> None:
 
 def test_that_the_first_to_reach_its_bound_stays_there() -> None:
     # x² + y² + x·y − 4·x − 4·y has its minimum at (4/3, 4/3); with x ≤ 1 it is y = (4 − 1)/2.
-    step, promise = bounded_step(
+    step, predicted = bounded_step(
         [-4.0, -4.0], [[2.0, 1.0], [1.0, 2.0]], [2.0, 2.0], 0.0, [-9.0, -9.0], [1.0, 9.0]
     )
     assert step == pytest.approx([1.0, 1.5])
-    assert promise == pytest.approx(-(1 + 2.25 + 1.5 - 4 - 6))
+    assert predicted == pytest.approx(-(1 + 2.25 + 1.5 - 4 - 6))
 
 
 def test_that_nothing_moves_out_of_its_bounds() -> None:
-    step, promise = bounded_step(
+    step, predicted = bounded_step(
         [1.0, -1.0], [[2.0, 0.0], [0.0, 2.0]], [2.0, 2.0], 0.0, [0.0, -9.0], [9.0, 0.0]
     )
     assert step == [0.0, 0.0]
-    assert promise == 0.0
+    assert predicted == 0.0
 
 
 def test_that_what_nothing_depends_on_does_not_move() -> None:
@@ -89,10 +89,10 @@ def test_that_a_step_stays_within_its_bounds(size: int, seed: int) -> None:
     half = rng.normal(size=(size, size))
     matrix = half @ half.T
     low, high = -rng.exponential(size=size), rng.exponential(size=size)
-    slope = rng.normal(size=size)
-    step, promise = bounded_step(
-        slope.tolist(), matrix.tolist(), matrix.diagonal().tolist(), 0.1, low.tolist(), high.tolist()
+    gradient = rng.normal(size=size)
+    step, predicted = bounded_step(
+        gradient.tolist(), matrix.tolist(), matrix.diagonal().tolist(), 0.1, low.tolist(), high.tolist()
     )
     assert (np.array(step) >= low).all()
     assert (np.array(step) <= high).all()
-    assert promise == pytest.approx(-slope @ step - step @ matrix @ np.array(step) / 2)
+    assert predicted == pytest.approx(-gradient @ step - step @ matrix @ np.array(step) / 2)

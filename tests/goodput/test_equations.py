@@ -53,7 +53,7 @@ class Racks(FormulaEquation):
 
 
 class Pipeline(FormulaEquation):
-    """A pipeline of four stages: m micro-batches pass m + 3 times the slowest stage."""
+    """A pipeline of four stages: m micro-batches micro-batch m + 3 times the slowest stage."""
 
     name = "pipeline"
     parameter_names = ("stage_s", "hand_over_s")

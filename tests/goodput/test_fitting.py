@@ -213,7 +213,7 @@ def test_that_steps_ten_times_too_long_leave_predictions_within_a_few_percent(
 
 def test_that_a_size_that_is_truly_slow_is_predicted_as_slow_as_it_was_measured() -> None:
     seen = [observe(1, k, m) for k, m in ((1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (4, 16))]
-    # Four processes on two cores: a pass takes twice as long, too, as no other size's does.
+    # Four processes on two cores: a micro-batch takes twice as long, too, as no other size's does.
     slow = dataclasses.replace(
         seen[-1], grad_time_s=2.0 * seen[-1].grad_time_s, iter_time_s=2.0 * seen[-1].iter_time_s
     )
@@ -231,7 +231,7 @@ def test_that_measurements_within_what_models_come_to_count_as_they_did() -> Non
     ]
     loss = StepTimeLoss(noisy)
     least_squares = descend(loss, loss.guesses()[loss.values(loss.guesses()).argmin()].tolist())
-    assert not loss.is_far(least_squares)
+    assert not loss.has_outliers(least_squares)
     assert fit_throughput(noisy).parameters == loss.parameters(least_squares.x)
 
 

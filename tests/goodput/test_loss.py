@@ -1,4 +1,4 @@
-"""The loss of a fit: its slope, its curvature and where its guesses lie."""
+"""The loss of a fit: its gradient, its Hessian and its initial guesses."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def noisy(observations: list[Observation]) -> list[Observation]:
 def test_that_the_slope_is_that_of_the_loss(observations: list[Observation]) -> None:
     loss = StepTimeLoss(noisy(observations))
     for start in loss.guesses()[1::2].tolist():
-        slope, _, _ = loss.expansion(loss.at(start))
+        gradient, _, _ = loss.derivatives(loss.at(start))
         for index, value in enumerate(start):
             step = 1e-6 * value
             above, below = ([*start[:index], value + side, *start[index + 1 :]] for side in (step, -step))
             measured = (loss.at(above).value - loss.at(below).value) / (2 * step)
-            assert slope[index] * value == pytest.approx(measured * value, abs=1e-6)
+            assert gradient[index] * value == pytest.approx(measured * value, abs=1e-6)
 
 
 def test_that_near_exact_data_the_curvature_is_that_of_the_loss() -> None:
-    # There the errors are small, and what the curvature leaves out is their product with how they bend.
+    # There the errors are small, and the Gauss-Newton approximation leaves out terms in proportion to them.
     loss = StepTimeLoss(EVERYTHING)
-    near = (loss.guess_of(TRUTH)[0] * 1.00001).tolist()
-    _, curvature, _ = loss.expansion(loss.at(near))
+    near = (loss.guess_from(TRUTH)[0] * 1.00001).tolist()
+    _, hessian, _ = loss.derivatives(loss.at(near))
     for index, value in enumerate(near):
         step = 1e-5 * value
         sides = ([*near[:index], value + side, *near[index + 1 :]] for side in (step, -step))
-        above, below = (loss.expansion(loss.at(side))[0] for side in sides)
+        above, below = (loss.derivatives(loss.at(side))[0] for side in sides)
         for other, scale in enumerate(near):
             bend = (above[other] - below[other]) / (2 * step) * value * scale
-            assert curvature[index][other] * value * scale == pytest.approx(bend, rel=0.05, abs=0.02)
+            assert hessian[index][other] * value * scale == pytest.approx(bend, rel=0.05, abs=0.02)
 
 
 @pytest.mark.parametrize("observations", SETS)
@@ -66,7 +66,7 @@ def test_that_many_guesses_at_once_have_the_loss_of_each(observations: list[Obse
 @pytest.mark.parametrize("observations", SETS)
 def test_that_the_truth_predicts_itself(observations: list[Observation]) -> None:
     loss = StepTimeLoss(observations)
-    point = loss.at(loss.guess_of(TRUTH)[0].tolist())
+    point = loss.at(loss.guess_from(TRUTH)[0].tolist())
     assert loss.error(point) == pytest.approx(0.0, abs=1e-9)
     theta = loss.parameters(point.x)
     for seen in observations:
@@ -79,21 +79,21 @@ def test_that_the_slope_of_discounted_errors_is_that_of_their_loss() -> None:
     odd = [*noisy(EVERYTHING[:-1]), dataclasses.replace(EVERYTHING[-1], iter_time_s=30.0)]
     loss = StepTimeLoss(odd)
     start = loss.guesses()[3].tolist()
-    assert loss.is_far(loss.at(start))
+    assert loss.has_outliers(loss.at(start))
     before = loss.at(start)
-    loss.discount(before)
+    loss.downweight_outliers(before)
     assert loss.error(loss.at(start)) < 0.5 * loss.error(before)
-    slope, _, _ = loss.expansion(loss.at(start))
+    gradient, _, _ = loss.derivatives(loss.at(start))
     for index, value in enumerate(start):
         step = 1e-6 * value
         above, below = ([*start[:index], value + side, *start[index + 1 :]] for side in (step, -step))
         measured = (loss.at(above).value - loss.at(below).value) / (2 * step)
-        assert slope[index] * value == pytest.approx(measured * value, abs=1e-6)
+        assert gradient[index] * value == pytest.approx(measured * value, abs=1e-6)
 
 
 def test_that_a_guess_at_the_true_gamma_is_the_truth() -> None:
     loss = StepTimeLoss(EVERYTHING)
-    truth = loss.guess_of(TRUTH)[0]
+    truth = loss.guess_from(TRUTH)[0]
     at_two = next(guess for guess in loss.guesses() if guess[-1] == TRUTH.gamma)
     assert at_two == pytest.approx(truth, rel=1e-6)
 
@@ -103,6 +103,6 @@ def test_that_an_earlier_fit_beyond_the_bounds_is_taken_to_them() -> None:
     odd = ThroughputParameters(
         alpha_g=float("nan"), beta_g=-1.0, alpha_n=0.0, beta_n=1e300, alpha_l=5.0, beta_l=0.0, gamma=99.0
     )
-    guess = loss.guess_of(odd)[0]
+    guess = loss.guess_from(odd)[0]
     assert (guess >= np.array(loss.low)).all()
     assert (guess <= np.array(loss.high)).all()

@@ -66,10 +66,10 @@ def test_that_a_fixed_batch_never_has_more_replicas_than_examples() -> None:
     assert best_batch(fixed(3), on(1, 4)) is None
 
 
-def test_that_a_small_atomic_batch_is_met_by_the_fewest_passes() -> None:
+def test_that_a_small_atomic_batch_is_met_by_the_fewest_micro_batches() -> None:
     found = best_batch(fixed(100, max_atomic=16, accumulation=True), on(1, 2))
     assert found is not None
-    # 100/2 = 50 for each replica: four passes of 13.
+    # 100/2 = 50 for each replica: four micro-batches of 13.
     assert found.batch == BatchChoice(global_batch_size=100, atomic_batch_size=13, accumulation_steps=3)
 
 
@@ -82,7 +82,7 @@ def test_that_without_accumulation_a_small_atomic_batch_needs_more_replicas() ->
 
 
 def test_that_no_pass_of_a_fixed_batch_is_empty() -> None:
-    # Five examples on three replicas in two passes would leave one pass of one replica empty.
+    # Five examples on three replicas in two micro-batches would leave one micro-batch of one replica empty.
     assert best_batch(fixed(5, max_atomic=1, accumulation=True), on(1, 3)) is None
 
 
@@ -100,7 +100,7 @@ def test_that_one_replica_without_accumulation_keeps_its_batch() -> None:
     assert found.batch == BatchChoice(global_batch_size=16, atomic_batch_size=16, accumulation_steps=0)
 
 
-def test_that_one_replica_needs_two_passes_for_a_larger_batch() -> None:
+def test_that_one_replica_needs_two_micro_batches_for_a_larger_batch() -> None:
     found = best_batch(adaptive(16, 1024, max_atomic=16, accumulation=True), on(1, 1))
     assert found is not None
     assert found.batch.global_batch_size == 16 or found.batch.accumulation_steps >= 1
@@ -140,21 +140,21 @@ def all_choices(limits: BatchLimits, num_gpus: int) -> list[BatchChoice]:
     found = []
     if largest is not None:
         most = max(math.ceil(largest / (num_gpus * min(biggest_atomic, largest))), 2 if num_gpus == 1 else 1)
-        for passes in range(1, most + 1 if limits.accumulation else 2):
+        for micro_batches in range(1, most + 1 if limits.accumulation else 2):
             for atomic in range(limits.min_atomic, biggest_atomic + 1):
-                batch = num_gpus * passes * atomic
-                alone = num_gpus == 1 and passes == 1
+                batch = num_gpus * micro_batches * atomic
+                alone = num_gpus == 1 and micro_batches == 1
                 if initial <= batch <= (initial if alone else largest):
-                    found.append((batch, atomic, passes))
-    for passes in range(1, initial + 1 if limits.accumulation else 2):
-        atomic = math.ceil(initial / (num_gpus * passes))
+                    found.append((batch, atomic, micro_batches))
+    for micro_batches in range(1, initial + 1 if limits.accumulation else 2):
+        atomic = math.ceil(initial / (num_gpus * micro_batches))
         if atomic <= biggest_atomic:
-            if num_gpus * passes <= initial and atomic >= limits.min_atomic:
-                found.append((initial, atomic, passes))
+            if num_gpus * micro_batches <= initial and atomic >= limits.min_atomic:
+                found.append((initial, atomic, micro_batches))
             break
     return [
-        BatchChoice(global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=passes - 1)
-        for batch, atomic, passes in found
+        BatchChoice(global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=micro_batches - 1)
+        for batch, atomic, micro_batches in found
     ]
 
 

@@ -192,7 +192,7 @@ def test_that_only_what_is_wanted_is_told_whatever_others_asked_for() -> None:
 
 
 def test_that_a_search_that_fails_leaves_nothing_that_is_taken_for_an_answer() -> None:
-    # γ of 10 makes so short a synchronisation nothing beside a pass, if that is no error.
+    # γ of 10 makes so short a synchronisation nothing beside a micro-batch, if that is no error.
     theta = ThroughputParameters(
         alpha_g=0.1, beta_g=0.01, alpha_n=1e-40, beta_n=0.0, alpha_l=1e-40, beta_l=0.0, gamma=10.0
     )
@@ -227,7 +227,7 @@ def test_that_a_cache_does_not_grow_without_bound() -> None:
 
 
 def test_that_a_batch_of_a_billionth_of_a_pass_is_one_pass() -> None:
-    # As the artifact rounds, not even one pass would be needed for one example of a billion that fit.
+    # As the artifact rounds, not even one micro-batch would be needed for one example of a billion that fit.
     model = GoodputModel(
         limits=BatchLimits(initial_batch_size=1, max_batch_size=10**9, accumulation=True),
         statistics=GradientStatistics(sqr=1.0, var=1.0),

@@ -30,7 +30,7 @@ def test_that_synchronising_depends_on_replicas_and_on_whether_they_share_a_node
     assert float(sync_time_s(THETA, num_nodes, num_gpus)) == pytest.approx(expected_s)
 
 
-def test_that_only_the_last_pass_synchronises() -> None:
+def test_that_only_the_last_micro_batch_synchronises() -> None:
     # γ = 1 adds: 3 × 0.2 s of accumulation, then 0.2 + 0.8 s.
     assert float(iteration_time_s(THETA, 2, 8, 10, 3)) == pytest.approx(1.6)
 

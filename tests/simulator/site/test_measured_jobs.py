@@ -195,7 +195,7 @@ def test_that_a_written_queue_is_read_back_equal(tmp_path: Path) -> None:
         ({"min_gpus": 0}, "limits"),
         ({"submitted_s": -1.0}, "submission"),
         ({"throughput": dataclasses.replace(THETA, alpha_g=-1.0)}, "alpha_g"),
-        ({"throughput": dataclasses.replace(THETA, alpha_g=0.0, beta_g=0.0)}, "time of a pass"),
+        ({"throughput": dataclasses.replace(THETA, alpha_g=0.0, beta_g=0.0)}, "time of a micro-batch"),
         ({"statistics": ((0, GradientStatistics(sqr=-1.0, var=1.0)),)}, "sqr"),
     ],
 )
