@@ -20,12 +20,12 @@ def test_that_an_empty_allocation_is_false_and_named_none() -> None:
     assert Allocation.of({"n0": 0}) == Allocation()
 
 
-def test_that_negative_gpus_are_refused() -> None:
+def test_that_negative_gpus_are_rejected() -> None:
     with pytest.raises(ValueError, match="negative"):
         Allocation.of({"n0": -1})
 
 
-def test_that_a_shape_says_gpus_per_node_only_where_they_are_equal() -> None:
+def test_that_a_shape_has_gpus_per_node_only_where_they_are_equal() -> None:
     even = JobShape.of(Allocation.of({"n0": 2, "n1": 2}), cpus_per_gpu=3)
     assert (even.num_gpus, even.num_nodes, even.gpus_per_node, even.nodes) == (4, 2, 2, ("n0", "n1"))
     uneven = JobShape.of(Allocation.of({"n0": 4, "n1": 1}))

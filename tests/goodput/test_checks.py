@@ -1,4 +1,4 @@
-"""A stranger's model: each field is checked, and named when it cannot be."""
+"""A goodput model of an untrusted client: each field is checked, and named where it is impossible."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def changed(part: str, **fields: Any) -> GoodputModel:
     return dataclasses.replace(GOOD, **{part: dataclasses.replace(getattr(GOOD, part), **fields)})
 
 
-def test_that_a_plain_model_micro_batches() -> None:
+def test_that_a_valid_model_is_accepted() -> None:
     check_model(GOOD)
 
 
-def test_that_a_model_without_measurements_micro_batches() -> None:
+def test_that_a_model_without_measurements_is_accepted() -> None:
     check_model(GoodputModel(limits=BatchLimits(initial_batch_size=1)))
 
 
@@ -42,7 +42,7 @@ def test_that_a_model_without_measurements_micro_batches() -> None:
     "value",
     [math.nan, math.inf, -math.inf, -1e-9, 1e300, "0.1", None, True, pytest.param(10**5000, id="huge")],
 )
-def test_that_no_parameter_may_be_odd(name: str, value: Any) -> None:
+def test_that_an_impossible_parameter_is_named(name: str, value: Any) -> None:
     with pytest.raises(InvalidModelError, match=rf"throughput\.{name}"):
         check_model(changed("throughput", **{name: value}))
 
@@ -53,14 +53,14 @@ def test_that_gamma_stays_in_its_range(gamma: float) -> None:
         check_model(changed("throughput", gamma=gamma))
 
 
-def test_that_a_pass_takes_time() -> None:
+def test_that_a_micro_batch_takes_time() -> None:
     with pytest.raises(InvalidModelError, match="time of a micro-batch"):
         check_model(changed("throughput", alpha_g=0.0, beta_g=0.0))
 
 
 @pytest.mark.parametrize("name", ["sqr", "var"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 1e31, "1", False])
-def test_that_no_statistic_may_be_odd(name: str, value: Any) -> None:
+def test_that_an_impossible_statistic_is_named(name: str, value: Any) -> None:
     with pytest.raises(InvalidModelError, match=rf"statistics\.{name}"):
         check_model(changed("statistics", **{name: value}))
 
@@ -80,7 +80,7 @@ def test_that_no_statistic_may_be_odd(name: str, value: Any) -> None:
         ("accumulation", 1),
     ],
 )
-def test_that_no_limit_may_be_odd(field: str, value: Any) -> None:
+def test_that_an_impossible_batch_limit_is_named(field: str, value: Any) -> None:
     with pytest.raises(InvalidModelError, match=rf"limits\.{field}"):
         check_limits(dataclasses.replace(GOOD.limits, **{field: value}))
 
@@ -93,7 +93,7 @@ def test_that_a_fixed_batch_is_not_smaller_than_its_smallest_part() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("max_gpus_seen", -1), ("max_gpus_seen", 10**7), ("max_nodes_seen", 5)]
 )
-def test_that_no_count_may_be_odd(field: str, value: int) -> None:
+def test_that_an_impossible_count_is_named(field: str, value: int) -> None:
     with pytest.raises(InvalidModelError, match=field):
         check_model(changed("model", **{field: value}))
 

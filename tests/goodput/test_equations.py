@@ -137,7 +137,7 @@ def test_that_the_papers_equation_is_there_and_is_fit_throughput() -> None:
     assert equation.projected(found.values, observations) == direct.parameters
 
 
-def test_that_a_name_nobody_registered_is_refused_with_those_there_are() -> None:
+def test_that_an_unknown_name_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no throughput equation called 'cables'.*pollux"):
         Equations().get("cables")
     equations = Equations()
@@ -147,14 +147,14 @@ def test_that_a_name_nobody_registered_is_refused_with_those_there_are() -> None
 
 
 @pytest.mark.parametrize("grad", [math.nan, -1.0, math.inf, 0.0])
-def test_that_odd_observations_leave_the_old_values_and_say_why(grad: float) -> None:
+def test_that_odd_observations_leave_the_previous_values_with_a_reason(grad: float) -> None:
     odd = dataclasses.replace(observe(Pipeline(), (0.01, 0.05), [(1, 1)])[0], grad_time_s=grad)
     found = Pipeline().fit([odd], previous=(1.0, 2.0))
     assert found.values == (1.0, 2.0)
     assert found.reason == "none of 1 observations is usable"
 
 
-def test_that_a_formula_that_breaks_leaves_the_old_values_and_says_why() -> None:
+def test_that_a_formula_that_raises_leaves_the_previous_values_with_a_reason() -> None:
     class Broken(Pipeline):
         name = "broken"
 

@@ -75,7 +75,7 @@ def test_that_the_heavier_of_two_contradicting_measurements_wins() -> None:
 # ------------------------------------------------------------------------------ optimism before evidence
 
 
-def test_that_one_batch_size_splits_the_pass_evenly() -> None:
+def test_that_with_one_batch_size_the_time_is_split_evenly() -> None:
     found = fit_throughput([observe(1, 1, 32)])
     assert found.parameters is not None
     assert found.parameters.alpha_g == pytest.approx(float(gradient_time_s(TRUTH, 32)) / 2, rel=1e-3)
@@ -89,21 +89,21 @@ def test_that_one_replica_makes_more_of_them_look_free() -> None:
     assert float(iteration_time_s(found.parameters, 4, 16, 32)) == pytest.approx(alone, rel=1e-4)
 
 
-def test_that_two_replicas_say_nothing_of_a_third() -> None:
+def test_that_two_replicas_do_not_determine_the_cost_of_a_third() -> None:
     found = fit_throughput([observe(1, 1, 32), observe(1, 2, 32), observe(1, 2, 64)])
     assert found.parameters is not None
     assert found.parameters.beta_l == SMALLEST_S
     assert found.parameters.alpha_n == pytest.approx(NETWORK_OVER_NODE * found.parameters.alpha_l)
 
 
-def test_that_the_network_is_taken_to_scale_like_the_node_until_measured() -> None:
+def test_that_the_network_scales_like_the_node_until_it_is_measured() -> None:
     found = fit_throughput([observe(1, k, m) for k in (1, 2, 3, 4) for m in (16, 64)])
     assert found.parameters is not None
     assert found.parameters.beta_l > 10 * SMALLEST_S
     assert found.parameters.beta_n == found.parameters.beta_l
 
 
-def test_that_the_network_is_never_taken_to_be_faster_than_the_node() -> None:
+def test_that_the_network_is_never_fitted_faster_than_the_node() -> None:
     fast_network = dataclasses.replace(TRUTH, alpha_n=0.01, beta_n=0.0)
     places = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4)]
     found = fit_throughput([observe(n, k, m, theta=fast_network) for n, k in places for m in (16, 64)])
@@ -139,7 +139,7 @@ def test_that_nothing_measured_leaves_the_previous_parameters() -> None:
         ("weight", math.nan),
     ],
 )
-def test_that_an_odd_measurement_is_left_out(field: str, value: Any) -> None:
+def test_that_an_impossible_measurement_is_left_out(field: str, value: Any) -> None:
     odd = dataclasses.replace(observe(1, 2, 32), **{field: value})
     alone = fit_throughput([odd], previous=TRUTH)
     assert alone.parameters is TRUTH
@@ -223,7 +223,7 @@ def test_that_a_size_that_is_truly_slow_is_predicted_as_slow_as_it_was_measured(
     assert float(iteration_time_s(found, 1, 1, 32)) == pytest.approx(seen[1].iter_time_s, rel=0.02)
 
 
-def test_that_measurements_within_what_models_come_to_count_as_they_did() -> None:
+def test_that_without_outliers_the_fit_is_least_squares() -> None:
     rng = random.Random(1)
     noisy = [
         dataclasses.replace(seen, iter_time_s=seen.iter_time_s * rng.uniform(0.8, 1.25))
@@ -238,7 +238,7 @@ def test_that_measurements_within_what_models_come_to_count_as_they_did() -> Non
 @pytest.mark.parametrize(
     ("slow", "confirmed", "believed"), [(10, False, 1), (10, True, 10), (1.5, False, 1.5)]
 )
-def test_that_what_contradicts_the_model_is_believed_once_it_is_confirmed(
+def test_that_a_contradicting_measurement_counts_once_it_is_confirmed(
     slow: float, confirmed: bool, believed: float
 ) -> None:
     on_a_node = [observe(1, k, m) for k in (1, 2, 4) for m in (16, 32, 64)]
@@ -251,7 +251,7 @@ def test_that_what_contradicts_the_model_is_believed_once_it_is_confirmed(
     assert float(iteration_time_s(found, 2, 2, 32)) == pytest.approx(believed * expected_s, rel=0.03)
 
 
-def test_that_two_sizes_that_are_far_slower_than_expected_are_no_accident() -> None:
+def test_that_two_sizes_far_slower_than_predicted_do_count() -> None:
     alone = [observe(1, 1, m) for m in (16, 32, 64)]
     before = fit_throughput(alone).parameters
     assert before is not None
@@ -271,7 +271,7 @@ def test_that_two_sizes_that_are_far_slower_than_expected_are_no_accident() -> N
     assert expected(slow) == pytest.approx(5.0, rel=0.3)
 
 
-def test_that_the_only_measurement_is_believed_however_short_it_was() -> None:
+def test_that_the_only_measurement_counts_however_short_it_was() -> None:
     seen = dataclasses.replace(observe(1, 1, 32), confirmed=False)
     other = dataclasses.replace(TRUTH, alpha_g=TRUTH.alpha_g / 10, beta_g=TRUTH.beta_g / 10)
     found = fit_throughput([seen], previous=other).parameters

@@ -30,7 +30,7 @@ def noisy(observations: list[Observation]) -> list[Observation]:
 
 
 @pytest.mark.parametrize("observations", SETS)
-def test_that_the_slope_is_that_of_the_loss(observations: list[Observation]) -> None:
+def test_that_the_gradient_is_that_of_the_loss(observations: list[Observation]) -> None:
     loss = StepTimeLoss(noisy(observations))
     for start in loss.guesses()[1::2].tolist():
         gradient, _, _ = loss.derivatives(loss.at(start))
@@ -41,7 +41,7 @@ def test_that_the_slope_is_that_of_the_loss(observations: list[Observation]) -> 
             assert gradient[index] * value == pytest.approx(measured * value, abs=1e-6)
 
 
-def test_that_near_exact_data_the_curvature_is_that_of_the_loss() -> None:
+def test_that_near_exact_data_the_hessian_is_that_of_the_loss() -> None:
     # There the errors are small, and the Gauss-Newton approximation leaves out terms in proportion to them.
     loss = StepTimeLoss(EVERYTHING)
     near = (loss.guess_from(TRUTH)[0] * 1.00001).tolist()
@@ -75,7 +75,7 @@ def test_that_the_truth_predicts_itself(observations: list[Observation]) -> None
         assert float(gradient_time_s(theta, seen.atomic_batch_size)) == pytest.approx(seen.grad_time_s)
 
 
-def test_that_the_slope_of_discounted_errors_is_that_of_their_loss() -> None:
+def test_that_the_gradient_with_downweighted_outliers_is_that_of_the_loss() -> None:
     odd = [*noisy(EVERYTHING[:-1]), dataclasses.replace(EVERYTHING[-1], iter_time_s=30.0)]
     loss = StepTimeLoss(odd)
     start = loss.guesses()[3].tolist()
@@ -98,7 +98,7 @@ def test_that_a_guess_at_the_true_gamma_is_the_truth() -> None:
     assert at_two == pytest.approx(truth, rel=1e-6)
 
 
-def test_that_an_earlier_fit_beyond_the_bounds_is_taken_to_them() -> None:
+def test_that_a_guess_from_an_earlier_fit_is_within_the_bounds() -> None:
     loss = StepTimeLoss([observe(1, 2, 32), observe(2, 4, 64)])
     odd = ThroughputParameters(
         alpha_g=float("nan"), beta_g=-1.0, alpha_n=0.0, beta_n=1e300, alpha_l=5.0, beta_l=0.0, gamma=99.0

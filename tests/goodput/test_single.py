@@ -81,7 +81,7 @@ def test_that_without_accumulation_a_small_atomic_batch_needs_more_replicas() ->
     assert found.batch.atomic_batch_size == 15
 
 
-def test_that_no_pass_of_a_fixed_batch_is_empty() -> None:
+def test_that_no_micro_batch_of_a_fixed_batch_is_empty() -> None:
     # Five examples on three replicas in two micro-batches would leave one micro-batch of one replica empty.
     assert best_batch(fixed(5, max_atomic=1, accumulation=True), on(1, 3)) is None
 
@@ -211,7 +211,7 @@ def test_that_the_search_finds_what_trying_everything_finds(
 
 @settings(max_examples=200, deadline=None)
 @given(models(), st.integers(1, 7))
-def test_that_an_entry_says_what_evaluating_its_batch_says(model: GoodputModel, num_gpus: int) -> None:
+def test_that_the_best_batch_has_the_prediction_of_evaluating_it(model: GoodputModel, num_gpus: int) -> None:
     found = best_batch(model, on(1, num_gpus))
     if found is not None:
         again = evaluate(model, on(1, num_gpus), found.batch)

@@ -42,7 +42,7 @@ def test_that_a_table_is_each_job_in_each_configuration(jobs: list[GoodputModel]
             assert (entry is None) == (single is None)
             if entry is None or single is None:
                 continue
-            # Where two batches are worth the same, rounding may tell either.
+            # Where two batches have the same goodput, rounding may choose either.
             assert entry.goodput == pytest.approx(single.goodput, rel=1e-12)
             if entry.batch == single.batch:
                 assert entry.step_time_s == pytest.approx(single.step_time_s, rel=1e-12)
@@ -159,7 +159,7 @@ def of_keys(jobs: list[GoodputModel], keys: list[tuple[bool, int]], *, geometric
 
 
 @pytest.mark.parametrize("geometric", [False, True])
-def test_that_what_is_asked_for_bit_by_bit_is_the_table(geometric: bool) -> None:
+def test_that_entries_looked_up_one_by_one_are_those_of_the_table(geometric: bool) -> None:
     unknown = GoodputModel(limits=BatchLimits(initial_batch_size=8))
     jobs = [adaptive(16, 64 * (1 + row), accumulation=row % 2 == 0) for row in range(40)] + [
         fixed(8),
@@ -180,7 +180,7 @@ def test_that_what_is_asked_for_bit_by_bit_is_the_table(geometric: bool) -> None
             assert cache.estimate(row, KEYS[column], geometric=geometric) == table.estimate(job, column)
 
 
-def test_that_only_what_is_wanted_is_told_whatever_others_asked_for() -> None:
+def test_that_only_wanted_entries_are_returned_whatever_is_cached() -> None:
     jobs = [adaptive(16, 1024), adaptive(16, 4096)]
     table, cache = of_keys(jobs, KEYS, geometric=False), TableCache()
     wanted = np.array([[True, False, True, False, True, False], [False, True, False, True, False, False]])
@@ -191,7 +191,7 @@ def test_that_only_what_is_wanted_is_told_whatever_others_asked_for() -> None:
         assert all_of_it.tolist() == table.goodput.tolist()
 
 
-def test_that_a_search_that_fails_leaves_nothing_that_is_taken_for_an_answer() -> None:
+def test_that_a_search_that_raises_caches_nothing() -> None:
     # γ of 10 makes so short a synchronisation nothing beside a micro-batch, if that is no error.
     theta = ThroughputParameters(
         alpha_g=0.1, beta_g=0.01, alpha_n=1e-40, beta_n=0.0, alpha_l=1e-40, beta_l=0.0, gamma=10.0
@@ -226,7 +226,7 @@ def test_that_a_cache_does_not_grow_without_bound() -> None:
     assert most < 2 * 3 + 256 + 3
 
 
-def test_that_a_batch_of_a_billionth_of_a_pass_is_one_pass() -> None:
+def test_that_a_billionth_of_a_micro_batch_is_one_micro_batch() -> None:
     # As the artifact rounds, not even one micro-batch would be needed for one example of a billion that fit.
     model = GoodputModel(
         limits=BatchLimits(initial_batch_size=1, max_batch_size=10**9, accumulation=True),

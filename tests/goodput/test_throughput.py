@@ -16,7 +16,7 @@ THETA = ThroughputParameters(
 )
 
 
-def test_that_a_pass_costs_its_fixed_part_and_each_example() -> None:
+def test_that_a_micro_batch_costs_a_fixed_time_and_one_for_each_example() -> None:
     assert gradient_time_s(THETA, [1, 10, 40]).tolist() == pytest.approx([0.11, 0.2, 0.5])
 
 

@@ -29,7 +29,7 @@ def nodes(count: int, num_gpus: int = 4) -> tuple[NodeCapacity, ...]:
 
 
 def linear_model(*, seen: int = 64, sync_s: float = 0.0, network_s: float = 0.0) -> GoodputModel:
-    """A job of fixed batch 5040 whose pass takes a second for every thousand examples.
+    """A job of fixed batch 5040 whose micro-batch takes a second for every thousand examples.
 
     Without synchronisation, goodput is exactly linear in GPUs: K thousand examples/s on K that divide 5040.
     """
@@ -49,10 +49,10 @@ def linear_model(*, seen: int = 64, sync_s: float = 0.0, network_s: float = 0.0)
     )
 
 
-def job(job_id: str, held: dict[str, int] | None = None, **fields: Any) -> ProblemJob:
+def job(job_id: str, current: dict[str, int] | None = None, **fields: Any) -> ProblemJob:
     fields.setdefault("model", linear_model())
     fields.setdefault("age_s", 1e6)
-    return ProblemJob(job_id=job_id, current=Allocation.of(held or {}), **fields)
+    return ProblemJob(job_id=job_id, current=Allocation.of(current or {}), **fields)
 
 
 def problem(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, **objective: float) -> Problem:

@@ -1,4 +1,4 @@
-"""Random problems whose minimums can all be placed together: each is made around a witness of that."""
+"""Random problems whose minimums can all be placed together: each is built around such a placement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.policy.problems import random_model
 
 
 class Room:
-    """Free GPUs by node, and the nodes with a job over several."""
+    """Free GPUs by node, and the nodes with a job over several nodes."""
 
     def __init__(self, num_nodes: int, num_gpus: int) -> None:
         self.free = {f"n{index}": num_gpus for index in range(num_nodes)}
@@ -27,11 +27,11 @@ class Room:
             fits = fits if count == 1 else [name for name in fits if name not in self.spanned]
             if len(fits) >= count:
                 chosen = Allocation.of(dict.fromkeys(rng.sample(fits, count), share))
-                self.hold(chosen)
+                self.take(chosen)
                 return chosen
         return Allocation()
 
-    def hold(self, allocation: Allocation) -> None:
+    def take(self, allocation: Allocation) -> None:
         for name, gpus in allocation.gpus_by_node:
             self.free[name] -= gpus
         if allocation.num_nodes > 1:
@@ -40,18 +40,18 @@ class Room:
 
 def packed_problem(rng: random.Random, *, num_nodes: int, num_jobs: int, num_gpus: int = 4) -> Problem:
     """Return a problem with pinned, running and waiting jobs and limits, in which everybody can be served."""
-    witness, now = Room(num_nodes, num_gpus), Room(num_nodes, num_gpus)
+    possible, now = Room(num_nodes, num_gpus), Room(num_nodes, num_gpus)
     jobs: list[ProblemJob] = []
     for index in range(num_jobs):
         least = rng.choice([1, 1, 1, 2, 2, 3, 4, 8])
-        place = witness.place(rng, least)
+        place = possible.place(rng, least)
         if not place:
             continue
         limits = BatchLimits(initial_batch_size=64, max_batch_size=1024, accumulation=True)
         model = dataclasses.replace(random_model(rng), limits=limits) if rng.random() < 0.8 else None
         pinned = rng.random() < 0.15
         if pinned:
-            now.hold(place)
+            now.take(place)
         jobs.append(
             ProblemJob(
                 job_id=str(index),
@@ -65,8 +65,8 @@ def packed_problem(rng: random.Random, *, num_nodes: int, num_jobs: int, num_gpu
         )
     for index, job in enumerate(jobs):
         if not job.pinned and rng.random() < 0.5:
-            held = now.place(rng, job.min_gpus + rng.choice([0, 0, 1, 2]))
-            jobs[index] = dataclasses.replace(job, current=held)
+            current = now.place(rng, job.min_gpus + rng.choice([0, 0, 1, 2]))
+            jobs[index] = dataclasses.replace(job, current=current)
     found = []
     for account in "xy":
         mine = [job for job in jobs if job.account == account]

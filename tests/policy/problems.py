@@ -1,4 +1,4 @@
-"""Random scheduling problems: every rule of the policy can bind in them."""
+"""Random scheduling problems in which every rule of the policy can matter."""
 
 from __future__ import annotations
 
@@ -157,11 +157,11 @@ def _random_allocation(
     if not room:
         return Allocation()
     names = rng.sample(room, rng.randint(1, len(room)) if wide else 1)
-    held = dict.fromkeys(names, share)
+    chosen = dict.fromkeys(names, share)
     if wide and len(names) > 1:
-        # A job that Slurm placed by itself may be uneven.
-        held[names[0]] = rng.randint(1, share)
+        # A job that Slurm placed by itself may have unequal shares.
+        chosen[names[0]] = rng.randint(1, share)
         spanned.update(names)
-    for name, gpus in held.items():
+    for name, gpus in chosen.items():
         free[name] = [amount - gpus * part for part, amount in zip(need, free[name], strict=True)]
-    return Allocation.of(held)
+    return Allocation.of(chosen)

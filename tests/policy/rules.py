@@ -1,6 +1,6 @@
-"""The policy's rules once more, as plainly as possible: what is allowed, what it is worth, the best of all.
+"""The policy's rules again, as simply as possible: allowed allocations, their values, exhaustive search.
 
-A slow twin of `pollux_slurm.policy`, which shares no code with it but the goodput of one configuration.
+A slow reference for `pollux_slurm.policy`, which shares no code with it but the goodput of one configuration.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def usage(problem: Problem, answer: Answer) -> dict[str, list[int]]:
 
 
 def closed_nodes(problem: Problem) -> set[str]:
-    """Nodes that take nothing new: drained, or more held on them than they have."""
-    held = usage(problem, {job.job_id: job.current for job in problem.jobs})
+    """Return the nodes that take no new jobs: drained or overcommitted ones."""
+    current = usage(problem, {job.job_id: job.current for job in problem.jobs})
     return {
         node.name
         for node in problem.nodes
         if not node.accepts_new
-        or any(have > size for have, size in zip(held[node.name], sizes(node), strict=True))
+        or any(have > size for have, size in zip(current[node.name], sizes(node), strict=True))
     }
 
 
@@ -44,13 +44,13 @@ def sizes(node) -> tuple[int, int, int]:
 
 
 def violations(problem: Problem, answer: Answer) -> list[str]:
-    """Say every rule that an answer breaks."""
+    """Return a sentence for every rule that an answer breaks."""
     found = []
     closed = closed_nodes(problem)
-    held = usage(problem, {job.job_id: job.current for job in problem.jobs})
+    current = usage(problem, {job.job_id: job.current for job in problem.jobs})
     used = usage(problem, answer)
     for node in problem.nodes:
-        room = [max(pair) for pair in zip(sizes(node), held[node.name], strict=True)]
+        room = [max(pair) for pair in zip(sizes(node), current[node.name], strict=True)]
         if any(have > most for have, most in zip(used[node.name], room, strict=True)):
             found.append(f"node {node.name} holds {used[node.name]} of {room}")
     for job in problem.jobs:
@@ -119,7 +119,7 @@ def kind_of(problem: Problem, name: str) -> str:
 
 
 def model_on(problem: Problem, job: ProblemJob, kind: str) -> tuple[GoodputModel | None, float]:
-    """The model that counts on a GPU type, and how many times as fast that type is."""
+    """Return the model that counts on a GPU type, and the speed of the type relative to it."""
     own = [(one, model) for one, model in job.models if is_measured(model)]
     if kind in dict(own):
         return dict(own)[kind], 1.0
@@ -143,7 +143,7 @@ def goodput(problem: Problem, job: ProblemJob, kind: str, num_nodes: int, num_gp
 
 
 def speedup(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
-    """SPEEDUP of an allocation, its limits aside."""
+    """Return SPEEDUP of an allocation, whatever the job's bounds."""
     total = sum(node.num_gpus for node in problem.nodes)
     share = max(math.ceil(total / len(problem.jobs)), 1)
     share = share if job.max_gpus is None else min(share, job.max_gpus)
@@ -166,8 +166,8 @@ def speedup(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
                 break
     if not base or not allocation:
         return 0.0
-    held = {kind_of(problem, name) for name in allocation.nodes}
-    return min(goodput(problem, job, k, allocation.num_nodes, allocation.num_gpus) for k in held) / base
+    current = {kind_of(problem, name) for name in allocation.nodes}
+    return min(goodput(problem, job, k, allocation.num_nodes, allocation.num_gpus) for k in current) / base
 
 
 def at_share(problem: Problem, job: ProblemJob, kind: str, share: int) -> float:
@@ -194,7 +194,7 @@ def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
 
 
 def worth(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
-    """f·SPEEDUP, and nothing for what is held outside the job's own limits though it could be changed."""
+    """Return f·SPEEDUP; 0 for a current allocation outside the job's own bounds."""
     if not allocation:
         return 0.0
     outside = not job.min_gpus <= allocation.num_gpus <= (job.max_gpus or allocation.num_gpus)
@@ -212,7 +212,7 @@ def mean(problem: Problem, worths: list[float], weights: list[float] | None = No
 
 
 def choices(problem: Problem, job: ProblemJob) -> list[Allocation]:
-    """Everything a job could be given, other jobs aside."""
+    """Return all allocations that a job could get if there were no other jobs."""
     found = [job.current]
     if job.pinned or (job.current and job.age_s < problem.moving.min_age_s):
         return found
@@ -238,7 +238,7 @@ def choices(problem: Problem, job: ProblemJob) -> list[Allocation]:
 
 
 def num_waiting(problem: Problem, answer: Answer) -> int:
-    """How many jobs without GPUs come before all else: where jobs may be paused, only unmeasured ones do."""
+    """Return how many of the jobs wait that come before all else: with pauses, only unmeasured ones do."""
     return sum(
         not answer[job.job_id]
         and not (

@@ -1,4 +1,4 @@
-"""Decisions: small problems by hand, random ones against trying everything, large ones against the rules."""
+"""Decisions: small problems by hand, random ones against exhaustive search, large ones against the rules."""
 
 from __future__ import annotations
 
@@ -56,21 +56,24 @@ def test_that_a_job_stays_within_its_own_bounds() -> None:
 
 
 @pytest.mark.parametrize("objective", ["generalized-mean", "osdi21", "price-rank", "attained-work"])
-def test_that_allocations_alone_are_those_of_a_decision(objective: str) -> None:
-    # It computes no speedup that a job may not have.
+def test_that_allocate_returns_the_allocations_of_decide(objective: str) -> None:
+    # `allocate` computes no speedup beyond the exploration caps.
     rng = random.Random(5)
     for _ in range(5):
         asked = with_everything(rng, random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=rng.randint(1, 6)))
         asked = dataclasses.replace(asked, objective=dataclasses.replace(asked.objective, name=objective))
-        told, brief = decide(asked), allocate(asked)
-        assert list(brief.allocations.items()) == [(one.job_id, one.allocation) for one in told.jobs]
-        assert brief.excluded == dict(told.excluded)
+        decision, brief = decide(asked), allocate(asked)
+        assert list(brief.allocations.items()) == [(one.job_id, one.allocation) for one in decision.jobs]
+        assert brief.excluded == dict(decision.excluded)
 
 
-def test_that_who_is_left_out_of_allocations_keeps_what_it_has() -> None:
+def test_that_allocate_leaves_an_excluded_job_its_allocation() -> None:
     jobs = (job("bad", {"n0": 2}, weight=-1.0), job("good"))
     found = allocate(problem(nodes(1), *jobs))
-    assert {name: held.num_gpus for name, held in found.allocations.items()} == {"bad": 2, "good": 2}
+    assert {name: allocation.num_gpus for name, allocation in found.allocations.items()} == {
+        "bad": 2,
+        "good": 2,
+    }
     assert list(found.excluded) == ["bad"]
 
 
@@ -97,7 +100,7 @@ def test_that_a_job_so_young_that_moving_it_is_worth_nothing_still_makes_room_fo
 # ------------------------------------------------------------------------------------------------ where
 
 
-def test_that_jobs_that_hold_enough_stay_where_they_are() -> None:
+def test_that_jobs_with_all_gpus_that_they_can_use_stay_where_they_are() -> None:
     jobs = (job("a", {"n1": 4}), job("b", {"n0": 4}))
     assert given(decide(problem(nodes(2), *jobs))) == {"a": "n1:4", "b": "n0:4"}
 
@@ -136,7 +139,7 @@ def test_that_no_two_jobs_over_several_nodes_share_one() -> None:
 
 
 def test_that_only_equal_shares_span_nodes() -> None:
-    # Five GPUs would be four and one: not allowed. One node's four is the best that is.
+    # Five GPUs would be four and one, which is not allowed. Four on one node is the best that is.
     assert sizes(decide(problem(nodes(2), job("a", max_gpus=5)))) == {"a": 4}
     assert given(decide(problem(nodes(2), job("a", max_gpus=6)))) == {"a": "n0:3+n1:3"}
 
@@ -162,22 +165,22 @@ def test_that_a_job_stays_within_its_partition() -> None:
     assert given(found) == {"a": "n1:4"}
 
 
-def test_that_a_pinned_job_keeps_its_place_whatever_it_is_worth() -> None:
+def test_that_a_pinned_job_keeps_its_allocation_whatever_its_value() -> None:
     pinned = job("a", {"n0": 1, "n1": 3}, pinned=True, max_gpus=2)
     assert given(decide(problem(nodes(2), pinned, job("b")))) == {"a": "n0:1+n1:3", "b": "n0:3"}
 
 
-def test_that_what_a_job_holds_beyond_its_maximum_is_taken_back() -> None:
+def test_that_a_job_above_its_maximum_shrinks_to_it() -> None:
     assert sizes(decide(problem(nodes(1), job("a", {"n0": 4}, max_gpus=2)))) == {"a": 2}
 
 
-def test_that_a_node_on_which_more_is_held_than_it_has_takes_nothing_new() -> None:
+def test_that_an_overcommitted_node_takes_no_new_jobs() -> None:
     cluster = (node("n0", 2), node("n1", 4))
     jobs = (job("a", {"n0": 3}, max_gpus=3, age_s=0.0), job("b", model=None), job("c", model=None))
     assert given(decide(problem(cluster, *jobs))) == {"a": "n0:3", "b": "n1:1", "c": "n1:1"}
 
 
-def test_that_what_is_held_beyond_a_nodes_size_is_not_given_to_the_next() -> None:
+def test_that_gpus_beyond_an_overcommitted_nodes_size_are_not_given_to_the_next_job() -> None:
     # Were n0 open, "a" would take all of n1, and "b" one of the three GPUs of a node that has two.
     cluster = (node("n0", 2), node("n1", 4))
     found = decide(problem(cluster, job("a", {"n0": 3}), job("b", model=None)))
@@ -196,7 +199,7 @@ def test_that_no_jobs_need_no_decision() -> None:
     assert decide(problem(nodes(2))).jobs == ()
 
 
-def test_that_a_job_which_fits_nowhere_is_said_to() -> None:
+def test_that_a_job_that_fits_nowhere_is_excluded_with_a_reason() -> None:
     batch_of_two = dataclasses.replace(
         linear_model(), limits=dataclasses.replace(linear_model().limits, initial_batch_size=2)
     )

@@ -75,13 +75,15 @@ def test_that_equal_new_jobs_with_falling_returns_get_shares_within_a_gpu(
     model = dataclasses.replace(model, throughput=theta, limits=limits, max_gpus_seen=8)
     one = problem(nodes(1, 8), *(job(str(i), model=model) for i in range(num_jobs)))
     candidates = build_candidates(one, list(one.jobs))
-    value = {0: float(candidates.stay_worth[0])} | offers(candidates.tables.num_gpus, candidates.value[0])
+    value = {0: float(candidates.stay_worth[0])} | value_by_gpus(
+        candidates.tables.num_gpus, candidates.value[0]
+    )
     assume(corners(value) == list(range(9)))
     given = sizes(decide(one)).values()
     assert max(given) - min(given) <= 1
 
 
-def offers(num_gpus: np.ndarray, value: np.ndarray) -> dict[int, float]:
+def value_by_gpus(num_gpus: np.ndarray, value: np.ndarray) -> dict[int, float]:
     return {int(k): float(v) for k, v in zip(num_gpus, value, strict=True) if v > -np.inf}
 
 
@@ -156,28 +158,28 @@ def declared(of_a: float) -> Problem:
     return dataclasses.replace(problem(nodes(4), *jobs), objective=Objective(name="price-rank"))
 
 
-def test_that_who_declares_to_be_nearly_done_gains_but_not_everything() -> None:
+def test_that_a_job_that_declares_to_be_nearly_done_gains_but_not_everything() -> None:
     honest, lying = (sizes(decide(declared(epochs))) for epochs in (10.0, 1.000001))
     assert lying["a"] >= honest["a"]
     assert all(gpus >= 1 for gpus in lying.values())
 
 
-def test_that_who_gained_by_declaring_is_told_and_by_how_much() -> None:
-    honest, lying, silent = (
+def test_that_a_decision_has_the_factor_of_each_declaration() -> None:
+    honest, lying, undeclared = (
         decide(declared(epochs)).jobs[0].declared_gain for epochs in (10.0, 1.000001, 0.0)
     )
     assert honest is not None
     assert lying is not None
-    # All eight say the same; the one that claims to be nearly done weighs more than if it had said nothing.
+    # With equal declarations each weighs less than without one; claiming to be nearly done raises the weight.
     assert honest < 1.0 < lying <= MAX_DECLARED_WEIGHT**2
-    assert silent is None
+    assert undeclared is None
 
 
-def test_that_a_job_that_goes_on_after_what_it_declared_has_declared_nothing() -> None:
-    passed = declared(1.0)  # one epoch done of one
-    nothing = dataclasses.replace(passed.jobs[0], epochs_declared=None)
-    silent = dataclasses.replace(passed, jobs=(nothing, *passed.jobs[1:]))
-    found, expected = decide(passed), decide(silent)
+def test_that_a_declaration_does_not_count_once_it_is_exceeded() -> None:
+    exceeded = declared(1.0)  # one epoch done of one
+    nothing = dataclasses.replace(exceeded.jobs[0], epochs_declared=None)
+    without = dataclasses.replace(exceeded, jobs=(nothing, *exceeded.jobs[1:]))
+    found, expected = decide(exceeded), decide(without)
     assert sizes(found) == sizes(expected)
     assert found.fitness == expected.fitness
     assert found.jobs[0].declared_gain is None
@@ -194,14 +196,14 @@ def test_that_other_objectives_give_equal_new_jobs_the_same_too(name: str, num_j
 
 
 def test_that_osdi21_lets_a_new_job_wait_but_not_one_that_has_waited() -> None:
-    # To the letter: f = T/(T + δ), which is 0 for a job that has just come, whatever it is given.
+    # As in the artifact: f = T/(T + δ) is 0 for a job that has just arrived, whatever it gets.
     for age_s, served in ((0.0, False), (3600.0, True)):
         one = problem(nodes(1), job("a", {"n0": 4}), job("b", age_s=age_s))
         one = dataclasses.replace(one, objective=Objective(name="osdi21"))
         assert bool(sizes(decide(one))["b"]) is served
 
 
-def test_that_a_job_in_seconds_of_another_clock_weighs_differently_where_time_is_what_counts() -> None:
+def test_that_a_slower_job_has_less_weight_for_the_same_progress_where_work_counts() -> None:
     # The same progress by a job that is half as fast was twice the work, so it weighs less.
     for name in OTHERS:
         weights = []

@@ -24,7 +24,7 @@ def pausing(one: Problem) -> Problem:
 
 @settings(max_examples=60, deadline=None)
 @for_all(st.randoms(use_true_random=False), st.booleans())
-def test_that_the_answer_is_the_best_of_all(rng: random.Random, everything: bool) -> None:
+def test_that_with_pauses_the_answer_is_the_best_of_all(rng: random.Random, everything: bool) -> None:
     one = random_problem(rng, num_nodes=2, num_gpus=3, num_jobs=rng.randint(1, 3))
     one = pausing(with_everything(rng, one) if everything else one)
     found = decide(one)
@@ -54,7 +54,7 @@ def test_that_a_long_job_gives_way_to_a_short_one_where_it_may_be_paused() -> No
     assert found.gap == pytest.approx(0.0, abs=1e-9)
 
 
-def test_that_else_it_keeps_what_it_has() -> None:
+def test_that_a_long_job_keeps_its_gpus_where_it_may_not_be_paused() -> None:
     assert decide(full(pauses=False)).allocation("long") == Allocation.of({"n0": 1})
 
 

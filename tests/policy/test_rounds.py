@@ -20,16 +20,16 @@ def read(name: str) -> tuple[Problem, dict]:
 
 
 @pytest.mark.parametrize("name", ["02", "12"])
-def test_that_the_artifacts_answer_scores_what_the_artifact_says(name: str) -> None:
-    one, told = read(name)
-    allocations = {job: Allocation.of(held) for job, held in told["artifact"]["allocations"].items()}
-    assert fitness_of(one, allocations) == pytest.approx(told["artifact"]["fitness"], rel=1e-7)
+def test_that_the_artifacts_answer_has_the_fitness_that_the_artifact_reports(name: str) -> None:
+    one, captured = read(name)
+    allocations = {job: Allocation.of(held) for job, held in captured["artifact"]["allocations"].items()}
+    assert fitness_of(one, allocations) == pytest.approx(captured["artifact"]["fitness"], rel=1e-7)
 
 
 @pytest.mark.parametrize("name", ["02", "12"])
 def test_that_the_best_value_known_is_reached_with_a_bound(name: str) -> None:
-    one, told = read(name)
+    one, captured = read(name)
     found = decide(one)
-    assert found.fitness >= told["best_known"] - 5e-7  # it is known to six digits
+    assert found.fitness >= captured["best_known"] - 5e-7  # it is known to six digits
     assert found.fitness <= found.upper_bound
     assert found.gap <= 0.005

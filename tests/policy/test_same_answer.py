@@ -21,7 +21,7 @@ for seed in range(12):
     rng = random.Random(seed)
     show(with_everything(rng, random_problem(rng, num_nodes=8, num_gpus=4, num_jobs=4 + 2 * seed)), 0.2)
 
-# Partitions have prices of their own, that are found together: where rounding tells most.
+# Prices of several partitions are found together: rounding errors matter most there.
 for seed in (24, 34, 40, 60, 64, 197):
     rng = random.Random(seed)
     one = with_everything(rng, random_problem(rng, num_nodes=8, num_gpus=4, num_jobs=rng.choice([8, 14, 20])))
@@ -42,7 +42,7 @@ def test_that_hash_seeds_threads_and_another_processor_change_nothing() -> None:
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         if processor is not None:
-            # Matrices are multiplied as on a processor of 2004; elsewhere than on x86, it says nothing.
+            # OpenBLAS multiplies matrices as on a processor of 2004; it has no effect except on x86.
             extra["OPENBLAS_CORETYPE"] = processor
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT],

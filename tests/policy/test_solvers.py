@@ -54,13 +54,13 @@ def test_that_a_waiting_job_is_served_by_one_that_can_spare_a_gpu(solver: str) -
     assert found.solver == solver
 
 
-def test_that_an_unknown_solver_is_refused_with_those_there_are() -> None:
+def test_that_an_unknown_solver_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="exact, genetic, greedy"):
         decide(problem(nodes(1), job("a")), solver="magic")
 
 
 @pytest.mark.parametrize("num_jobs", [1, 2, 8, 12])
-def test_that_the_watchdog_leaves_an_answer_and_says_so(num_jobs: int) -> None:
+def test_that_the_watchdog_returns_an_answer_and_reports_a_timeout(num_jobs: int) -> None:
     ticks = iter(range(10**6))
     jobs = [job(str(index)) for index in range(num_jobs)]
     found = decide(problem(nodes(3), *jobs), time_limit_s=1.0, clock=lambda: float(next(ticks)))
@@ -72,19 +72,19 @@ def test_that_the_watchdog_leaves_an_answer_and_says_so(num_jobs: int) -> None:
 
 @pytest.mark.parametrize("name", ["generalized-mean", "osdi21", "price-rank", "attained-work"])
 @pytest.mark.parametrize("solver", ["exact", "greedy"])
-def test_that_what_was_decided_has_the_fitness_that_was_told(solver: str, name: str) -> None:
+def test_that_the_fitness_of_a_decisions_allocations_is_that_of_the_decision(solver: str, name: str) -> None:
     one = random_problem(random.Random(5), num_nodes=4, num_gpus=4, num_jobs=7)
     one = dataclasses.replace(one, objective=Objective(name=name))
     found = decide(one, solver=solver)
     assert not found.excluded
-    told = fitness_of(one, {decision.job_id: decision.allocation for decision in found.jobs})
-    assert told == pytest.approx(found.fitness)
+    fitness = fitness_of(one, {decision.job_id: decision.allocation for decision in found.jobs})
+    assert fitness == pytest.approx(found.fitness)
     assert found.fitness <= found.upper_bound
     assert found.gap == pytest.approx(1 - found.fitness / found.upper_bound)
 
 
 def test_that_an_idle_gpu_goes_to_one_that_waits_where_no_running_job_may_move() -> None:
-    # At the prices of this problem waiting is as good as being served, and nobody regrets to wait.
+    # At the prices of this problem, waiting is worth as much as being served.
     rng = random.Random(3)
     one = with_everything(rng, random_problem(rng, num_nodes=4, num_gpus=2, num_jobs=14))
     one = dataclasses.replace(

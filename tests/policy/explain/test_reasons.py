@@ -43,7 +43,7 @@ def model_of_batch(batch: int, *, seen: int = 64) -> GoodputModel:
 
 
 @pytest.mark.parametrize("batch", [2, 4], ids=["cannot be shared by three", "three are as slow as two"])
-def test_that_a_job_below_a_limit_is_not_told_that_the_limit_binds_it(batch: int) -> None:
+def test_that_a_maximum_does_not_bind_a_job_below_it(batch: int) -> None:
     """Four GPUs would share a batch of 4 faster, three would not; a batch of 2 neither can share."""
     below_max = about_a(job("a", {"n0": 2}, max_gpus=3, model=model_of_batch(batch)))
     assert (below_max.allocation.num_gpus, below_max.bound_by) == (2, "nothing")
@@ -52,16 +52,14 @@ def test_that_a_job_below_a_limit_is_not_told_that_the_limit_binds_it(batch: int
     assert (here.allocation.num_gpus, here.bound_by) == (2, "nothing")
 
 
-def test_that_a_job_below_twice_what_it_was_measured_on_is_not_told_that_it_has_to_explore() -> None:
+def test_that_exploration_does_not_bind_a_job_below_its_cap() -> None:
     # Six GPUs would share a batch of 6 faster than three, four and five would not.
     few = job("a", {"n0": 3}, model=model_of_batch(6, seen=2))
     found = about_a(few, job("b", {"n1": 1}), cluster=nodes(2, 8))
     assert (found.allocation.num_gpus, found.bound_by) == (3, "nothing")
 
 
-def test_that_a_limit_keeps_a_job_from_nothing_where_more_would_gain_less_than_predictions_are_good_to() -> (
-    None
-):
+def test_that_no_limit_binds_a_job_that_more_gpus_would_hardly_speed_up() -> None:
     hardly = dataclasses.replace(
         linear_model(),
         throughput=ThroughputParameters(
@@ -119,7 +117,7 @@ def test_that_cpus_or_memory_are_the_bound_where_a_whole_node_has_too_few() -> N
         ({"min_gpus": 4, "rigid": True, "cpus_per_gpu": 33}, "no nodes that it may use have 33 CPUs"),
     ],
 )
-def test_that_a_job_for_which_no_node_is_large_enough_is_told_so(
+def test_that_a_job_for_which_no_node_is_large_enough_is_excluded_with_the_resource(
     needs: dict[str, object], because: str
 ) -> None:
     found = decide(problem(nodes(2), job("a", **needs), job("b")))
@@ -132,7 +130,7 @@ def test_that_a_job_for_which_no_node_is_large_enough_is_told_so(
     assert running.allocation("a").as_dict() == held
 
 
-def test_that_what_lies_outside_its_partition_is_nothing_to_a_job() -> None:
+def test_that_explanations_ignore_nodes_outside_the_jobs_partition() -> None:
     found = about_a(job("a", partition_nodes=frozenset({"n0"})), job("b"))
     assert (found.allocation.as_dict(), found.bound_by) == ({"n0": 4}, "partition")
     assert found.runner_up == Configuration(num_nodes=1, num_gpus=3)
@@ -167,7 +165,7 @@ def test_that_a_rigid_job_waits_for_what_is_missing_and_has_one_size() -> None:
     assert about_a(job("a", {"n0": 1}, rigid=True)).bound_by == "rigid"
 
 
-def test_that_a_job_too_young_to_be_moved_is_told_so() -> None:
+def test_that_a_job_too_young_to_be_moved_is_bound_by_that() -> None:
     one = problem(nodes(2), job("a", {"n0": 1}, age_s=10.0))
     one = dataclasses.replace(one, moving=MovingRules(min_age_s=60.0))
     assert decide(one).jobs[0].bound_by == "young"
@@ -177,7 +175,7 @@ def test_that_a_pinned_job_is_bound_by_that() -> None:
     assert about_a(job("a", {"n0": 1}, pinned=True)).bound_by == "pinned"
 
 
-def test_that_who_is_pinned_is_told_why() -> None:
+def test_that_the_explanation_of_a_pinned_job_has_the_reason() -> None:
     found = about_a(job("a", {"n0": 1}, pinned=True, pinned_because="it is being moved"))
     assert "bound by pinned (it is being moved)" in explanation(found)
     assert "bound by pinned (it keeps its allocation)" in explanation(
@@ -185,7 +183,7 @@ def test_that_who_is_pinned_is_told_why() -> None:
     )
 
 
-def test_that_the_decision_tells_what_is_predicted() -> None:
+def test_that_a_decision_has_the_predicted_speedup_goodput_and_batch() -> None:
     found = about_a(job("a"), job("b"), cluster=nodes(2))
     # 5,040 examples on four GPUs of a thousand a second each; the fair share is these four.
     assert found.speedup == 1.0

@@ -23,7 +23,7 @@ def test_that_the_exponent_chooses_the_mean(exponent: float, expected: float) ->
     assert mean_of_sum(exponent, total, 2.0) == pytest.approx(expected)
 
 
-def test_that_a_weight_counts_a_job_so_many_times() -> None:
+def test_that_a_weight_of_three_counts_a_job_three_times() -> None:
     assert mean(-1.0, [1.0, 4.0], [1.0, 3.0]) == pytest.approx(mean(-1.0, [1.0, 4.0, 4.0, 4.0]))
 
 
@@ -31,7 +31,7 @@ def test_that_the_floor_keeps_a_job_with_nothing_finite() -> None:
     assert mean(-1.0, [1e-3, 1e-3]) == pytest.approx(1e-3)
 
 
-def test_that_nobody_makes_a_fitness_of_zero() -> None:
+def test_that_the_fitness_of_no_jobs_is_zero() -> None:
     assert mean(-1.0, []) == 0.0
 
 
@@ -46,7 +46,7 @@ def test_that_a_large_exponent_does_not_overflow(exponent: float) -> None:
     st.lists(st.floats(0.01, 1e3), min_size=1, max_size=5),
     st.floats(1.01, 10),
 )
-def test_that_more_for_one_job_is_more_for_the_sum(
+def test_that_more_for_one_job_raises_its_contribution_and_the_mean(
     exponent: float, speedups: list[float], more: float
 ) -> None:
     better = [speedups[0] * more, *speedups[1:]]
@@ -71,5 +71,5 @@ def test_that_the_penalty_is_the_part_of_its_life_a_job_did_not_spend_restarting
     assert restart_penalty(moved, Objective()) == pytest.approx(expected)
 
 
-def test_that_a_job_which_holds_nothing_pays_nothing() -> None:
+def test_that_a_job_without_gpus_has_no_restart_penalty() -> None:
     assert restart_penalty(job("a", age_s=0.0, num_restarts=9), Objective()) == 1.0

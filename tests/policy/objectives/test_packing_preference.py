@@ -3,7 +3,7 @@ from pollux_slurm.policy.problem.speedup_tables import build_tables
 from tests.policy.builders import job, nodes, problem
 
 
-def test_that_only_shares_that_pack_are_used_and_bounds_that_jobs_name() -> None:
+def test_that_only_shares_that_pack_and_the_jobs_own_bounds_are_allowed() -> None:
     jobs = [job("any"), job("three", min_gpus=3, max_gpus=3), job("to-six", max_gpus=6)]
     cluster = nodes(4, 4)
     tables = build_tables(jobs, cluster, fair_share_gpus=1)

@@ -29,12 +29,12 @@ def test_that_power_laws_give_the_weights_of_hesrpt(p: float) -> None:
     np.testing.assert_allclose(found, 512.0**-p * (i**power - (i - 1) ** power) ** (1 - p), rtol=0.02)
 
 
-def test_that_on_one_kind_of_linear_jobs_weights_count_who_waits() -> None:
+def test_that_for_linear_jobs_a_weight_is_the_rank_by_remaining_time() -> None:
     found = CoStates(np.array([5.0, 1.0, 3.0]), speedups(*[GPUS * 1.0] * 3), GPUS, 512.0).weight
     np.testing.assert_allclose(found * 512.0, [1.0, 3.0, 2.0], rtol=0.02)
 
 
-def test_that_equal_jobs_weigh_the_same_wherever_they_stand() -> None:
+def test_that_equal_jobs_have_equal_weights_in_any_order() -> None:
     linear, bent = GPUS * 1.0, GPUS**0.5
     found = CoStates(
         np.array([7.0, 7.0, 2.0, 7.0]), speedups(linear, linear, bent, linear), GPUS, 512.0
@@ -46,7 +46,7 @@ def test_that_equal_jobs_weigh_the_same_wherever_they_stand() -> None:
     st.lists(st.floats(1.0, 1e6), min_size=1, max_size=8, unique=True),
     st.lists(st.floats(0.05, 0.95), min_size=8, max_size=8),
 )
-def test_that_each_job_that_ends_makes_one_less_that_waits(
+def test_that_the_maximum_falls_by_one_with_each_job_that_ends(
     remaining: list[float], powers: list[float]
 ) -> None:
     gpus, total = GPUS[:64], 64.0
@@ -60,16 +60,16 @@ def test_that_each_job_that_ends_makes_one_less_that_waits(
         assert value.min() == pytest.approx(count, rel=0.03)
 
 
-def test_that_what_a_job_would_weigh_by_another_time_is_near_to_what_it_weighs_when_it_has_it() -> None:
+def test_that_the_weight_for_another_remaining_time_is_near_the_exact_one() -> None:
     table = speedups(*[GPUS[:64] ** p for p in (0.9, 0.6, 0.8, 0.7)])
     for other in (10.0, 250.0, 600.0, 5000.0):
-        told = CoStates(np.array([400.0, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).weight_if(0, other)
-        truly = CoStates(np.array([other, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).weight[0]
-        # What those weigh that end between the two times is left as it was.
-        assert told == pytest.approx(truly, rel=0.4)
+        weight = CoStates(np.array([400.0, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).weight_if(0, other)
+        exact = CoStates(np.array([other, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).weight[0]
+        # The weights of jobs that end between the two times stay as they are.
+        assert weight == pytest.approx(exact, rel=0.4)
 
 
-def test_that_a_job_that_can_use_nothing_weighs_something_and_disturbs_nobody() -> None:
+def test_that_a_job_that_can_use_no_gpus_has_a_finite_positive_weight() -> None:
     useless = CoStates(np.array([3.0, 2.0]), speedups(GPUS * 0.0, GPUS * 1.0), GPUS, 8.0)
     assert np.isfinite(useless.weight).all()
     assert (useless.weight > 0).all()

@@ -1,4 +1,4 @@
-"""Bad numbers: which cost one job its part in the round, and which contradict the whole problem."""
+"""Bad numbers: those that exclude one job, and those for which the whole problem is rejected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, GpuLimit, Objective, ProblemJob
 from pollux_slurm.policy import decide
-from pollux_slurm.policy.participation import admission
+from pollux_slurm.policy.participation.admission import find_exclusions
 from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
 
 THETA = linear_model().throughput
@@ -55,7 +55,7 @@ HUGE = pytest.param({"min_gpus": 10**5000}, "min_gpus", id="huge")
         ),
     ],
 )
-def test_that_a_job_with_bad_numbers_is_left_out_and_the_others_are_scheduled(
+def test_that_a_job_with_bad_numbers_is_excluded_and_the_others_are_scheduled(
     fields: dict[str, Any], reason: str
 ) -> None:
     bad = dataclasses.replace(job("bad"), **fields)
@@ -65,7 +65,7 @@ def test_that_a_job_with_bad_numbers_is_left_out_and_the_others_are_scheduled(
     assert sizes(found)["good"] == 2
 
 
-def test_that_what_a_job_left_out_holds_is_not_given_to_others() -> None:
+def test_that_gpus_of_an_excluded_job_are_not_given_to_others() -> None:
     bad = job("bad", {"n0": 3}, age_s=math.nan)
     assert sizes(decide(problem(nodes(1), bad, job("good")))) == {"bad": 3, "good": 1}
 
@@ -76,18 +76,18 @@ def test_that_a_job_without_a_sane_model_keeps_its_reason_short() -> None:
     assert len(reason) < 200
 
 
-def test_that_two_nodes_of_one_name_are_a_contradiction() -> None:
+def test_that_two_nodes_of_one_name_are_rejected() -> None:
     with pytest.raises(InvalidProblemError, match="node n0 is listed more than once"):
         decide(problem((node("n0"), node("n0"))))
 
 
-def test_that_two_jobs_of_one_id_are_a_contradiction() -> None:
+def test_that_two_jobs_of_one_id_are_rejected() -> None:
     with pytest.raises(InvalidProblemError, match="job a is listed more than once"):
         decide(problem(nodes(1), job("a"), job("a")))
 
 
 @pytest.mark.parametrize("num_gpus", [-1, 2.0, math.nan, 10**9])
-def test_that_a_node_of_impossible_size_is_a_contradiction(num_gpus: Any) -> None:
+def test_that_a_node_of_impossible_size_is_rejected(num_gpus: Any) -> None:
     with pytest.raises(InvalidProblemError, match="node n0: num_gpus"):
         decide(problem((node("n0", num_gpus),)))
 
@@ -102,7 +102,7 @@ def test_that_a_node_of_impossible_size_is_a_contradiction(num_gpus: Any) -> Non
         Objective(floor=math.nan),
     ],
 )
-def test_that_an_objective_without_sense_is_refused(objective: Objective) -> None:
+def test_that_an_impossible_objective_is_rejected(objective: Objective) -> None:
     with pytest.raises(InvalidProblemError, match="the objective's"):
         decide(dataclasses.replace(problem(nodes(1), job("a")), objective=objective))
 
@@ -129,7 +129,7 @@ def test_that_an_objective_without_sense_is_refused(objective: Objective) -> Non
         (None, {"jobs": (job(7),)}, "which is not a string"),
     ],
 )
-def test_that_odd_types_from_python_are_refused_as_such(
+def test_that_wrong_types_in_a_problem_are_rejected(
     part: str | None, fields: dict[str, Any], words: str
 ) -> None:
     good = problem(nodes(1), job("a"))
@@ -142,19 +142,19 @@ def test_that_odd_types_from_python_are_refused_as_such(
 @pytest.mark.parametrize(
     "fields", [{"account": ["x"]}, {"user": None}, {"pinned": 1}, {"rigid": "yes"}, {"partition_nodes": "n0"}]
 )
-def test_that_odd_types_of_one_job_leave_it_out(fields: dict[str, Any]) -> None:
+def test_that_wrong_types_in_one_job_exclude_it(fields: dict[str, Any]) -> None:
     found = decide(problem(nodes(1), job("bad", **fields), job("good")))
     assert set(dict(found.excluded)) == {"bad"}
     assert sizes(found) == {"bad": 0, "good": 4}
 
 
-def test_that_a_model_which_only_equals_a_good_one_is_refused_beside_it() -> None:
+def test_that_a_model_that_only_equals_a_checked_one_is_checked_itself() -> None:
     good = linear_model()
     limits = good.limits
     equal = {
         "float": dataclasses.replace(good, limits=dataclasses.replace(limits, initial_batch_size=5040.0)),
-        "truth": dataclasses.replace(good, max_nodes_seen=True),
-        "no truth": dataclasses.replace(good, limits=dataclasses.replace(limits, accumulation=0)),
+        "boolean": dataclasses.replace(good, max_nodes_seen=True),
+        "integer": dataclasses.replace(good, limits=dataclasses.replace(limits, accumulation=0)),
         "time": dataclasses.replace(good, throughput=dataclasses.replace(THETA, alpha_g=False)),
     }
     cache = TableCache()
@@ -165,26 +165,20 @@ def test_that_a_model_which_only_equals_a_good_one_is_refused_beside_it() -> Non
         assert set(dict(found.excluded)) == {name}
 
 
-def test_that_a_job_found_sound_at_one_look_has_no_fault_by_the_rules_either() -> None:
+def test_that_the_fast_check_of_a_job_accepts_only_what_the_full_check_accepts() -> None:
     numbers = (-1, 0, 1, 2, 2.5, 1e-7, 1e7, math.nan, math.inf, 10**13)
     odd: tuple[object, ...] = (*numbers, None, True, False, "x", (), frozenset({"x"}))
     names = {field.name for field in dataclasses.fields(ProblemJob)}
-    names -= {
-        "job_id",
-        "current",
-        "model",
-        "models",
-        "qos",
-        "declaration_doubt",
-        "model_doubt",
-        "pinned_because",
-    }
-    plain = 0
-    for held in ({}, {"n0": 2}, {"n9": 2}, {"n0": 0}, {"n0": True}, {"n0": 10**7}, {"n0": 1, "n1": 1}):
-        whole = dataclasses.replace(job("a"), current=Allocation(tuple(held.items())))
+    names -= {"job_id", "current", "model", "models", "qos", "declaration_doubt", "model_doubt"}
+    names -= {"pinned_because", "epochs_done", "epochs_declared"}
+    num_accepted = 0
+    allocations = ({}, {"n0": 2}, {"n9": 2}, {"n0": 0}, {"n0": True}, {"n0": 10**7}, {"n0": 1, "n1": 1})
+    for allocation in allocations:
+        whole = dataclasses.replace(job("a"), current=Allocation(tuple(allocation.items())))
         for name, value in ((name, value) for name in sorted(names) for value in odd):
-            one = dataclasses.replace(whole, **{name: value})
-            if admission._is_plain(one, {"n0", "n1"}):
-                plain += 1
-                assert admission._fault_beside_models(one, {"n0", "n1"}) is None, (name, value)
-    assert plain > 50
+            fast = dataclasses.replace(whole, **{name: value})
+            full = dataclasses.replace(fast, epochs_done=1.0)  # a job with epochs has the full check only
+            excluded = [list(find_exclusions(problem(nodes(2), one))) for one in (fast, full)]
+            assert excluded[0] == excluded[1], (name, value)
+            num_accepted += not excluded[0]
+    assert num_accepted > 50

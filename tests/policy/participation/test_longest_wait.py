@@ -1,4 +1,4 @@
-"""Who has waited for too long is not overtaken any more."""
+"""A job that has waited for too long cannot be overtaken."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nodes_of(one: Problem) -> dict[str, set[str] | None]:
 
 
 def simulated(one: Problem, *, rounds: int) -> int | None:
-    """Play rounds in which a running job ends every other one and a small one comes; when is `big` served?"""
+    """Return the round in which `big` is served, if in each a running job ends and a small one arrives."""
     running = {f"r{i}": f"n{i // 4}" for i in range(8)}
     waited = 0.0
     for number in range(rounds):
@@ -86,7 +86,7 @@ def test_that_nothing_is_kept_for_a_job_that_fits_nowhere() -> None:
     assert nodes_of(one)["late"] is None
 
 
-def test_that_a_full_limit_holds_back_those_under_it_and_keeps_no_node() -> None:
+def test_that_a_full_limit_restricts_the_jobs_under_it_and_keeps_no_node() -> None:
     limit = GpuLimit(kind="account", name="x", max_gpus=4)
     jobs = [
         job("a", account="x", min_gpus=4, waiting_s=1e4),
@@ -98,7 +98,7 @@ def test_that_a_full_limit_holds_back_those_under_it_and_keeps_no_node() -> None
     assert found == {"a": None, "b": None, "c": set(), "d": None}
 
 
-def test_that_a_limit_of_named_jobs_holds_back_those_and_no_others() -> None:
+def test_that_a_limit_of_named_jobs_restricts_these_and_no_others() -> None:
     limit = GpuLimit(kind="account", name="lab", max_gpus=4, job_ids=("a", "b", "c"))
     jobs = [
         job("a", account="x", min_gpus=4, waiting_s=1e4),
@@ -111,7 +111,7 @@ def test_that_a_limit_of_named_jobs_holds_back_those_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_that_every_objective_serves_who_starves_before_newcomers(name: str) -> None:
+def test_that_every_objective_serves_a_starving_job_before_newcomers(name: str) -> None:
     jobs = [job("a", min_gpus=4, waiting_s=1e4), *(job(f"s{i}", age_s=1e3) for i in range(4))]
     one = bounded(*jobs, cluster=nodes(1))
     one = dataclasses.replace(one, objective=dataclasses.replace(one.objective, name=name))

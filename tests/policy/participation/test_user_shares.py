@@ -1,4 +1,4 @@
-"""Shares between users before shares between jobs: nobody gains by submitting more."""
+"""Equal shares of users: nobody gains by submitting more jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def attack(
     num_others: int = 15,
     num_jobs: int = 400,
 ) -> Counter[str]:
-    """What users hold of nodes with 8 GPUs after a round: one submitted so many jobs, the others one each."""
+    """Return the GPUs of each user after a round on nodes of 8: one has `num_jobs`, the others one each."""
     new = {"age_s": 60.0, "waiting_s": 60.0, "model": model}
     ours = [job(f"a{i:02}", user=f"user{i:02}", **new) for i in range(num_others)]
     theirs = [job(f"m{i:04}", user="mallory", **new) for i in range(num_jobs)]
@@ -75,7 +75,7 @@ def test_that_between_jobs_1940_of_one_user_get_452_of_512_gpus() -> None:
 
 def test_that_between_users_1940_jobs_of_one_get_what_sixty_others_leave() -> None:
     held = attack(model=POOR, **WHOLE)
-    # On its node of 8 GPUs each other user has all that it gains by: 60 nodes of 64.
+    # Each other user has a node of 8 GPUs and would gain nothing by more: 60 nodes of 64.
     assert held.pop("mallory") == 4 * 8
     assert set(held.values()) == {8}
 
@@ -90,7 +90,7 @@ def test_that_400_pending_jobs_get_a_users_share_under_every_objective(name: str
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_that_new_jobs_of_others_find_room_to_grow_beside_400_of_one_user(name: str) -> None:
     held = attack(name=name, model=None)
-    # Unmeasured jobs get one GPU each: what is left is not given to who cannot give it back.
+    # Unmeasured jobs get one GPU each: the rest is not given to jobs that cannot give it back.
     assert held.pop("mallory") == 8
     assert set(held.values()) == {1}
 
@@ -102,7 +102,7 @@ def test_that_what_others_cannot_use_goes_to_who_has_more_jobs() -> None:
     assert of_users(one, decide(one))["mallory"] == 10
 
 
-def test_that_what_others_gain_nothing_by_is_not_kept_for_them() -> None:
+def test_that_gpus_that_would_speed_up_nobody_else_go_to_the_user_with_more_jobs() -> None:
     alone = linear_model(sync_s=1e3)
     ours = [job(f"a{i}", user=f"user{i}", model=alone) for i in range(3)]
     theirs = [job(f"m{i:02}", user="mallory", model=alone) for i in range(20)]
@@ -146,7 +146,7 @@ def test_that_users_with_a_job_each_have_what_jobs_would_share(name: str, seed: 
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_that_neighbours_whose_turn_it_is_share_nothing(name: str) -> None:
+def test_that_rigid_jobs_of_unknown_users_take_no_share(name: str) -> None:
     ours = [job(f"a{i}", {f"n{i}": 2}, user="ann", model=POOR) for i in range(3)]
     turn = [job(f"t{i}", min_gpus=2, max_gpus=2, rigid=True, model=None) for i in range(4)]
     one = shared(nodes(4), *ours, *turn, name=name)
@@ -155,14 +155,14 @@ def test_that_neighbours_whose_turn_it_is_share_nothing(name: str) -> None:
     assert sum(sizes(decide(also))[f"t{i}"] for i in range(4)) == 8
 
 
-def test_that_jobs_without_a_user_stand_for_themselves() -> None:
+def test_that_a_job_without_a_user_counts_as_a_user() -> None:
     unnamed = [job(f"a{i}") for i in range(3)]
     assert sizes(decide(shared(nodes(1, 4), job("b", user="bob"), *unnamed))) == {
         "b": 1, "a0": 1, "a1": 1, "a2": 1,
     }  # fmt: skip
 
 
-def test_that_what_waits_takes_nothing_from_what_its_user_runs() -> None:
+def test_that_waiting_jobs_take_nothing_from_running_jobs_of_their_user() -> None:
     running = [job("a", {"n0": 4}, user="ann"), job("b", {"n1": 4}, user="bob")]
     pending = [job(f"p{i:03}", user="bob") for i in range(300)]
     found = sizes(decide(shared(nodes(2), *running, *pending)))
@@ -206,7 +206,7 @@ def test_that_a_weight_counts_between_users_and_within_one() -> None:
     assert found["b"] > found["c"]
 
 
-def test_that_users_are_dealt_for_by_their_weights() -> None:
+def test_that_shares_of_users_are_in_proportion_to_their_weights() -> None:
     jobs = [job(f"a{i}", user="a", max_gpus=1, weight=3.0) for i in range(9)]
     jobs += [job(f"b{i}", user="b", max_gpus=1) for i in range(9)]
     one = shared(nodes(1, 8), *jobs)
@@ -244,45 +244,45 @@ def test_that_a_job_above_its_users_share_is_served_where_it_is_the_only_one() -
     assert found["big"] == 4
 
 
-def dealt_ids(one: Problem, useful: dict[str, int] | None = None) -> list[str]:
+def participant_ids(one: Problem, useful: dict[str, int] | None = None) -> list[str]:
     most = [(useful or {}).get(asked.job_id, asked.max_gpus or 10**6) for asked in one.jobs]
     taking_part, _, _ = divide_gpus(one, list(one.jobs), np.array(most), NodeFacts(one.nodes))
     return [asked.job_id for asked in taking_part]
 
 
-def test_that_gpus_are_dealt_until_none_is_left_and_to_those_first_who_wait_longest() -> None:
+def test_that_all_gpus_are_divided_and_the_longest_waiting_come_first() -> None:
     single = [
         job(f"{user}{i}", user=user, max_gpus=1, waiting_s=waited)
         for user, waited in (("a", 10.0), ("b", 30.0), ("c", 20.0))
         for i in range(5)
     ]
-    assert dealt_ids(shared(nodes(1, 8), *single)) == ["a0", "a1", "b0", "b1", "b2", "c0", "c1", "c2"]
+    assert participant_ids(shared(nodes(1, 8), *single)) == ["a0", "a1", "b0", "b1", "b2", "c0", "c1", "c2"]
 
 
-def test_that_a_job_is_dealt_no_more_than_it_gains_by() -> None:
+def test_that_a_user_gets_no_more_gpus_than_his_jobs_can_use() -> None:
     jobs = [job("a", user="ann"), *(job(f"b{i}", user="bob", max_gpus=1) for i in range(8))]
-    assert len(dealt_ids(shared(nodes(1, 8), *jobs), {"a": 2})) == 1 + 6
-    assert len(dealt_ids(shared(nodes(1, 8), *jobs), {"a": 100})) == 1 + 4
+    assert len(participant_ids(shared(nodes(1, 8), *jobs), {"a": 2})) == 1 + 6
+    assert len(participant_ids(shared(nodes(1, 8), *jobs), {"a": 100})) == 1 + 4
 
 
-def test_that_what_pinned_jobs_hold_is_dealt_to_their_users_alone() -> None:
+def test_that_gpus_of_pinned_jobs_count_for_their_users() -> None:
     held = [job("c", {"n0": 4}, user="carl", pinned=True), job("c1", user="carl", max_gpus=1)]
     jobs = [job(f"{user}{i}", user=user, max_gpus=1) for user in ("a", "b") for i in range(4)]
-    assert dealt_ids(shared(nodes(1, 8), *held, *jobs)) == ["c", "a0", "a1", "b0", "b1"]
+    assert participant_ids(shared(nodes(1, 8), *held, *jobs)) == ["c", "a0", "a1", "b0", "b1"]
 
 
-def test_that_a_user_who_runs_nothing_is_dealt_for_though_nothing_is_left() -> None:
+def test_that_one_job_of_each_user_takes_part_even_if_no_gpus_are_left() -> None:
     jobs = [job("a0", user="ann"), job("a1", user="ann", min_gpus=2)]
     jobs += [job(f"b{i}", user=f"user{i}", min_gpus=2) for i in range(4)]
-    assert dealt_ids(shared(nodes(1, 4), *jobs)) == ["a0", "b0", "b1", "b2", "b3"]
+    assert participant_ids(shared(nodes(1, 4), *jobs)) == ["a0", "b0", "b1", "b2", "b3"]
 
 
 def test_that_a_job_that_waited_for_too_long_comes_before_others_of_its_user() -> None:
     running = [job(f"b{i}", {"n0": 1}, user="bob", max_gpus=1) for i in range(4)]
     big = job("big", user="bob", min_gpus=4, waiting_s=900.0)
     rest = [job("a", {"n1": 4}, user="ann"), big, job("small", user="bob", waiting_s=500.0)]
-    assert "big" not in dealt_ids(shared(nodes(2), *running, *rest))
-    assert "big" in dealt_ids(shared(nodes(2), *running, *rest, max_wait_s=600.0))
+    assert "big" not in participant_ids(shared(nodes(2), *running, *rest))
+    assert "big" in participant_ids(shared(nodes(2), *running, *rest, max_wait_s=600.0))
 
 
 def test_that_nodes_are_kept_for_each_user_in_turn() -> None:
@@ -301,7 +301,7 @@ def test_that_accounts_share_and_jobs_without_one_by_their_users() -> None:
     assert held["c"] == 4
 
 
-def test_that_a_job_learns_that_others_of_its_user_have_the_share() -> None:
+def test_that_a_job_is_bound_by_the_share_that_other_jobs_of_its_user_take_up() -> None:
     ours, theirs = job("a", user="ann"), [job(f"b{i}", user="bob") for i in range(9)]
     found = {one.job_id: one for one in decide(shared(nodes(1, 8), ours, *theirs)).jobs}
     assert found["a"].bound_by == "capacity"
@@ -310,22 +310,24 @@ def test_that_a_job_learns_that_others_of_its_user_have_the_share() -> None:
     assert "b8" not in dict(decide(shared(nodes(1, 8), ours, *theirs)).excluded)
 
 
-def test_that_an_answer_is_scored_by_those_who_take_part() -> None:
+def test_that_the_fitness_of_an_answer_counts_the_jobs_that_take_part() -> None:
     jobs = [job("a", user="ann"), *(job(f"b{i}", user="bob") for i in range(20))]
     one = shared(nodes(1, 8), *jobs)
     found = decide(one)
-    told = fitness_of(one, {given.job_id: given.allocation for given in found.jobs})
-    assert told == pytest.approx(found.fitness)
+    fitness = fitness_of(one, {given.job_id: given.allocation for given in found.jobs})
+    assert fitness == pytest.approx(found.fitness)
 
 
-def test_that_shares_between_nobody_knows_whom_are_refused() -> None:
+def test_that_an_unknown_kind_of_share_is_rejected() -> None:
     with pytest.raises(InvalidProblemError, match="users, accounts, jobs"):
         decide(shared(nodes(1), job("a"), between="friends"))
 
 
 @settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @for_all(st.randoms(use_true_random=False), st.sampled_from(sorted(OBJECTIVES)), st.integers(1, 12))
-def test_that_no_rule_is_broken_whoever_has_the_jobs(rng: random.Random, name: str, num_jobs: int) -> None:
+def test_that_no_rule_is_broken_whichever_users_have_the_jobs(
+    rng: random.Random, name: str, num_jobs: int
+) -> None:
     plain = random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=num_jobs)
     jobs = tuple(
         dataclasses.replace(one, user=rng.choice("abc"), weight=rng.choice([0.1, 1.0, 7.0]))

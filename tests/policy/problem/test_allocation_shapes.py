@@ -25,7 +25,7 @@ def test_that_a_minimum_is_served_on_parts_of_nodes_that_cpus_leave(count: int) 
 
 
 @pytest.mark.parametrize("count", [MANY_NODES - 1, MANY_NODES])
-def test_that_a_minimum_is_served_though_the_one_node_that_could_hold_it_is_taken(count: int) -> None:
+def test_that_a_minimum_is_served_on_two_nodes_if_the_only_large_one_is_taken(count: int) -> None:
     taken = ProblemJob(job_id="0", current=Allocation.of({"big000": 8}), pinned=True)
     problem = Problem(
         nodes=(*nodes(count, 4), *nodes(1, 8, "big")), jobs=(taken, ProblemJob(job_id="1", min_gpus=6))

@@ -88,7 +88,7 @@ def test_that_the_form_is_as_documented() -> None:
     assert json.loads(decision_to_json(DECISION))["format"] == "pollux-decision"
 
 
-def test_that_both_come_back_equal() -> None:
+def test_that_problem_and_decision_are_read_as_written() -> None:
     assert problem_from_json(problem_to_json(PROBLEM)) == PROBLEM
     assert problem_from_json(problem_to_json(PROBLEM).encode()) == PROBLEM
     assert decision_from_json(decision_to_json(DECISION)) == DECISION
@@ -108,7 +108,7 @@ def test_that_numbers_of_numpy_are_written_as_numbers() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_that_a_jobs_bad_number_is_kept_and_others_cannot_be_written(bad: float) -> None:
+def test_that_bad_numbers_are_written_in_jobs_only(bad: float) -> None:
     # The job is left out of the round, which must be recorded and replayed all the same.
     job = dataclasses.replace(PROBLEM.jobs[0], age_s=bad)
     again = problem_from_json(problem_to_json(dataclasses.replace(PROBLEM, jobs=(job,))))
@@ -119,7 +119,7 @@ def test_that_a_jobs_bad_number_is_kept_and_others_cannot_be_written(bad: float)
         decision_to_json(dataclasses.replace(DECISION, fitness=bad))
 
 
-def test_that_what_has_no_json_form_cannot_be_written() -> None:
+def test_that_a_value_without_a_json_form_cannot_be_written() -> None:
     job = dataclasses.replace(PROBLEM.jobs[0], job_id=object())  # type: ignore[arg-type]
     with pytest.raises(InvalidProblemError, match="job_id"):
         problem_to_json(dataclasses.replace(PROBLEM, jobs=(job,)))
@@ -163,7 +163,7 @@ def changed(path: list[Any], value: Any) -> str:
         (["problem", "jobs", 0, "model", "statistics", "sqr"], None, r"statistics\.sqr"),
     ],
 )
-def test_that_a_bad_place_is_named(path: list[Any], value: Any, words: str) -> None:
+def test_that_an_error_names_its_place(path: list[Any], value: Any, words: str) -> None:
     text = changed(path, value)
     with pytest.raises(InvalidProblemError, match=words) as refused:
         problem_from_json(text)
@@ -191,7 +191,7 @@ def test_that_a_bad_place_is_named(path: list[Any], value: Any, words: str) -> N
     ],
     ids=lambda text: repr(text[:25]),
 )
-def test_that_damaged_text_is_refused(text: str | bytes) -> None:
+def test_that_damaged_text_is_rejected(text: str | bytes) -> None:
     with pytest.raises(InvalidProblemError):
         problem_from_json(text)
 
@@ -280,7 +280,7 @@ decisions = st.builds(
 
 @given(problem=problems)
 @settings(deadline=None)
-def test_that_any_problem_comes_back_equal(problem: Problem) -> None:
+def test_that_any_problem_is_read_as_written(problem: Problem) -> None:
     text = problem_to_json(problem)
     assert problem_from_json(text) == problem
     assert problem_to_json(problem_from_json(text)) == text
@@ -288,7 +288,7 @@ def test_that_any_problem_comes_back_equal(problem: Problem) -> None:
 
 @given(decision=decisions)
 @settings(deadline=None)
-def test_that_any_decision_comes_back_equal(decision: Decision) -> None:
+def test_that_any_decision_is_read_as_written(decision: Decision) -> None:
     text = decision_to_json(decision)
     assert decision_from_json(text) == decision
     assert decision_to_json(decision_from_json(text)) == text

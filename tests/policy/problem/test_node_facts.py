@@ -19,7 +19,7 @@ def answer(one: Problem, known: NodeFactsCache | None = None) -> object:
     return dataclasses.replace(decide(one, nodes=known, effort=0.05), times_s=())
 
 
-def test_that_facts_tell_types_sizes_and_sets_of_nodes() -> None:
+def test_that_facts_have_types_sizes_and_sets_of_nodes() -> None:
     facts = NodeFacts((node("a", 4, gpu_type="v"), node("b", 0, gpu_type="w"), node("c", 2), node("d", 2)))
     assert facts.kinds == ("", "v")
     assert facts.sizes == [[2, 2], [4]]
@@ -28,7 +28,7 @@ def test_that_facts_tell_types_sizes_and_sets_of_nodes() -> None:
     assert facts.at_least == [0b1111, 0b1101, 0b1101, 0b0001, 0b0001, 0]
 
 
-def test_that_what_is_known_of_nodes_changes_no_answer() -> None:
+def test_that_cached_facts_change_no_answer() -> None:
     known = NodeFactsCache()
     for seed in range(8):  # other nodes each time, then the same once more with other jobs
         rng = random.Random(seed)
@@ -38,7 +38,7 @@ def test_that_what_is_known_of_nodes_changes_no_answer() -> None:
         assert answer(other, known) == answer(other)
 
 
-def test_that_a_node_that_is_drained_takes_nothing_new_though_it_was_known_open() -> None:
+def test_that_a_node_drained_since_the_last_problem_takes_no_new_jobs() -> None:
     known, one = NodeFactsCache(), problem(nodes(1), job("a"))
     assert decide(one, nodes=known).allocation("a")
     drained = dataclasses.replace(one, nodes=(dataclasses.replace(one.nodes[0], accepts_new=False),))
@@ -46,7 +46,7 @@ def test_that_a_node_that_is_drained_takes_nothing_new_though_it_was_known_open(
     assert decide(one, nodes=known).allocation("a")
 
 
-def test_that_who_holds_more_than_there_is_leaves_known_nodes_as_they_were() -> None:
+def test_that_an_overcommitted_node_leaves_the_cached_facts_unchanged() -> None:
     known = NodeFactsCache()
     one = problem(nodes(1), job("a"))
     crowded = problem(one.nodes, job("b", {one.nodes[0].name: 6}), job("a"))
@@ -55,7 +55,7 @@ def test_that_who_holds_more_than_there_is_leaves_known_nodes_as_they_were() -> 
     assert answer(one, known) == before
 
 
-def test_that_nodes_equal_to_known_ones_are_checked_all_the_same() -> None:
+def test_that_nodes_that_only_equal_cached_ones_are_checked() -> None:
     known, one = NodeFactsCache(), problem(nodes(1), job("a"))
     decide(one, nodes=known)
     odd = dataclasses.replace(one.nodes[0], num_gpus=True)  # equal to 1

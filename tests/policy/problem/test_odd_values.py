@@ -122,7 +122,7 @@ def answer(text: str, cache: TableCache) -> Decision | str:
 
 
 @pytest.mark.slow
-def test_that_every_odd_value_anywhere_is_refused_or_answered() -> None:
+def test_that_every_odd_value_anywhere_is_rejected_or_answered() -> None:
     cache, names, found = TableCache(), itertools.cycle(sorted(OBJECTIVES)), []
     for path, value in itertools.product(PLACES, ODD):
         text = with_value(path, value)
