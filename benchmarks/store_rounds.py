@@ -86,7 +86,7 @@ class _counted:  # noqa: N801 - used as a function
     """Gather the statements that are sent while a block runs."""
 
     def __init__(self, store: Store) -> None:
-        self._engine = store._database.engine  # type: ignore[attr-defined]
+        self._engine = store.database.engine  # type: ignore[attr-defined]
         self._sent: list[str] = []
 
     def _note(self, _connection, _cursor, statement, _parameters, _context, _many) -> None:  # type: ignore[no-untyped-def]

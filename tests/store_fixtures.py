@@ -91,6 +91,6 @@ def wipe(store: SqlStore) -> None:
     """Empty every table; ids start from 1 again, because SQLite derives them from the existing rows."""
     from pollux_slurm.store.schema import Base
 
-    with store._database.write() as connection:
+    with store.database.write() as connection:
         for table in reversed(Base.metadata.sorted_tables):
             connection.execute(table.delete())

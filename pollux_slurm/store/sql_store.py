@@ -53,14 +53,14 @@ class SqlStore:
     """The API for the daemon. `contract.interface.Store` documents each method."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
         is_sqlite = database.engine.dialect.name == "sqlite"
         self._agent_store = (
             SqlAgentStore(database, limited=False) if is_sqlite else RecordingAgentStore(database)
         )
 
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
     # the API for jobs
     def report(self, token: str, report: Report, *, at: datetime) -> None:
@@ -82,42 +82,42 @@ class SqlStore:
         interval_s: float | None = None,
         watch_s: float | None = None,
     ) -> bool:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return lease.acquire_lease(
                 connection, owner, ttl_s=ttl_s, at=at, interval_s=interval_s, watch_s=watch_s
             )
 
     def holds_lease(self, owner: str, *, at: datetime) -> bool:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return lease.holds_lease(connection, owner, at=at)
 
     def daemon_status(self) -> DaemonStatus:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return lease.daemon_status(connection)
 
     def release_lease(self, owner: str) -> None:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             lease.release_lease(connection, owner)
 
     # jobs
     def register_jobs(self, jobs: Sequence[JobRegistration], *, at: datetime) -> tuple[str, ...]:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return registration.register_jobs(connection, jobs, at=at)
 
     def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             observation.observe_jobs(connection, observations, at=at)
 
     def record_excluded(self, reasons: Mapping[str, str]) -> None:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             observation.record_excluded(connection, reasons)
 
     def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return accounting_corrections.estimated_jobs(connection, since=since)
 
     def correct_estimated_jobs(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return accounting_corrections.correct_estimated_jobs(connection, runs)
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
@@ -125,22 +125,22 @@ class SqlStore:
 
     def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
         scope = records.ALL_JOBS if include_finished else records.ACTIVE_JOBS
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return records.read_jobs(connection, scope)
 
     def job(self, slurm_job_id: str) -> JobRecord:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return records.read_job(connection, slurm_job_id)
 
     def training_runs(self) -> frozenset[TrainingRun]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return records.read_training_runs(connection)
 
     # maintenance
     def maintain(self) -> tuple[str, ...]:
-        if self._database.engine.dialect.name != "postgresql":
+        if self.database.engine.dialect.name != "postgresql":
             return ()
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             changed = changed_logins(connection)
             connection.execute(
                 select(func.pollux_end_long_connections(MAX_CONNECTION_S, MAX_QUESTION_S, MAX_IDLE_S))
@@ -151,7 +151,7 @@ class SqlStore:
                 f"the login {login}, which jobs share, had its own settings changed: somebody tampers with it"
             )
             try:
-                with self._database.write() as connection:
+                with self.database.write() as connection:
                     mend_login(connection, login, databases)
             except StoreError as error:  # the next round tries again; nobody who tampers stops a round
                 note = f"{note}, and they could not be put right: {error}"
@@ -161,17 +161,17 @@ class SqlStore:
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
         texts, one_gpu = rounds.round_texts(problem, decision), daily_sums.one_gpu_goodputs(problem)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return rounds.record_round(
                 connection, problem, decision, texts=texts, one_gpu=one_gpu, shadow=shadow, at=at
             )
 
     def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return rounds.read_round(connection, round_id)
 
     def decision(self, slurm_job_id: str, round_id: int | None = None) -> DecisionRecord | None:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return explanations.read_decision(connection, slurm_job_id, round_id)
 
     # reallocations
@@ -188,7 +188,7 @@ class SqlStore:
         cause: ReallocationCause = ReallocationCause.DECISION,
         reason: str | None = None,
     ) -> Reallocation:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return reallocations.plan_reallocation(
                 connection,
                 slurm_job_id,
@@ -216,7 +216,7 @@ class SqlStore:
         job_failed: bool = False,
         taken_over: bool = False,
     ) -> bool:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return reallocations.advance_reallocation(
                 connection,
                 reallocation_id,
@@ -234,17 +234,17 @@ class SqlStore:
     def retarget_reallocation(
         self, reallocation_id: int, target: Allocation, *, expected: ReallocationStep, reason: str
     ) -> bool:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return reallocations.retarget_reallocation(
                 connection, reallocation_id, target, expected=expected, reason=reason
             )
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return reallocations.read_reallocations(connection, reallocations.OPEN)
 
     def reallocations(self, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             wanted = select(ReallocationRow.id)
             if slurm_job_id is not None:
                 wanted = wanted.where(ReallocationRow.job_id.in_(records.newest_scope(slurm_job_id)))
@@ -252,18 +252,18 @@ class SqlStore:
 
     # history
     def allocation_history(self, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return read_allocations(connection, slurm_job_id)
 
     def run_history(self, slurm_job_id: str) -> tuple[RunRecord, ...]:
         wanted = select(RunRow.id).where(RunRow.job_id.in_(records.newest_scope(slurm_job_id)))
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return tuple(run for _, run in read_runs(connection, wanted))
 
     def model_history(self, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return read_models(connection, slurm_job_id)
 
     def sample_history(self, slurm_job_id: str) -> tuple[Sample, ...]:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return read_samples(connection, slurm_job_id)

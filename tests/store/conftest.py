@@ -112,12 +112,12 @@ class StoreOfTwoLogins(SqlStore):
     def __init__(self, server: PostgresServer) -> None:
         super().__init__(open_database(server.url("store", login="the_daemon")))
         self._jobs = open_agent_store(server.url("store", login="jobs"))
-        self._clock = unchecked_database(parse_store_url(server.url("store")), create=False)
+        self.clock = unchecked_database(parse_store_url(server.url("store")), create=False)
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
-        set_clock(self._clock, at)
+        set_clock(self.clock, at)
         # Most tests skip the observation that shows the job as running.
-        with self._clock.write() as connection:
+        with self.clock.write() as connection:
             connection.exec_driver_sql(
                 "UPDATE jobs SET state = 'running' "
                 "WHERE token_sha256 = %s AND state = 'pending' AND started_at IS NULL",
@@ -126,7 +126,7 @@ class StoreOfTwoLogins(SqlStore):
         self._jobs.report(token, report, at=at)
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
-        set_clock(self._clock, at)
+        set_clock(self.clock, at)
         return self._jobs.poll(token, run_number, at=at)
 
     def move(self, token: str, request_id: int) -> Move | None:
@@ -135,7 +135,7 @@ class StoreOfTwoLogins(SqlStore):
     def close(self) -> None:
         super().close()
         self._jobs.close()
-        self._clock.close()
+        self.clock.close()
 
 
 def prepare_logins(server: PostgresServer) -> None:
@@ -168,8 +168,8 @@ def set_clock(database: Database, at: datetime | None) -> None:
 def wipe(store: Store) -> None:
     """Empty every table: a store that stays open between tests has its statements compiled already."""
     if isinstance(store, StoreOfTwoLogins):
-        set_clock(store._clock, None)
-        with store._clock.write() as connection:
+        set_clock(store.clock, None)
+        with store.clock.write() as connection:
             # Not TRUNCATE, which creates a hundred files again.
             tables = [table.name for table in reversed(Base.metadata.sorted_tables)]
             empty = [f"DELETE FROM {table}" for table in ("pollux_allowances", *tables)]

@@ -91,7 +91,7 @@ def check_all(store: Store, reports: int, rounds: int) -> None:
 
 def test_that_a_full_sqlite_file_loses_nothing_acknowledged(store_url: str) -> None:
     store = open_store(store_url)
-    engine = store._database.engine  # type: ignore[attr-defined]
+    engine = store.database.engine  # type: ignore[attr-defined]
     limits = {"pages": 0}
 
     def bound(connection, _record) -> None:  # type: ignore[no-untyped-def]

@@ -141,7 +141,7 @@ def _end_replaced(
         connection.execute(
             update(ReallocationRow)
             .where(ReallocationRow.id == bindparam("b_id"))
-            .values(step=ReallocationStep.FAILED, reason="Slurm gave the job's number to another user's job"),
+            .values(step=ReallocationStep.FAILED, reason="Slurm gave the job's id to another user's job"),
             open_moves,
         )
         connection.execute(

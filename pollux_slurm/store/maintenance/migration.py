@@ -25,7 +25,7 @@ from pollux_slurm.store.schema.views import create_views, drop_views
 from pollux_slurm.store.security.grants import apply_security, drop_security
 
 _SCHEMA_LOCK = 0x706F6C6C7578  # any number that no other program is likely to use
-_SCRIPTS = Path(__file__).resolve().parents[1] / "migrations"
+MIGRATIONS = Path(__file__).resolve().parents[1] / "migrations"
 
 
 def initialize(database: Database) -> bool:
@@ -78,7 +78,7 @@ def _lock_schema(connection: Connection) -> None:
 def migrate(connection: Connection, revision: str) -> None:
     """Upgrade or downgrade to `revision` ("base": no tables), inside the caller's transaction."""
     config = Config()
-    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     version = read_version(connection)

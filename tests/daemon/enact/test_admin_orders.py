@@ -58,7 +58,7 @@ def test_that_no_word_in_the_journal_decides_what_becomes_of_an_order(
 ) -> None:
     job_id = started(world)
     admin_orders.pause(world.store, job_id, by="ann", drain=True, at=world.clock())
-    with world.store._database.write() as connection:
+    with world.store.database.write() as connection:
         connection.execute(update(ReallocationRow).values(reason=words))
     world.settle(world.daemon(), until=lambda: not world.open_moves(), seconds=20)
     world.targets = {job_id: {"n1": 4}}

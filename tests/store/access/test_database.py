@@ -100,7 +100,7 @@ def test_that_a_client_that_stalls_within_a_write_to_postgresql_does_not_block_o
 def test_that_a_store_removed_while_open_does_not_come_back_empty(store_url: str) -> None:
     path = Path(store_url.removeprefix("sqlite:///"))
     store = open_store(store_url)
-    store._database.engine.dispose()  # type: ignore[attr-defined]
+    store.database.engine.dispose()  # type: ignore[attr-defined]
     path.unlink()
     with pytest.raises(StoreUnavailable, match="unable to open"):
         store.jobs()
@@ -195,7 +195,7 @@ def test_that_a_model_is_kept_once_per_change(any_store: Store) -> None:
     grown = dataclasses.replace(MODEL, max_gpus_seen=3)
     for sequence, model in enumerate((MODEL, MODEL, None, grown, grown, MODEL), start=1):
         any_store.report(token_of(1), report(sequence, model=model), at=at(sequence))
-    with any_store._database.read() as connection:  # type: ignore[attr-defined]
+    with any_store.database.read() as connection:  # type: ignore[attr-defined]
         seen = connection.execute(
             select(ModelVersionRow.at, ModelVersionRow.max_gpus_seen).order_by(ModelVersionRow.id)
         ).all()

@@ -28,7 +28,7 @@ from tests.store.conftest import wipe
 
 
 def engine_of(store: Store) -> Engine:
-    return store._database.engine  # type: ignore[attr-defined,no-any-return]
+    return store.database.engine  # type: ignore[attr-defined,no-any-return]
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store: St
             counts[jobs][name] = len(sent)
         wipe(store)
     assert counts[100] == counts[3]
-    is_postgres = store._database.engine.dialect.name == "postgresql"  # type: ignore[attr-defined]
+    is_postgres = store.database.engine.dialect.name == "postgresql"  # type: ignore[attr-defined]
     more = MORE_IN_POSTGRESQL if is_postgres else {}
     assert counts[100] == {name: count + more.get(name, 0) for name, count in COUNTS.items()}
 
@@ -164,7 +164,7 @@ def test_that_a_round_reads_no_history_in_postgresql(postgres_store: Store, post
     finally:
         event.remove(engine_of(store), "before_cursor_execute", gather)
     plans: list[str] = []
-    with store._database.read() as connection:  # type: ignore[attr-defined]
+    with store.database.read() as connection:  # type: ignore[attr-defined]
         for statement, parameters in sent:
             if statement.startswith("SET LOCAL"):
                 connection.exec_driver_sql(statement)
@@ -183,7 +183,7 @@ def test_that_a_round_reads_no_history_in_sqlite(store: Store) -> None:
         store.poll(token_of(1), 0, at=at(30))
         store.report(token_of(1), report(2), at=at(30))
     plans = []
-    with store._database.read() as connection:  # type: ignore[attr-defined]
+    with store.database.read() as connection:  # type: ignore[attr-defined]
         for statement in sent:
             if statement.startswith("SELECT"):
                 values = tuple("1" for _ in range(statement.count("?")))

@@ -59,7 +59,7 @@ def database(any_store: Store) -> Database:
     store.observe_jobs(
         [observation(1, gpus={"n1": 3, "n2": 1}, restart_count=1, started_at=at(29))], at=at(60)
     )
-    found: Database = store._database  # type: ignore[attr-defined]
+    found: Database = store.database  # type: ignore[attr-defined]
     return found
 
 

@@ -245,7 +245,7 @@ def takes_another_token(store: Store, second: float, **changes: Any) -> None:
 
 def all_stretches(store: Store) -> list[tuple[float, float | None]]:
     """Return start and end of each interval, of all tokens."""
-    with store._database.read() as connection:  # type: ignore[attr-defined]
+    with store.database.read() as connection:  # type: ignore[attr-defined]
         rows = connection.execute(
             select(AllocationRow.started_at, AllocationRow.ended_at).order_by(AllocationRow.started_at)
         )

@@ -155,7 +155,7 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = tmp_path / "migrations"
     shutil.copytree(HERE.parents[3] / "pollux_slurm/store/migrations", scripts)
     (scripts / "versions/r9000_colour.py").write_text(_NEXT.format(newest=REVISIONS[-1]))
-    monkeypatch.setattr(migration, "_SCRIPTS", scripts)
+    monkeypatch.setattr(migration, "MIGRATIONS", scripts)
     for module in (migration, opening, administration):
         monkeypatch.setattr(module, "REVISIONS", (*REVISIONS, "9000"))
 

@@ -69,7 +69,7 @@ def prune(url: str, **changes: Any) -> PruneOutcome:
 
 
 def row_counts(store: Store) -> dict[str, int]:
-    with store._database.read() as connection:  # type: ignore[attr-defined]
+    with store.database.read() as connection:  # type: ignore[attr-defined]
         return {
             name: connection.execute(select(func.count()).select_from(table)).scalar_one()
             for name, table in Base.metadata.tables.items()
@@ -198,7 +198,7 @@ def test_that_no_transaction_deletes_more_rows_than_a_batch(
 def test_that_rows_that_stay_are_scanned_once(filled: str, any_store: Store) -> None:
     """With batches of one row the running job's old samples lie between those of the other."""
     prune(filled, batch_rows=1)
-    with any_store._database.read() as connection:  # type: ignore[attr-defined]
+    with any_store.database.read() as connection:  # type: ignore[attr-defined]
         assert connection.execute(select(func.count()).select_from(SampleRow)).scalar_one() == 8
 
 

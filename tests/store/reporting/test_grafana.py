@@ -58,7 +58,7 @@ def as_grafana_sends_it(query: str, *, job: str = "1") -> str:
 def answers(store: Store) -> dict[str, list[dict[str, Any]]]:
     tell(store)
     found = {}
-    with store._database.read() as connection:  # type: ignore[attr-defined]
+    with store.database.read() as connection:  # type: ignore[attr-defined]
         database = connection.dialect.name
         for title, query in panel_queries(database).items():
             sent = as_grafana_sends_it(query)
@@ -72,13 +72,13 @@ def test_that_every_query_runs_and_returns_what_the_views_return(any_store: Stor
     found = answers(any_store)
     assert [title for title, rows in found.items() if not rows] == []
     assert found["Moves of running jobs"] == [{"moves": 1}]
-    assert found["Standstill of each move"][0]["total_s"] == pytest.approx(12.5, abs=0.01)
-    assert [row["given"] for row in found["GPUs given, and there"]] == [8, 8]
+    assert found["Restart delay of each move"][0]["total_s"] == pytest.approx(12.5, abs=0.01)
+    assert [row["allocated"] for row in found["GPUs allocated and available"]] == [8, 8]
     goodputs = [row["goodput"] for row in found["Goodput and throughput of job $job"]]
     assert goodputs[-4:] == pytest.approx([throughput * efficiency for throughput, efficiency in AFTER])
     assert {row["slurm_job_id"] for row in found["Jobs"]} == {"1", "2", "3"}
     assert {row["account"] for row in found["variable account"]} == {"vision", "physics"}
-    (vision,) = [row for row in found["What accounts got for their GPU hours"] if row["account"] == "vision"]
+    (vision,) = [row for row in found["GPU hours and their use by account"] if row["account"] == "vision"]
     assert 0 < vision["useful"] < vision["with_progress"] < vision["gpu_hours"]
     assert [row["event"] for row in found["What happened to job $job"]][:3] == [
         "submitted",
@@ -89,7 +89,7 @@ def test_that_every_query_runs_and_returns_what_the_views_return(any_store: Stor
 
 def test_that_times_are_what_grafana_takes_for_times(any_store: Store) -> None:
     found = answers(any_store)
-    (first, _) = [row["time"] for row in found["GPUs given, and there"]]
+    (first, _) = [row["time"] for row in found["GPUs allocated and available"]]
     (day, *_) = [row["time"] for row in found["GPU hours by account and day"]]
     midnight = at(0).replace(hour=0)
     if isinstance(first, int):  # the SQLite plug-in takes seconds since 1970

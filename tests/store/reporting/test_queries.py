@@ -62,7 +62,7 @@ def test_that_there_is_a_row_type_for_every_view() -> None:
 
 @pytest.mark.parametrize("kind", ROW_TYPES, ids=lambda kind: kind.VIEW)
 def test_that_its_fields_are_the_columns_of_the_view(any_store: Store, kind: Any) -> None:
-    with any_store._database.read() as connection:  # type: ignore[attr-defined]
+    with any_store.database.read() as connection:  # type: ignore[attr-defined]
         columns = connection.exec_driver_sql(f"SELECT * FROM {kind.VIEW}").keys()
     assert sorted(field.name for field in dataclasses.fields(kind)) == sorted(columns)
 

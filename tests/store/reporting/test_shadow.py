@@ -24,7 +24,7 @@ DECIDED = {number: Allocation.of({f"n{number}": 3, f"m{number}": 1}) for number 
 
 
 def reader_of(store: Store) -> ShadowReader:
-    return ShadowReader(store._database)  # type: ignore[attr-defined]
+    return ShadowReader(store.database)  # type: ignore[attr-defined]
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_that_triggers_keep_the_same_sums_as_a_sum_over_all_rows(any_store: Stor
     order = {"run_days": "run_id, day", "allocation_days": "job_id, number, day", "job_days": "job_id, day"}
     kept = {name: table(any_store, name, by) for name, by in order.items()}
     assert all(kept.values())
-    with any_store._database.write() as connection:  # type: ignore[attr-defined]
+    with any_store.database.write() as connection:  # type: ignore[attr-defined]
         for name in order:
             connection.exec_driver_sql(f"DELETE FROM {name}")
         fill_day_sums(connection)

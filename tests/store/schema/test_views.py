@@ -29,7 +29,7 @@ from tests.store.builders import (
 
 
 def rows_of(store: Store, query: str) -> list[dict[str, Any]]:
-    with store._database.read() as connection:  # type: ignore[attr-defined]
+    with store.database.read() as connection:  # type: ignore[attr-defined]
         return [dict(row._mapping) for row in connection.exec_driver_sql(query)]
 
 

@@ -18,7 +18,7 @@ from pollux_slurm.store.security.reader_views import AGGREGATES
 from tests.store.builders import plan
 from tests.store.conftest import prepare_clock
 from tests.store.postgres import PostgresServer
-from tests.store.strangers import Connection, await_other_ends, connect
+from tests.store.untrusted_client import Connection, await_other_ends, connect
 from tests.waiting import wait_until
 
 # What PostgreSQL counts, measured and estimated.

@@ -25,7 +25,7 @@ from tests.store.builders import (
     token_of,
 )
 from tests.store.postgres import PostgresServer
-from tests.store.strangers import connect
+from tests.store.untrusted_client import connect
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ class TestViews:
         self, two_people: Store
     ) -> None:
         assert set(AGGREGATES) <= set(VIEWS)
-        with two_people._database.read() as connection:  # type: ignore[attr-defined]
+        with two_people.database.read() as connection:  # type: ignore[attr-defined]
             rows = connection.exec_driver_sql(
                 "SELECT n.nspname, c.relname, obj_description(c.oid) FROM pg_class AS c "
                 "JOIN pg_namespace AS n ON n.oid = c.relnamespace "

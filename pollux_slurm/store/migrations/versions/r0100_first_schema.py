@@ -1,4 +1,4 @@
-"""The first schema. What tables and columns are for says `pollux_slurm.store.schema`."""
+"""The first schema. `pollux_slurm.store.schema` documents its tables and columns."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What a stranger can do with a login for jobs: a connection, and reports as JSON that nobody has checked."""
+"""An untrusted client with a login for jobs: a connection, and unchecked reports as JSON."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 def connect(server: PostgresServer, login: str = "jobs", database: str = "store") -> Connection:
     """Connect as `login`; the default is the one that jobs of many users share."""
     made = psycopg.connect(server.url(database, login=login), autocommit=True)
-    if login == "jobs":  # which the server would soon cut off where the machine stands still
+    if login == "jobs":  # the server would end it soon on a busy machine
         made.execute("SET idle_session_timeout = 0")
         made.execute("SET idle_in_transaction_session_timeout = 0")
     return made
 
 
 def await_other_ends(server: PostgresServer, *kept: Connection) -> None:
-    """Wait until of the connections that the daemon may end only these are left: others are about to end."""
+    """Wait until only `kept` are left of the connections that the daemon may end."""
     url = server.url("store")
     spared = {pid for pid, login in connections(url).items() if login in ("pollux_test", "the_daemon")}
     await_ends(url, but=spared | {one.info.backend_pid for one in kept})
 
 
 def raw_report(sequence: int = 1, **changes: Any) -> str:
-    """Return a good report as JSON text, with `changes` in it that nobody has checked."""
+    """Return a good report as JSON text, with unchecked `changes`."""
     return json.dumps({**json.loads(report_json(checked_report(report(sequence)))), **changes})
 
 
