@@ -350,7 +350,8 @@ def _unschedulable_reason(
         return "it is part of a heterogeneous job"
     if array_id and task_id is None:
         return "it is a job array whose tasks have not been started yet"
-    if not fields.flag("batch_flag"):
+    # 22.05 shows a batch job that slurmctld requeued by itself without the flag. Only batch jobs are requeued.
+    if not fields.flag("batch_flag") and not fields.count("restart_cnt"):
         return "it is not a batch job"
     if not fields.flag("requeue"):
         return "it may not be requeued; submit with --requeue"

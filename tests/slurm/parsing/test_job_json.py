@@ -148,6 +148,11 @@ def test_that_a_malformed_request_makes_only_that_job_unschedulable(
     assert reason in (parse_job(pending(**{field: value})).unschedulable_reason or "")
 
 
+def test_that_a_job_that_was_requeued_is_a_batch_job_whatever_the_flag_says() -> None:
+    # slurmctld counts its own requeues in the flag; 22.05 prints it as true for 1 only.
+    assert parse_job(pending(batch_flag=False, restart_cnt=1)).unschedulable_reason is None
+
+
 @pytest.mark.parametrize(
     ("changes", "num_gpus"),
     [
