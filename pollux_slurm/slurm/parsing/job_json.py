@@ -350,7 +350,7 @@ def _unschedulable_reason(
         return "it is part of a heterogeneous job"
     if array_id and task_id is None:
         return "it is a job array whose tasks have not been started yet"
-    # 22.05 shows a batch job that slurmctld requeued by itself without the flag. Only batch jobs are requeued.
+    # 22.05 shows a batch job without the flag once slurmctld requeued it by itself. Others never restart.
     if not fields.flag("batch_flag") and not fields.count("restart_cnt"):
         return "it is not a batch job"
     if not fields.flag("requeue"):
