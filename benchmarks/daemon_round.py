@@ -155,12 +155,12 @@ def main() -> None:
         for number in range(1, options.jobs + 1):
             store.report(_token(number), _report(number), at=NOON)
         for _ in range(options.rounds):
-            before = totals(daemon.telemetry.phases)
+            before = totals(daemon.metrics.phases)
             began_cpu = time.process_time()
             result = daemon.round()
             phases = {
                 phase: seconds - before.get((phase,), 0.0)
-                for (phase,), seconds in totals(daemon.telemetry.phases).items()
+                for (phase,), seconds in totals(daemon.metrics.phases).items()
             }
             shown = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in sorted(phases.items()))
             cpu_s = time.process_time() - began_cpu

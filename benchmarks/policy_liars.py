@@ -185,7 +185,10 @@ class WithLiars(PolluxPolicy):
             least = min(told.progress * declared / done, self._least.get(told.job_id, float("inf")))
             self._least[told.job_id] = least
             claim = Declaration(total_epochs=1, at=NEVER, epoch=0, progress=0.0, least_total_progress=least)
-            if declared_epochs.doubt([claim], declared=1, epoch=0, progress=told.progress) is not None:
+            if (
+                declared_epochs.declaration_doubt([claim], declared=1, epoch=0, progress=told.progress)
+                is not None
+            ):
                 self._false_epochs.add(told.job_id)
         if told.job_id not in self._false_epochs:
             return told
@@ -203,7 +206,7 @@ class WithLiars(PolluxPolicy):
                 _Run((), now_s, job.useful_progress, now_s, job.useful_progress)
             )  # the next one begins anew
         recent_runs = [run.pace for run in reversed(runs) if run.until_s - run.since_s >= MIN_RECENT_RUN_S]
-        if model_checks.doubt((told.model, told.models), recent_runs[:RECENT_RUNS]) is None:
+        if model_checks.model_doubt((told.model, told.models), recent_runs[:RECENT_RUNS]) is None:
             return told
         self.doubted.add(told.job_id)
         return dataclasses.replace(told, model=None)

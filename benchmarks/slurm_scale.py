@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.daemon_round import _report
 from pollux_slurm.config import DaemonConfig, SlurmConfig
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.daemon.service.metrics import Telemetry, totals
+from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
 from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
@@ -164,12 +164,12 @@ def main() -> None:
 
 def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None:
     """Measure on a cluster that runs."""
-    telemetry = Telemetry(monotonic=time.monotonic)
+    metrics = DaemonMetrics(monotonic=time.monotonic)
 
     plain = sandbox.runner(timeout_s=60.0)
     print(f"Slurm {CommandClient(plain).version()}, {os.cpu_count()} CPUs", flush=True)
     config = SlurmConfig(backend=options.backend, command_timeout_s=60.0)
-    slurm = connect(config, plain.environ, on_run=telemetry.count_command)
+    slurm = connect(config, plain.environ, on_run=metrics.count_command)
     store = open_store(f"sqlite:///{folder}/pollux.db", create=True)
     agents: dict[str, PlayedAgent] = {}
     for number in range(1, options.jobs + 1):
@@ -196,11 +196,11 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
     print(f"one bulk read: {bulk_read_s(slurm):.2f} s", flush=True)
     watched = Watched(slurm)
     hold_rounds(
-        daemon(watched, store, telemetry, options, shadow=True), plain, watched, store, agents, options.rounds
+        daemon(watched, store, metrics, options, shadow=True), plain, watched, store, agents, options.rounds
     )
     if options.moves:
         move_jobs(
-            daemon(watched, store, telemetry, options, shadow=False),
+            daemon(watched, store, metrics, options, shadow=False),
             plain,
             watched,
             store,
@@ -253,7 +253,7 @@ def toggled(problem: Problem) -> Decision:
 
 
 def daemon(
-    slurm: Watched, store: Store, telemetry: Telemetry, options: argparse.Namespace, *, shadow: bool
+    slurm: Watched, store: Store, metrics: DaemonMetrics, options: argparse.Namespace, *, shadow: bool
 ) -> Daemon:
     return Daemon(
         slurm=slurm,  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ def daemon(
         wall_clock=now,
         monotonic=time.monotonic,
         stop=threading.Event(),
-        telemetry=telemetry,
+        metrics=metrics,
         decide=toggled if options.toggle else decide,
     )
 
@@ -291,7 +291,7 @@ def hold_rounds(
     shadow.round()  # registers the jobs
     slurm.play(store, agents)
     for _ in range(rounds):
-        phases, commands = totals(shadow.telemetry.phases), totals(shadow.telemetry.commands)
+        phases, commands = totals(shadow.metrics.phases), totals(shadow.metrics.commands)
         before, began, used = rpcs(plain), time.monotonic(), cpu_s()
         result = shadow.round()
         wall_s, spent = (
@@ -301,9 +301,9 @@ def hold_rounds(
         after = rpcs(plain)
         parts = ", ".join(
             f"{name[0]} {seconds - phases.get(name, 0.0):.2f}"
-            for name, seconds in sorted(totals(shadow.telemetry.phases).items())
+            for name, seconds in sorted(totals(shadow.metrics.phases).items())
         )
-        num_commands = sum(totals(shadow.telemetry.commands).values()) - sum(commands.values())
+        num_commands = sum(totals(shadow.metrics.commands).values()) - sum(commands.values())
         print(
             f"round: {result.num_jobs} jobs, {result.num_moves} moves wished, {wall_s:.2f} s ({parts}); "
             f"CPU {spent[0]:.2f} s, of its commands {spent[1]:.2f} s; "
@@ -342,7 +342,7 @@ def move_jobs(
     if not confirmed:
         raise SystemExit("no move was confirmed")
     print(
-        f"{len(confirmed)} moves confirmed in {wall_s:.0f} s, {totals(acting.telemetry.outcomes)}", flush=True
+        f"{len(confirmed)} moves confirmed in {wall_s:.0f} s, {totals(acting.metrics.outcomes)}", flush=True
     )
     step = ReallocationStep
     spans = {
@@ -366,7 +366,7 @@ def move_jobs(
         )
     print(
         f"{ticks} ticks; {shown(after - before)}; "
-        f"commands of the daemon so far: {totals(acting.telemetry.commands)}",
+        f"commands of the daemon so far: {totals(acting.metrics.commands)}",
         flush=True,
     )
 

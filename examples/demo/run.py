@@ -30,7 +30,7 @@ if __package__ in (None, ""):  # run as a script: make `examples.demo` importabl
 
 from examples.demo.summary import Expectation, print_summary  # noqa: E402
 from pollux_slurm.cli.jobs.status import jobs_table  # noqa: E402
-from pollux_slurm.daemon.observe.daemon_presence import shown_now  # noqa: E402
+from pollux_slurm.daemon.observe.live_status import current_jobs  # noqa: E402
 from pollux_slurm.store import open_store  # noqa: E402
 from pollux_slurm.store.contract.interface import Store  # noqa: E402
 
@@ -153,7 +153,9 @@ def submit_and_watch(
                 job_ids[job.name] = submit(job, directory, env)
                 last_submitted = time.monotonic()
             records = store.jobs()
-            table = jobs_table(shown_now(records, None), now=datetime.now(timezone.utc), width=console.width)
+            table = jobs_table(
+                current_jobs(records, None), now=datetime.now(timezone.utc), width=console.width
+            )
             table.title = f"pollux demo, {elapsed:.0f} s"
             if console.is_terminal:
                 live.update(table)

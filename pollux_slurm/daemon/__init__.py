@@ -1,4 +1,4 @@
-"""The observe, decide, enact loop beside slurmctld: one round in `round.py`, all in `loop.py`.
+"""The daemon beside slurmctld: `round.py` observes, decides and enacts once, `loop.py` repeats it.
 
 May be imported by `cli`.
 """

@@ -1,4 +1,4 @@
-"""The daemon: a round at each interval or when something happened, and between them its moves go on."""
+"""The daemon's loop: a round at each interval or event, and a tick of the open moves in between."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from datetime import datetime
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.enact.state_machine import Enactor
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, returned_nodes
-from pollux_slurm.daemon.observe.daemon_presence import held_by_journal
-from pollux_slurm.daemon.observe.events import Watch
+from pollux_slurm.daemon.observe.events import EventWatch
+from pollux_slurm.daemon.observe.live_status import jobs_held_by_journal
 from pollux_slurm.daemon.round import RoundResult, Rounds, Settings
 from pollux_slurm.daemon.service import privileges
 from pollux_slurm.daemon.service.lease import Lease
-from pollux_slurm.daemon.service.metrics import Telemetry
+from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
 from pollux_slurm.model import Decision, Problem
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 class Daemon:
     """One scheduling daemon. `wall_clock` gives aware UTC times for the store, `monotonic` seconds for waits.
 
-    `stop` ends `run` at the next tick; what has begun is finished first, what has not is rolled back. When
-    `reload_asked` is set, `reload` is called for new settings; what it refuses leaves the old ones in force.
+    `stop` ends `run` at the next tick. Moves that have begun are finished first, the others are rolled back.
+    When `reload_requested` is set, `reload` is called for new settings; if it raises, the old ones stay.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class Daemon:
         stop: threading.Event,
         decide: Callable[[Problem], Decision] = decide,
         policy: PolicyConfig | None = None,
-        telemetry: Telemetry | None = None,
+        metrics: DaemonMetrics | None = None,
         notifier: Notifier | None = None,
         reload: Callable[[], Settings] | None = None,
-        reload_asked: threading.Event | None = None,
-        scope: Callable[[], int | None] = privileges.everybody,
+        reload_requested: threading.Event | None = None,
+        scope: Callable[[], int | None] = privileges.all_users,
         site_limits: Callable[[], association_limits.SiteLimits] = association_limits.no_limits,
         past_runs: accounted_runs.PastRuns = accounted_runs.no_past_runs,
     ) -> None:
-        slurm = returned_nodes.remembering(slurm, store.active_jobs)
-        self.telemetry = telemetry or Telemetry(monotonic=monotonic)
+        slurm = returned_nodes.track_returned_nodes(slurm, store.active_jobs)
+        self.metrics = metrics or DaemonMetrics(monotonic=monotonic)
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
         self._reload = reload
-        self._reload_asked = reload_asked or threading.Event()
+        self._reload_asked = reload_requested or threading.Event()
         self._store = store
         self._config = config
         self._clock = wall_clock
@@ -70,7 +70,7 @@ class Daemon:
             config=config,
             clock=wall_clock,
             guard=self._lease.check,
-            telemetry=self.telemetry,
+            metrics=self.metrics,
             predecessor_may_live=self._lease.predecessor_may_live,
         )
         self._rounds = Rounds(
@@ -79,24 +79,28 @@ class Daemon:
             settings=Settings(config=config, policy=policy or PolicyConfig(), decide=decide),
             clock=wall_clock,
             lease=self._lease,
-            telemetry=self.telemetry,
+            metrics=self.metrics,
             notifier=self._notifier,
             stop=stop,
-            meanwhile=self.tick,
+            while_deciding=self.tick,
             scope=scope,
             site_limits=site_limits,
             past_runs=past_runs,
         )
-        self._watch = Watch(look=self._rounds.look, glance=store.training_runs, monotonic=monotonic)
+        self._watch = EventWatch(
+            read_state=self._rounds.read_watched_state,
+            read_training_runs=store.training_runs,
+            monotonic=monotonic,
+        )
 
     def round(self) -> RoundResult:
-        """Hold one round; whatever goes wrong in it is counted, logged, and nothing is done."""
-        return self._rounds.hold()
+        """Run one round; an error in it is counted and logged, and nothing is done."""
+        return self._rounds.run()
 
     # ---------------------------------------------------------------------------------------------- the loop
 
     def run(self) -> None:
-        """Hold rounds at the interval and drive reallocations between them until `stop` is set."""
+        """Run rounds at the interval and advance moves between them until `stop` is set."""
         self._notifier.ready()
         try:
             while not self._stop.is_set():
@@ -104,9 +108,9 @@ class Daemon:
                     break
                 self._reload_if_asked()
                 self.round()
-                # From its end: where rounds take longer than the interval, moves would otherwise stand still.
+                # Counted from the round's end: rounds longer than the interval must leave time for ticks.
                 next_round = self._monotonic() + self._config.interval_s
-                self._watch.begin(self._rounds.sight, self._config)
+                self._watch.begin(self._rounds.watched_state, self._config)
                 while not self._stop.is_set() and (left := next_round - self._monotonic()) > 0:
                     self.tick()
                     if self._lease.was_lost() or self._reload_asked.is_set():
@@ -115,9 +119,9 @@ class Daemon:
                         break
                     self._stop.wait(min(self._config.tick_s, left))
             self._notifier.stopping()
-            self._settle_before_stop()
+            self._finish_before_stop()
         finally:
-            self._lease.give_back()
+            self._lease.release()
 
     def _reload_if_asked(self) -> None:
         if not self._reload_asked.is_set() or self._reload is None:
@@ -127,7 +131,7 @@ class Daemon:
         try:
             settings = self._reload()
         except PolluxError as error:
-            _log.error("the settings are not reloaded, the old ones hold: %s", error)
+            _log.error("the settings are not reloaded, the old ones stay in force: %s", error)
         else:
             self._config = settings.config
             self._rounds.configure(settings)
@@ -137,7 +141,7 @@ class Daemon:
         self._notifier.ready()
 
     def run_once(self) -> RoundResult:
-        """Hold one round, and drive what is open to its end: every step of it has a time-out."""
+        """Run one round and advance its moves until they end; each step has a time-out."""
         try:
             try:
                 self._lease.check()
@@ -147,14 +151,14 @@ class Daemon:
             deadline = self._monotonic() + self._longest_reallocation_s
             while not self._stop.is_set() and self._monotonic() < deadline and self.tick():
                 self._stop.wait(self._config.tick_s)
-            self._settle_before_stop()
+            self._finish_before_stop()
             return result
         finally:
-            self._lease.give_back()
+            self._lease.release()
 
     @property
     def _longest_reallocation_s(self) -> float:
-        """Return the sum of the time-outs that one reallocation may run into."""
+        """Return the sum of the time-outs of one reallocation's steps."""
         config = self._config
         return (
             2 * config.checkpoint_timeout_s
@@ -164,47 +168,47 @@ class Daemon:
         )
 
     def tick(self) -> int:
-        """Advance what is in flight; return how many reallocations are open. A failure waits for the next."""
+        """Advance the open reallocations; return how many there are. The next tick retries after an error."""
         self._notifier.alive()
         try:
             self._lease.renew()
-            self.telemetry.is_leader = True
+            self.metrics.is_leader = True
             if self._config.shadow:
-                # Those of a daemon before it: one that only records does not go on with them.
-                self.telemetry.held_jobs = held_by_journal(self._store.open_reallocations())
+                # In shadow mode, reallocations of an earlier daemon are only looked at.
+                self.metrics.held_jobs = jobs_held_by_journal(self._store.open_reallocations())
                 return 0
             self._enactor.journal_late_commands()
-            self.telemetry.open_moves = self._enactor.tick()
-            moves = self._store.open_reallocations() if self.telemetry.open_moves else ()
-            self.telemetry.held_jobs = held_by_journal(moves)
-            return self.telemetry.open_moves
+            self.metrics.open_moves = self._enactor.tick()
+            moves = self._store.open_reallocations() if self.metrics.open_moves else ()
+            self.metrics.held_jobs = jobs_held_by_journal(moves)
+            return self.metrics.open_moves
         except LeaseLostError as error:
-            self.telemetry.is_leader = False
-            _log.warning("cannot go on with reallocations for now: %s", error)
-            self._tell_of_late_commands()
+            self.metrics.is_leader = False
+            _log.warning("cannot advance reallocations for now: %s", error)
+            self._journal_late_commands()
         except (SlurmError, StoreError) as error:
-            self.telemetry.errors.labels("slurm" if isinstance(error, SlurmError) else "store").inc()
-            _log.warning("cannot go on with reallocations for now: %s", error)
+            self.metrics.errors.labels("slurm" if isinstance(error, SlurmError) else "store").inc()
+            _log.warning("cannot advance reallocations for now: %s", error)
         except Exception:
             _log.exception("tick failed")
         return 1
 
-    def _look_at_who_acts(self) -> None:
-        """Note for `/health` who has the lease, and the jobs that are held meanwhile."""
+    def _read_lease_holder(self) -> None:
+        """Read for `/health` which daemon has the lease, and which jobs are held."""
         try:
-            self.telemetry.lease = self._store.daemon_status()
-            self.telemetry.held_jobs = held_by_journal(self._store.open_reallocations())
+            self.metrics.lease = self._store.daemon_status()
+            self.metrics.held_jobs = jobs_held_by_journal(self._store.open_reallocations())
         except PolluxError as error:
-            _log.info("cannot look for who has the lease for now: %s", error)
+            _log.info("cannot read which daemon has the lease for now: %s", error)
 
-    def _tell_of_late_commands(self) -> None:
+    def _journal_late_commands(self) -> None:
         try:
             self._enactor.journal_late_commands()
         except PolluxError as error:
             _log.warning("cannot journal a late command for now: %s", error)
 
-    def _settle_before_stop(self) -> None:
-        """Leave nothing half done: what has not begun is rolled back, a job that is held by us is let go."""
+    def _finish_before_stop(self) -> None:
+        """Roll back moves that have not begun, and wait until no job is held by this daemon."""
         if self._config.shadow:
             return
         try:
@@ -215,33 +219,33 @@ class Daemon:
             pause = threading.Event()
             while (held := self._enactor.held_jobs()) and self._monotonic() < deadline:
                 if not self._lease.is_held():
-                    return  # the daemon that has it goes on with them
+                    return  # the daemon that has the lease continues them
                 self.tick()
                 pause.wait(self._config.tick_s)
             if held:
-                _log.error("stopped while these jobs are held; the next daemon lets them go: %s", held)
+                _log.error("stopped while these jobs are held; the next daemon releases them: %s", held)
         except PolluxError as error:
-            _log.warning("stopped with reallocations open; the next daemon goes on with them: %s", error)
+            _log.warning("stopped with reallocations open; the next daemon continues them: %s", error)
 
     # ------------------------------------------------------------------------------------------------- lease
 
     def _wait_for_lease(self) -> bool:
-        """Wait until this daemon holds the lease; False when it was stopped first."""
-        told = False
+        """Wait until this daemon has the lease; False when it was stopped first."""
+        logged = False
         while not self._stop.is_set():
             self._notifier.alive()
             try:
                 self._lease.renew()
-                self.telemetry.is_leader = True
+                self.metrics.is_leader = True
                 return True
             except LeaseLostError:
-                self.telemetry.is_leader = False
-                self._look_at_who_acts()
-                self._tell_of_late_commands()
-                if not told:
-                    _log.info("another daemon holds the lease; waiting")
-                    told = True
+                self.metrics.is_leader = False
+                self._read_lease_holder()
+                self._journal_late_commands()
+                if not logged:
+                    _log.info("another daemon has the lease; waiting")
+                    logged = True
             except StoreError as error:
                 _log.warning("the store cannot be reached: %s", error)
-            self._stop.wait(self._lease.patience_s)
+            self._stop.wait(self._lease.retry_interval_s)
         return False

@@ -1,4 +1,7 @@
-"""One round: read Slurm and the store, decide, journal the moves; and the one place where it may fail."""
+"""One round: read Slurm and the store, decide, and journal the moves.
+
+`Rounds.run` is the only place that catches a round's errors.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from pollux_slurm.daemon.decide import problem_building, unanswered_requests, un
 from pollux_slurm.daemon.decide.planned_moves import planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.enact import admin_orders
-from pollux_slurm.daemon.enact.maintenance import Care
+from pollux_slurm.daemon.enact.maintenance import Maintenance
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, cluster_picture, returned_nodes
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import Picture
-from pollux_slurm.daemon.observe.events import Sight
+from pollux_slurm.daemon.observe.events import WatchedState
 from pollux_slurm.daemon.recovery import failed_moves
 from pollux_slurm.daemon.service import privileges
 from pollux_slurm.daemon.service.lease import Lease
-from pollux_slurm.daemon.service.metrics import Telemetry, totals
+from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
 from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import (
     DaemonStoppedError,
@@ -42,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """What one round did. `skipped` names the reason when it acted on nothing."""
+    """What one round did. `skipped` is the reason of a round that did nothing, else None."""
 
     round_id: int | None = None
     num_jobs: int = 0
@@ -52,7 +55,7 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a reload may change of a running daemon."""
+    """The settings that a reload may change in a running daemon."""
 
     config: DaemonConfig
     policy: PolicyConfig
@@ -60,11 +63,11 @@ class Settings:
 
 
 class Rounds:
-    """The rounds of one daemon. `sight` is what the last one saw that another could answer.
+    """The rounds of one daemon. `watched_state` is what `events` compares with.
 
-    `meanwhile` is called again and again while a decision is searched for, until `stop` is set. `scope` tells
-    whose jobs are served: one user's, by number, or everybody's (None). `site_limits` are Slurm's own.
-    `past_runs` asks its accounting database.
+    `while_deciding` is called repeatedly while the solver runs, until `stop` is set. `scope` returns the id
+    of the only user whose jobs are served, or None for all users. `site_limits` returns Slurm's own limits,
+    and `past_runs` asks Slurm's accounting database.
     """
 
     def __init__(
@@ -75,55 +78,54 @@ class Rounds:
         settings: Settings,
         clock: Callable[[], datetime],
         lease: Lease,
-        telemetry: Telemetry,
+        metrics: DaemonMetrics,
         notifier: Notifier,
         stop: threading.Event,
-        meanwhile: Callable[[], object],
-        scope: Callable[[], int | None] = privileges.everybody,
+        while_deciding: Callable[[], object],
+        scope: Callable[[], int | None] = privileges.all_users,
         site_limits: Callable[[], SiteLimits] = association_limits.no_limits,
         past_runs: accounted_runs.PastRuns = accounted_runs.no_past_runs,
     ) -> None:
-        self.sight = Sight()
-        self.telemetry = telemetry
+        self.watched_state = WatchedState()
+        self.metrics = metrics
         self._slurm, self._store, self._clock, self._lease = slurm, store, clock, lease
-        self._notifier, self._stop, self._meanwhile = notifier, stop, meanwhile
+        self._notifier, self._stop, self._while_deciding = notifier, stop, while_deciding
         self._scope, self._site_limits, self._past_runs = scope, site_limits, past_runs
         self._vanished: frozenset[str] = frozenset()
-        self._next_settling = datetime.min.replace(tzinfo=timezone.utc)
+        self._next_correction = datetime.min.replace(tzinfo=timezone.utc)
         self._left_out: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._doubted: frozenset[str] = frozenset()
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Go by other settings from now on."""
+        """Use other settings from the next round on."""
         self._config, self._policy, self._decide = settings.config, settings.policy, settings.decide
 
-    def look(self) -> Sight:
-        """Return what Slurm shows now; raises `SlurmError` and `StoreError`."""
+    def read_watched_state(self) -> WatchedState:
+        """Read Slurm and the store for `events`; raises `SlurmError` and `StoreError`."""
         snapshot = self._slurm.snapshot()
-        return Sight.of(snapshot, self._adaptive(snapshot), self._store.open_reallocations())
+        return WatchedState.of(snapshot, self._adaptive(snapshot), self._store.open_reallocations())
 
     def _adaptive(self, snapshot: ClusterSnapshot) -> tuple[JobRegistration, ...]:
-        """Return the adaptive jobs that are served, known or not."""
+        """Return the adaptive jobs that are served, registered or not."""
         return cluster_picture.registrations(snapshot, self._config.partitions, only_user_id=self._scope())
 
-    def hold(self) -> RoundResult:
-        """Observe, decide and journal the moves; a picture that is not complete skips the round.
+    def run(self) -> RoundResult:
+        """Observe, decide and journal the moves; an incomplete read skips the round.
 
-        Invariant 4: whatever cannot be read in full, or fails on the way, is counted and logged, and
-        nothing is done.
+        Invariant 4: a read that is not complete, or any error, is counted and logged, and nothing is done.
         """
         try:
-            with self.telemetry.round_under_way(
+            with self.metrics.round_under_way(
                 interval_s=self._config.interval_s, decision_limit_s=self._policy.time_limit_s
             ):
-                return self._hold()
+                return self._run()
         except SlurmError as error:
-            self.telemetry.errors.labels("slurm").inc()
+            self.metrics.errors.labels("slurm").inc()
             return self.skip("slurm", error)
         except StoreError as error:
-            self.telemetry.errors.labels("store").inc()
+            self.metrics.errors.labels("store").inc()
             return self.skip("store", error)
         except LeaseLostError as error:
             return self.skip("lease", error)
@@ -135,83 +137,85 @@ class Rounds:
             _log.exception("round failed")
             return self.skip("bug", error)
 
-    def _hold(self) -> RoundResult:
+    def _run(self) -> RoundResult:
         self._lease.renew()
         for note in self._store.maintain():
             _log.warning("%s", note)
-        with self.telemetry.phase("read_slurm"):
+        with self.metrics.phase("read_slurm"):
             snapshot = self._slurm.snapshot()
         now = self._clock()
         adaptive = self._adaptive(snapshot)
-        left_out = self._store.register_jobs(adaptive, at=now)
+        refused = self._store.register_jobs(adaptive, at=now)
         active = self._store.active_jobs()
-        self._warn_of_refusals(cluster_picture.refusals(snapshot, active, left_out))
-        records = cluster_picture.served(snapshot, active, self._scope())
+        self._warn_of_refused_registrations(cluster_picture.refused_registrations(snapshot, active, refused))
+        records = cluster_picture.records_of_user(snapshot, active, self._scope())
         seen, self._vanished = cluster_picture.observations(
             snapshot,
             records,
             vanished_before=self._vanished,
-            unsettled=self._care_for(snapshot, records, now),
+            not_over=self._journal_maintenance(snapshot, records, now),
         )
         self._store.observe_jobs(seen, at=now)
-        if now >= self._next_settling:
-            self._next_settling = now + accounted_runs.SETTLED_EVERY
-            accounted_runs.settle(self._store, self._past_runs, now=now)
-        training_runs = self._store.training_runs()  # before the models are read: what comes between is news
-        records = cluster_picture.served(snapshot, self._store.active_jobs(), self._scope())
+        if now >= self._next_correction:
+            self._next_correction = now + accounted_runs.CORRECTED_EVERY
+            accounted_runs.correct_estimates(self._store, self._past_runs, now=now)
+        training_runs = (
+            self._store.training_runs()
+        )  # read before the models: what comes in between triggers a round
+        records = cluster_picture.records_of_user(snapshot, self._store.active_jobs(), self._scope())
         under_way = [record.open_reallocation for record in records if record.open_reallocation is not None]
-        self.sight = Sight.of(snapshot, adaptive, under_way, training_runs)
-        picture = cluster_picture.picture(
+        self.watched_state = WatchedState.of(snapshot, adaptive, under_way, training_runs)
+        picture = cluster_picture.build_picture(
             snapshot,
             records,
             self._config.partitions,
-            left_alone_because=lambda record: (
-                admin_orders.kept_by_hand(record)
-                or failed_moves.left_alone_because(record)
-                or unanswered_requests.left_alone_because(
+            not_moved_because=lambda record: (
+                admin_orders.paused_manually_because(record)
+                or failed_moves.not_moved_because(record)
+                or unanswered_requests.not_asked_because(
                     record, now, timeout_s=self._config.checkpoint_timeout_s
                 )
             ),
         )
-        problem = problem_building.problem(
+        problem = problem_building.build_problem(
             picture,
             now=now,
             default_restart_delay_s=self._config.restart_delay_s,
             max_restart_delay_s=self._config.max_restart_delay_s,
             policy=self._policy,
             pause_ttl_s=self._config.pause_ttl_s,
-            neighbours=unmanaged_jobs.jobs_in_turn(
+            unmanaged=unmanaged_jobs.next_unmanaged_jobs(
                 picture, problem_building.UsableNodes(snapshot), self._policy
             ),
-            nodes=unmanaged_jobs.keep_shares(picture.nodes, picture, self._policy.kept_shares),
+            nodes=unmanaged_jobs.reserve_shares(picture.nodes, picture, self._policy.kept_shares),
         )
-        problem = association_limits.applied(problem, picture, self._site_limits())
-        with self.telemetry.phase("decide"):
-            decision = self._decide_aside(problem)
-        refused = {job.slurm.job_id: problem_building.excluded_reason(job) for job in picture.managed}
-        kept = {job_id: reason for job_id, reason in refused.items() if reason is not None}
-        if kept != {job.slurm_job_id: job.excluded_reason for job in records if job.excluded_reason}:
-            self._store.record_excluded(kept)
-        kept |= dict(decision.excluded)
-        for job_id, reason in kept.items():
-            if self._left_out.get(job_id) != reason:  # not again in every round
+        problem = association_limits.apply_limits(problem, picture, self._site_limits())
+        with self.metrics.phase("decide"):
+            decision = self._decide_in_thread(problem)
+        reasons = {job.slurm.job_id: problem_building.not_moved_because(job) for job in picture.managed}
+        left_out = {job_id: reason for job_id, reason in reasons.items() if reason is not None}
+        if left_out != {job.slurm_job_id: job.excluded_reason for job in records if job.excluded_reason}:
+            self._store.record_excluded(left_out)
+        left_out |= dict(decision.excluded)
+        for job_id, reason in left_out.items():
+            if self._left_out.get(job_id) != reason:  # logged once, not in every round
                 _log.warning("job %s: left as it is: %s", job_id, reason)
-        self._left_out = kept
+        self._left_out = left_out
         self._warn_of_doubts(problem)
         if decision.timed_out:
             limit = self._policy.time_limit_s
-            _log.warning("the search was cut short by policy.time_limit_s = %g; see: pollux replay", limit)
+            _log.warning("the solver stopped at policy.time_limit_s = %g; see: pollux replay", limit)
         moves = planned_moves(
             picture,
             decision,
             max_in_flight=self._config.max_in_flight,
             pauses=problem.moving.pauses,
-            is_doubtful=lambda record: unanswered_requests.is_doubtful(
+            may_not_answer=lambda record: unanswered_requests.may_not_answer(
                 record, now, timeout_s=self._config.checkpoint_timeout_s
             ),
         )
         self._lease.check()
-        with self.telemetry.phase("record"):
+        with self.metrics.phase("record"):
             round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
         self._save_problem(round_id, problem)
         verb = "would move" if self._config.shadow else "moves"
@@ -230,11 +234,11 @@ class Rounds:
                     at=self._clock(),
                 )
                 under_way.append(planned)
-        self.sight = Sight.of(snapshot, adaptive, under_way, training_runs)
+        self.watched_state = WatchedState.of(snapshot, adaptive, under_way, training_runs)
         if not self._config.shadow:
-            leaving = {move.job.slurm.job_id for move in moves}
-            self._prolong_pauses(picture, leaving, now)
-            self._keep_from_leftovers(picture, leaving, now)
+            moved = {move.job.slurm.job_id for move in moves}
+            self._prolong_pauses(picture, moved, now)
+            self._delay_jobs_with_leftovers(picture, moved, now)
         _log.info(
             "round %d: %d jobs, fitness %.4g, %d to move",
             round_id,
@@ -242,12 +246,12 @@ class Rounds:
             decision.fitness,
             len(moves),
         )
-        self.telemetry.end_round(round_id, decision, tuple(job.record for job in picture.managed))
+        self.metrics.end_round(round_id, decision, tuple(job.record for job in picture.managed))
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
 
-    def _warn_of_refusals(self, refused: dict[str, str]) -> None:
-        """Say, once each, which jobs are not adaptive though their Comment says so."""
+    def _warn_of_refused_registrations(self, refused: dict[str, str]) -> None:
+        """Log once for each job that its Comment has terms and that it was not registered."""
         for job_id, because in refused.items():
             if self._refused.get(job_id) != because:
                 _log.warning("job %s: not registered: %s", job_id, because)
@@ -259,13 +263,13 @@ class Rounds:
             _log.warning("job %s: its model does not count: %s", job_id, doubts[job_id])
         self._doubted = frozenset(doubts)
 
-    def _care_for(
+    def _journal_maintenance(
         self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime
     ) -> Callable[[JobRecord, SlurmJob], bool]:
-        """Journal what jobs need whatever is decided; return which of those that failed are not over."""
+        """Journal moves that do not depend on the decision; return which failed jobs are not over."""
         if self._config.shadow:
             return lambda _record, _job: False
-        care = Care(
+        maintenance = Maintenance(
             store=self._store,
             guard=self._lease.check,
             config=self._config,
@@ -273,12 +277,12 @@ class Rounds:
             snapshot=snapshot,
             records=records,
         )
-        return care.journal(now)
+        return maintenance.journal(now)
 
-    def _decide_aside(self, problem: Problem) -> Decision:
-        """Search for a decision in a thread of its own, while moves go on and the lease is renewed.
+    def _decide_in_thread(self, problem: Problem) -> Decision:
+        """Run the solver in a thread, while this one advances moves and renews the lease.
 
-        The thread touches neither store nor Slurm. Stopped meanwhile, the daemon does not wait for it.
+        The solver's thread uses neither store nor Slurm. A daemon that is stopped does not wait for it.
         """
         outcome: queue.SimpleQueue[Decision | BaseException] = queue.SimpleQueue()
 
@@ -295,49 +299,49 @@ class Rounds:
             except queue.Empty:
                 if self._stop.is_set():
                     raise DaemonStoppedError("the daemon was stopped while it decided") from None
-                self._meanwhile()
+                self._while_deciding()
                 continue
             if isinstance(found, BaseException):
                 raise found
             return found
 
-    def _prolong_pauses(self, picture: Picture, leaving: Container[str], now: datetime) -> None:
-        """Let paused jobs wait on whose begin time comes near: without this they start by themselves."""
+    def _prolong_pauses(self, picture: Picture, moved: Container[str], now: datetime) -> None:
+        """Set later begin times for paused jobs whose begin time is near, or Slurm would start them."""
         slurm = self._slurm.guarded(self._lease.check)
         soon = now + timedelta(seconds=self._config.pause_ttl_s / 2)
         for job in picture.managed:
             begins_at = job.slurm.begins_at
             if begins_at is None or begins_at > soon or not problem_building.is_parked(job, now):
                 continue
-            if job.slurm.job_id in leaving:
+            if job.slurm.job_id in moved:
                 continue
             try:
                 slurm.set_begin_time(job.slurm.job_id, ahead_s=self._config.pause_ttl_s)
             except SlurmCommandError as error:
                 _log.info("job %s: its pause is not prolonged: %s", job.slurm.job_id, error)
 
-    def _keep_from_leftovers(self, picture: Picture, leaving: Container[str], now: datetime) -> None:
-        """Let jobs wait on that Slurm requeued off a lost node: it may start them there beside a leftover."""
+    def _delay_jobs_with_leftovers(self, picture: Picture, moved: Container[str], now: datetime) -> None:
+        """Set later begin times for jobs requeued off a lost node, which may still have processes there."""
         unsettled = returned_nodes.unsettled_nodes(picture.snapshot)
         slurm = self._slurm.guarded(self._lease.check)
         for job in picture.managed if unsettled else ():
             shown = job.slurm
-            may_start = not (shown.held or job.in_flight or shown.job_id in leaving)
-            if not (may_start and shown.restart_count and returned_nodes.is_to_wait(shown, now)):
+            may_start = not (shown.held or job.in_flight or shown.job_id in moved)
+            if not (may_start and shown.restart_count and returned_nodes.may_start_too_soon(shown, now)):
                 continue
-            if problem_building.excluded_reason(job) is not None:
+            if problem_building.not_moved_because(job) is not None:
                 continue
-            ran_on = returned_nodes.last_place(self._store.allocation_history(shown.job_id))
+            ran_on = returned_nodes.last_allocation(self._store.allocation_history(shown.job_id))
             if not returned_nodes.may_have_leftover(ran_on, unsettled):
                 continue
-            _log.info("job %s: waits, since it may still run on %s", shown.job_id, ran_on)
+            _log.info("job %s: kept waiting, since it may still have processes on %s", shown.job_id, ran_on)
             try:
                 slurm.set_begin_time(shown.job_id, ahead_s=returned_nodes.WAIT_S)
             except SlurmCommandError as error:
-                _log.info("job %s: is not kept waiting: %s", shown.job_id, error)
+                _log.info("job %s: its begin time is not set: %s", shown.job_id, error)
 
     def _save_problem(self, round_id: int, problem: Problem) -> None:
-        """Keep the problem as a file, if the admin wants that. A full disk costs the file, not the round."""
+        """Save the problem as a file where `daemon.problems_dir` is set. The round goes on if that fails."""
         if self._config.problems_dir is None:
             return
         try:
@@ -347,8 +351,8 @@ class Rounds:
             _log.warning("round %d: its problem was not saved: %s", round_id, error)
 
     def skip(self, reason: str, error: Exception) -> RoundResult:
-        """Count and tell a round that acts on nothing."""
-        self.telemetry.skipped.labels(reason).inc()
-        times = totals(self.telemetry.skipped)[(reason,)]
+        """Count and log a round that does nothing."""
+        self.metrics.skipped.labels(reason).inc()
+        times = totals(self.metrics.skipped)[(reason,)]
         _log.warning("round skipped (%s, %d so far): %s", reason, times, error)
         return RoundResult(skipped=f"{reason}: {error}")

@@ -17,7 +17,7 @@ from tests.slurm.accounting_site import missing_programs
 
 
 def main() -> int:
-    """Run both, print both books job by job, and say whether they agree."""
+    """Run both, print both accounts job by job, and return whether they agree."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", action="store_true", help="without time limits, which take Slurm 90 s")
     options = parser.parse_args()
@@ -32,7 +32,7 @@ def main() -> int:
         try:
             with running_sandbox(NodeGroup(num_nodes=3)) as sandbox:
                 lines = check(
-                    store, sandbox, limits=not options.short, say=lambda text: print(text, flush=True)
+                    store, sandbox, limits=not options.short, log=lambda text: print(text, flush=True)
                 )
         finally:
             store.close()

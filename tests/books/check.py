@@ -16,13 +16,13 @@ from tests.slurm.accounting_site import accounting_of, sacctmgr
 from tests.store.schema.test_views import rows_of
 from tests.waiting import wait_until
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 WANTED = "SELECT slurm_job_id, gpu_hours, estimated, requeues, state FROM job_goodput ORDER BY job_id"
 
 
-def by_log(store: Store, sandbox: Sandbox, *, limits: bool, say: Say) -> list[Line]:
+def by_log(store: Store, sandbox: Sandbox, *, limits: bool, log: Log) -> list[Line]:
     """Compare with slurmctld's log and its records: the site has no slurmdbd."""
-    mixture = Mixture(store, sandbox, say=say)
+    mixture = Mixture(store, sandbox, log=log)
     mixture.run_all(limits=limits)
     lines = compared(mixture, rows_of(store, WANTED), runs_of_log(sandbox.layout.log_dir / "slurmctld.log"))
     wrong = {
@@ -34,7 +34,7 @@ def by_log(store: Store, sandbox: Sandbox, *, limits: bool, say: Say) -> list[Li
     return lines
 
 
-def by_sacct(store: Store, sandbox: Sandbox, *, limits: bool, say: Say) -> list[Line]:
+def by_sacct(store: Store, sandbox: Sandbox, *, limits: bool, log: Log) -> list[Line]:
     """Compare with sacct: the site has a slurmdbd, on a MariaDB of its own."""
     with accounting_of(sandbox) as runner:
         sacctmgr(runner, "add", "account", "lab")
@@ -44,7 +44,7 @@ def by_sacct(store: Store, sandbox: Sandbox, *, limits: bool, say: Say) -> list[
         def past_runs(job_ids: list[str], since: datetime) -> tuple[AccountedRun, ...]:
             return asked.runs(job_ids, since=since)
 
-        mixture = Mixture(store, sandbox, past_runs=past_runs, options=("--account=lab",), say=say)  # type: ignore[arg-type]
+        mixture = Mixture(store, sandbox, past_runs=past_runs, options=("--account=lab",), log=log)  # type: ignore[arg-type]
         mixture.run_all(limits=limits)
         mixture.vanish()
 
@@ -52,5 +52,5 @@ def by_sacct(store: Store, sandbox: Sandbox, *, limits: bool, say: Say) -> list[
             mixture.round()
             return not any(row["estimated"] for row in rows_of(store, WANTED))
 
-        wait_until(is_settled, timeout_s=300, what="slurmdbd to tell of every run", every_s=1.0)
+        wait_until(is_settled, timeout_s=300, what="slurmdbd to have every run", every_s=1.0)
         return compared(mixture, rows_of(store, WANTED), runs_of_sacct(runner))

@@ -16,8 +16,8 @@ from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import Store
+from tests.daemon.harness import CONFIG, Agent
 from tests.daemon.test_on_slurm import RealWorld
-from tests.daemon.world import CONFIG, Agent
 from tests.waiting import wait_until
 
 PATIENT = "#!/bin/sh\nexec sleep 900\n"
@@ -46,10 +46,10 @@ class Mixture(RealWorld):
         *,
         past_runs: PastRuns = no_past_runs,
         options: tuple[str, ...] = (),
-        say: Callable[[str], None] = lambda _text: None,
+        log: Callable[[str], None] = lambda _text: None,
     ) -> None:
         super().__init__(store, sandbox)
-        self._past_runs, self._options, self._say = past_runs, options, say
+        self._past_runs, self._options, self._log = past_runs, options, log
         self.played: list[Played] = []
         self.daemon_now = self._daemon()
 
@@ -77,7 +77,7 @@ class Mixture(RealWorld):
             f"--comment={encode_comment('', terms)}", *self._options, *options,
         )  # fmt: skip
         job_id = self.slurm.submit(script, given, [], self.env)
-        self._say(f"job {job_id}: {what}")
+        self._log(f"job {job_id}: {what}")
         self.played.append(Played(job_id=job_id, what=what, gpus=gpus))
         self.agents[job_id] = Agent(self, job_id, token)
         self.wait(job_id, lambda job: job.state is not JobState.PENDING, "to start")
@@ -115,7 +115,7 @@ class Mixture(RealWorld):
         assert answer.exit_code == 0, answer.error_text
 
     def round(self) -> None:
-        """Hold one round, and let the agents tell what they have to."""
+        """Run one round, and let the agents report."""
         result = self.daemon_now.round()
         assert result.skipped is None, result.skipped
         for agent in self.agents.values():
@@ -145,7 +145,7 @@ class Mixture(RealWorld):
             )
         self.round()
         self._come_and_go()
-        self._requeue_by_hand()
+        self._requeue_externally()
         self._suspend()
         self._move()
         killed = self.play("is killed", PATIENT, gpus=2)
@@ -164,7 +164,7 @@ class Mixture(RealWorld):
         self.wait_for_the_end(*short, failing)
         self.round()
 
-    def _requeue_by_hand(self) -> None:
+    def _requeue_externally(self) -> None:
         held = self.play("is requeued by hand and held in the queue, unseen", PATIENT, gpus=2)
         stubborn = self.play("is requeued by hand, and slow to die", STUBBORN, gpus=1)
         twice = self.play("is requeued twice between two rounds", PATIENT, gpus=2)

@@ -27,13 +27,13 @@ def silent(_text: str) -> None:
 
 def check(store: Store, how: Callable[..., list[Line]]) -> list[Line]:
     with running_sandbox(NodeGroup(num_nodes=3)) as sandbox:
-        return how(store, sandbox, limits=False, say=silent)
+        return how(store, sandbox, limits=False, log=silent)
 
 
 def test_that_the_books_agree_with_slurmctlds_log(clean_store: Store, slurm_programs: None) -> None:
     lines = check(clean_store, by_log)
     assert differences(lines) == {}
-    # Without slurmdbd nobody tells the end of a run that was requeued by hand and unseen, and says so.
+    # Without slurmdbd, the end of a run that was requeued between two rounds is estimated and marked.
     assert {line.played.what for line in lines if line.estimated} <= {
         "is requeued by hand and held in the queue, unseen",
         "is requeued by hand, and slow to die",

@@ -23,7 +23,7 @@ NODES = NodeGroup(num_nodes=3, gpus_per_node=3)
 
 
 def main() -> int:
-    """Run, print the counts, and say whether nothing is wrong."""
+    """Run, print the counts, and return whether nothing is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=200, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule (default: %(default)s)")
@@ -62,7 +62,7 @@ def chaos(folder: Path, options: argparse.Namespace, server: PostgresServer | No
             seed=options.seed,
             pause_s=(0.5, options.pause),
             deadline_s=options.hours * 3600,
-            say=lambda text: print(text, flush=True),
+            log=lambda text: print(text, flush=True),
         )
         run.inject_all()
         run.let_finish(timeout_s=900)

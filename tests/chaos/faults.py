@@ -55,15 +55,15 @@ Inject = Callable[[Site, Planned, random.Random], "Injected | None"]
 
 
 def _alive(site: Site, *states: JobState) -> list[SlurmJob]:
-    ours = {job.job_id for job in site.jobs if not job.cancelled} - site.held_by_hand - site.spared
-    return [job for job in site.road.slurm.snapshot().jobs if job.job_id in ours and job.state in states]
+    ours = {job.job_id for job in site.jobs if not job.cancelled} - site.held_externally - site.reserved
+    return [job for job in site.user.slurm.snapshot().jobs if job.job_id in ours and job.state in states]
 
 
 # ------------------------------------------------------------------------------------------------- the daemon
 
 
 def kill_daemon(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    process = site.road.process
+    process = site.user.process
     if process is None or process.poll() is not None:
         return None
     process.kill()
@@ -71,21 +71,21 @@ def kill_daemon(site: Site, planned: Planned, rng: random.Random) -> Injected | 
 
 
 def freeze_daemon(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    """Stop the daemon wherever it is, let another one take over, and wake it up beside that."""
-    process = site.road.process
+    """Stop the daemon wherever it is, let another one take over, and continue the first beside it."""
+    process = site.user.process
     if process is None or process.poll() is not None:
         return None
     process.send_signal(signal.SIGSTOP)
     site.frozen.append(process)
-    site.road.process = None  # the run starts the other one
+    site.user.process = None  # the run starts the other one
     site.start_daemon()
 
-    def wake() -> bool:
+    def continue_it() -> bool:
         process.send_signal(signal.SIGCONT)
         process.terminate()
         return True
 
-    return Injected(detail="SIGSTOP", undo=Undo(after_s=rng.uniform(5, 9), act=wake))
+    return Injected(detail="SIGSTOP", undo=Undo(after_s=rng.uniform(5, 9), act=continue_it))
 
 
 # -------------------------------------------------------------------------------------------------- slurmctld
@@ -137,8 +137,8 @@ def lose_node(site: Site, planned: Planned, rng: random.Random) -> Injected | No
 def lose_slurmd(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
     """Take a node's slurmd away: its jobs start elsewhere while their old steps train on there.
 
-    As soon as a job has started elsewhere, what trains on here is told to stop, and so wants to write a last
-    checkpoint: too late. Before slurmd comes back, all the rest is told to stop, too.
+    As soon as a job has started elsewhere, what trains on here gets SIGTERM, and tries to write a last
+    checkpoint: too late. Before slurmd comes back, all other processes get SIGTERM, too.
     """
     node = _node_of_whole_jobs(site, rng)
     if node is None:
@@ -149,15 +149,17 @@ def lose_slurmd(site: Site, planned: Planned, rng: random.Random) -> Injected | 
     site.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
     ender = threading.Thread(target=_end_when_superseded, args=(site, left, rng.uniform(4, 8)), name=node)
     ender.start()
-    told: list[bool] = []
+    signalled: list[bool] = []
 
     def end() -> bool:
         if ender.is_alive():
             return False
-        if not told:  # the batch script's processes as well, srun among them: they may want to pass it on
+        if (
+            not signalled
+        ):  # the batch script's processes as well, srun among them: they may want to pass it on
             tasks = [process for process in _processes_on(site, node) if process.name != "slurmstepd"]
-            told.extend(send_signal(process, signal.SIGTERM) for process in tasks)
-            told.append(True)
+            signalled.extend(send_signal(process, signal.SIGTERM) for process in tasks)
+            signalled.append(True)
             return False
         return _bring_up(site, node)
 
@@ -184,13 +186,13 @@ def _node_of_whole_jobs(site: Site, rng: random.Random) -> str | None:
 def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) -> None:
     """Send SIGTERM to the replicas of each job whose next run has claimed its checkpoints, in some time.
 
-    At once: when that run has told the store that it trains, the leftover ends without one more checkpoint.
+    At once: when that run has reported to the store, the leftover ends without one more checkpoint.
     They train on for `stall_after_s` and stall then, or they would be at their end before; but never while
     they write to SQLite, whose one lock would be theirs for as long, and nobody else could write. No other
     hand touches the job meanwhile, so that it comes to its next run.
     """
     waiting = {(replica.job_id, replica.run) for replica in left}
-    spared = {job_id for job_id, _ in waiting}
+    reserved = {job_id for job_id, _ in waiting}
     begun = time.monotonic()
     pause = threading.Event()
     stalled = False
@@ -200,7 +202,7 @@ def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) 
             if (replica.job_id, replica.run) in of:
                 send_signal(replica.process, signum)
 
-    site.spared |= spared
+    site.reserved |= reserved
     while waiting and time.monotonic() - begun < _SUPERSEDED_S:
         over = {run for run in waiting if _newest_claim(site, run[0]) > int(run[1])}
         signal_all(over, signal.SIGTERM)
@@ -214,7 +216,7 @@ def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) 
                 signal_all(waiting, signal.SIGCONT)
         pause.wait(0.05)
     signal_all(waiting, signal.SIGCONT)
-    site.spared -= spared
+    site.reserved -= reserved
 
 
 def _newest_claim(site: Site, job_id: str) -> int:
@@ -244,7 +246,7 @@ def _bring_up(site: Site, node: str) -> bool:
 
 
 def _is_stale(site: Site, job_id: str, run: str, node: str) -> bool:
-    job = site.road.slurm.read_job(job_id)
+    job = site.user.slurm.read_job(job_id)
     return job is None or str(job.restart_count) != run or node not in job.allocation.nodes
 
 
@@ -341,10 +343,10 @@ def fill_disk(site: Site, planned: Planned, rng: random.Random) -> Injected | No
 
 
 def integrity(site: Site) -> str:
-    """Return what SQLite says of its file."""
+    """Return the result of SQLite's integrity check."""
     with contextlib.closing(sqlite3.connect(site.disk / "pollux.db")) as connection:
-        (said,) = connection.execute("PRAGMA integrity_check").fetchone()
-        return str(said)
+        (result,) = connection.execute("PRAGMA integrity_check").fetchone()
+        return str(result)
 
 
 # ----------------------------------------------------------------------------------------------- other hands
@@ -356,20 +358,20 @@ def cancel_job(site: Site, planned: Planned, rng: random.Random) -> Injected | N
         return None
     job_id = rng.choice(sorted(job.job_id for job in alive))
     next(job for job in site.jobs if job.job_id == job_id).cancelled = True
-    site.road.slurm.cancel(job_id)
+    site.user.slurm.cancel(job_id)
     return Injected(detail=job_id)
 
 
 def _let_go(site: Site, job_id: str, rng: random.Random) -> Undo:
-    site.held_by_hand.add(job_id)
+    site.held_externally.add(job_id)
 
     def release() -> bool:
-        job = site.road.slurm.read_job(job_id)
+        job = site.user.slurm.read_job(job_id)
         if job is not None and job.state is JobState.COMPLETING:
             return False  # Slurm refuses until it waits
         if job is not None and not job.state.is_over:
             site.scontrol("release", job_id)
-        site.held_by_hand.discard(job_id)
+        site.held_externally.discard(job_id)
         return True
 
     return Undo(after_s=rng.uniform(3, 8), act=release)

@@ -1,4 +1,4 @@
-"""One run: faults by the schedule while six jobs train, then quiet, then the verdict."""
+"""One run: faults by the schedule while six jobs train, then a pause, then the verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pollux_slurm.errors import PolluxError, SlurmError, StoreError
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.store.contract.interface import RunPhase
-from tests.chaos import mortal
+from tests.chaos import killable_daemon
 from tests.chaos.faults import KINDS, Undo
 from tests.chaos.schedule import DAEMON_KILL, Planned, make_schedule
 from tests.chaos.site import NUM_JOBS, ChaosJob, Site
@@ -25,7 +25,7 @@ _STEP_S = 0.25
 _ARMED_S = 20.0
 _REWEIGH_S = 5.0
 _FEW_JOBS = 2
-_NEIGHBOUR_S = 17.0
+_UNMANAGED_S = 17.0
 # How long a fault waits for jobs to train and the daemon to hold a round; some do not wait at all.
 _READY_S = 10.0
 # How many rounds a daemon holds before it is killed or frozen.
@@ -63,7 +63,7 @@ class Run:
     seed: int
     pause_s: tuple[float, float]
     deadline_s: float
-    say: Callable[[str], None] = print
+    log: Callable[[str], None] = print
     most_jobs: int | None = None
     tries: int = 8
     outcome: Outcome = field(default_factory=Outcome)
@@ -92,21 +92,21 @@ class Run:
         self._begun = time.monotonic()
         self.site.start_daemon()
         next_fault, overlaps = self._begun + 3.0, False
-        next_weights = next_neighbour = next_look = self._begun + _REWEIGH_S
+        next_weights = next_unmanaged = next_check = self._begun + _REWEIGH_S
         while (self._waiting or self._undos) and self._elapsed_s() < self.deadline_s:
             now = time.monotonic()
             self._keep_daemon()
             self._undo_what_is_due(now)
             self._keep_jobs()
-            if now >= next_look:
+            if now >= next_check:
                 self._mend_slurm(now)
-                next_look = now + _LOOK_S
+                next_check = now + _LOOK_S
             if now >= next_weights:
                 self.site.reweigh(self._rng)
                 next_weights = now + _REWEIGH_S
-            if now >= next_neighbour and "slurmctld" not in self._undos:
-                self._send_neighbour()
-                next_neighbour = now + _NEIGHBOUR_S
+            if now >= next_unmanaged and "slurmctld" not in self._undos:
+                self._submit_unmanaged()
+                next_unmanaged = now + _UNMANAGED_S
             is_late = now >= next_fault + _READY_S
             if now >= next_fault and (overlaps or is_late or self._is_at_work()) and self._inject_one(now):
                 next_fault = now + self._rng.uniform(*self.pause_s)
@@ -128,7 +128,7 @@ class Run:
         try:
             training = sum(
                 record.run is not None and record.run.num_steps > 0 and record.run.phase is RunPhase.TRAINING
-                for record in self.site.road.store.active_jobs()
+                for record in self.site.user.store.active_jobs()
                 if record.state is JobState.RUNNING
             )
         except StoreError:
@@ -142,7 +142,7 @@ class Run:
         return time.monotonic() - self._begun
 
     def _tell(self, text: str) -> None:
-        self.say(f"{self._elapsed_s():7.1f} s  {text}")
+        self.log(f"{self._elapsed_s():7.1f} s  {text}")
 
     def _inject_one(self, now: float) -> bool:
         """Do the first fault of the schedule that there is something to do for."""
@@ -171,11 +171,13 @@ class Run:
 
     def _arm(self, now: float) -> None:
         """Let the daemon die at the first of the points that wait for it: some are come to seldom."""
-        mortal.arm(self.site.kill_file, {planned.point for planned in self._waiting if planned.point})
+        killable_daemon.arm(
+            self.site.kill_file, {planned.point for planned in self._waiting if planned.point}
+        )
         self._armed_at = now
 
     def _disarm(self) -> None:
-        mortal.disarm(self.site.kill_file)
+        killable_daemon.disarm(self.site.kill_file)
         self._armed_at = None
 
     def _count(self, kind: str, detail: str) -> None:
@@ -223,7 +225,7 @@ class Run:
             return
         code = self.site.daemon_exit_code()
         if code is not None:
-            hit = mortal.taken_hit(self.site.kill_file)
+            hit = killable_daemon.taken_hit(self.site.kill_file)
             if hit is not None:
                 self._fruitless = 0
                 for planned in [planned for planned in self._waiting if planned.point == hit][:1]:
@@ -259,12 +261,12 @@ class Run:
             if len(self.site.unfinished()) < (_FEW_JOBS if is_enough else NUM_JOBS):
                 self._submitting = self._submitter.submit(self.site.submit)
 
-    def _send_neighbour(self) -> None:
+    def _submit_unmanaged(self) -> None:
         """Let a job that is not adaptive come and go, for which others must make room; one at a time."""
         with contextlib.suppress(SlurmError, AssertionError, subprocess.TimeoutExpired):
-            if not self._neighbours():
+            if not self._running_unmanaged():
                 options = ("--gpus=2", "--nodes=1", "--mem=100M")
-                self.site.neighbours.append(self.site.road.plain("sleep 8", *options))
+                self.site.unmanaged.append(self.site.user.plain("sleep 8", *options))
 
     def _mend_slurm(self, now: float) -> None:
         """Restart a slurmctld that counts GPUs as used that no job holds, as an admin would.
@@ -279,7 +281,7 @@ class Run:
             self._restart_slurmctld(now)
             return
         with contextlib.suppress(SlurmError):
-            snapshot = self.site.road.slurm.snapshot()
+            snapshot = self.site.user.slurm.snapshot()
             held: Counter[str] = Counter()
             for job in snapshot.jobs:
                 held.update(dict(job.allocation.gpus_by_node))
@@ -299,15 +301,15 @@ class Run:
         self.site.start_slurmctld()
         self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.open_partition))
 
-    def _neighbours(self) -> list[SlurmJob]:
+    def _running_unmanaged(self) -> list[SlurmJob]:
         """Return those that are not over; cancel one that Slurm holds, as its owner would.
 
         Raises `SlurmError`.
         """
-        jobs = [job for job in self.site.road.slurm.snapshot().jobs if job.job_id in self.site.neighbours]
+        jobs = [job for job in self.site.user.slurm.snapshot().jobs if job.job_id in self.site.unmanaged]
         for job in jobs:
             if job.held_by_slurm:
-                self.site.road.slurm.cancel(job.job_id)
+                self.site.user.slurm.cancel(job.job_id)
         return [job for job in jobs if not job.state.is_over]
 
     def let_finish(self, *, timeout_s: float) -> None:
@@ -318,9 +320,9 @@ class Run:
             self._undo_what_is_due(time.monotonic())
             self._mend_slurm(time.monotonic())
             with contextlib.suppress(SlurmError):
-                self._neighbours()
-                recorded = all(record.state.is_over for record in self.site.road.store.jobs())
-                if not self.site.unfinished() and recorded and not self.site.road.store.open_reallocations():
+                self._running_unmanaged()
+                recorded = all(record.state.is_over for record in self.site.user.store.jobs())
+                if not self.site.unfinished() and recorded and not self.site.user.store.open_reallocations():
                     return
             self._pause.wait(1.0)
         self._tell(f"gave up waiting after {timeout_s:g} s")
@@ -335,5 +337,5 @@ class Run:
         self.outcome.wrong.extend(f"{resource} could not be repaired" for resource in self._undos)
         self._submitter.shutdown(wait=True)
         self._restart_at = None
-        if self.site.road.process is None or self.site.daemon_exit_code() is not None:
+        if self.site.user.process is None or self.site.daemon_exit_code() is not None:
             self.site.start_daemon()

@@ -18,15 +18,15 @@ from pollux_slurm.config import SlurmConfig
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm import connect
 from pollux_slurm.store import open_store
-from tests.chaos import mortal
+from tests.chaos import killable_daemon
 from tests.chaos.watch import Replica, Watch, replicas
-from tests.e2e.road import Road
+from tests.e2e.user_commands import UserCommands
 from tests.store.postgres import PostgresServer
 
 NUM_JOBS = 6
 # Where training processes leave word of the exception that ended them.
-WITNESS = "witness"
-_WITNESS_CODE = Path(__file__).with_name("witness")
+WITNESS = "exit_recorder"
+_WITNESS_CODE = Path(__file__).with_name("exit_recorder")
 _DISK_MB = 64
 
 _SETTINGS = """
@@ -63,7 +63,7 @@ class Site:
     """
 
     folder: Path
-    road: Road
+    user: UserCommands
     sandbox: Sandbox
     watch: Watch
     disk: Path
@@ -72,15 +72,15 @@ class Site:
     pass_s: str
     server: PostgresServer | None = None
     jobs: list[ChaosJob] = field(default_factory=list)
-    neighbours: list[str] = field(default_factory=list)
+    unmanaged: list[str] = field(default_factory=list)
     starts: int = 0
     log_at_start: int = 0
     submissions: int = 0
     frozen: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    # Held by the harness as by a person, until it lets go.
-    held_by_hand: set[str] = field(default_factory=set)
+    # Held by the harness, as an admin would, until it releases them.
+    held_externally: set[str] = field(default_factory=set)
     # Left alone by other hands for a while, for what another fault is to come to.
-    spared: frozenset[str] = frozenset()
+    reserved: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------- the daemon
 
@@ -93,14 +93,20 @@ class Site:
         # The file alone says what it goes by: tests of training keep jobs where they are.
         env = {
             name: value
-            for name, value in self.road.env.items()
+            for name, value in self.user.env.items()
             if not name.startswith(("POLLUX_DAEMON_", "POLLUX_POLICY_"))
         }
         with (self.folder / "daemon.log").open("ab") as log:
             self.log_at_start = log.tell()
-            self.road.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.mortal", "daemon", f"--config={self.folder}/pollux.toml"],
-                env={**env, mortal.VARIABLE: str(self.kill_file)},
+            self.user.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.chaos.killable_daemon",
+                    "daemon",
+                    f"--config={self.folder}/pollux.toml",
+                ],
+                env={**env, killable_daemon.VARIABLE: str(self.kill_file)},
                 stdout=log,
                 stderr=log,
             )
@@ -108,7 +114,7 @@ class Site:
 
     def daemon_exit_code(self) -> int | None:
         """Return how the daemon ended, None while it runs or none was started."""
-        process = self.road.process
+        process = self.user.process
         return process.poll() if process is not None else None
 
     def reweigh(self, rng: random.Random) -> None:
@@ -117,7 +123,7 @@ class Site:
             f'"{job.job_id}" = {rng.choice((0.1, 1.0, 10.0))}' for job in self.jobs if not job.cancelled
         ]
         (self.folder / "pollux.toml").write_text(_SETTINGS + "\n".join(weights) + "\n", encoding="utf-8")
-        process = self.road.process
+        process = self.user.process
         if process is not None and process.poll() is None and _has_handler(process.pid, signal.SIGHUP):
             process.send_signal(signal.SIGHUP)
 
@@ -127,20 +133,20 @@ class Site:
         """Submit the next training job."""
         name = f"chaos-{self.submissions}"  # a submission that fails has used its name up
         self.submissions += 1
-        number = self.road.digits(name, max_gpus=4, epochs=self.epochs, pass_s=self.pass_s)
+        number = self.user.digits(name, max_gpus=4, epochs=self.epochs, pass_s=self.pass_s)
         self.jobs.append(ChaosJob(job_id=number, name=name))
         return self.jobs[-1]
 
     def unfinished(self) -> list[ChaosJob]:
         """Return the jobs that Slurm does not show as over. Raises `SlurmError`."""
-        states = {job.job_id: job.state for job in self.road.slurm.snapshot().jobs}
+        states = {job.job_id: job.state for job in self.user.slurm.snapshot().jobs}
         return [job for job in self.jobs if job.job_id in states and not states[job.job_id].is_over]
 
     def scontrol(self, *arguments: str) -> str:
         """Type a command as a person would; what Slurm answers is not this run's concern."""
         done = subprocess.run(
             ["scontrol", *arguments],
-            env=self.road.env,
+            env=self.user.env,
             capture_output=True,
             text=True,
             timeout=3000,
@@ -168,7 +174,7 @@ class Site:
         self.sandbox = self.sandbox.start("slurmctld")
 
     def open_partition(self) -> bool:
-        """Let jobs start again, once all nodes but those that are lost have registered; tell whether."""
+        """Let jobs start again, once all nodes but those that are lost have registered; return whether."""
         lost = self.watch.lost_nodes
         states = [state for node, state in self.sandbox.node_states().items() if node not in lost]
         if any(state == "unreachable" or state.endswith("*") or "unk" in state for state in states):
@@ -187,7 +193,7 @@ class Site:
 
     def limit_files(self, *, to_nothing: bool) -> None:
         """Let the daemon write no more to any file, or again: a full disk where none can be mounted."""
-        process = self.road.process
+        process = self.user.process
         if process is None or process.poll() is not None:
             return
         _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
@@ -206,7 +212,7 @@ def _has_handler(pid: int, signum: int) -> bool:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
-    """Make `folder` a disk of its own where this user may; tell whether it is one."""
+    """Make `folder` a disk of its own where this user may; return whether it is one."""
     folder.mkdir()
     size = f"size={_DISK_MB}m"
     done = subprocess.run(
@@ -229,17 +235,17 @@ def running_site(
         slurm = connect(SlurmConfig(), {**os.environ, **sandbox.env})
         (folder / WITNESS).mkdir()
         looked_for = [str(_WITNESS_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        witness = {"CHAOS_WITNESS": str(folder / WITNESS), "PYTHONPATH": os.pathsep.join(looked_for)}
-        road = Road(
+        exit_recorder = {"CHAOS_WITNESS": str(folder / WITNESS), "PYTHONPATH": os.pathsep.join(looked_for)}
+        user = UserCommands(
             directory=folder,
             slurm=slurm,
-            slurm_env={**sandbox.env, **witness},
+            slurm_env={**sandbox.env, **exit_recorder},
             store=open_store(url, create=True),
             store_url=url,
         )
         site = Site(
             folder=folder,
-            road=road,
+            user=user,
             sandbox=sandbox,
             watch=Watch(slurm=slurm, slurm_conf=sandbox.env["SLURM_CONF"]),
             disk=folder / "disk",
@@ -257,5 +263,5 @@ def running_site(
             for process in site.frozen:
                 process.kill()
                 process.wait(timeout=3000)
-            mortal.disarm(site.kill_file)
-            road.close()
+            killable_daemon.disarm(site.kill_file)
+            user.close()

@@ -39,6 +39,6 @@ def test_that_no_job_is_lost_held_doubled_or_short_of_a_sample_whatever_fails(sl
         verdict.judge(site, run.outcome)
         for line in verdict.lines(run.outcome):
             print(line)
-        assert not run.outcome.wrong, f"everything is kept in {folder}\n{site.road.log(60)}"
+        assert not run.outcome.wrong, f"everything is kept in {folder}\n{site.user.log(60)}"
         assert sum(run.outcome.faults.values()) >= NUM_FAULTS - len(run.outcome.not_reached)
     shutil.rmtree(folder, ignore_errors=True)

@@ -36,7 +36,7 @@ def test_that_every_point_has_its_turn_before_one_has_a_second() -> None:
     )
 
 
-def test_that_a_seed_tells_the_order() -> None:
+def test_that_a_seed_defines_the_order() -> None:
     one, same, other = (make_schedule(60, random.Random(seed)) for seed in (5, 5, 6))
     assert one == same
     assert one != other

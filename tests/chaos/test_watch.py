@@ -1,4 +1,4 @@
-"""What the watch takes for wrong, on processes and snapshots written down by hand."""
+"""What the watch reports as wrong, on processes and snapshots made for the test."""
 
 from __future__ import annotations
 

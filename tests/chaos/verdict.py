@@ -23,7 +23,7 @@ _LEFTOVER = "a newer run of this job has reported to the store"
 
 def judge(site: Site, outcome: Outcome) -> None:
     """Put everything that is wrong into `outcome`, and count the moves by their outcomes."""
-    snapshot = site.road.slurm.snapshot()
+    snapshot = site.user.slurm.snapshot()
     by_id = {job.job_id: job for job in snapshot.jobs}
     for job in site.jobs:
         wrong = of_job(site, job, by_id.get(job.job_id))
@@ -32,11 +32,11 @@ def judge(site: Site, outcome: Outcome) -> None:
     outcome.wrong.extend(sorted(site.watch.violations))
     outcome.wrong.extend(
         f"reallocation {move.id} of job {move.slurm_job_id} is still {move.step.value}"
-        for move in site.road.store.open_reallocations()
+        for move in site.user.store.open_reallocations()
     )
-    if site.server is None and (said := integrity(site)) != "ok":
-        outcome.wrong.append(f"the store's file is damaged: {said}")
-    outcome.moves.update(by_outcome(site.road.store.reallocations()))
+    if site.server is None and (result := integrity(site)) != "ok":
+        outcome.wrong.append(f"the store's file is damaged: {result}")
+    outcome.moves.update(by_outcome(site.user.store.reallocations()))
     outcome.notes.append(
         f"{len(site.jobs)} jobs, {sum(job.cancelled for job in site.jobs)} of them cancelled"
     )
@@ -52,11 +52,11 @@ def judge(site: Site, outcome: Outcome) -> None:
 
 def of_job(site: Site, job: ChaosJob, seen: SlurmJob | None) -> list[str]:
     """Return what is wrong with one job."""
-    record = site.road.record(job.job_id)
+    record = site.user.record(job.job_id)
     wrong = lineage_errors(site.folder / "checkpoints" / job.name)
     state = seen.state if seen is not None else record.state if record is not None else None
     if job.cancelled:
-        # It may have been quicker than the hand; or gone before any round, and Slurm forgets in five minutes.
+        # It may have ended before the command, or before any round; Slurm forgets it after five minutes.
         ends = (JobState.CANCELLED, JobState.COMPLETED, None)
         return wrong if state in ends else [*wrong, f"was cancelled and is {state}"]
     if state is not JobState.COMPLETED:
@@ -102,7 +102,7 @@ def lineage_errors(directory: Path) -> list[str]:
 
 
 def superseded_runs(site: Site, words: str) -> int:
-    """Return how many runs of jobs ended because another had superseded them, as `words` say."""
+    """Return how many runs of jobs ended because another had superseded them, by `words` in their logs."""
     ends = {file: file.read_text(errors="replace") for file in (site.folder / WITNESS).iterdir()}
     return len(
         {

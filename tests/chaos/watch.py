@@ -34,7 +34,7 @@ class Replica:
 
 
 def replicas(slurm_conf: str) -> list[Replica]:
-    """Return the training processes of a sandbox, told by the variables that they were started with."""
+    """Return the training processes of a sandbox, found by the variables in their environment."""
     found = []
     for process in processes_with_environ(
         {"SLURM_CONF": slurm_conf}, present=("SLURM_JOB_ID", "SLURMD_NODENAME", "LOCAL_RANK")

@@ -1,4 +1,4 @@
-"""Short ways to write down jobs, nodes and records by hand."""
+"""Builders of jobs, nodes and records with short arguments."""
 
 from __future__ import annotations
 

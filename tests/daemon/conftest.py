@@ -1,13 +1,13 @@
-"""The small world of each test, on the shared store."""
+"""The harness of each test, on the shared store."""
 
 from __future__ import annotations
 
 import pytest
 
 from pollux_slurm.store.sql_store import SqlStore
-from tests.daemon.world import World
+from tests.daemon.harness import Harness
 
 
 @pytest.fixture
-def world(clean_store: SqlStore) -> World:
-    return World(clean_store)
+def harness(clean_store: SqlStore) -> Harness:
+    return Harness(clean_store)

@@ -1,4 +1,4 @@
-"""A daemon that dies at a chosen call, for the tests that kill it at each in turn."""
+"""A daemon that dies at a chosen call, for tests that kill it at each call in turn."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.sql_store import SqlStore
 from tests.conftest import running_sandbox
-from tests.daemon.world import CONFIG, Agent, World
+from tests.daemon.harness import CONFIG, Agent, Harness
 from tests.waiting import cancel_all, wait_until
 
 # Ends with a code of its own on SIGUSR1, as a training script that cannot go on in its new shape.
@@ -53,8 +53,8 @@ PATIENT = dataclasses.replace(
 )
 
 
-class RealWorld(World):
-    """Real Slurm and real time; store and agents as in the small world."""
+class RealWorld(Harness):
+    """Real Slurm and real time; store and agents as in the small harness."""
 
     def __init__(self, store: Store, sandbox: Sandbox) -> None:
         super().__init__(store)
@@ -118,121 +118,125 @@ class RealWorld(World):
 
 
 @pytest.fixture
-def world(clean_store: SqlStore, sandbox: Sandbox) -> Iterator[RealWorld]:
+def harness(clean_store: SqlStore, sandbox: Sandbox) -> Iterator[RealWorld]:
     made = RealWorld(clean_store, sandbox)
     yield made
     made.close()
 
 
-def started(world: RealWorld, daemon: Daemon, *options: str) -> str:
-    job_id = world.submit_at(*options)
-    world.until(daemon, lambda: world.has_stepped(job_id), f"job {job_id} to train")
+def started(harness: RealWorld, daemon: Daemon, *options: str) -> str:
+    job_id = harness.submit_at(*options)
+    harness.until(daemon, lambda: harness.has_stepped(job_id), f"job {job_id} to train")
     return job_id
 
 
-def holds(world: RealWorld, job_id: str, gpus_by_node: dict[str, int]) -> Callable[[], bool]:
+def holds(harness: RealWorld, job_id: str, gpus_by_node: dict[str, int]) -> Callable[[], bool]:
     def condition() -> bool:
-        job: SlurmJob = world.job(job_id)
+        job: SlurmJob = harness.job(job_id)
         return job.allocation == Allocation.of(gpus_by_node)
 
     return condition
 
 
-def test_that_a_job_is_paused_and_comes_back_in_another_shape(world: RealWorld) -> None:
-    daemon = world.daemon(policy=PolicyConfig(pauses=True))
-    job_id = started(world, daemon, "--gpus=2", "--nodelist=n0")
-    world.targets = {job_id: {}}
-    world.until(daemon, lambda: world.store.job(job_id).paused_at is not None, "the pause")
-    job = world.job(job_id)
+def test_that_a_job_is_paused_and_comes_back_in_another_shape(harness: RealWorld) -> None:
+    daemon = harness.daemon(policy=PolicyConfig(pauses=True))
+    job_id = started(harness, daemon, "--gpus=2", "--nodelist=n0")
+    harness.targets = {job_id: {}}
+    harness.until(daemon, lambda: harness.store.job(job_id).paused_at is not None, "the pause")
+    job = harness.job(job_id)
     assert (job.state, job.held, job.restart_count) == (JobState.PENDING, False, 1)
     assert job.begins_at is not None
-    assert (job.begins_at - world.clock()).total_seconds() > CONFIG.pause_ttl_s - 600
-    world.targets = {job_id: {"n1": 3}}
-    world.until(daemon, holds(world, job_id, {"n1": 3}), "the job to run on n1")
-    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
-    assert [move.step for move in world.store.reallocations(job_id)] == [Step.CONFIRMED] * 2
-    assert world.store.job(job_id).paused_at is None
+    assert (job.begins_at - harness.clock()).total_seconds() > CONFIG.pause_ttl_s - 600
+    harness.targets = {job_id: {"n1": 3}}
+    harness.until(daemon, holds(harness, job_id, {"n1": 3}), "the job to run on n1")
+    harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
+    assert [move.step for move in harness.store.reallocations(job_id)] == [Step.CONFIRMED] * 2
+    assert harness.store.job(job_id).paused_at is None
 
 
 def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(
-    world: RealWorld, tmp_path: Path
+    harness: RealWorld, tmp_path: Path
 ) -> None:
-    daemon, log = world.daemon(), tmp_path / "log"
-    job_id = started(world, daemon, "--gpus=2", "--nodelist=n0", f"--output={log}")
-    world.targets = {job_id: {"n1": 3}}
-    world.until(daemon, lambda: world.is_at(Step.REQUEUED), "the requeue")
-    world.agents[job_id].reports = False
-    world.until(daemon, lambda: world.is_at(Step.RUNNING), "the job to run on n1")
+    daemon, log = harness.daemon(), tmp_path / "log"
+    job_id = started(harness, daemon, "--gpus=2", "--nodelist=n0", f"--output={log}")
+    harness.targets = {job_id: {"n1": 3}}
+    harness.until(daemon, lambda: harness.is_at(Step.REQUEUED), "the requeue")
+    harness.agents[job_id].reports = False
+    harness.until(daemon, lambda: harness.is_at(Step.RUNNING), "the job to run on n1")
     wait_until(lambda: "run 1 listens" in log.read_text(), timeout_s=120, what="the script to take signals")
-    assert world.runner.run("scancel", "--signal=USR1", "--batch", job_id).exit_code == 0
-    world.until(daemon, lambda: world.store.reallocations(job_id)[0].step is Step.FAILED, "the fall")
-    world.agents[job_id].reports = True
-    world.until(daemon, holds(world, job_id, {"n0": 2}), "the job to run on n0 again")
-    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
-    fall, back = world.store.reallocations(job_id)
-    assert fall.job_failed
-    assert fall.reason == "failed before its first step: exit code 7 in n1:3"
-    assert (back.step, world.job(job_id).restart_count) == (Step.CONFIRMED, 2)
+    assert harness.runner.run("scancel", "--signal=USR1", "--batch", job_id).exit_code == 0
+    harness.until(
+        daemon, lambda: harness.store.reallocations(job_id)[0].step is Step.FAILED, "the failed_move"
+    )
+    harness.agents[job_id].reports = True
+    harness.until(daemon, holds(harness, job_id, {"n0": 2}), "the job to run on n0 again")
+    harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
+    failed_move, back = harness.store.reallocations(job_id)
+    assert failed_move.job_failed
+    assert failed_move.reason == "failed before its first step: exit code 7 in n1:3"
+    assert (back.step, harness.job(job_id).restart_count) == (Step.CONFIRMED, 2)
 
 
-def test_that_a_job_near_its_limit_goes_on_with_another_slice_of_its_total(world: RealWorld) -> None:
+def test_that_a_job_near_its_limit_goes_on_with_another_slice_of_its_total(harness: RealWorld) -> None:
     """With 300 s for a checkpoint, 200 s before the end of 10 minutes is near: of 3 at once."""
-    daemon = world.daemon(config=PATIENT)
-    job_id = world.submit_at("--gpus=2", "--nodelist=n0", "--time=10", slice_s=600, total_s=900)
-    world.until(daemon, lambda: world.has_stepped(job_id), f"job {job_id} to train")
-    assert not world.store.reallocations(job_id)
-    assert world.runner.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=3").exit_code == 0
-    world.until(daemon, lambda: world.job(job_id).restart_count == 1, "the renewal")
-    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
-    (move,) = world.store.reallocations(job_id)
+    daemon = harness.daemon(config=PATIENT)
+    job_id = harness.submit_at("--gpus=2", "--nodelist=n0", "--time=10", slice_s=600, total_s=900)
+    harness.until(daemon, lambda: harness.has_stepped(job_id), f"job {job_id} to train")
+    assert not harness.store.reallocations(job_id)
+    assert harness.runner.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=3").exit_code == 0
+    harness.until(daemon, lambda: harness.job(job_id).restart_count == 1, "the renewal")
+    harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
+    (move,) = harness.store.reallocations(job_id)
     assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 2}))
     assert move.entered_at(Step.CHECKPOINTED) is not None
-    job = world.job(job_id)
+    job = harness.job(job_id)
     assert (job.state, job.allocation, job.time_limit_s) == (JobState.RUNNING, move.target, 600.0)
 
 
-def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(world: RealWorld) -> None:
-    """The job names a100, so n3 alone will do. A neighbour leaves 6 of its 16 CPUs: 3 GPUs' worth."""
+def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(harness: RealWorld) -> None:
+    """The job names a100, so n3 alone will do. A submit_unmanaged leaves 6 of its 16 CPUs: 3 GPUs' worth."""
     hog = ("--output=/dev/null", "--ntasks=1", "--cpus-per-task=10", "--nodelist=n3", "--mem=100")
-    neighbour = world.slurm.submit(SLEEP, hog, [], world.env)
-    world.agents[neighbour] = Agent(world, neighbour, "none")
-    world.agents[neighbour].reports = False
+    submit_unmanaged = harness.slurm.submit(SLEEP, hog, [], harness.env)
+    harness.agents[submit_unmanaged] = Agent(harness, submit_unmanaged, "none")
+    harness.agents[submit_unmanaged].reports = False
     wait_until(
-        lambda: world.job(neighbour).state is JobState.RUNNING, timeout_s=120, what="the neighbour to run"
+        lambda: harness.job(submit_unmanaged).state is JobState.RUNNING,
+        timeout_s=120,
+        what="the submit_unmanaged to run",
     )
     # The young job may move: what a restart costs is little beside the horizon.
-    daemon = world.daemon(policy=PolicyConfig(penalty="amortised", horizon_s=1e6), decide=decide)
-    job_id = started(world, daemon, "--gpus=a100:1", "--cpus-per-gpu=2")
-    world.until(daemon, holds(world, job_id, {"n3": 3}), "the job to have what its CPUs allow")
-    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
-    job = world.job(job_id)
+    daemon = harness.daemon(policy=PolicyConfig(penalty="amortised", horizon_s=1e6), decide=decide)
+    job_id = started(harness, daemon, "--gpus=a100:1", "--cpus-per-gpu=2")
+    harness.until(daemon, holds(harness, job_id, {"n3": 3}), "the job to have what its CPUs allow")
+    harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
+    job = harness.job(job_id)
     assert (job.requested_gpu_type, job.cpus_by_node) == ("a100", (("n3", 6),))
-    assert {move.step for move in world.store.reallocations(job_id)} == {Step.CONFIRMED}
-    shown = world.runner.run("scontrol", "show", "job", job_id).stdout
+    assert {move.step for move in harness.store.reallocations(job_id)} == {Step.CONFIRMED}
+    shown = harness.runner.run("scontrol", "show", "job", job_id).stdout
     assert "TresPerJob=gres:gpu:a100:3" in shown or "TresPerJob=gres/gpu:a100:3" in shown, shown
 
 
-def test_that_a_job_whose_start_slurm_ends_is_started_again(world: RealWorld) -> None:
+def test_that_a_job_whose_start_slurm_ends_is_started_again(harness: RealWorld) -> None:
     """A start within the second of its own kill: "Job credential revoked" (22.05.8)."""
-    daemon = world.daemon()
-    job_id = started(world, daemon, "--gpus=2", "--nodelist=n0")
-    world.until(daemon, lambda: bool(world.store.job(job_id).allocation), "a round to see it run")
+    daemon = harness.daemon()
+    job_id = started(harness, daemon, "--gpus=2", "--nodelist=n0")
+    harness.until(daemon, lambda: bool(harness.store.job(job_id).allocation), "a round to see it run")
     for _ in range(10):
         time_to_the_full_second()
-        world.runner.run("scontrol", "requeuehold", job_id)
-        wait_until(lambda: world.job(job_id).state is JobState.PENDING, timeout_s=120, what="the requeue")
-        world.runner.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
-        world.runner.run("scontrol", "release", job_id)
-        wait_until(lambda: world.job(job_id).state is not JobState.PENDING, timeout_s=120, what="a start")
+        harness.runner.run("scontrol", "requeuehold", job_id)
+        wait_until(lambda: harness.job(job_id).state is JobState.PENDING, timeout_s=120, what="the requeue")
+        harness.runner.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+        harness.runner.run("scontrol", "release", job_id)
+        wait_until(lambda: harness.job(job_id).state is not JobState.PENDING, timeout_s=120, what="a start")
         with contextlib.suppress(AssertionError):  # it may run for a moment before it is lost
-            wait_until(lambda: world.job(job_id).state is JobState.FAILED, timeout_s=3, what="its loss")
+            wait_until(lambda: harness.job(job_id).state is JobState.FAILED, timeout_s=3, what="its loss")
             break
     else:
         pytest.skip("none of ten starts was ended by Slurm")
-    assert world.job(job_id).exit_code == 1
-    world.until(daemon, lambda: world.job(job_id).state is JobState.RUNNING, "another start")
-    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
-    (move,) = world.store.reallocations(job_id)
+    assert harness.job(job_id).exit_code == 1
+    harness.until(daemon, lambda: harness.job(job_id).state is JobState.RUNNING, "another start")
+    harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
+    (move,) = harness.store.reallocations(job_id)
     assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 2}))
     assert move.cause is ReallocationCause.FAILED_START
 
@@ -242,14 +246,14 @@ def time_to_the_full_second() -> None:
     wait_until(lambda: time.time() % 1 < 0.1, timeout_s=120, what="a full second", every_s=0.01)
 
 
-# Fails where a file says so; Slurm then drains the node, puts the job back, and holds it.
+# Fails where a file exists; Slurm then drains the node, requeues the job, and holds it.
 PROLOG = """#!/bin/sh
 : > "FOLDER/asked-$SLURMD_NODENAME"
 if [ -e FOLDER/fail ]; then exit 1; fi
 """
 
 
-def test_that_a_job_that_slurm_holds_since_its_launch_failed_is_let_go(
+def test_that_a_job_that_slurm_holds_after_a_failed_launch_is_released(
     clean_store: SqlStore, slurm_programs: None
 ) -> None:
     with running_sandbox(NodeGroup(num_nodes=2)) as sandbox:
@@ -258,22 +262,22 @@ def test_that_a_job_that_slurm_holds_since_its_launch_failed_is_let_go(
         prolog.write_text(PROLOG.replace("FOLDER", str(folder)))
         prolog.chmod(0o755)
         conf.write_text(f"{conf.read_text()}\nProlog={prolog}\n")
-        world = RealWorld(clean_store, sandbox)
-        world.runner.run("scontrol", "reconfigure")
+        harness = RealWorld(clean_store, sandbox)
+        harness.runner.run("scontrol", "reconfigure")
 
         def is_known() -> bool:
-            world.runner.run("srun", "--nodes=2", "true")
+            harness.runner.run("srun", "--nodes=2", "true")
             return all((folder / f"asked-n{number}").exists() for number in range(2))
 
         wait_until(is_known, timeout_s=120, what="both nodes to know of the prolog")
         (folder / "fail").touch()
-        job_id = world.submit_at("--gpus=2")
-        wait_until(lambda: world.job(job_id).held_by_slurm, timeout_s=120, what="Slurm to hold the job")
+        job_id = harness.submit_at("--gpus=2")
+        wait_until(lambda: harness.job(job_id).held_by_slurm, timeout_s=120, what="Slurm to hold the job")
         (folder / "fail").unlink()
-        daemon = world.daemon()
-        world.until(daemon, lambda: world.has_stepped(job_id), "the job to train")
-        world.until(daemon, lambda: not world.open_moves(), "the journal to close")
-        (move,) = world.store.reallocations(job_id)
+        daemon = harness.daemon()
+        harness.until(daemon, lambda: harness.has_stepped(job_id), "the job to train")
+        harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
+        (move,) = harness.store.reallocations(job_id)
         assert move.step is Step.CONFIRMED
         assert move.cause is ReallocationCause.HELD_BY_SLURM
-        world.close()
+        harness.close()

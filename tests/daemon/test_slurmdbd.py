@@ -1,4 +1,4 @@
-"""Limits of accounts and QOS, as a real slurmdbd tells them and a real slurmctld keeps them."""
+"""Limits of accounts and QOS, from a real slurmdbd, enforced by a real slurmctld."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
         wait_until(lambda: shown(job_id).state is JobState.RUNNING, timeout_s=120, what=f"{job_id} to run")
 
     def problem(*job_ids: str) -> Problem:
-        picture = cluster_picture.picture(slurm.snapshot(), [record(job_id) for job_id in job_ids])
+        picture = cluster_picture.build_picture(slurm.snapshot(), [record(job_id) for job_id in job_ids])
         jobs = tuple(
             ProblemJob(job_id=one.job_id, account=one.account, user=one.user_name, current=one.allocation)
             for one in map(shown, job_ids)
         )
         plain = Problem(nodes=picture.nodes, jobs=jobs)
         # They are not adaptive, so that the picture has none of them managed: only whom Slurm binds is asked.
-        return association_limits.applied(plain, picture, limits_of(Config(), slurm)())
+        return association_limits.apply_limits(plain, picture, limits_of(Config(), slurm)())
 
     def bounds(found: Problem) -> dict[str, tuple[int, tuple[str, ...] | None]]:
         return {limit.name: (limit.max_gpus, limit.job_ids) for limit in found.limits}

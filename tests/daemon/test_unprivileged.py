@@ -29,9 +29,7 @@ def shown(slurm: CommandClient, job_id: str) -> SlurmJob:
     return found
 
 
-def test_that_it_moves_its_own_users_jobs_and_nobody_elses(
-    sandbox: Sandbox, users: tuple[User, User]
-) -> None:
+def test_that_it_moves_only_its_own_users_jobs(sandbox: Sandbox, users: tuple[User, User]) -> None:
     """Both wait with a shape that fits nowhere; the daemon of one gives theirs a place, and theirs only."""
     ada, bob = users
     slurm = CommandClient(sandbox.runner())
@@ -47,7 +45,7 @@ def test_that_it_moves_its_own_users_jobs_and_nobody_elses(
             wait_until(
                 lambda job_id=job_id: shown(slurm, job_id).state is JobState.RUNNING,  # type: ignore[misc]
                 timeout_s=120,
-                what="the neighbours to run",
+                what="the other jobs to run",
             )
         mine = ada.submit("--gpus=8", "--nodes=1", token="ada")
         theirs = bob.submit("--gpus=8", "--nodes=1", token="bob")
@@ -62,8 +60,8 @@ def test_that_it_moves_its_own_users_jobs_and_nobody_elses(
         assert not {"n0", "n3"} & {*given.allocation.nodes}, "what others hold is not there to give"
         after = [shown(slurm, job_id) for job_id in (theirs, *running)]
         for was, now in zip(before, after, strict=True):
-            told = (was.state, was.held, was.comment, was.requested_gpus, was.allocation, was.restart_count)
-            assert told == (
+            facts = (was.state, was.held, was.comment, was.requested_gpus, was.allocation, was.restart_count)
+            assert facts == (
                 now.state, now.held, now.comment, now.requested_gpus, now.allocation, now.restart_count,
             )  # fmt: skip
         store = open_store(url)

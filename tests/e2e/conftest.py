@@ -11,13 +11,13 @@ import pytest
 from pollux_slurm.config import SlurmConfig
 from pollux_slurm.slurm import connect
 from pollux_slurm.store import open_store
-from tests.e2e.road import Road
+from tests.e2e.user_commands import UserCommands
 
 
 @pytest.fixture
-def road(two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[Road]:
+def user(two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[UserCommands]:
     url = f"sqlite:///{tmp_path}/pollux.db"
-    made = Road(
+    made = UserCommands(
         directory=tmp_path,
         slurm=connect(SlurmConfig(), {**os.environ, **two_node_sandbox}),
         slurm_env=two_node_sandbox,

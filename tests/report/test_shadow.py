@@ -23,14 +23,14 @@ from pollux_slurm.report.shadow import ShadowFindings, read_shadow, shadow_docum
 from pollux_slurm.store import open_store
 from pollux_slurm.store.reporting.queries import open_reports
 from tests.cli.inside import pollux
-from tests.daemon.world import World
+from tests.daemon.harness import Harness
 from tests.store_fixtures import copied
 
 # What the decisions promise for a job that stays; its agent measures 100 · 0.9.
 PROMISED = 120.0
 
 
-class Shadow(World):
+class Shadow(Harness):
     """Two jobs under a daemon in shadow mode that would give them `targets`."""
 
     def decide(self, problem: Problem) -> Decision:
@@ -60,37 +60,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def world(store_template: Path, folder: Path) -> Iterator[Shadow]:
+def harness(store_template: Path, folder: Path) -> Iterator[Shadow]:
     """Job 1 keeps its 4 GPUs of n0; job 2 has 1 of n1, for which 3 and then 2 are decided."""
-    world = Shadow(open_store(copied(store_template, folder / "pollux.db")))
-    daemon = world.daemon(shadow=True)
-    kept, small = world.submit(gpus=4), world.submit(gpus=1)
-    world.settle(daemon, seconds=8)
-    here = dict(world.job(small).allocation.gpus_by_node)
+    harness = Shadow(open_store(copied(store_template, folder / "pollux.db")))
+    daemon = harness.daemon(shadow=True)
+    kept, small = harness.submit(gpus=4), harness.submit(gpus=1)
+    harness.run_until(daemon, seconds=8)
+    here = dict(harness.job(small).allocation.gpus_by_node)
     (node,) = here
     for gpus in (3, 2):
-        world.targets = {small: {node: gpus}}
-        world.settle(daemon, seconds=20)
-    world.targets = {}
-    assert world.job(small).allocation == Allocation.of(here)
-    assert world.job(kept).allocation.num_gpus == 4
-    yield world
-    world.store.close()
+        harness.targets = {small: {node: gpus}}
+        harness.run_until(daemon, seconds=20)
+    harness.targets = {}
+    assert harness.job(small).allocation == Allocation.of(here)
+    assert harness.job(kept).allocation.num_gpus == 4
+    yield harness
+    harness.store.close()
 
 
-def found(world: World, folder: Path) -> tuple[ShadowFindings, Document]:
-    range_ = Range(since=world.clock() - timedelta(hours=1), until=world.clock())
+def found(harness: Harness, folder: Path) -> tuple[ShadowFindings, Document]:
+    range_ = Range(since=harness.clock() - timedelta(hours=1), until=harness.clock())
     with open_reports(f"sqlite:///{folder}/pollux.db") as reports:
         findings = read_shadow(reports, range_)
-    return findings, shadow_document(findings, range_, made_at=world.clock(), command="pollux report shadow")
+    return findings, shadow_document(
+        findings, range_, made_at=harness.clock(), command="pollux report shadow"
+    )
 
 
 def facts(document: Document) -> dict[str, object]:
     return {fact.key: fact.value for fact in document.facts}
 
 
-def test_that_a_move_counts_once_however_many_rounds_asked_for_it(world: Shadow, folder: Path) -> None:
-    findings, document = found(world, folder)
+def test_that_a_move_counts_once_however_many_rounds_asked_for_it(harness: Shadow, folder: Path) -> None:
+    findings, document = found(harness, folder)
     (first, second) = findings.wishes[0].proposals
     assert (first.kind, second.kind) == (MoveKind.GROW, MoveKind.GROW)
     assert (first.stood.num_gpus, first.decided.num_gpus, second.decided.num_gpus) == (1, 3, 2)
@@ -100,9 +102,11 @@ def test_that_a_move_counts_once_however_many_rounds_asked_for_it(world: Shadow,
     assert "did not enact" in document.lead
 
 
-def test_that_the_gain_is_the_decisions_speedup_over_that_of_what_stood(world: Shadow, folder: Path) -> None:
-    findings, document = found(world, folder)
-    problem, _ = world.store.round_problem(findings.weighed[-1].round.round_id)
+def test_that_the_gain_is_the_decisions_speedup_over_that_of_what_stood(
+    harness: Shadow, folder: Path
+) -> None:
+    findings, document = found(harness, folder)
+    problem, _ = harness.store.round_problem(findings.weighed[-1].round.round_id)
     stood = fitness_of(problem, {job.job_id: job.current for job in problem.jobs})
     last = findings.weighed[-1]
     assert last.fitness_stood == pytest.approx(stood)
@@ -115,9 +119,9 @@ def test_that_the_gain_is_the_decisions_speedup_over_that_of_what_stood(world: S
 
 
 def test_that_predictions_are_held_against_what_jobs_that_stayed_measured(
-    world: Shadow, folder: Path
+    harness: Shadow, folder: Path
 ) -> None:
-    findings, document = found(world, folder)
+    findings, document = found(harness, folder)
     table = document.table("goodput_predictions")
     told = [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]
     assert {row["slurm_job_id"]: row["num_gpus"] for row in told} == {"1": 4, "2": 1}
@@ -131,8 +135,8 @@ def test_that_predictions_are_held_against_what_jobs_that_stayed_measured(
     assert facts(document)["median_goodput_error"] == pytest.approx(1 / 3)
 
 
-def test_that_the_report_has_every_form(world: Shadow, folder: Path) -> None:
-    _, document = found(world, folder)
+def test_that_the_report_has_every_form(harness: Shadow, folder: Path) -> None:
+    _, document = found(harness, folder)
     told = json.loads(document_json(document))
     assert told["report"] == "shadow"
     assert [row["num_grow"] for row in told["tables"]["shadow_jobs"]] == [2, 0]
@@ -172,8 +176,8 @@ def test_that_each_kind_of_move_has_its_name(
     assert move_kind(Allocation.of(stood), Allocation.of(decided)) is kind
 
 
-def test_that_an_appraisal_leaves_out_what_it_is_told_to(world: Shadow) -> None:
-    problem, _ = world.store.round_problem()
+def test_that_an_appraisal_leaves_out_what_it_is_told_to(harness: Shadow) -> None:
+    problem, _ = harness.store.round_problem()
     current = {job.job_id: job.current for job in problem.jobs}
     both, nothing = appraise(problem, current, {})
     assert set(both.speedups) == set(current)

@@ -69,7 +69,7 @@ def explain(
 
 
 def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str, Any]:
-    from pollux_slurm.daemon.observe.daemon_presence import shown_now
+    from pollux_slurm.daemon.observe.live_status import current_jobs
 
     now = datetime.now(timezone.utc)
     with opened_store(config) as store:
@@ -87,7 +87,7 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
             return {"job_id": job, "round": None, "explanation": text}
         if round_id is None and not record.state.is_over:
             # Its state may have changed since the daemon's last round.
-            record = shown_now([record], read_slurm(config)[0])[0].record
+            record = current_jobs([record], read_slurm(config)[0])[0].record
         return _facts_of_job(store, record, found, round_id, seen, now)
 
 
@@ -99,7 +99,7 @@ def _facts_of_job(
     seen: DaemonStatus,
     now: datetime,
 ) -> dict[str, Any]:
-    from pollux_slurm.daemon.observe.daemon_presence import next_look
+    from pollux_slurm.daemon.observe.live_status import next_read_text
 
     job = record.slurm_job_id
     silent, warnings = missing_reports(record, now), warnings_as_dicts(record)
@@ -111,7 +111,7 @@ def _facts_of_job(
     elif found is None and round_id is None:
         none = f"no round decided about job {job}"
         if not is_over:
-            none = f"no round has decided about job {job} yet: {next_look(seen, now)}"
+            none = f"no round has decided about job {job} yet: {next_read_text(seen, now)}"
         facts = {"job_id": job, "round": None, "explanation": none}
     else:
         decided = _recorded(found, job, round_id)

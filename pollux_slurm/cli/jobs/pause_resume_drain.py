@@ -83,13 +83,13 @@ def resume(
 
 
 def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, done: str) -> None:
-    from pollux_slurm.daemon.observe.daemon_presence import absence, held_by_journal
+    from pollux_slurm.daemon.observe.live_status import daemon_absence_text, jobs_held_by_journal
     from pollux_slurm.store import open_store
 
     store = open_store(url)
     try:
-        held = held_by_journal(store.open_reallocations())
-        missing = absence(store.daemon_status(), _now(), held)
+        held = jobs_held_by_journal(store.open_reallocations())
+        missing = daemon_absence_text(store.daemon_status(), _now(), held)
         if missing is not None:
             typer.echo(f"pollux: no daemon carries this out now: {missing}", err=True)
         ordered = give(store)

@@ -26,7 +26,7 @@ from pollux_slurm.errors import UnknownJobError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pollux_slurm.daemon.observe.daemon_presence import ShownJob
+    from pollux_slurm.daemon.observe.live_status import CurrentJob
     from pollux_slurm.model import ClusterSnapshot
     from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
@@ -44,7 +44,7 @@ def status(
 
     Example: pollux status 1234 --json
     """
-    from pollux_slurm.daemon.observe.daemon_presence import absence, left_held, shown_now
+    from pollux_slurm.daemon.observe.live_status import current_jobs, daemon_absence_text, jobs_left_held
 
     config = settings(config_file, store_url)
     now = datetime.now(timezone.utc)
@@ -64,9 +64,9 @@ def status(
     reads_slurm = job is None or any(not record.state.is_over for record in records)
     snapshot, why_not = read_slurm(config) if reads_slurm else (None, "")
     unregistered = _unregistered_jobs(snapshot, records, seen, now) if job is None else []
-    jobs = shown_now(records, snapshot)
+    jobs = current_jobs(records, snapshot)
     records = tuple(shown.record for shown in jobs)
-    missing = absence(seen, now, left_held(jobs))
+    missing = daemon_absence_text(seen, now, jobs_left_held(jobs))
     if as_json:
         if missing is not None:
             typer.echo(f"pollux: {missing}", err=True)
@@ -108,14 +108,14 @@ def _unregistered_jobs(
 
     Also one for each job, of any user, that is not adaptive because its Comment is refused.
     """
-    from pollux_slurm.daemon.observe.cluster_picture import refusals
-    from pollux_slurm.daemon.observe.daemon_presence import newcomer
+    from pollux_slurm.daemon.observe.cluster_picture import refused_registrations
+    from pollux_slurm.daemon.observe.live_status import unregistered_job_text
     from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 
-    refused = {} if snapshot is None else refusals(snapshot, records)
+    refused = {} if snapshot is None else refused_registrations(snapshot, records)
     known = {*(record.slurm_job_id for record in records), *refused}
     return [f"job {job_id} is not adaptive: {because}" for job_id, because in refused.items()] + [
-        newcomer(job, seen, now)
+        unregistered_job_text(job, seen, now)
         for job in (() if snapshot is None else snapshot.jobs)
         if job.job_id not in known
         and job.user_id == os.geteuid()
@@ -125,15 +125,19 @@ def _unregistered_jobs(
 
 
 def _freshness_lines(
-    jobs: tuple[ShownJob, ...], seen: DaemonStatus, now: datetime, why_not: str
+    jobs: tuple[CurrentJob, ...], seen: DaemonStatus, now: datetime, why_not: str
 ) -> Iterator[str]:
     """Yield lines on how old the shown states and decisions are."""
-    from pollux_slurm.daemon.observe.daemon_presence import ago
+    from pollux_slurm.daemon.observe.live_status import elapsed_text
 
     open_jobs = [shown for shown in jobs if not shown.record.state.is_over or shown.is_now]
     if not open_jobs:
         return
-    round_was = "there was none yet" if seen.last_round_at is None else f"{ago(now - seen.last_round_at)} ago"
+    round_was = (
+        "there was none yet"
+        if seen.last_round_at is None
+        else f"{elapsed_text(now - seen.last_round_at)} ago"
+    )
     unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
     if why_not:
         yield f"states as of the daemon's last round ({round_was}); Slurm cannot be read: {why_not}"
@@ -196,7 +200,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
 _WIDE = 120
 
 
-def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int, is_served: bool = True) -> Table:
+def jobs_table(jobs: tuple[CurrentJob, ...], *, now: datetime, width: int, is_served: bool = True) -> Table:
     """Return the table that `pollux status` prints, for a terminal of `width` characters.
 
     `is_served` tells whether a daemon runs: without one, no job is shown as moving.
@@ -233,7 +237,7 @@ def _make_room(widths: dict[str, int], room: int) -> None:
         widths[widest] -= 1
 
 
-def _cells(shown: ShownJob, now: datetime, is_served: bool) -> dict[str, str]:
+def _cells(shown: CurrentJob, now: datetime, is_served: bool) -> dict[str, str]:
     """Return one job's row as column → text, in the order of the columns."""
     record, sample = shown.record, shown.record.sample
     return {
@@ -254,8 +258,8 @@ def _cells(shown: ShownJob, now: datetime, is_served: bool) -> dict[str, str]:
     }
 
 
-def _state(shown: ShownJob, is_served: bool) -> str:
-    from pollux_slurm.daemon.observe.daemon_presence import is_moving
+def _state(shown: CurrentJob, is_served: bool) -> str:
+    from pollux_slurm.daemon.observe.live_status import is_moving
 
     if is_served and is_moving(shown):
         return "moving"

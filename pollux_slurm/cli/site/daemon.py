@@ -57,14 +57,14 @@ def daemon(
 
     Example: pollux daemon --shadow --interval 60
     """
-    stop, reload_asked = threading.Event(), threading.Event()
+    stop, reload_requested = threading.Event(), threading.Event()
     _on(signal.SIGTERM, stop)  # before the slow imports
     _on(signal.SIGINT, stop)
-    _on(signal.SIGHUP, reload_asked)
+    _on(signal.SIGHUP, reload_requested)
 
     from pollux_slurm.daemon.loop import Daemon
-    from pollux_slurm.daemon.service.http_endpoint import OFF, serving
-    from pollux_slurm.daemon.service.metrics import Telemetry
+    from pollux_slurm.daemon.service.http_endpoint import OFF, serve_metrics
+    from pollux_slurm.daemon.service.metrics import DaemonMetrics
     from pollux_slurm.daemon.service.systemd_notify import Notifier
     from pollux_slurm.slurm import connect
 
@@ -73,15 +73,15 @@ def daemon(
     )
     config = settings(config_file, store_url)
     effective = daemon_settings(config, interval_s=interval, shadow=shadow)
-    telemetry = Telemetry(monotonic=time.monotonic)
+    metrics = DaemonMetrics(monotonic=time.monotonic)
 
     config.require_store_url()
-    slurm = connect(config.slurm, os.environ, on_run=telemetry.count_command)
+    slurm = connect(config.slurm, os.environ, on_run=metrics.count_command)
     scope = scope_of(config, slurm)
     _log_scope(scope)
     with (
         opened_store(config) as store,
-        serving(telemetry, listen=OFF if once else effective.config.metrics_listen),
+        serve_metrics(metrics, listen=OFF if once else effective.config.metrics_listen),
     ):
         runner = Daemon(
             slurm=slurm,
@@ -94,10 +94,10 @@ def daemon(
             stop=stop,
             decide=effective.decide,
             policy=effective.policy,
-            telemetry=telemetry,
+            metrics=metrics,
             notifier=Notifier(os.environ, monotonic=time.monotonic),
             reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
-            reload_asked=reload_asked,
+            reload_requested=reload_requested,
             scope=scope,
             site_limits=limits_of(config, slurm),
             past_runs=past_runs_of(config, slurm),
@@ -187,7 +187,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
         interval_s=interval_s or config.daemon.interval_s,
         shadow=shadow or config.daemon.shadow,
     )
-    settings_check.check_rhythm(daemon)
+    settings_check.check_intervals(daemon)
     return Settings(
         config=daemon,
         policy=config.policy,

@@ -115,7 +115,7 @@ def examined(
         examine_slurm,
         examine_store,
     )
-    from pollux_slurm.daemon.observe.daemon_presence import shown_now
+    from pollux_slurm.daemon.observe.live_status import current_jobs
     from pollux_slurm.daemon.service import settings_check
     from pollux_slurm.slurm import connect
     from pollux_slurm.store.access.url import parse_store_url
@@ -158,7 +158,7 @@ def examined(
         yield examine_limits(limits)
         yield from _checkpoint_times(config, site, clock())
     if records is not None and seen is not None:
-        yield examine_daemon(seen, shown_now(records, snapshot), clock())
+        yield examine_daemon(seen, current_jobs(records, snapshot), clock())
     if snapshot is not None and records is not None:
         yield from examine_jobs(snapshot, records)
     if snapshot is not None and from_nodes:

@@ -1,4 +1,4 @@
-"""From the picture to a scheduling problem, and from its answer to moves. Pure.
+"""Build the scheduling problem from the cluster picture, and moves from the decision. Pure.
 
 May be imported by `daemon/enact`, `daemon/service`.
 """

@@ -1,4 +1,4 @@
-"""How many jobs may be on the move at a time, in all, of one user, and of those that may not answer. Pure."""
+"""Limits on concurrent moves: in total, of one user, and of jobs that may not answer. Pure."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ from typing import NamedTuple
 
 
 class Mover(NamedTuple):
-    """Whose job moves, or is to move, and whether it may not answer (`unanswered_requests`)."""
+    """The user of a moving job, and whether the job may not answer (`unanswered_requests`)."""
 
     user: str
-    is_doubtful: bool = False
+    may_not_answer: bool = False
 
 
 class Slots:
-    """`daemon.max_in_flight` moves at a time, of which one user has at most half where several have jobs.
+    """Counts concurrent moves against `daemon.max_in_flight`.
 
-    A job that is asked for a checkpoint and does not answer keeps its slot for minutes. So those that may
-    not answer have at most a quarter of the slots, whosever they are. What a user, or they, have beyond
-    that, because it was not known when they began, is in nobody's way.
+    One user has at most half of the slots, where several users have jobs. A job that does not answer a
+    checkpoint request keeps its slot for minutes, so jobs that may not answer have at most a quarter. Moves
+    above these shares, which began before this was known, do not count against other jobs.
     """
 
-    def __init__(self, most: int, *, users: Collection[str], taken_by: Iterable[Mover]) -> None:
-        self._most = most
-        self._most_of_one = most if len(set(users)) <= 1 else max(most // 2, 1)
-        self._most_doubtful = max(most // 4, 1)
+    def __init__(self, max_moves: int, *, users: Collection[str], taken_by: Iterable[Mover]) -> None:
+        self._max = max_moves
+        self._max_of_user = max_moves if len(set(users)) <= 1 else max(max_moves // 2, 1)
+        self._max_not_answering = max(max_moves // 4, 1)
         self._taken = Counter(taken_by)
 
     def has_room_for(self, mover: Mover) -> bool:
-        """Whether another such job may begin to move."""
-        doubtful = sum(count for taken, count in self._taken.items() if taken.is_doubtful)
+        """Whether another such job may start to move."""
+        not_answering = sum(count for taken, count in self._taken.items() if taken.may_not_answer)
         others = sum(
-            min(count, self._most_of_one) for taken, count in self._taken.items() if not taken.is_doubtful
+            min(count, self._max_of_user) for taken, count in self._taken.items() if not taken.may_not_answer
         )
-        if mover.is_doubtful and doubtful >= self._most_doubtful:
+        if mover.may_not_answer and not_answering >= self._max_not_answering:
             return False
-        return others + min(doubtful, self._most_doubtful) < self._most and self.has_own_room_for(mover.user)
+        return others + min(not_answering, self._max_not_answering) < self._max and self.user_has_room(
+            mover.user
+        )
 
-    def has_own_room_for(self, user: str) -> bool:
-        """Whether another job of the user may begin, as far as only the user's others are looked at."""
-        return self._taken[Mover(user, True)] + self._taken[Mover(user, False)] < self._most_of_one
+    def user_has_room(self, user: str) -> bool:
+        """Whether the user's own share has room for another move."""
+        return self._taken[Mover(user, True)] + self._taken[Mover(user, False)] < self._max_of_user
 
     def take(self, mover: Mover) -> None:
-        """Count another job, which moves."""
+        """Count another moving job."""
         self._taken[mover] += 1

@@ -1,7 +1,7 @@
-"""Whether what a job declares of its length may count: it is a claim that can pay, so it is checked. Pure.
+"""Check a job's declared number of epochs against its observed progress. Pure.
 
-A claim counts as long as what was observed does not contradict it. One that does not count costs the job
-nothing but the claim: it is then treated like a job that declares nothing.
+A false declaration could gain a job GPUs. So a declaration counts only while the observations agree with it.
+Without a valid declaration, a job is treated like one that declares nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Declaration, JobRecord, Sample
 
-# How far progress may grow beyond what a claim once amounted to. An epoch's progress is its examples over M0
-# times the efficiency, at most 1: an honest job comes there only if its first epochs ran below a quarter.
+# By which factor progress may exceed what an earlier declaration implied to. The progress of an epoch is its
+# examples over M0 times the efficiency. So an honest job exceeds it only if its first epochs had an
+# efficiency below a quarter.
 TOLERANCE = 4.0
 
-
-# The most of an epoch under way that is counted as done.
-_MOST_OF_ONE = 0.99
-# More useful examples than any training has; a job that tells of more counts as having had so many.
-MOST_PROGRESS = 1e12
+# The largest part of the current epoch that is counted as done.
+_MAX_OF_EPOCH = 0.99
+# More useful examples than any training has; larger reports are cut to it.
+MAX_PROGRESS = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What of a job's declaration is passed on: all three None where nothing was measured or declared.
+class CheckedDeclaration:
+    """The part of a job's declaration that counts; all three None where nothing was measured or declared.
 
-    `progress` is in useful examples. `doubt` says why a declaration is not passed on.
+    `progress` is in useful examples. `doubt` is why a declaration does not count.
     """
 
     progress: float | None = None
@@ -35,28 +35,27 @@ class Claim:
     doubt: str | None = None
 
 
-def checked(record: JobRecord) -> Claim:
-    """Return what a job's last report says of its length, as far as it may count.
+def check_declaration(record: JobRecord) -> CheckedDeclaration:
+    """Return the length in a job's last report, as far as it counts.
 
-    Not counted: what was raised after it had been declared lower (of all that a job ever declared, only a
-    first number and lower ones count); what the job has passed without ending; what amounts, by the progress
-    at some time, to less than a quarter of the progress made since; epochs without any progress.
+    A declaration does not count if it is higher than an earlier one, if the job trained beyond it, if the job
+    made more than `TOLERANCE` times the progress it implied, or if epochs passed without progress.
     """
     sample = record.sample
     if sample is None:
-        return Claim()
+        return CheckedDeclaration()
     examples = None
     if record.model is not None:
         # A scale-invariant iteration is worth M0 examples at an efficiency of 1.
-        examples = min(sample.progress * record.model.limits.initial_batch_size, MOST_PROGRESS)
+        examples = min(sample.progress * record.model.limits.initial_batch_size, MAX_PROGRESS)
     if sample.total_epochs is None:
-        return Claim(progress=examples)
-    reason = doubt(
+        return CheckedDeclaration(progress=examples)
+    reason = declaration_doubt(
         record.declarations, declared=sample.total_epochs, epoch=sample.epoch, progress=sample.progress
     )
     if reason is not None:
-        return Claim(progress=examples, doubt=reason)
-    return Claim(
+        return CheckedDeclaration(progress=examples, doubt=reason)
+    return CheckedDeclaration(
         progress=examples,
         epochs_done=_epochs_done(record, sample),
         epochs_declared=float(sample.total_epochs),
@@ -64,42 +63,41 @@ def checked(record: JobRecord) -> Claim:
 
 
 def _epochs_done(record: JobRecord, sample: Sample) -> float:
-    """Return the epochs done, and by its progress what is done of the one under way.
+    """Return the epochs done, including the estimated part of the current one.
 
-    Jobs tell whole epochs. Were a part of one not counted, what is left would seem to grow until it ends: of
-    two epochs, the second would seem as long at its end as both. What an epoch amounts to is the least that
-    any has on average; of the first, nobody knows.
+    Jobs report whole epochs. Without the part, the remaining time would seem to grow during an epoch. The
+    progress of one epoch is estimated by the smallest average so far; in the first epoch it is unknown.
     """
     known = [
-        claim.least_total_progress / claim.total_epochs
-        for claim in record.declarations
-        if claim.least_total_progress is not None and claim.total_epochs > 0
+        declared.least_total_progress / declared.total_epochs
+        for declared in record.declarations
+        if declared.least_total_progress is not None and declared.total_epochs > 0
     ]
-    each = min(known, default=0.0)
-    if sample.epoch < 1 or not each > 0:
+    epoch_progress = min(known, default=0.0)
+    if sample.epoch < 1 or not epoch_progress > 0:
         return float(sample.epoch)
-    return min(max(sample.progress / each, float(sample.epoch)), sample.epoch + _MOST_OF_ONE)
+    return min(max(sample.progress / epoch_progress, float(sample.epoch)), sample.epoch + _MAX_OF_EPOCH)
 
 
-def doubt(claims: Sequence[Declaration], *, declared: int, epoch: int, progress: float) -> str | None:
+def declaration_doubt(
+    declarations: Sequence[Declaration], *, declared: int, epoch: int, progress: float
+) -> str | None:
     """Return why what a job declares now does not count, None where it does.
 
-    `claims` are all that it has declared; `progress` is in scale-invariant iterations.
+    `declarations` are all it ever made; `progress` is in scale-invariant iterations.
     """
-    if len(claims) >= MAX_DECLARATIONS:
-        return f"it has declared {len(claims)} different numbers of epochs"
-    least = min((claim.total_epochs for claim in claims), default=declared)
+    if len(declarations) >= MAX_DECLARATIONS:
+        return f"it has declared {len(declarations)} different numbers of epochs"
+    least = min((earlier.total_epochs for earlier in declarations), default=declared)
     if least < declared:
         return f"it declared {least} epochs before it declared {declared}"
     if epoch >= declared:
-        return f"it goes on after the {declared} epochs that it declared"
+        return f"it trains on after the {declared} epochs that it declared"
     if epoch > 0 and not progress > 0:
-        return f"it tells of {epoch} epochs without any progress"
-    for claim in claims:
-        amounted = claim.least_total_progress
-        if amounted is not None and progress > TOLERANCE * amounted:
-            times = min(progress / max(amounted, 1e-12), 1e6)
-            return (
-                f"it has made {times:.3g} times all the progress that there was by what it declared earlier"
-            )
+        return f"it reports {epoch} epochs without any progress"
+    for earlier in declarations:
+        implied = earlier.least_total_progress
+        if implied is not None and progress > TOLERANCE * implied:
+            times = min(progress / max(implied, 1e-12), 1e6)
+            return f"it has made {times:.3g} times the progress that its earlier declaration implies"
     return None

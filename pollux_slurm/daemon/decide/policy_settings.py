@@ -1,4 +1,4 @@
-"""The admin's `[policy]` settings as fields of a scheduling problem, and what no settings may be. Pure."""
+"""Turn the admin's `[policy]` settings into fields of a scheduling problem, and check them. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pollux_slurm.model import GpuLimit, MovingRules, Objective, Problem, Proble
 from pollux_slurm.policy.participation.admission import check_problem
 
 EVERYONE = "*"
-# The objectives that were made to let running jobs wait for others; simulations of them pause, too.
+# Objectives that are designed to pause running jobs; they also pause in simulations.
 PAUSING = frozenset({"price-rank", "attained-work"})
 
 
 def objective(policy: PolicyConfig) -> Objective:
-    """Return what is to be maximised."""
+    """Return the objective to maximise."""
     return Objective(
         name=policy.objective,
         exponent=policy.exponent,
@@ -28,7 +28,7 @@ def objective(policy: PolicyConfig) -> Objective:
 
 
 def moving(policy: PolicyConfig) -> MovingRules:
-    """Return when running jobs are left alone."""
+    """Return the rules on when running jobs may be moved."""
     return MovingRules(
         hysteresis=policy.hysteresis,
         max_reallocations=policy.max_reallocations,
@@ -39,7 +39,7 @@ def moving(policy: PolicyConfig) -> MovingRules:
 
 
 def limits(policy: PolicyConfig, jobs: Iterable[ProblemJob]) -> tuple[GpuLimit, ...]:
-    """Return the limits that concern `jobs`; that of `*` holds for each name without one of its own."""
+    """Return the limits of the users and accounts of `jobs`; `*` is for names without their own limit."""
     jobs = tuple(jobs)
     found = []
     for kind, table in (("account", dict(policy.account_limits)), ("user", dict(policy.user_limits))):
@@ -64,7 +64,7 @@ def weight(policy: PolicyConfig, *, account: str, user: str, job_id: str) -> flo
 
 
 def check(policy: PolicyConfig) -> None:
-    """Raise `ConfigError` for what each key alone allows, but no problem does."""
+    """Raise `ConfigError` for settings that are valid alone, but not together."""
     try:
         check_problem(
             Problem(

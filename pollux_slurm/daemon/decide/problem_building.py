@@ -1,4 +1,4 @@
-"""Pose a round's problem from its picture: who may move, where to, and what is known of each job. Pure."""
+"""Build a round's scheduling problem from the cluster picture. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pollux_slurm.model import (
 from pollux_slurm.store.contract.interface import RunPhase
 
 
-def problem(
+def build_problem(
     picture: Picture,
     *,
     now: datetime,
@@ -29,31 +29,31 @@ def problem(
     max_restart_delay_s: float = 300.0,
     policy: PolicyConfig | None = None,
     pause_ttl_s: float = 900.0,
-    neighbours: Sequence[ProblemJob] = (),
+    unmanaged: Sequence[ProblemJob] = (),
     nodes: Sequence[NodeCapacity] | None = None,
 ) -> Problem:
-    """Build the scheduling problem of a round: who takes part, who is pinned, and with what history.
+    """Build the scheduling problem of a round: which jobs take part, and which are pinned.
 
-    A job in flight is pinned at its target, so that nobody else is promised those GPUs. A running job is
-    pinned until its current run has reported a step: before that it has no checkpoint to lose and no model
-    to decide by. A waiting job that Slurm would not start now whatever it is given takes no part
-    (`excluded_reason`), nor does one that its owner or an admin holds, or lets begin later: the hand wins.
-    A measured delay counts for `max_restart_delay_s` at most: a job that tells late of its steps would else
-    be too dear to be moved. `policy` is what the admin wants; without it the defaults hold. `pause_ttl_s` is
-    how far ahead a pause sets a job's begin time. `neighbours` take part as they are; `nodes` stands for the
-    picture's.
+    - A job with an open reallocation is pinned at its target, so that its GPUs are not given to another.
+    - A running job is pinned until its current run has reported a step.
+    - A pending job takes no part if Slurm would not start it now (`not_moved_because`), if it is held, or if
+      its owner or an admin gave it a later begin time.
+
+    A measured restart delay counts up to `max_restart_delay_s`: a job could otherwise avoid moves by
+    reporting its first step late. `pause_ttl_s` is how far ahead a pause sets the begin time. `unmanaged`
+    jobs are added as they are. `nodes` replaces the picture's nodes.
     """
     policy = PolicyConfig() if policy is None else policy
     usable = UsableNodes(picture.snapshot)
     jobs = []
     for job in picture.managed:
-        placed = _placement(job, now, pause_ttl_s)
-        if placed is None:
+        placement = _placement(job, now, pause_ttl_s)
+        if placement is None:
             continue
-        current, because = placed
+        current, because = placement
         record = job.record
-        claim = declared_epochs.checked(record)
-        model_doubt = model_checks.doubt_of(record)
+        declaration = declared_epochs.check_declaration(record)
+        model_doubt = model_checks.doubt_about(record)
         model, by_type = (None, ()) if model_doubt is not None else model_checks.models_of(record)
         idle_since = record.last_allocated_at or record.submitted_at
         jobs.append(
@@ -80,15 +80,15 @@ def problem(
                 ),
                 account=job.slurm.account,
                 user=job.slurm.user_name,
-                progress=claim.progress,
-                epochs_done=claim.epochs_done,
-                epochs_declared=claim.epochs_declared,
-                declaration_doubt=claim.doubt,
+                progress=declaration.progress,
+                epochs_done=declaration.epochs_done,
+                epochs_declared=declaration.epochs_declared,
+                declaration_doubt=declaration.doubt,
                 prediction_error=record.prediction_error,
                 waiting_s=0.0 if current else max((now - idle_since).total_seconds(), 0.0),
             )
         )
-    jobs.extend(neighbours)
+    jobs.extend(unmanaged)
     return Problem(
         nodes=_with_room_for_pinned(picture.nodes if nodes is None else nodes, jobs),
         jobs=tuple(jobs),
@@ -97,34 +97,34 @@ def problem(
         limits=policy_settings.limits(policy, jobs),
         moving=policy_settings.moving(policy),
         gpu_speeds=policy.gpu_speeds,
-        # Slurm chooses the shares itself unless they are equal, so unequal ones are not to be decided on.
+        # Slurm itself distributes GPUs over nodes unless the numbers are equal.
         uneven=False,
         max_wait_s=policy.max_wait_s,
     )
 
 
 class UsableNodes:
-    """The nodes that jobs may use, found once for all jobs that ask for the same."""
+    """The nodes that each job may use, computed once for jobs with the same request."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._nodes = snapshot.nodes
         self._found: dict[tuple[object, ...], frozenset[str]] = {}
 
     def by(self, job: SlurmJob, named: tuple[str, ...]) -> frozenset[str] | None:
-        """Return the nodes on which Slurm would ever start a job whose owner `named` nodes, or none.
+        """Return the nodes on which Slurm may start a job with `named` nodes in --nodelist; None for all.
 
-        Slurm keeps what the job asked for whatever shape it is given later (docs/slurm-facts.md). None: any
-        node, where that is all of them (two thousand jobs need not each name a thousand nodes).
+        Slurm keeps a job's constraints when its shape changes (docs/slurm-facts.md). None keeps a problem of
+        many jobs and nodes small.
         """
-        asked = (job.requested_gpu_type, job.feature_sets, job.excluded_nodes, named)
-        key = (job.partition, *asked)
+        request = (job.requested_gpu_type, job.feature_sets, job.excluded_nodes, named)
+        key = (job.partition, *request)
         if key not in self._found:
             self._found[key] = frozenset(node.name for node in self._nodes if job.may_run_on(node, named))
         return None if len(self._found[key]) == len(self._nodes) else self._found[key]
 
 
 def is_parked(job: ManagedJob, now: datetime) -> bool:
-    """Whether the job waits for a round that gives it GPUs again, and for nothing else."""
+    """Whether the job is paused and waits only for a round that gives it GPUs."""
     begins_at = job.slurm.begins_at
     return (
         job.record.paused_at is not None
@@ -136,57 +136,56 @@ def is_parked(job: ManagedJob, now: datetime) -> bool:
     )
 
 
-# How far ahead Slurm sets the begin time of a job that somebody requeued (121 s in 22.05), and more.
+# More than the begin time that Slurm sets for a requeued job (121 s ahead in 22.05).
 _REQUEUE_DELAY_S = 180.0
 
 
 def _begins_later(job: ManagedJob, now: datetime, pause_ttl_s: float) -> bool:
-    """Whether a waiting job may not start yet because of a begin time that its owner or an admin set."""
+    """Whether a pending job may not start yet, by a begin time that its owner or an admin set."""
     if job.slurm.begins_at is None:
         return False
-    most_s = 0.0 if job.slurm.restart_count == 0 else _REQUEUE_DELAY_S
+    max_delay_s = 0.0 if job.slurm.restart_count == 0 else _REQUEUE_DELAY_S
     if job.record.paused_at is not None:
-        most_s = max(pause_ttl_s, most_s)
-    # slurmctld's clock need not be ours.
-    return (job.slurm.begins_at - now).total_seconds() > most_s + 60.0
+        max_delay_s = max(pause_ttl_s, max_delay_s)
+    # slurmctld's clock may differ from this host's.
+    return (job.slurm.begins_at - now).total_seconds() > max_delay_s + 60.0
 
 
-def excluded_reason(job: ManagedJob) -> str | None:
-    """Return why no round moves the job or gives it a place, None where one may."""
-    return job.left_alone_because or job.slurm.unschedulable_reason or job.slurm.blocked_because
+def not_moved_because(job: ManagedJob) -> str | None:
+    """Return why no round moves or places the job, None where one may."""
+    return job.not_moved_because or job.slurm.unschedulable_reason or job.slurm.blocked_because
 
 
 def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allocation, str | None] | None:
-    """Return what the job counts as holding and why it is pinned there, if it is; None: it takes no part."""
+    """Return the job's current allocation and why it is pinned there, or None; None: it takes no part."""
     reallocation = job.record.open_reallocation
     if reallocation is not None:
         return reallocation.target, "it is being moved"
     if job.slurm.state is JobState.PENDING:
-        if job.slurm.held or excluded_reason(job) is not None:
+        if job.slurm.held or not_moved_because(job) is not None:
             return None
         if _begins_later(job, now, pause_ttl_s):
             return None
         return Allocation(), None
     if not job.slurm.allocation:
         return None
-    because = excluded_reason(job)
+    because = not_moved_because(job)
     if because is not None:
         return job.slurm.allocation, because
     if job.slurm.state is not JobState.RUNNING:
         because = f"it is {job.slurm.state.value}"
     elif not job.has_reported_this_run:
         ended = job.record.run is not None and job.record.run.phase is RunPhase.FINISHED
-        because = "it is about to end" if ended else "its present run has not told of a step yet"
+        because = "it is about to end" if ended else "its present run has not reported a step yet"
     return job.slurm.allocation, because
 
 
 def _with_room_for_pinned(
     nodes: Iterable[NodeCapacity], jobs: Iterable[ProblemJob]
 ) -> tuple[NodeCapacity, ...]:
-    """Raise a node's capacity to what is pinned there.
+    """Raise a node's capacity to what is pinned there, so that the problem has a solution.
 
-    A neighbour may have taken GPUs that a job in flight was promised; that job's own way back deals with
-    it, and the others must still get a problem that has a solution.
+    An unmanaged job may have taken GPUs of a moving job's target; that move itself deals with it.
     """
     gpus: defaultdict[str, int] = defaultdict(int)
     cpus: defaultdict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""The last rounds' problems as files, for `pollux replay` without the store."""
+"""Save the problems of the last rounds as files, for `pollux replay` without the store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NAME = re.compile(r"round-\d{9,}\.json")
 
 
 def save_problem(folder: Path, round_id: int, problem: Problem, *, keep: int) -> Path:
-    """Write a round's problem, whole or not at all, and delete all but the last `keep` of them.
+    """Write a round's problem atomically, and delete all but the last `keep` files.
 
-    It names users and accounts, so its owner alone may read it. Raises `OSError`.
+    The file has names of users and accounts, so only its owner may read it. Raises `OSError`.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"round-{round_id:09d}.json"

@@ -1,4 +1,4 @@
-"""What is kept for jobs that are not ours: their turn in the queue, and a share of each partition. Pure."""
+"""Reserve GPUs for unmanaged jobs: those that are next in the queue, and a share of each partition. Pure."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from pollux_slurm.daemon.decide.problem_building import UsableNodes
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.model import JobState, NodeCapacity, ProblemJob, SlurmJob
 
-# Slurm's words for a job that waits for nothing but room.
-_WAITS_FOR_ROOM = frozenset({"Resources", "Priority"})
-# Only the head of the queue is next; the rest has its turn in later rounds.
-MOST_IN_TURN = 10
+# Slurm's reasons for a job that waits only for free resources.
+_WAITS_FOR_RESOURCES = frozenset({"Resources", "Priority"})
+# Only the head of the queue takes part in a round.
+MAX_UNMANAGED = 10
 
 
-def jobs_in_turn(picture: Picture, usable: UsableNodes, policy: PolicyConfig) -> tuple[ProblemJob, ...]:
-    """Return waiting neighbours whose turn it is before any waiting adaptive job, as jobs of the problem.
+def next_unmanaged_jobs(
+    picture: Picture, usable: UsableNodes, policy: PolicyConfig
+) -> tuple[ProblemJob, ...]:
+    """Return pending unmanaged jobs that are next in the queue, as rigid jobs of the problem.
 
-    Each is rigid, has no model, and is never moved: it is there so that a place for it is decided on, which
-    adaptive jobs then leave or do not grow into, and Slurm starts it there in its own time. Counted are jobs
-    that wait for room alone, with a priority above that of every adaptive job that waits in their partition.
+    These wait only for resources, and have a higher priority than every pending adaptive job in their
+    partition. They have no model and are never moved. The decision keeps nodes free for them, and Slurm
+    starts them there.
     """
     if not policy.yields_to_pending:
         return ()
-    ours = {job.slurm.job_id for job in picture.managed}
-    bars: dict[str, int] = {}
+    adaptive = {job.slurm.job_id for job in picture.managed}
+    highest: dict[str, int] = {}
     for job in picture.managed:
         if job.slurm.state is JobState.PENDING and job.record.paused_at is None:
             for name in job.slurm.partitions:
-                bars[name] = max(bars.get(name, 0), job.slurm.priority or 0)
+                highest[name] = max(highest.get(name, 0), job.slurm.priority or 0)
     waiting = [
         job
         for job in picture.snapshot.jobs
-        if job.job_id not in ours
+        if job.job_id not in adaptive
         and job.state is JobState.PENDING
         and not job.held
-        and job.reason in _WAITS_FOR_ROOM
+        and job.reason in _WAITS_FOR_RESOURCES
         and job.requested_gpus > 0
-        and (job.priority or 0) > max(bars.get(name, 0) for name in job.partitions)
+        and (job.priority or 0) > max(highest.get(name, 0) for name in job.partitions)
     ]
     waiting.sort(key=lambda job: (-(job.priority or 0), int(job.job_id)))
-    return tuple(_as_problem_job(job, picture, usable) for job in waiting[:MOST_IN_TURN])
+    return tuple(_as_problem_job(job, picture, usable) for job in waiting[:MAX_UNMANAGED])
 
 
 def _as_problem_job(job: SlurmJob, picture: Picture, usable: UsableNodes) -> ProblemJob:
@@ -59,22 +61,22 @@ def _as_problem_job(job: SlurmJob, picture: Picture, usable: UsableNodes) -> Pro
     )
 
 
-def keep_shares(
+def reserve_shares(
     nodes: Sequence[NodeCapacity], picture: Picture, shares: Iterable[tuple[str, float]]
 ) -> tuple[NodeCapacity, ...]:
-    """Return the nodes less what is kept free of adaptive jobs: a share of each named partition's GPUs.
+    """Return the nodes without the `shares` of partitions' GPUs that are reserved for unmanaged jobs.
 
-    What neighbours hold counts towards it. The emptiest nodes are kept first, so that a wide job finds whole
-    ones. Who runs there already may stay; nothing starts or grows into what is kept.
+    GPUs that unmanaged jobs use count towards a share. The emptiest nodes are reserved first, so that a
+    multi-node job finds whole nodes. Adaptive jobs already there may stay, but none starts or grows there.
     """
     room = {node.name: node.num_gpus for node in nodes}
-    held = _held_by_ours(picture.managed)
+    adaptive = _gpus_of_managed(picture.managed)
     for partition, share in shares:
         members = [node for node in picture.snapshot.nodes if partition in node.partitions]
         total = sum(node.num_gpus for node in members)
-        theirs = sum(max(node.used_gpus - held.get(node.name, 0), 0) for node in members)
-        missing = math.ceil(share * total - 1e-9) - theirs
-        order = sorted(members, key=lambda node: (held.get(node.name, 0) - room[node.name], node.name))
+        unmanaged = sum(max(node.used_gpus - adaptive.get(node.name, 0), 0) for node in members)
+        missing = math.ceil(share * total - 1e-9) - unmanaged
+        order = sorted(members, key=lambda node: (adaptive.get(node.name, 0) - room[node.name], node.name))
         for node in order:
             taken = min(max(missing, 0), room[node.name])
             room[node.name] -= taken
@@ -92,9 +94,9 @@ def keep_shares(
     )
 
 
-def _held_by_ours(managed: Iterable[ManagedJob]) -> dict[str, int]:
-    held: dict[str, int] = {}
+def _gpus_of_managed(managed: Iterable[ManagedJob]) -> dict[str, int]:
+    gpus_by_node: dict[str, int] = {}
     for job in managed:
         for node, gpus in job.slurm.allocation.gpus_by_node:
-            held[node] = held.get(node, 0) + gpus
-    return held
+            gpus_by_node[node] = gpus_by_node.get(node, 0) + gpus
+    return gpus_by_node

@@ -1,4 +1,4 @@
-"""What of a site would make trouble, and what to change.
+"""`pollux doctor`: problems of a site, and how to fix them.
 
 May be imported by `cli`.
 """

@@ -1,4 +1,4 @@
-"""What of a site would make trouble, and what to change. Pure: the caller has read Slurm and the store."""
+"""Find problems of a site, and how to fix them. Pure: the caller has read Slurm and the store."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from datetime import datetime
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
-from pollux_slurm.daemon.observe.daemon_presence import ShownJob, absence, is_silent, left_held
+from pollux_slurm.daemon.observe.live_status import CurrentJob, daemon_absence_text, is_silent, jobs_left_held
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmNode
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
-_OLDEST, _NEWEST = (22, 5), (26, 5)
-# What Slurm needs beside KillWait to put a job back into the queue.
+_OLDEST_RELEASE, _NEWEST_RELEASE = (22, 5), (26, 5)
+# What Slurm needs in addition to KillWait to requeue a job.
 _REQUEUE_MARGIN_S = 15.0
 _MOST_SKEW_S = 2.0
 
 
 class Verdict(enum.Enum):
-    """How bad it is: `FAIL` keeps jobs from being moved safely or at all."""
+    """The severity of a finding. `FAIL` prevents jobs from being moved safely or at all."""
 
     OK = "ok"
     WARN = "warn"
@@ -31,7 +31,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at. `cure` is what to do, empty where all is well."""
+    """The result of one check. `cure` is what to do, empty where nothing is wrong."""
 
     name: str
     verdict: Verdict
@@ -48,33 +48,33 @@ def examine_slurm(
     clock_skew_s: float,
     seen: DaemonStatus | None = None,
 ) -> Iterator[Finding]:
-    """Look at Slurm's release, `site` (its settings by name), nodes and clock.
+    """Check Slurm's release, `site` (its settings by name), nodes and clock.
 
-    What a daemon that was `seen` goes by comes before what these settings say.
+    The interval of a running daemon (`seen`) takes precedence over that of `config`.
     """
     yield _release(version)
     yield from _settings(config, site, None if seen is None else seen.interval_s)
     yield from _nodes(config, snapshot)
-    late = abs(clock_skew_s) > _MOST_SKEW_S
+    differ = abs(clock_skew_s) > _MOST_SKEW_S
     yield Finding(
         name="clocks",
-        verdict=Verdict.WARN if late else Verdict.OK,
+        verdict=Verdict.WARN if differ else Verdict.OK,
         text=f"slurmctld's clock and this host's differ by {clock_skew_s:+.0f} s",
-        cure="run NTP on both: begin times of moved jobs are set by this host's clock" if late else "",
+        cure="run NTP on both: begin times of moved jobs are set by this host's clock" if differ else "",
     )
 
 
 def _release(version: str) -> Finding:
     numbers = re.match(r"(\d+)\.(\d+)", version)
     release = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-    if release < _OLDEST:
+    if release < _OLDEST_RELEASE:
         return Finding(
             name="release",
             verdict=Verdict.FAIL,
             text=f"Slurm {version} is older than 22.05",
-            cure="upgrade Slurm: its JSON and its updates of pending jobs are not understood",
+            cure="upgrade Slurm: its JSON and its updates of pending jobs are not supported",
         )
-    if release > _NEWEST:
+    if release > _NEWEST_RELEASE:
         return Finding(
             name="release",
             verdict=Verdict.WARN,
@@ -95,8 +95,8 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
             "KillWait",
             needed_s > config.daemon.requeue_timeout_s,
             f"KillWait is {kill_wait_s:g} s, daemon.requeue_timeout_s {config.daemon.requeue_timeout_s:g} s",
-            f"set daemon.requeue_timeout_s to {needed_s:g} or more: a requeue is given up before Slurm has "
-            "killed a job that does not stop at once",
+            f"set daemon.requeue_timeout_s to {needed_s:g} or more: a requeue would time out before "
+            "Slurm has killed a job that does not stop at once",
             worst=Verdict.FAIL,
         )
     yield found(
@@ -112,7 +112,7 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
             "MinJobAge",
             min_age_s < 2 * interval_s,
             f"MinJobAge is {min_age_s:g} s, {whose} every {interval_s:g} s",
-            "set MinJobAge to two intervals or more: how a job ended is not seen otherwise",
+            "set MinJobAge to two intervals or more: or the daemon does not see how a job ended",
         )
     yield found(
         "GresTypes",
@@ -131,22 +131,22 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
     )
     pairs = (text.partition("=") for text in site.get("SchedulerParameters", "").split(","))
     parameters = {key: value for key, _, value in pairs}
-    slow: list[str] = [name for name in ("defer", "defer_batch") if name in parameters]
+    delays: list[str] = [name for name in ("defer", "defer_batch") if name in parameters]
     interval = parameters.get("sched_interval", "60")
     if interval.isdecimal() and int(interval) > 60:
-        slow.append(f"sched_interval={interval}")
+        delays.append(f"sched_interval={interval}")
     yield found(
         "SchedulerParameters",
-        bool(slow),
-        f"scheduling {'is put off by ' + ', '.join(slow) if slow else 'is not put off'}",
-        "moved jobs start late: the part of a move that Slurm takes counts as lost training time",
+        bool(delays),
+        f"scheduling {'is delayed by ' + ', '.join(delays) if delays else 'is not delayed'}",
+        "moved jobs start late, and Slurm's part of a move is lost training time",
     )
 
 
 def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
     gpus = sum(node.num_gpus for node in snapshot.nodes)
     with_gpus = [node for node in snapshot.nodes if node.num_gpus]
-    types = sorted({node.gpu_type or "(nameless)" for node in with_gpus})
+    types = sorted({node.gpu_type or "(unnamed)" for node in with_gpus})
     yield Finding(
         name="GPUs",
         verdict=Verdict.OK if gpus else Verdict.FAIL,
@@ -159,7 +159,7 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
             name="mixed nodes",
             verdict=Verdict.WARN,
             text=f"GPUs of several types on {', '.join(mixed[:5])}",
-            cure="nothing is placed on these nodes: a job's speed there is anybody's guess",
+            cure="nothing is placed on these nodes: a job's speed there is not known",
         )
     known = {partition for node in snapshot.nodes for partition in node.partitions}
     unknown = sorted({*config.daemon.partitions, *dict(config.policy.kept_shares)} - known)
@@ -173,7 +173,7 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def examine_limits(site: SiteLimits) -> Finding:
-    """Name the limits of accounts and QOS that Slurm does not keep of a job once the daemon has moved it."""
+    """Find limits of accounts and QOS that Slurm does not enforce for a job that the daemon moved."""
     associations = {
         f"user {one.user} in account {one.account}"
         if one.user
@@ -181,21 +181,23 @@ def examine_limits(site: SiteLimits) -> Finding:
         for one in site.associations
     }
     qos_limits = {f"QOS {one.name}": one.other_limits for one in site.qos_limits}
-    lifted = [f"{who} ({', '.join(bounds)})" for who, bounds in (associations | qos_limits).items() if bounds]
-    more = f" and {len(lifted) - 3} more" if len(lifted) > 3 else ""
+    not_enforced = [
+        f"{who} ({', '.join(bounds)})" for who, bounds in (associations | qos_limits).items() if bounds
+    ]
+    more = f" and {len(not_enforced) - 3} more" if len(not_enforced) > 3 else ""
     return Finding(
         name="limits",
-        verdict=Verdict.WARN if lifted else Verdict.OK,
-        text=f"bounds that Slurm does not keep of a moved job: {', '.join(lifted[:3]) or 'none'}{more}",
-        cure="bound gres/gpu instead, which it goes on to keep: an operator's update of a job's CPUs, memory "
-        "and nodes exempts the job from bounds on these"
-        if lifted
+        verdict=Verdict.WARN if not_enforced else Verdict.OK,
+        text=f"limits not enforced for a moved job: {', '.join(not_enforced[:3]) or 'none'}{more}",
+        cure="limit gres/gpu instead, which stays enforced: an operator's update of a job's CPUs, memory "
+        "and nodes exempts the job from limits on these"
+        if not_enforced
         else "",
     )
 
 
 def examine_shares(config: Config, limits: SiteLimits) -> Finding:
-    """Say whether a user who submits many jobs gets more for it; `limits` are those that Slurm enforces."""
+    """Check whether more jobs bring a user more GPUs; `limits` are those that Slurm enforces."""
     policy = config.policy
     bounded = bool(policy.user_limits or policy.account_limits)
     bounded |= any(one.gpus is not None for one in limits.associations)
@@ -208,14 +210,14 @@ def examine_shares(config: Config, limits: SiteLimits) -> Finding:
         text = f"{policy.between} have equal shares, however many jobs they have"
     else:
         text = "jobs have equal shares" + (
-            ", within limits of GPUs" if bounded else " and nothing bounds GPUs"
+            ", within limits of GPUs" if bounded else " and nothing limits GPUs"
         )
     is_open = policy.between == "jobs" and not bounded
     return Finding(
         name="shares",
         verdict=Verdict.WARN if is_open else Verdict.OK,
         text=text,
-        cure='who submits more jobs gets more GPUs: set policy.between = "users", policy.user_limits, or '
+        cure='a user with more jobs gets more GPUs: set policy.between = "users", policy.user_limits, or '
         "MaxTRESPU=gres/gpu=N of a QOS"
         if is_open
         else "",
@@ -223,7 +225,7 @@ def examine_shares(config: Config, limits: SiteLimits) -> Finding:
 
 
 def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, host: str) -> Finding:
-    """Say what the store holds. An SQLite file serves jobs on its own `host` only."""
+    """Check the store. An SQLite file serves jobs on its own `host` only."""
     text = f"{num_jobs} active job{'' if num_jobs == 1 else 's'} in {shown_url}"
     elsewhere = sorted(
         node.name for node in nodes if node.hostname.partition(".")[0] != host.partition(".")[0]
@@ -239,23 +241,23 @@ def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, 
     )
 
 
-def examine_daemon(seen: DaemonStatus, jobs: Sequence[ShownJob], now: datetime) -> Finding:
-    """Say whether a daemon acts; one that died in the midst of moves leaves jobs held."""
-    held = left_held(jobs)
-    missing = absence(seen, now)
+def examine_daemon(seen: DaemonStatus, jobs: Sequence[CurrentJob], now: datetime) -> Finding:
+    """Check that a daemon runs; one that died in the middle of moves leaves jobs held."""
+    held = jobs_left_held(jobs)
+    missing = daemon_absence_text(seen, now)
     if missing is None:
-        pace = "" if seen.interval_s is None else f", with a round every {seen.interval_s:g} s at least"
-        return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}{pace}")
+        interval = "" if seen.interval_s is None else f", with a round every {seen.interval_s:g} s at least"
+        return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}{interval}")
     verdict = Verdict.FAIL if held else Verdict.WARN if is_silent(seen, now) else Verdict.OK
     cure = "start it: systemctl start pollux-daemon, or pollux daemon" if verdict is not Verdict.OK else ""
     if held:
-        missing += f"; held in the midst of a move: {', '.join(held)}"
-        cure += f"; it goes on with them. To let them start by hand: scontrol release {' '.join(held)}"
+        missing += f"; held in the middle of a move: {', '.join(held)}"
+        cure += f"; it continues them. To start them without it: scontrol release {' '.join(held)}"
     return Finding(name="daemon", verdict=verdict, text=missing, cure=cure)
 
 
 def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Iterator[Finding]:
-    """Look for adaptive jobs that are stuck: held since a requeue, with no move under way."""
+    """Find adaptive jobs that are stuck: held since a requeue, without an open move."""
     by_id = {job.job_id: job for job in snapshot.jobs}
     stuck: list[str] = []
     by_slurm: list[str] = []
@@ -271,20 +273,20 @@ def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Ite
             stuck.append(job.job_id)
             if job.held_by_slurm:
                 by_slurm.append(job.job_id)
-    said = f"; by Slurm itself, let go again some times a day: {', '.join(by_slurm)}"
+    text_by_slurm = f"; by Slurm itself, and released some times a day: {', '.join(by_slurm)}"
     yield Finding(
         name="held jobs",
         verdict=Verdict.WARN if stuck else Verdict.OK,
-        text=f"held since a requeue, with no move under way: {', '.join(stuck) or 'none'}"
-        + (said if by_slurm else ""),
-        cure="if nobody wants them held: scontrol release " + " ".join(stuck) if stuck else "",
+        text=f"held since a requeue, without an open move: {', '.join(stuck) or 'none'}"
+        + (text_by_slurm if by_slurm else ""),
+        cure="if they are not held on purpose: scontrol release " + " ".join(stuck) if stuck else "",
     )
     if refused:
         yield Finding(
             name="fixed jobs",
             verdict=Verdict.WARN,
             text=f"adaptive jobs that cannot be moved: {', '.join(refused[:5])}",
-            cure="tell their owners",
+            cure="inform their owners",
         )
 
 

@@ -1,4 +1,4 @@
-"""What nodes told `pollux doctor`: do they see the checkpoints' folders and the store, what is their time?"""
+"""Check nodes for `pollux doctor`: do they share checkpoint folders, reach the store, agree on the time?"""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pollux_slurm.daemon.doctor.findings import Finding, Verdict
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.slurm.commands.node_probe import NodeOutput
 
-# Clocks are compared by the second; srun's own time is between the two readings here.
-_MOST_SKEW_S = 2.0
-_MOST_NAMED = 5
+# Clocks are compared to a second, beside the time that srun itself takes.
+_MAX_SKEW_S = 2.0
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFolder:
-    """A folder that all nodes are to share: `mark` is a file in it with `word` as its content."""
+    """A folder that all nodes should share. `mark` is a file in it, and `word` its content."""
 
     folder: Path
     mark: Path
@@ -28,9 +28,9 @@ class SharedFolder:
 
 
 def probe(folders: Sequence[tuple[Path, str]], reach_store: Callable[[], None], *, now: float) -> str:
-    """Return, as one line of JSON, what this node sees: run on a node.
+    """Return, as one line of JSON, what this node sees. Runs on a node.
 
-    `folders` are marks with the words expected in them; beside each, a file is made and removed again.
+    `folders` are marks with their expected content. Beside each mark, a file is created and removed.
     """
     try:
         reach_store()
@@ -53,7 +53,7 @@ def _complaint(mark: Path, word: str) -> str:
         mine.touch(exist_ok=False)
         mine.unlink()
     except FileExistsError:
-        return ""  # another node's, just now: it is seen
+        return ""  # another node has just created it: the folder is shared
     except OSError as error:
         return f"nothing can be written ({error.strerror})"
     return ""
@@ -62,49 +62,49 @@ def _complaint(mark: Path, word: str) -> str:
 def examine_nodes(
     answers: Sequence[NodeOutput], folders: Sequence[SharedFolder], *, num_nodes: int
 ) -> Iterator[Finding]:
-    """Look at what each node answered; `num_nodes` is how many there are."""
-    told: list[tuple[NodeOutput, dict[str, Any]]] = []
-    silent: dict[str, list[str]] = {}
+    """Check what each node answered; `num_nodes` is the number of nodes in the cluster."""
+    answered: list[tuple[NodeOutput, dict[str, Any]]] = []
+    failed: dict[str, list[str]] = {}
     for answer in answers:
         content = _content(answer, len(folders))
         if content is None:
-            silent.setdefault(answer.error_text or "an answer that is none", []).append(answer.node)
+            failed.setdefault(answer.error_text or "an unreadable answer", []).append(answer.node)
         else:
-            told.append((answer, content))
+            answered.append((answer, content))
     yield Finding(
         name="nodes",
-        verdict=Verdict.WARN if silent or not answers else Verdict.OK,
-        text=f"{len(told)} of {len(answers)} nodes that were asked answered, of {num_nodes} in all"
-        + "".join(f"; {_names(nodes)}: {why}" for why, nodes in silent.items()),
+        verdict=Verdict.WARN if failed or not answers else Verdict.OK,
+        text=f"{len(answered)} of {len(answers)} nodes that were asked answered, of {num_nodes} in all"
+        + "".join(f"; {_names(nodes)}: {why}" for why, nodes in failed.items()),
         cure=""
-        if answers and not silent
-        else "look why no job of this user runs pollux there, or ask when "
-        "nodes have room: pollux must be installed on them at the same path",
+        if answers and not failed
+        else "check why no job of this user runs pollux there, or try again when "
+        "nodes are free: pollux must be installed on them at the same path",
     )
-    if not told:
+    if not answered:
         return
-    yield _store(told)
+    yield _store(answered)
     for place, folder in enumerate(folders):
-        yield _folder(folder.folder, place, told)
-    yield _clocks(told)
+        yield _folder(folder.folder, place, answered)
+    yield _clocks(answered)
 
 
 def examine_writers(folder: Path) -> Finding:
-    """Look at whether users could put other folders in the place of each other's, in one for checkpoints."""
+    """Check whether users could replace each other's folders in a folder for checkpoints."""
     others = who_else_may_write(folder.absolute(), is_parent_folder=True)
     if others is None:
-        text = "nobody can replace what others keep in it"
+        text = "no user can replace others' folders in it"
         return Finding(name=f"writers of {folder}", verdict=Verdict.OK, text=text)
     return Finding(
         name=f"writers of {folder}",
         verdict=Verdict.WARN,
-        text=f"{others}: they can replace others' checkpoints, and so what jobs go on from",
+        text=f"{others}: they can replace others' checkpoints, from which jobs resume",
         cure="set the sticky bit (chmod +t), or give each user a folder of their own",
     )
 
 
 def _content(answer: NodeOutput, num_folders: int) -> dict[str, Any] | None:
-    """Return what a node said, None where that is no answer of `probe`."""
+    """Return a node's answer, None where it is not one of `probe`."""
     if answer.error_text:
         return None
     try:
@@ -116,30 +116,30 @@ def _content(answer: NodeOutput, num_folders: int) -> dict[str, Any] | None:
     return found if whole else None
 
 
-def _store(told: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
-    failed = [(answer.node, content["store"]) for answer, content in told if content["store"]]
+def _store(answered: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
+    failed = [(answer.node, content["store"]) for answer, content in answered if content["store"]]
     return Finding(
         name="store from nodes",
         verdict=Verdict.FAIL if failed else Verdict.OK,
         text=f"not reached from {_names([node for node, _ in failed])}: {failed[0][1]}"
         if failed
-        else f"reached from {len(told)} nodes",
-        cure="jobs there train on, but cannot report and are not moved: see to network, pg_hba.conf and the "
-        "URL that nodes use (on the node: pollux config check)"
+        else f"reached from {len(answered)} nodes",
+        cure="jobs there train on, but cannot report and are not moved: check the network, pg_hba.conf and "
+        "the URL that nodes use (on the node: pollux config check)"
         if failed
         else "",
     )
 
 
-def _folder(folder: Path, place: int, told: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
-    failed = [(answer.node, content["folders"][place]) for answer, content in told]
+def _folder(folder: Path, place: int, answered: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
+    failed = [(answer.node, content["folders"][place]) for answer, content in answered]
     failed = [(node, why) for node, why in failed if why]
     return Finding(
         name=f"folder {folder}",
         verdict=Verdict.FAIL if failed else Verdict.OK,
         text=f"not shared with {_names([node for node, _ in failed])}: {failed[0][1]}"
         if failed
-        else f"shared with {len(told)} nodes",
+        else f"shared with {len(answered)} nodes",
         cure="a job that is moved would not find its checkpoint: keep checkpoints on a file system that all "
         "nodes mount (pollux sbatch --checkpoint-dir=DIR)"
         if failed
@@ -147,50 +147,50 @@ def _folder(folder: Path, place: int, told: Sequence[tuple[NodeOutput, dict[str,
     )
 
 
-def _clocks(told: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
+def _clocks(answered: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
     skews = {
         answer.node: content["time"] - min(max(content["time"], answer.asked_at), answer.answered_at)
-        for answer, content in told
+        for answer, content in answered
     }
-    off = {node: skew for node, skew in skews.items() if abs(skew) > _MOST_SKEW_S}
+    off = {node: skew for node, skew in skews.items() if abs(skew) > _MAX_SKEW_S}
     worst = max(skews.values(), key=abs)
     return Finding(
         name="clocks of nodes",
         verdict=Verdict.WARN if off else Verdict.OK,
         text=f"{_names(list(off))} differ from this host's by up to {worst:+.0f} s"
         if off
-        else f"{len(told)} nodes agree with this host's to {_MOST_SKEW_S:g} s beside srun's own time",
+        else f"{len(answered)} nodes agree with this host's to {_MAX_SKEW_S:g} s beside srun's own time",
         cure="run NTP on all nodes: Slurm and reports go by their clocks" if off else "",
     )
 
 
 def _names(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
-    return ", ".join(nodes[:_MOST_NAMED]) + more
+    more = f" and {len(nodes) - _MAX_NAMED} more" if len(nodes) > _MAX_NAMED else ""
+    return ", ".join(nodes[:_MAX_NAMED]) + more
 
 
 def examine_checkpoints(
     blocked_s: Sequence[float], *, kill_wait_s: float | None, checkpoint_timeout_s: float
 ) -> Iterator[Finding]:
-    """Compare how long checkpoints kept jobs with what Slurm and the daemon leave them."""
+    """Compare how long checkpoints blocked jobs with the time that Slurm and the daemon allow."""
     if not blocked_s:
         return
     longest_s = max(blocked_s)
-    late = kill_wait_s is not None and longest_s > kill_wait_s
-    near = longest_s > checkpoint_timeout_s / 2
+    is_late = kill_wait_s is not None and longest_s > kill_wait_s
+    is_near = longest_s > checkpoint_timeout_s / 2
     cures = []
-    if late:
+    if is_late:
         cures.append(
-            f"set KillWait to {2 * longest_s:.0f} or more: a requeue or preemption by another hand leaves no "
-            "more than that for a checkpoint"
+            f"set KillWait to {2 * longest_s:.0f} or more: an external requeue or preemption leaves no more "
+            "than that for a checkpoint"
         )
-    if near:
+    if is_near:
         cures.append(f"set daemon.checkpoint_timeout_s to {3 * longest_s:.0f} or more")
     left = "" if kill_wait_s is None else f"KillWait is {kill_wait_s:g} s, "
     yield Finding(
         name="checkpoint times",
         verdict=Verdict.WARN if cures else Verdict.OK,
-        text=f"the longest of {len(blocked_s)} kept a job for {longest_s:.1f} s; {left}"
+        text=f"the longest of {len(blocked_s)} blocked a job for {longest_s:.1f} s; {left}"
         f"daemon.checkpoint_timeout_s {checkpoint_timeout_s:g} s",
         cure="; ".join(cures),
     )

@@ -1,4 +1,4 @@
-"""Reallocations as a journaled state machine, and what is journaled whatever a round decides.
+"""Enact reallocations as a journaled state machine, and journal those that no decision asked for.
 
 May be imported by `cli`.
 """

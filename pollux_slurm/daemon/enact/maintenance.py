@@ -1,4 +1,4 @@
-"""What a round journals whatever it decides: jobs that need a start, a release, or another slice of time."""
+"""Moves that do not depend on a decision: a start, a return, a release, or another slice of time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Care:
-    """Looks after the jobs of one round. `guard` raises when this daemon may not act."""
+class Maintenance:
+    """Plans these moves in one round. `guard` raises when this daemon may not act."""
 
     store: Store
     guard: Callable[[], None]
@@ -30,7 +30,7 @@ class Care:
     snapshot: ClusterSnapshot
     records: Sequence[JobRecord]
     _slots: Slots = field(init=False)
-    _users_that_answer: frozenset[str] = field(init=False)
+    _answering_users: frozenset[str] = field(init=False)
     _to_start_again: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -39,28 +39,28 @@ class Care:
             users={record.user_name for record in self.records},
             taken_by=[self._mover(record) for record in self.records if record.open_reallocation is not None],
         )
-        self._users_that_answer = frozenset(
+        self._answering_users = frozenset(
             record.user_name for record in self.records if unanswered_requests.has_answered(record)
         )
 
     def journal(self, now: datetime) -> Callable[[JobRecord, SlurmJob], bool]:
-        """Journal what is due; return which of the jobs that Slurm shows as FAILED are not over for us."""
+        """Journal the moves that are due; return a function for whether a FAILED job is not over."""
         self._start_again(now)
-        self._bring_back()
-        self._let_go(now)
-        self._let_go_what_slurm_holds(now)
+        self._return_after_failure()
+        self._release_late_holds(now)
+        self._release_jobs_held_by_slurm(now)
         self._renew_limits(now)
-        return self._is_unsettled
+        return self._is_not_over
 
-    def _is_unsettled(self, record: JobRecord, job: SlurmJob) -> bool:
+    def _is_not_over(self, record: JobRecord, job: SlurmJob) -> bool:
         under_way = record.open_reallocation
         if job.job_id in self._to_start_again:
             return True
         if under_way is not None and failed_starts.was_ended_by_slurm(record, job):
-            return True  # the move ends at a tick, and the next round starts the job again
+            return True  # a tick ends the move, and the next round starts the job again
         if job.state is JobState.FAILED and failed_starts.is_start_again(under_way):
             return True
-        return failed_moves.is_unsettled(record, job)
+        return failed_moves.is_not_over(record, job)
 
     def _jobs(self) -> Iterator[tuple[JobRecord, SlurmJob]]:
         by_id = {job.job_id: job for job in self.snapshot.jobs}
@@ -72,7 +72,7 @@ class Care:
     def _mover(self, record: JobRecord) -> Mover:
         timeout_s = self.config.checkpoint_timeout_s
         return Mover(
-            record.user_name, unanswered_requests.is_doubtful(record, self.clock(), timeout_s=timeout_s)
+            record.user_name, unanswered_requests.may_not_answer(record, self.clock(), timeout_s=timeout_s)
         )
 
     def _plan_stopped(
@@ -84,7 +84,7 @@ class Care:
         cause: ReallocationCause,
         reason: str,
     ) -> None:
-        """Journal a reallocation of a job that runs, or ran until it failed."""
+        """Journal a reallocation of a job that runs or has failed."""
         self.guard()
         self.store.plan_reallocation(
             job.job_id,
@@ -99,43 +99,45 @@ class Care:
         )
         self._slots.take(self._mover(record))
 
-    def _place_of(self, record: JobRecord, job: SlurmJob) -> Allocation:
-        return failed_starts.place_of(record, job, self.store.allocation_history(job.job_id), self.snapshot)
+    def _start_allocation(self, record: JobRecord, job: SlurmJob) -> Allocation:
+        return failed_starts.start_allocation(
+            record, job, self.store.allocation_history(job.job_id), self.snapshot
+        )
 
-    # -------------------------------------------------------------------------------------------- each need
+    # ------------------------------------------------------------------------------------------- each kind
 
     def _start_again(self, now: datetime) -> None:
-        """Start each job again whose start Slurm ended; as many at a time as may be in flight."""
+        """Start jobs again after a failed start, within the limits on concurrent moves."""
         for record, job in self._jobs():
             if record.open_reallocation is not None or not failed_starts.was_ended_by_slurm(record, job):
                 continue
             if not failed_starts.may_start_again(self.store.reallocations(job.job_id), now):
                 continue
-            if place := self._place_of(record, job):
+            if place := self._start_allocation(record, job):
                 self._to_start_again.add(job.job_id)
                 if self._slots.has_room_for(self._mover(record)):
                     _log.warning("job %s: Slurm ended its start: it is started again", job.job_id)
-                    reason = failed_starts.reason_to_start(job)
+                    reason = failed_starts.restart_reason(job)
                     self._plan_stopped(record, job, place, place, ReallocationCause.FAILED_START, reason)
 
-    def _bring_back(self) -> None:
-        """Bring each job back that failed where a reallocation had brought it."""
-        for record, job in failed_moves.fallen(self.snapshot, self.records):
-            fall = record.last_reallocation
-            if fall is None or job.job_id in self._to_start_again:
+    def _return_after_failure(self) -> None:
+        """Return each job that failed in the target of a reallocation."""
+        for record, job in failed_moves.jobs_to_return(self.snapshot, self.records):
+            failed_move = record.last_reallocation
+            if failed_move is None or job.job_id in self._to_start_again:
                 continue
-            back = failed_moves.shape_to_return_to(fall, self.store.allocation_history(job.job_id))
-            reason = failed_moves.reason_of_return(fall, job)
-            self._plan_stopped(record, job, fall.target, back, ReallocationCause.AFTER_FAILURE, reason)
+            back = failed_moves.shape_to_return_to(failed_move, self.store.allocation_history(job.job_id))
+            reason = failed_moves.return_reason(failed_move, job)
+            self._plan_stopped(record, job, failed_move.target, back, ReallocationCause.AFTER_FAILURE, reason)
 
-    def _let_go(self, now: datetime) -> None:
-        """Release each job that a daemon before this one held when it might no more."""
-        for record, job in late_commands.suspects(self.snapshot, self.records, now):
-            move = late_commands.taken_over(job, self.store.reallocations(job.job_id), now)
+    def _release_late_holds(self, now: datetime) -> None:
+        """Release each job that a late command of an earlier daemon holds."""
+        for record, job in late_commands.jobs_maybe_held_late(self.snapshot, self.records, now):
+            move = late_commands.move_explaining_hold(job, self.store.reallocations(job.job_id), now)
             last = record.last_reallocation
             if move is None or last is None:
                 continue
-            _log.warning("job %s: held by a late command of the daemon before: it is let go", job.job_id)
+            _log.warning("job %s: held by a late command of an earlier daemon: it is released", job.job_id)
             self.guard()
             late_commands.plan_release(
                 self.store,
@@ -145,15 +147,15 @@ class Care:
                 at=self.clock(),
             )
 
-    def _let_go_what_slurm_holds(self, now: datetime) -> None:
-        """Release jobs that Slurm itself holds, each after a pause that grows every time."""
-        for record, job in failed_starts.given_up(self.snapshot, self.records):
+    def _release_jobs_held_by_slurm(self, now: datetime) -> None:
+        """Release jobs that Slurm itself holds, each after a wait that grows every time."""
+        for record, job in failed_starts.jobs_held_by_slurm(self.snapshot, self.records):
             if not self._slots.has_room_for(self._mover(record)):
                 continue
-            if not failed_starts.may_be_let_go(self.store.reallocations(job.job_id), now):
+            if not failed_starts.may_be_released(self.store.reallocations(job.job_id), now):
                 continue
-            if place := self._place_of(record, job):
-                _log.warning("job %s: Slurm holds it (%s): it is let go", job.job_id, job.reason)
+            if place := self._start_allocation(record, job):
+                _log.warning("job %s: Slurm holds it (%s): it is released", job.job_id, job.reason)
                 self.guard()
                 late_commands.plan_release(
                     self.store,
@@ -162,12 +164,12 @@ class Care:
                     was_requeued=False,
                     at=self.clock(),
                     cause=ReallocationCause.HELD_BY_SLURM,
-                    reason=failed_starts.reason_to_let_go(job),
+                    reason=failed_starts.release_reason(job),
                 )
                 self._slots.take(self._mover(record))
 
     def _renew_limits(self, now: datetime) -> None:
-        """Stop each job near its limit whose owner wants another slice of time for it."""
+        """Renew each job near its time limit that gets another slice of time."""
         for record, job in self._jobs():
             if not self._may_renew(record):
                 continue
@@ -180,11 +182,12 @@ class Care:
             self._plan_stopped(record, job, place, place, cause, time_limits.RENEWAL)
 
     def _may_renew(self, record: JobRecord) -> bool:
-        """Whether a job may be asked now. One that is asked too late ends, so it waits for no other's move.
+        """Whether a renewal may start now.
 
-        Nor for those of its own user once a job of theirs has answered: the slices of an array end together.
+        A late renewal ends the job, so it does not wait for other users' moves. Nor for its own user's, once
+        one of their jobs has answered: the slices of an array end together.
         """
         mover = self._mover(record)
-        if mover.is_doubtful:
+        if mover.may_not_answer:
             return self._slots.has_room_for(mover)
-        return mover.user in self._users_that_answer or self._slots.has_own_room_for(mover.user)
+        return mover.user in self._answering_users or self._slots.user_has_room(mover.user)

@@ -1,9 +1,9 @@
-"""Time limits: what all runs of a job together may take, and jobs whose owners let them go on in slices.
+"""Time limits over all runs of a job, and jobs that run in slices of time. Pure.
 
-Slurm counts a time limit anew from each start. What earlier runs used is therefore taken off it at each move
-(`time_left_s`). A job whose terms say so (`pollux sbatch --time=SLICE --total-time=TOTAL`) is stopped with a
-checkpoint before its slice ends and requeued with another one, until all its runs together have used TOTAL:
-a *renewal*, a reallocation to where it is. Pure.
+Slurm counts a time limit anew from each start, so each move subtracts the time of earlier runs
+(`time_left_s`). A job submitted with `pollux sbatch --time=SLICE --total-time=TOTAL` runs in slices. Before a
+slice ends, the job writes a checkpoint and is requeued with another slice, until all runs together have used
+TOTAL. This is a *renewal*: a reallocation whose target is its source.
 """
 
 from __future__ import annotations
@@ -18,70 +18,70 @@ from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.sbatch.request import sigterm_lead_s
 from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, Reallocation
 
-# A job that is moved is never left less than this, or it could not even write a checkpoint.
-_LEAST_LEFT_S = 60.0
-# How much earlier than asked Slurm may send a signal before a time limit (sbatch's manual).
-_EARLY_S = 60.0
-RENEWAL = "near its time limit, which its owner lets be renewed"
-"""What the journal says to people of a renewal."""
+# The least time limit of a moved job: it needs time to write a checkpoint.
+_MIN_TIME_LEFT_S = 60.0
+# How much too early Slurm may send a signal before a time limit (sbatch's manual).
+_SIGNAL_EARLY_S = 60.0
+RENEWAL = "near its time limit, and its owner allows another slice"
+"""The reason of a renewal in the journal."""
 
 
 def time_left_s(job: SlurmJob, now: datetime) -> float | None:
-    """Return what a job that runs, or has ended, has left of its time limit; None for one without."""
+    """Return what a running or ended job has left of its time limit; None without a limit."""
     if job.time_limit_s is None or job.started_at is None:
         return None
     used_s = max(((job.ended_at or now) - job.started_at).total_seconds(), 0.0)
-    return max(job.time_limit_s - used_s, min(_LEAST_LEFT_S, job.time_limit_s))
+    return max(job.time_limit_s - used_s, min(_MIN_TIME_LEFT_S, job.time_limit_s))
 
 
 def used_s(history: Iterable[AllocationRecord], now: datetime) -> float:
-    """Return the wall time of all runs together, in seconds, from a job's stretches of allocation."""
+    """Return the wall time of all runs, in seconds, from a job's allocation intervals."""
     return sum(
-        max(((held.ended_at or now) - held.started_at).total_seconds(), 0.0)
-        for held in history
-        if held.allocation
+        max(((interval.ended_at or now) - interval.started_at).total_seconds(), 0.0)
+        for interval in history
+        if interval.allocation
     )
 
 
 def next_slice_s(
     job: SlurmJob, record: JobRecord, history: Iterable[AllocationRecord], now: datetime
 ) -> float | None:
-    """Return the time limit of the run after this one, in seconds; None when the owner gives it no more.
+    """Return the time limit of the next run, in seconds; None when the job gets no further slice.
 
-    Nor is a job requeued for less than a minute more than its present run still has: the last slice, which
-    is what the total leaves, is not given again and again.
+    A further slice must add at least a minute to what the current run has left. Otherwise the last slice, cut
+    by the total, would be given again and again.
 
-    Whoever may set any limit must not do so at an owner's word: no run gets more than Slurm itself had
-    granted when the job was registered, or, where that is not known, than it has now.
+    The daemon may set any time limit, and an owner must not gain from that. So no run gets more than Slurm
+    granted when the job was registered, or, where that is unknown, than the job has now.
     """
     terms = _terms(job)
     if terms is None or terms.slice_s is None or terms.total_s is None:
         return None
     granted_s = job.time_limit_s if record.granted_time_limit_s is None else record.granted_time_limit_s
-    stretches = tuple(history)
-    spent_s = used_s(stretches, now)
-    if job.started_at is not None and all(held.ended_at is not None for held in stretches):
-        spent_s += max((now - job.started_at).total_seconds(), 0.0)  # no look has entered this run yet
+    intervals = tuple(history)
+    spent_s = used_s(intervals, now)
+    if job.started_at is not None and all(interval.ended_at is not None for interval in intervals):
+        spent_s += max((now - job.started_at).total_seconds(), 0.0)  # this run has no interval yet
     left_s = min(float(terms.slice_s), terms.total_s - spent_s)
     left_s = left_s if granted_s is None else min(left_s, granted_s)
-    of_this_run_s = 0.0
+    current_run_s = 0.0
     if job.time_limit_s is not None and job.started_at is not None:
-        of_this_run_s = max(job.time_limit_s - (now - job.started_at).total_seconds(), 0.0)
-    return left_s if left_s >= of_this_run_s + _LEAST_LEFT_S else None
+        current_run_s = max(job.time_limit_s - (now - job.started_at).total_seconds(), 0.0)
+    return left_s if left_s >= current_run_s + _MIN_TIME_LEFT_S else None
 
 
 def is_renewal(reallocation: Reallocation) -> bool:
-    """Whether a reallocation gives the job another slice of time, and the place that it has."""
+    """Whether a reallocation gives the job another slice of time on the same nodes."""
     return reallocation.cause is ReallocationCause.TIME_LIMIT
 
 
 def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:
-    """Whether the job's slice is about to end and its owner wants it to go on, so that it is time to save it.
+    """Whether the job's slice is about to end, so that its checkpoint is due for a renewal.
 
-    In time for a checkpoint that takes as long as it may and a round that comes late; of a short slice, in
-    its last third. But before Slurm itself sends SIGTERM, after which the job would end: that comes up to a
-    minute earlier than `pollux sbatch` asks for. A run is never taken to end in its first half, so that one
-    whose limit is far below its owner's slice is not renewed over and over.
+    The margin allows for the checkpoint's time-out and a late round; of a short slice it is the last third.
+    It begins before Slurm sends SIGTERM, after which the job would end: that comes up to a minute earlier
+    than `pollux sbatch` requests. It never covers the first half of a run, so that a run whose limit is far
+    below its slice is not renewed over and over.
     """
     slurm = job.slurm
     terms = _terms(slurm)
@@ -95,13 +95,12 @@ def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:
         return False
     granted_s = job.record.granted_time_limit_s
     run_s = float(terms.slice_s) if granted_s is None else min(terms.slice_s, granted_s)
-    saving_s = min(config.checkpoint_timeout_s + 2 * config.interval_s, run_s / 3)
-    warned_s = sigterm_lead_s(terms.slice_s) + _EARLY_S + 2 * config.interval_s
-    margin_s = max(saving_s, min(warned_s, run_s / 2))
+    checkpoint_s = min(config.checkpoint_timeout_s + 2 * config.interval_s, run_s / 3)
+    signal_s = sigterm_lead_s(terms.slice_s) + _SIGNAL_EARLY_S + 2 * config.interval_s
+    margin_s = max(checkpoint_s, min(signal_s, run_s / 2))
     return slurm.time_limit_s - (now - slurm.started_at).total_seconds() <= margin_s
 
 
 def _terms(job: SlurmJob) -> JobTerms | None:
-    # From the Comment, which only the owner or an operator can write, and not from the store: an owner may
-    # give a running job more time, or take it away.
+    # From the Comment and not from the store: owners may change the total of a running job there.
     return decode_comment(job.comment)

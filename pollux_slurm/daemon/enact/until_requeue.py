@@ -1,115 +1,115 @@
-"""The steps before a job is touched: planned → checkpoint_requested → checkpointed → requeued.
+"""The steps before the requeue: planned → checkpoint_requested → checkpointed → requeued.
 
-Up to the requeue nothing has happened to the job: it is rolled back, the agent sees that nothing is asked any
-more, and training goes on.
+Until the requeue, a reallocation can be rolled back: the agent sees no request at its next poll, and training
+continues.
 """
 
 from __future__ import annotations
 
 from pollux_slurm.daemon.enact import admin_orders, time_limits
-from pollux_slurm.daemon.enact.after_requeue import Restarting
-from pollux_slurm.daemon.enact.awaited_gpus import GpuBook
-from pollux_slurm.daemon.enact.open_reallocation import NOT_OURS, Case, Desk, Step
+from pollux_slurm.daemon.enact.after_requeue import StepsAfterRequeue
+from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
+from pollux_slurm.daemon.enact.move_actions import NOT_OURS, MoveActions, OpenMove, Step
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract.interface import RunPhase
 
 
-class Stopping:
-    """Asks for a checkpoint, waits for it, and puts the job back into the queue."""
+class StepsUntilRequeue:
+    """Requests a checkpoint, waits for it, and requeues the job."""
 
-    def __init__(self, desk: Desk, restarting: Restarting) -> None:
-        self._desk = desk
+    def __init__(self, actions: MoveActions, restarting: StepsAfterRequeue) -> None:
+        self._actions = actions
         self._restarting = restarting
 
-    def planned(self, case: Case, book: GpuBook) -> None:
-        """Begin when the GPUs of the target are free, or nobody else will free them."""
-        reallocation, config = case.reallocation, self._desk.config
+    def planned(self, move: OpenMove, ledger: GpuLedger) -> None:
+        """Start when the target's GPUs are free, or when moves wait for each other."""
+        reallocation, config = move.reallocation, self._actions.config
         if failed_moves.is_return(reallocation) or failed_starts.is_start_again(reallocation):
-            # The job has stopped by itself: there is no checkpoint to wait for.
-            if (stopped := self._desk.stop(case)) is not None:
-                self._restarting.requeued(stopped, book)
+            # The job has ended already: there is no checkpoint to wait for.
+            if (stopped := self._actions.stop(move)) is not None:
+                self._restarting.requeued(stopped, ledger)
             return
         if not reallocation.moves_running:
-            self._reshape_pending(case, book)
+            self._reshape_pending(move, ledger)
             return
-        if self._roll_back_if_moved_on(case):
+        if self._roll_back_if_job_changed(move):
             return
-        if book.lost_to_neighbours(reallocation) and not time_limits.is_renewal(reallocation):
-            self._roll_back(case, "the GPUs were taken by other jobs or the node drained")
-        elif book.is_free_for(reallocation) or book.may_break_cycle(reallocation):
-            if self._desk.move(reallocation, Step.CHECKPOINT_REQUESTED):
-                book.reserve(reallocation)
-        elif case.age_s > config.start_timeout_s + config.checkpoint_timeout_s:
-            self._roll_back(case, "the GPUs did not become free in time")
+        if ledger.target_is_lost(reallocation) and not time_limits.is_renewal(reallocation):
+            self._roll_back(move, "the GPUs were taken by other jobs or the node drained")
+        elif ledger.is_free_for(reallocation) or ledger.may_break_cycle(reallocation):
+            if self._actions.advance(reallocation, Step.CHECKPOINT_REQUESTED):
+                ledger.reserve(reallocation)
+        elif move.age_s > config.start_timeout_s + config.checkpoint_timeout_s:
+            self._roll_back(move, "the GPUs did not become free in time")
 
-    def _reshape_pending(self, case: Case, book: GpuBook) -> None:
-        """A job that waits in the queue needs no checkpoint and no requeue."""
-        job = case.job
+    def _reshape_pending(self, move: OpenMove, ledger: GpuLedger) -> None:
+        """Reshape a pending job, which needs no checkpoint and no requeue."""
+        job = move.job
         if job is None or job.state is not JobState.PENDING:
-            self._roll_back(case, "the job did not wait in the queue any more")
-        elif not case.is_ours:
-            self._roll_back(case, NOT_OURS)
-        elif job.held and not admin_orders.is_resume(case.reallocation):
-            self._roll_back(case, "the job is held by somebody else")
-        elif self._desk.move(case.reallocation, Step.RESHAPED):
-            self._restarting.reshaped(case.at(Step.RESHAPED), book)
+            self._roll_back(move, "the job is not pending")
+        elif not move.is_ours:
+            self._roll_back(move, NOT_OURS)
+        elif job.held and not admin_orders.is_resume(move.reallocation):
+            self._roll_back(move, "the job is held externally")
+        elif self._actions.advance(move.reallocation, Step.RESHAPED):
+            self._restarting.reshaped(move.at(Step.RESHAPED), ledger)
 
-    def checkpoint_requested(self, case: Case, book: GpuBook) -> None:
-        """Wait for the confirmation, which the store journals; in vain, the owner's leave decides."""
-        if self._roll_back_if_moved_on(case):
+    def checkpoint_requested(self, move: OpenMove, ledger: GpuLedger) -> None:
+        """Wait for the confirmation, which the store journals; after the time-out, the job's terms decide."""
+        if self._roll_back_if_job_changed(move):
             return
-        timeout_s = self._desk.config.checkpoint_timeout_s
-        if case.age_s <= timeout_s:
+        timeout_s = self._actions.config.checkpoint_timeout_s
+        if move.age_s <= timeout_s:
             return
-        waited = f"no checkpoint was confirmed in {timeout_s:g} s"
-        if case.record is not None and case.record.terms.allow_unconfirmed:
-            reason = f"{waited}; the owner allows to go on"
-            self._desk.move(case.reallocation, Step.CHECKPOINTED, reason, checkpoint_waived=True)
+        missing = f"no checkpoint was confirmed in {timeout_s:g} s"
+        if move.record is not None and move.record.terms.allow_unconfirmed:
+            reason = f"{missing}; the owner allows to continue without"
+            self._actions.advance(move.reallocation, Step.CHECKPOINTED, reason, checkpoint_waived=True)
         else:
-            self._roll_back(case, waited)
+            self._roll_back(move, missing)
 
-    def checkpointed(self, case: Case, book: GpuBook) -> None:
-        """Requeue the job that waits with its checkpoint written, unless its place is gone."""
-        reallocation = case.reallocation
-        if self._roll_back_if_moved_on(case):
+    def checkpointed(self, move: OpenMove, ledger: GpuLedger) -> None:
+        """Requeue the job, which waits with its checkpoint written, unless its target is lost."""
+        reallocation = move.reallocation
+        if self._roll_back_if_job_changed(move):
             return
-        if book.lost_to_neighbours(reallocation) and not time_limits.is_renewal(reallocation):
-            self._roll_back(case, "the GPUs were taken while the job saved itself")
-        elif _trains_again(case):
-            reason = "the job went on training after its checkpoint"
-            self._desk.move(reallocation, Step.ROLLED_BACK, reason, continued_training=True)
-        elif (stopped := self._desk.stop(case)) is not None:
-            self._desk.requeue(stopped)
+        if ledger.target_is_lost(reallocation) and not time_limits.is_renewal(reallocation):
+            self._roll_back(move, "the GPUs were taken while the job wrote its checkpoint")
+        elif _trained_on(move):
+            reason = "the job trained on after its checkpoint"
+            self._actions.advance(reallocation, Step.ROLLED_BACK, reason, continued_training=True)
+        elif (stopped := self._actions.stop(move)) is not None:
+            self._actions.requeue(stopped)
 
-    def _roll_back_if_moved_on(self, case: Case) -> bool:
-        """Roll back when the job is no longer the running job that was planned for."""
-        job = case.job
-        if job is None or job.state.is_over:  # one that is over has no record among the active ones, either
+    def _roll_back_if_job_changed(self, move: OpenMove) -> bool:
+        """Roll back when the job is not the running job that the move was planned for."""
+        job = move.job
+        if job is None or job.state.is_over:  # checked first: an ended job has no active record, either
             reason = f"the job is {job.state.value if job else 'gone'}"
-        elif not case.is_ours:
+        elif not move.is_ours:
             reason = NOT_OURS
         elif job.state is JobState.RUNNING:
-            if job.restart_count == case.reallocation.from_restart_count:
+            if job.restart_count == move.reallocation.from_restart_count:
                 return False
-            reason = "the job was requeued by another hand"
+            reason = "the job was requeued externally"
         else:
             reason = f"the job is {job.state.value}"
-        self._roll_back(case, reason)
+        self._roll_back(move, reason)
         return True
 
-    def _roll_back(self, case: Case, reason: str) -> None:
-        self._desk.move(case.reallocation, Step.ROLLED_BACK, reason)
+    def _roll_back(self, move: OpenMove, reason: str) -> None:
+        self._actions.advance(move.reallocation, Step.ROLLED_BACK, reason)
 
 
-def _trains_again(case: Case) -> bool:
-    """Whether the agent gave up waiting, as it does when no daemon has been alive for a while."""
-    run = case.record.run if case.record else None
-    confirmed_at = case.reallocation.entered_at(Step.CHECKPOINTED)
+def _trained_on(move: OpenMove) -> bool:
+    """Whether the job trains again, as it does when no daemon has renewed the lease for a while."""
+    run = move.record.run if move.record else None
+    confirmed_at = move.reallocation.entered_at(Step.CHECKPOINTED)
     return (
         run is not None
         and confirmed_at is not None
         and run.phase is RunPhase.TRAINING
         and run.last_report_at > confirmed_at
-        and not case.reallocation.checkpoint_waived
+        and not move.reallocation.checkpoint_waived
     )

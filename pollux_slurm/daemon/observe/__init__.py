@@ -1,4 +1,4 @@
-"""What a round sees: Slurm and the store as one picture, and events that call for a round.
+"""What a round reads: the cluster picture from Slurm and the store, and events that trigger a round.
 
 May be imported by `cli`, `daemon/decide`, `daemon/doctor`, `daemon/enact`, `daemon/recovery`,
 `daemon/service`.

@@ -1,6 +1,7 @@
-"""What a round asks of Slurm's accounting database: runs whose times slurmctld does not tell any more.
+"""Correct estimated run times with Slurm's accounting database.
 
-Nothing is asked as long as nothing is estimated. A site without slurmdbd keeps its estimates, marked as such.
+slurmctld forgets a run's times. slurmdbd is asked only while the store has estimates. A site without slurmdbd
+keeps its estimates, which are marked.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ _log = logging.getLogger(__name__)
 PastRuns = Callable[[Sequence[str], datetime], tuple[AccountedRun, ...] | None]
 """Returns all runs of jobs since a moment, None where there is no slurmdbd; raises `SlurmError`."""
 
-# What slurmdbd has not told within a day of a job's end, it does not know.
+# What slurmdbd does not have within a day of a job's end, it never will.
 _ASKED_FOR = timedelta(days=1)
 _MOST_JOBS = 200
-# slurmdbd is asked no oftener: rounds may come every few seconds, and what it does not know stays estimated.
-SETTLED_EVERY = timedelta(seconds=20)
+# The least time between two queries of slurmdbd: rounds may come every few seconds.
+CORRECTED_EVERY = timedelta(seconds=20)
 
 
 def no_past_runs(_job_ids: Sequence[str], _since: datetime) -> None:
-    """Know nothing: there is no slurmdbd."""
+    """Return None: there is no slurmdbd."""
     return
 
 
-def settle(store: Store, past_runs: PastRuns, *, now: datetime) -> None:
-    """Correct what is estimated of jobs by what Slurm's accounting database has of their runs."""
-    doubtful = store.estimated_jobs(since=now - _ASKED_FOR)[:_MOST_JOBS]
-    if not doubtful:
+def correct_estimates(store: Store, past_runs: PastRuns, *, now: datetime) -> None:
+    """Replace estimated times of jobs with those in Slurm's accounting database."""
+    estimated = store.estimated_jobs(since=now - _ASKED_FOR)[:_MOST_JOBS]
+    if not estimated:
         return
-    since = min(submitted_at for _, submitted_at in doubtful)
+    since = min(submitted_at for _, submitted_at in estimated)
     try:
-        runs = past_runs([job_id for job_id, _ in doubtful], since)
+        runs = past_runs([job_id for job_id, _ in estimated], since)
     except SlurmError as error:
-        _log.info("runs that are estimated cannot be looked up in Slurm's accounting for now: %s", error)
+        _log.info("estimated runs cannot be looked up in Slurm's accounting for now: %s", error)
         return
     for job_id in store.correct_estimated_jobs(runs) if runs else ():
-        _log.info("job %s: its runs are entered as Slurm's accounting has them", job_id)
+        _log.info("job %s: its estimated runs are corrected from Slurm's accounting", job_id)

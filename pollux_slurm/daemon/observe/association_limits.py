@@ -1,12 +1,12 @@
-"""Slurm's own limits on GPUs, of associations and QOS, as limits of a scheduling problem.
+"""GPU limits of Slurm's associations and QOS, added to a scheduling problem.
 
-Slurm keeps them whatever the daemon decides: a job above one waits with a reason such as AssocGrpGRES. They
-are read so that GPUs are not decided upon that Slurm would not give. Measured on 22.05.8 with a slurmdbd:
+Slurm enforces them whatever the daemon decides: a job above one waits with a reason such as AssocGrpGRES. So
+a decision must respect them. Measured on 22.05.8 with a slurmdbd:
 
-- GrpTRES of an account bounds its jobs and those of all accounts below it, together;
-- a GrpTRES or MaxTRES of the job's QOS takes the place of those of associations, and that of the partition's
-  QOS the place of both (with the flag OverPartQOS, the job's goes before the partition's). Jobs that are so
-  exempt count under the limit nevertheless.
+- GrpTRES of an account limits its jobs and those of all accounts below it, together.
+- GrpTRES or MaxTRES of the job's QOS overrides that of associations. That of the partition's QOS overrides
+  both, unless the job's QOS has the flag OverPartQOS.
+- A job that is exempt from an overridden limit still counts towards it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ REFRESH_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLimits:
-    """The associations and QOS that bound GPUs; empty where nothing does.
+    """The associations and QOS that limit GPUs; empty where none does.
 
-    `partitions` tells the QOS of each partition that has one.
+    `partitions` maps a partition to its QOS, where it has one.
     """
 
     associations: tuple[Association, ...] = ()
@@ -39,14 +39,14 @@ class SiteLimits:
 
 
 class LimitsReader:
-    """Reads the site's limits once in ten minutes; what cannot be read leaves those last read in force.
+    """Reads the site's limits every ten minutes, and keeps the last ones where that fails.
 
     `read` returns them, or raises `SlurmError`.
     """
 
     def __init__(self, read: Callable[[], SiteLimits], *, monotonic: Callable[[], float]) -> None:
         self._read, self._monotonic = read, monotonic
-        self._held = SiteLimits()
+        self._limits = SiteLimits()
         self._next = 0.0
         self._asked = False
 
@@ -55,40 +55,42 @@ class LimitsReader:
         if not self._asked or now >= self._next:
             self._asked, self._next = True, now + REFRESH_S
             try:
-                self._held = self._read()
+                self._limits = self._read()
             except SlurmError as error:
-                _log.warning("limits of associations and QOS cannot be read, those known stay: %s", error)
-        return self._held
+                _log.warning(
+                    "limits of associations and QOS cannot be read, the last ones stay in force: %s", error
+                )
+        return self._limits
 
 
 def no_limits() -> SiteLimits:
-    """Bound nothing: there is no slurmdbd, or it enforces no limits."""
+    """Return no limits: there is no slurmdbd, or it enforces none."""
     return SiteLimits()
 
 
 def are_enforced(site: Mapping[str, str]) -> bool:
-    """Return whether slurmctld, by its settings, holds jobs to the limits of slurmdbd."""
+    """Return whether slurmctld's settings `site` make it enforce the limits of slurmdbd."""
     words = {word.strip().lower() for word in site.get("AccountingStorageEnforce", "").split(",")}
     return "slurmdbd" in site.get("AccountingStorageType", "") and bool(words & {"limits", "safe", "all"})
 
 
-def applied(problem: Problem, picture: Picture, site: SiteLimits) -> Problem:
-    """Return the problem with the site's limits in it, less what jobs hold that they do not bind."""
+def apply_limits(problem: Problem, picture: Picture, site: SiteLimits) -> Problem:
+    """Return the problem with the site's limits, reduced by the GPUs of jobs outside the problem."""
     if not site.associations and not site.qos_limits:
         return problem
     rules = _Rules.of(site)
-    ours = {job.job_id for job in problem.jobs if not job.rigid}
+    adaptive = {job.job_id for job in problem.jobs if not job.rigid}
     managed = {job.slurm.job_id: job.slurm for job in picture.managed}
     jobs = tuple(
         _within(job, managed[job.job_id], rules) if job.job_id in managed else job for job in problem.jobs
     )
-    found = _bounds(picture.snapshot.jobs, ours, rules)
-    return dataclasses.replace(problem, jobs=jobs, limits=(*problem.limits, *found))
+    limits = _bounds(picture.snapshot.jobs, adaptive, rules)
+    return dataclasses.replace(problem, jobs=jobs, limits=(*problem.limits, *limits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rules:
-    """A site's limits, to be looked up for a job. An association is keyed by account, user and partition."""
+    """A site's limits, looked up by job. An association's key is account, user and partition."""
 
     associations: Mapping[tuple[str, str, str], Association]
     qos_limits: Mapping[str, QosLimits]
@@ -103,7 +105,7 @@ class _Rules:
         )
 
     def qos_limits_of(self, job: SlurmJob) -> list[QosLimits]:
-        """Return the QOS that bind a job, the one whose word counts first at the front."""
+        """Return the QOS that apply to a job, the one with precedence first."""
         own = self.qos_limits.get(job.qos)
         partitions = self.qos_limits.get(self.partitions.get(job.partition, ""))
         order = (own, partitions) if own is not None and own.over_partition else (partitions, own)
@@ -125,11 +127,11 @@ class _Rules:
 
 
 def _within(job: ProblemJob, slurm: SlurmJob, rules: _Rules) -> ProblemJob:
-    """Return the job with its QOS, and no more GPUs at most than one job of its kind may have.
+    """Return the job with its QOS, and `max_gpus` lowered to the limit per job.
 
-    What it holds, or asks for at least, is not taken from it: Slurm has allowed it, or says why not.
+    Never lower than what it owns or needs at least: Slurm allowed that, or gives the reason why not.
     """
-    # slurmdbd tells of an association what it has inherited, so that the first says it all.
+    # slurmdbd includes inherited limits in an association, so the first association is enough.
     sources: list[QosLimits | Association] = [*rules.qos_limits_of(slurm), *rules.associations_of(slurm)[:1]]
     caps = [source.gpus_per_job for source in sources if source.gpus_per_job is not None][:1]
     known = [*caps, *([] if job.max_gpus is None else [job.max_gpus])]
@@ -139,27 +141,27 @@ def _within(job: ProblemJob, slurm: SlurmJob, rules: _Rules) -> ProblemJob:
 
 @dataclass(slots=True)
 class _Bound:
-    """One of Slurm's limits: the jobs of ours that it binds, and the GPUs of all others under it."""
+    """One of Slurm's limits: the adaptive jobs under it, and the GPUs of all other jobs under it."""
 
     max_gpus: int
     job_ids: list[str] = field(default_factory=list)
-    held_by_others: int = 0
+    used_by_others: int = 0
 
 
-def _bounds(jobs: Iterable[SlurmJob], ours: Collection[str], rules: _Rules) -> list[GpuLimit]:
+def _bounds(jobs: Iterable[SlurmJob], adaptive: Collection[str], rules: _Rules) -> list[GpuLimit]:
     found: dict[tuple[str, str], _Bound] = {}
     for job in jobs:
         for kind, name, most, binds in _limits_of(job, rules):
             bound = found.setdefault((kind, name), _Bound(most))
-            if binds and job.job_id in ours:
+            if binds and job.job_id in adaptive:
                 bound.job_ids.append(job.job_id)
             else:
-                bound.held_by_others += job.allocation.num_gpus
+                bound.used_by_others += job.allocation.num_gpus
     return [
         GpuLimit(
             kind=kind,
             name=name,
-            max_gpus=max(bound.max_gpus - bound.held_by_others, 0),
+            max_gpus=max(bound.max_gpus - bound.used_by_others, 0),
             job_ids=tuple(sorted(bound.job_ids)),
         )
         for (kind, name), bound in sorted(found.items())
@@ -168,7 +170,7 @@ def _bounds(jobs: Iterable[SlurmJob], ours: Collection[str], rules: _Rules) -> l
 
 
 def _limits_of(job: SlurmJob, rules: _Rules) -> Iterator[tuple[str, str, int, bool]]:
-    """Yield each limit that a job counts under: kind, name, GPUs, and whether it binds this job."""
+    """Yield each limit that a job counts towards: kind, name, GPUs, and whether it applies to this job."""
     qos_limits = rules.qos_limits_of(job)
     groups = [one for one in qos_limits if one.gpus is not None]
     for one in groups:

@@ -1,7 +1,7 @@
-"""Turn one complete read of Slurm and the store into the picture that a round decides on. Pure.
+"""Join one snapshot of Slurm with the store's records into the cluster picture of a round. Pure.
 
-A job is *managed* when its Comment carries terms, the store has registered it, and it may be moved at all.
-Everything else that holds GPUs, CPUs or memory is a neighbour whose share is taken off the nodes.
+A job is *managed* when its Comment has terms and the store has registered it. All other jobs are *unmanaged*:
+what they use of a node is subtracted.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pollux_slurm.model import (
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment, parse_comment
 from pollux_slurm.store.contract.interface import JobObservation, JobRecord, JobRegistration, RunPhase
 
-# How far the clocks of this host and of slurmctld's may be apart. A time limit is a minute at least.
-_CLOCKS_DIFFER = timedelta(seconds=30)
-# A run that reported so near to its time limit has met it: reports come every half minute or so.
-_NEAR_ITS_LIMIT = timedelta(seconds=60)
+# How far this host's clock and slurmctld's may differ. A time limit is a minute at least.
+_MAX_CLOCK_SKEW = timedelta(seconds=30)
+# A run whose last report came this near to its time limit reached it: reports are about 30 s apart.
+_NEAR_TIME_LIMIT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedJob:
-    """One adaptive job, as Slurm sees it now and as the store knows it.
+    """One adaptive job: Slurm's view and the store's record.
 
-    `left_alone_because` is why the daemon no longer moves it, None as long as it does.
+    `not_moved_because` is why the daemon does not move it, or None.
     """
 
     slurm: SlurmJob
     record: JobRecord
-    left_alone_because: str | None = None
+    not_moved_because: str | None = None
 
     @property
     def in_flight(self) -> bool:
@@ -46,7 +46,7 @@ class ManagedJob:
 
     @property
     def has_reported_this_run(self) -> bool:
-        """Whether the run that Slurm shows has finished a step and told so."""
+        """Whether the run that Slurm shows has reported a step."""
         run = self.record.run
         return (
             run is not None
@@ -58,7 +58,7 @@ class ManagedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What a round knows: the snapshot, the managed jobs, and what they may use of each node."""
+    """What a round knows: the snapshot, the managed jobs, and what these may use of each node."""
 
     snapshot: ClusterSnapshot
     managed: tuple[ManagedJob, ...]
@@ -68,13 +68,13 @@ class Picture:
 def registrations(
     snapshot: ClusterSnapshot, partitions: Iterable[str] = (), *, only_user_id: int | None = None
 ) -> tuple[JobRegistration, ...]:
-    """Return the adaptive jobs of `snapshot`, also those that ended before anybody saw them.
+    """Return the adaptive jobs of `snapshot`, including jobs that ended before any round saw them.
 
-    Where they are given, only those in `partitions`, and those of the user `only_user_id`.
+    `partitions` and `only_user_id`, where given, restrict them.
     """
     wanted = frozenset(partitions)
     found = []
-    # Those that live first: one that is over must not take a token from under them.
+    # Jobs that are not over come first: an ended job must not take their token.
     for job in sorted(snapshot.jobs, key=lambda job: job.state.is_over):
         if wanted and wanted.isdisjoint(job.partitions):
             continue
@@ -84,7 +84,7 @@ def registrations(
         if terms is None or terms.user_id != job.user_id or job.submitted_at is None:
             continue
         gpus = max(job.requested_gpus, job.allocation.num_gpus, 1)
-        held_memory = sum(mb for _, mb in job.memory_mb_by_node)
+        used_memory_mb = sum(mb for _, mb in job.memory_mb_by_node)
         found.append(
             JobRegistration(
                 slurm_job_id=job.job_id,
@@ -95,7 +95,7 @@ def registrations(
                 account=job.account,
                 partition=job.partition,
                 cpus_per_gpu=job.cpus_per_gpu or max(math.ceil(job.num_cpus / gpus), 1),
-                memory_per_gpu_mb=job.memory_per_gpu_mb or math.ceil(held_memory / gpus),
+                memory_per_gpu_mb=job.memory_per_gpu_mb or math.ceil(used_memory_mb / gpus),
                 submitted_at=job.submitted_at,
                 time_limit_s=job.time_limit_s,
                 required_nodes=job.required_nodes,
@@ -105,15 +105,15 @@ def registrations(
     return tuple(found)
 
 
-def refusals(
-    snapshot: ClusterSnapshot, records: Iterable[JobRecord], left_out: Container[str] = ()
+def refused_registrations(
+    snapshot: ClusterSnapshot, records: Iterable[JobRecord], refused: Container[str] = ()
 ) -> dict[str, str]:
-    """Return the jobs whose Comment carries terms by which they cannot be registered, and why, by their ids.
+    """Return, by job id, why jobs with terms in their Comment cannot be registered.
 
-    Slurm's word on whose a job is decides, whatever its Comment says: Comments are public, and copied.
-    `left_out` are those that the store did not take.
+    Slurm's owner of a job counts, not its Comment: Comments are public and can be copied. `refused` are jobs
+    that the store did not register.
     """
-    bearers = {(known.terms.user_id, known.terms.token_sha256): known.slurm_job_id for known in records}
+    registered = {(known.terms.user_id, known.terms.token_sha256): known.slurm_job_id for known in records}
     found = {}
     for job in snapshot.jobs:
         parsed = parse_comment(job.comment)
@@ -123,23 +123,23 @@ def refusals(
             found[job.job_id] = f"the terms in its Comment cannot be used: {parsed.problem}"
         elif parsed.terms is not None and parsed.terms.user_id != job.user_id:
             found[job.job_id] = (
-                f"its token is another user's: its Comment says user id {parsed.terms.user_id}, "
-                f"Slurm says {job.user_id}"
+                f"its token is another user's: its Comment has user id {parsed.terms.user_id}, "
+                f"Slurm has {job.user_id}"
             )
         elif parsed.terms is not None:
-            bearer = bearers.get((job.user_id, parsed.terms.token_sha256), job.job_id)
-            if bearer != job.job_id:
-                found[job.job_id] = f"its token is that of the same user's job {bearer}"
-            elif job.job_id in left_out:
+            holder = registered.get((job.user_id, parsed.terms.token_sha256), job.job_id)
+            if holder != job.job_id:
+                found[job.job_id] = f"its token is that of the same user's job {holder}"
+            elif job.job_id in refused:
                 found[job.job_id] = "its token was an earlier job's, or its bounds are impossible"
     return found
 
 
 def is_recorded_job(job: SlurmJob, record: JobRecord) -> bool:
-    """Whether Slurm's job of this number is the one that was registered.
+    """Whether Slurm's job with this id is the registered one.
 
-    Numbers come again when a cluster is set up anew, and an owner may take the terms out of the Comment: only
-    a job of the same user whose Comment carries the registered token's hash may be touched.
+    Job ids repeat when a cluster is set up anew, and owners may edit the Comment. So only a job of the same
+    user, whose Comment has the registered token's hash, may be touched.
     """
     terms = decode_comment(job.comment)
     return (
@@ -149,12 +149,12 @@ def is_recorded_job(job: SlurmJob, record: JobRecord) -> bool:
     )
 
 
-def served(
+def records_of_user(
     snapshot: ClusterSnapshot, records: Iterable[JobRecord], only_user_id: int | None
 ) -> tuple[JobRecord, ...]:
-    """Return the records without those of jobs that, by Slurm, belong to another user than the one served.
+    """Return the records of `only_user_id`'s jobs, by Slurm's owner; all records where it is None.
 
-    What a store may hold of others, from a time with more rights, is theirs: their jobs are neighbours.
+    The store may contain other users' jobs, from a daemon with more rights. These are unmanaged here.
     """
     if only_user_id is None:
         return tuple(records)
@@ -169,13 +169,13 @@ def observations(
     records: Iterable[JobRecord],
     *,
     vanished_before: frozenset[str],
-    unsettled: Callable[[JobRecord, SlurmJob], bool] = lambda _record, _job: False,
+    not_over: Callable[[JobRecord, SlurmJob], bool] = lambda _record, _job: False,
 ) -> tuple[tuple[JobObservation, ...], frozenset[str]]:
-    """Return what `snapshot` says of the registered jobs, and the ids that slurmctld no longer knows as such.
+    """Return the observations of the registered jobs, and the ids of those missing from `snapshot`.
 
-    Of an `unsettled` job only that its run has ended is said: one that failed may still be brought back. A
-    job that is missing for the second read in a row (`vanished_before`) is over: slurmctld forgets a job
-    MinJobAge after its end. How it ended is then a guess from what its last run reported.
+    Of a failed job that is `not_over`, only the end of its run is observed: it may still be requeued. A job
+    that is missing in two reads in a row (`vanished_before`) is over: slurmctld forgets a job MinJobAge after
+    its end. How it ended is then guessed from its last run's reports.
     """
     by_id = {job.job_id: job for job in snapshot.jobs}
     type_of_node = {node.name: node.gpu_type for node in snapshot.nodes}
@@ -183,9 +183,11 @@ def observations(
     for record in records:
         job = by_id.get(record.slurm_job_id)
         if job is not None and is_recorded_job(job, record):
-            look = _look_at(job, snapshot.read_at, type_of_node)
+            observed = _observe(job, snapshot.read_at, type_of_node)
             seen.append(
-                dataclasses.replace(look, state=JobState.COMPLETING) if unsettled(record, job) else look
+                dataclasses.replace(observed, state=JobState.COMPLETING)
+                if not_over(record, job)
+                else observed
             )
             continue
         missing.add(record.slurm_job_id)
@@ -194,10 +196,10 @@ def observations(
     return tuple(seen), frozenset(missing)
 
 
-def _look_at(job: SlurmJob, read_at: datetime, type_of_node: Mapping[str, str | None]) -> JobObservation:
+def _observe(job: SlurmJob, read_at: datetime, type_of_node: Mapping[str, str | None]) -> JobObservation:
     started_at, ended_at = job.started_at, job.ended_at
-    if job.state is JobState.COMPLETING and (ended_at is None or ended_at > read_at + _CLOCKS_DIFFER):
-        started_at = ended_at = None  # it is being requeued, and these are what Slurm expects
+    if job.state is JobState.COMPLETING and (ended_at is None or ended_at > read_at + _MAX_CLOCK_SKEW):
+        started_at = ended_at = None  # it is being requeued, and these are Slurm's expected times
     return JobObservation(
         slurm_job_id=job.job_id,
         state=job.state,
@@ -216,20 +218,20 @@ def _look_at(job: SlurmJob, read_at: datetime, type_of_node: Mapping[str, str | 
 
 
 def _vanished(record: JobRecord, read_at: datetime) -> JobObservation:
-    """Return the guess of how a job ended that Slurm has forgotten."""
+    """Guess how a job ended that Slurm has forgotten."""
     run, started_at = record.run, record.started_at
     ended_at = read_at
     if run is not None and started_at is not None:
         ended_at = max(run.last_report_at, started_at)
     limit_s = record.granted_time_limit_s
     if started_at is None:
-        state = JobState.CANCELLED  # what else becomes of a job that waits
+        state = JobState.CANCELLED  # a pending job disappears no other way
     elif run is not None and run.phase is RunPhase.FINISHED:
         state = JobState.COMPLETED
     elif (
         limit_s is not None
         and record.num_restarts == 0
-        and ended_at - started_at >= timedelta(seconds=limit_s) - _NEAR_ITS_LIMIT
+        and ended_at - started_at >= timedelta(seconds=limit_s) - _NEAR_TIME_LIMIT
     ):
         state = JobState.TIMEOUT
     else:
@@ -245,22 +247,22 @@ def _vanished(record: JobRecord, read_at: datetime) -> JobObservation:
 
 
 def _one_type(job: SlurmJob, type_of_node: Mapping[str, str | None]) -> str | None:
-    """Return the type of the GPUs of the run that Slurm shows, None for several or a nameless one."""
+    """Return the GPU type of the run that Slurm shows, None for several types or an unnamed one."""
     is_shown = job.state is JobState.RUNNING or job.state.is_over
     types = {type_of_node.get(node) for node in (job.allocation or job.last_allocation).nodes}
     return types.pop() if is_shown and len(types) == 1 else None
 
 
-def picture(
+def build_picture(
     snapshot: ClusterSnapshot,
     records: Iterable[JobRecord],
     partitions: Iterable[str] = (),
     *,
-    left_alone_because: Callable[[JobRecord], str | None] = lambda _record: None,
+    not_moved_because: Callable[[JobRecord], str | None] = lambda _record: None,
 ) -> Picture:
     """Join the snapshot with the store's records of active jobs.
 
-    Jobs outside `partitions`, if any are named, are neighbours, but for those that are in flight.
+    Jobs outside `partitions`, if any are given, are unmanaged, except those with an open reallocation.
     """
     wanted = frozenset(partitions)
     by_id = {job.job_id: job for job in snapshot.jobs}
@@ -272,38 +274,37 @@ def picture(
         if job.state.is_over and record.open_reallocation is None:
             continue
         served = [name for name in job.partitions if name in wanted]
-        if served:  # of a job of -p a,b where only a is served, only the nodes of a are given
+        if served:  # with -p a,b, where only a is served, the job gets nodes of a only
             job = dataclasses.replace(job, partition=",".join(served))
         if not wanted or served or record.open_reallocation is not None:
-            because = left_alone_because(record) or _named_nodes(record)
-            managed.append(ManagedJob(slurm=job, record=record, left_alone_because=because))
+            because = not_moved_because(record) or _named_nodes(record)
+            managed.append(ManagedJob(slurm=job, record=record, not_moved_because=because))
     return Picture(snapshot=snapshot, managed=tuple(managed), nodes=node_capacities(snapshot, managed))
 
 
 def _named_nodes(record: JobRecord) -> str | None:
-    """Return why a job whose owner named several nodes is left alone: Slurm starts it on all of them only."""
+    """Return why a job with several nodes in --nodelist is not moved: Slurm starts it on all of them."""
     if len(record.required_nodes) <= 1:
         return None
     return f"its owner asks for {len(record.required_nodes)} nodes by name (--nodelist)"
 
 
 def node_capacities(snapshot: ClusterSnapshot, managed: Iterable[ManagedJob]) -> tuple[NodeCapacity, ...]:
-    """Return what managed jobs may use of each node: its total less what its neighbours hold.
+    """Return what managed jobs may use of each node: its total minus what unmanaged jobs use.
 
-    Neighbours hold what the node has in use beyond the managed jobs' part. A managed job that started
-    between the read of the jobs and that of the nodes counts as a neighbour for this one round, which errs
-    on the safe side.
+    Unmanaged jobs use what the node has in use beyond the managed jobs' part. A managed job that started
+    between the reads of jobs and nodes counts as unmanaged in this round, which errs on the safe side.
     """
     gpus: defaultdict[str, int] = defaultdict(int)
     cpus: defaultdict[str, int] = defaultdict(int)
     memory_mb: defaultdict[str, int] = defaultdict(int)
     for job in managed:
-        for used, held in (
+        for used, owned in (
             (gpus, job.slurm.allocation.gpus_by_node),
             (cpus, job.slurm.cpus_by_node),
             (memory_mb, job.slurm.memory_mb_by_node),
         ):
-            for node, amount in held:
+            for node, amount in owned:
                 used[node] += amount
     return tuple(
         NodeCapacity(

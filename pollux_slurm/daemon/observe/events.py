@@ -1,7 +1,7 @@
-"""When a round is due before its interval: something happened that it may answer with a move.
+"""Decide when a round is due before its interval ends: an event happened that a move may answer.
 
-What a look at Slurm or at the store shows is compared with the `Sight` of the last round. Many things that
-happen at once are one round, and rounds come no closer than `daemon.watch_s`.
+Slurm and the store are compared with the `WatchedState` of the last round. Events that come together trigger
+one round, and rounds are at least `daemon.watch_s` apart.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from pollux_slurm.store.contract.interface import JobRegistration, Reallocation,
 
 _log = logging.getLogger(__name__)
 
-# The store is asked so often whether a run has told of itself: by one small statement.
-_STORE_EVERY_S = 1.0
+# How often the store is asked for new training_runs: one small statement.
+_STORE_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What a round can answer. Jobs are adaptive ones that are served, by Slurm's number.
+class WatchedState:
+    """What events are found by. Jobs are the served adaptive ones, by Slurm's job id.
 
-    `waiting` are those that Slurm may start at any time, `running` those that it has started; `free` the idle
-    GPUs by node, less those that moves under way will take and with those that they will leave; `can_grow`
-    tells whether a running job may have more GPUs than it holds.
+    `waiting` are those that Slurm may start at any time, and `running` those that it started. `free` is the
+    idle GPUs by node once the open moves have ended. `can_grow` is true if a running job may have more GPUs.
     """
 
     jobs: frozenset[str] = frozenset()
@@ -45,17 +44,17 @@ class Sight:
         served: Iterable[JobRegistration],
         moves: Iterable[Reallocation],
         training_runs: frozenset[TrainingRun] = frozenset(),
-    ) -> Sight:
-        """Return what a look at Slurm shows of the jobs that are `served`, with the `moves` under way."""
+    ) -> WatchedState:
+        """Return the state of the `served` jobs in a snapshot, with the open `moves`."""
         by_id = {job.job_id: job for job in snapshot.jobs}
         targets = {move.slurm_job_id: move.target for move in moves}
         free = Counter(
             {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes if node.available}
         )
         for job_id, target in targets.items():
-            held = by_id[job_id].allocation.as_dict() if job_id in by_id else {}
+            owned = by_id[job_id].allocation.as_dict() if job_id in by_id else {}
             for node in free:
-                free[node] += held.get(node, 0) - target.as_dict().get(node, 0)
+                free[node] += owned.get(node, 0) - target.as_dict().get(node, 0)
         jobs, waiting, running, can_grow = set(), set(), set(), False
         for registration in served:
             job = by_id[registration.slurm_job_id]
@@ -81,17 +80,17 @@ class Sight:
         )
 
     @property
-    def is_open(self) -> bool:
-        """Whether a round might give a job more: one waits, or GPUs are idle that one could use."""
+    def may_give_gpus(self) -> bool:
+        """Whether a round might give GPUs to a job: one waits, or GPUs are idle that one could use."""
         return bool(self.waiting) or (self.can_grow and bool(self.free))
 
-    def news_of_slurm(self, before: Sight) -> str | None:
-        """Return what Slurm shows now and did not show `before`, None for nothing that a round answers."""
+    def slurm_event_since(self, before: WatchedState) -> str | None:
+        """Return a text for what changed in Slurm since `before`, None when nothing needs a round."""
         for jobs, what in (
             (self.jobs - before.jobs, "came"),
             (before.jobs - self.jobs, "ended"),
             (self.waiting - before.waiting, "waits"),
-            # Its reports are taken once it was seen to run.
+            # The store accepts its reports once a round has seen it running.
             (self.running & before.waiting, "started"),
         ):
             if jobs:
@@ -99,65 +98,66 @@ class Sight:
         were_free = dict(before.free)
         more = [(gpus - were_free.get(node, 0), node) for node, gpus in self.free]
         gpus, node = max(more, default=(0, ""))
-        return f"{gpus} GPUs are free on {node}" if gpus > 0 and self.is_open else None
+        return f"{gpus} GPUs are free on {node}" if gpus > 0 and self.may_give_gpus else None
 
-    def news_of_store(self, training_runs: frozenset[TrainingRun]) -> str | None:
-        """Return what a run has told of since, None for nothing or where there is nothing to give."""
+    def store_event_since(self, training_runs: frozenset[TrainingRun]) -> str | None:
+        """Return a text for what a run has reported since, None when nothing needs a round."""
         reached = training_runs - self.training_runs
-        return f"job {min(reached).slurm_job_id} reported" if reached and self.is_open else None
+        return f"job {min(reached).slurm_job_id} reported" if reached and self.may_give_gpus else None
 
 
-class Watch:
-    """Tells when the next round is due. `monotonic` is in seconds.
+class EventWatch:
+    """Returns when the next round is due. `monotonic` is in seconds.
 
-    `look` reads Slurm in bulk, `glance` asks the store. Where GPUs are idle or jobs wait, rounds go on at the
-    short pace for an interval after the last thing that happened: the restart of a young job costs more than
-    it gains, and a little later less.
+    `read_state` reads Slurm in bulk, `read_training_runs` the store. While GPUs are idle or jobs wait, rounds
+    stay `daemon.watch_s` apart for one interval after the last event: moving a young job costs more than it
+    gains, and soon less.
     """
 
     def __init__(
         self,
         *,
-        look: Callable[[], Sight],
-        glance: Callable[[], frozenset[TrainingRun]],
+        read_state: Callable[[], WatchedState],
+        read_training_runs: Callable[[], frozenset[TrainingRun]],
         monotonic: Callable[[], float],
     ) -> None:
-        self._look, self._glance, self._monotonic = look, glance, monotonic
-        self._last = Sight()
-        self._lively_until = float("-inf")
-        self._not_before = self._next_look = self._next_glance = float("-inf")
-        self._every_s = 0.0
+        self._read_state, self._read_training_runs = read_state, read_training_runs
+        self._monotonic = monotonic
+        self._last = WatchedState()
+        self._short_interval_until = float("-inf")
+        self._not_before = self._next_slurm_s = self._next_store_s = float("-inf")
+        self._watch_s = 0.0
 
-    def begin(self, sight: Sight, config: DaemonConfig) -> None:
-        """Begin to watch after a round that saw `sight`."""
+    def begin(self, state: WatchedState, config: DaemonConfig) -> None:
+        """Start to watch after a round that saw `state`."""
         now = self._monotonic()
-        if sight.news_of_slurm(self._last) or sight.training_runs - self._last.training_runs:
-            self._lively_until = now + config.interval_s
-        self._last, self._every_s = sight, config.watch_s
-        self._not_before = self._next_look = self._next_glance = now + config.watch_s
+        if state.slurm_event_since(self._last) or state.training_runs - self._last.training_runs:
+            self._short_interval_until = now + config.interval_s
+        self._last, self._watch_s = state, config.watch_s
+        self._not_before = self._next_slurm_s = self._next_store_s = now + config.watch_s
 
     def is_due(self) -> bool:
-        """Whether a round is due now. Looks where it is time to; what cannot be read is no news."""
+        """Whether a round is due now. Reads Slurm and the store at their intervals; an error is no event."""
         now = self._monotonic()
         if now < self._not_before:
             return False
-        if now < self._lively_until and self._last.is_open:
+        if now < self._short_interval_until and self._last.may_give_gpus:
             return True
         try:
-            news = self._news(now)
+            event = self._event(now)
         except PolluxError as error:
-            _log.info("cannot look for what has happened for now: %s", error)
+            _log.info("cannot read Slurm or the store for events for now: %s", error)
             return False
-        if news is not None:
-            _log.info("the next round comes at once: %s", news)
-        return news is not None
+        if event is not None:
+            _log.info("the next round starts now: %s", event)
+        return event is not None
 
-    def _news(self, now: float) -> str | None:
-        if now >= self._next_glance:
-            self._next_glance = now + _STORE_EVERY_S
-            if (news := self._last.news_of_store(self._glance())) is not None:
-                return news
-        if now >= self._next_look:
-            self._next_look = now + self._every_s
-            return self._look().news_of_slurm(self._last)
+    def _event(self, now: float) -> str | None:
+        if now >= self._next_store_s:
+            self._next_store_s = now + _STORE_INTERVAL_S
+            if (event := self._last.store_event_since(self._read_training_runs())) is not None:
+                return event
+        if now >= self._next_slurm_s:
+            self._next_slurm_s = now + self._watch_s
+            return self._read_state().slurm_event_since(self._last)
         return None

@@ -1,20 +1,20 @@
-"""Nodes that come back after slurmctld had given them up, and jobs that may have left processes there.
+"""Nodes that return after slurmctld had marked them DOWN, and jobs that may have left processes there.
 
-Slurm requeues the jobs of a node that it loses (DOWN), while their processes may go on there. When the node
-comes back Slurm ends them, which takes up to KillWait and as long as an epilog runs. Meanwhile a job must not
-start where its own leftover is. Slurm 22.05 to 24.11 does not tell the two runs apart: the late end of the
-leftover's script counts as the end of the new run (with exit code 0 the job is COMPLETED), slurmd refuses the
-second copy of the job, which drains the node, and the late end of the epilog takes the node away from the
-running job, after which the next `srun` of its script ends slurmctld (in `build_job_info_resp`; not from
-25.05 on).
+Slurm requeues the jobs of a node that goes DOWN, but their processes may continue there. When the node
+returns, Slurm kills these *leftover* processes. That takes up to KillWait plus the epilog. A job must not
+start beside its own leftover, because Slurm 22.05 to 24.11 confuses the two runs:
 
-So a node that came back takes nothing new for a while, and a job that Slurm requeued off a lost node waits
-for a place by name: otherwise Slurm may start it there within a second of the node's return.
+- The late end of the leftover's script counts as the end of the new run. With exit code 0 it is COMPLETED.
+- slurmd refuses the second copy of the job, and the node is drained.
+- The late end of the epilog frees the running job's node. The next `srun` of its script then crashes
+  slurmctld in `build_job_info_resp` (not from 25.05 on).
 
-What happened while nobody looked, before this daemon was started or held the lease again, Slurm tells in
-part: a node's time of last use is also that of its return. A node whose last use is later than the requeue of
-a job that waits may be one that lost this job and came back, and is taken for one. But not by a job that a
-reallocation has requeued, as the journal says: such a one has left its node in order.
+So a returned node takes nothing new for a while. A job that Slurm requeued off a lost node waits until it is
+given nodes by name, since Slurm may start it there within a second of the node's return.
+
+A daemon that just started, or just got the lease back, has not seen nodes go down. A node's time of last use
+is also its time of return. So a node that was last used after the requeue of a pending job may have lost that
+job, and counts as returned. A job that a reallocation requeued does not count: it left no processes.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord
 
 # KillWait is 30 s unless the site sets it; the rest is for an epilog.
 SETTLING = timedelta(seconds=60)
-# How long a job is kept from starting by itself at a time, and when that is renewed. Slurm's own delay after
-# a requeue is 121 s (22.05).
+# How far ahead a job's begin time is set, and how near it must be to be set again. Slurm itself delays a
+# requeued job by 121 s (22.05).
 WAIT_S = 180.0
 RENEWED_AT_S = 90.0
-# A node may stay lost for weeks. Slurm starts others before a job that may not begin yet, so no job is kept
-# waiting for longer than this after its requeue.
+# The longest that a job is kept waiting after its requeue: a node may stay lost for weeks, and Slurm starts
+# other jobs first.
 WAITS_AT_MOST = timedelta(hours=1)
 
 
-def remembering(slurm: SlurmClient, records: Callable[[], Iterable[JobRecord]]) -> SlurmClient:
-    """Return the client with snapshots in which a node that has just come back is not available.
+def track_returned_nodes(slurm: SlurmClient, records: Callable[[], Iterable[JobRecord]]) -> SlurmClient:
+    """Return a client whose snapshots show nodes that just returned as not available.
 
-    `records` are the store's of active jobs, asked for where a job that waits may tell of a lost node:
-    a snapshot may then raise `StoreError`, too.
+    `records` reads the store's active jobs. It is called when a pending job may have lost its node, so a
+    snapshot may also raise `StoreError`.
     """
-    return cast(SlurmClient, _Remembering(slurm, records))
+    return cast(SlurmClient, _ReturnedNodesTracker(slurm, records))
 
 
-class _Remembering:
-    """Delegates to a client; remembers between snapshots which nodes were lost.
+class _ReturnedNodesTracker:
+    """Delegates to a client, and remembers between snapshots which nodes were lost.
 
-    `_known` are the nodes that were looked at a short while ago.
+    `_known` are the nodes of the last snapshot, if that is recent.
     """
 
     def __init__(self, slurm: SlurmClient, records: Callable[[], Iterable[JobRecord]]) -> None:
         self._slurm = slurm
         self._records = records
-        self._looked_at: datetime | None = None
+        self._last_read_at: datetime | None = None
         self._known: frozenset[str] = frozenset()
         self._lost: set[str] = set()
         self._back_at: dict[str, datetime] = {}
@@ -74,18 +74,18 @@ class _Remembering:
 
     def snapshot(self) -> ClusterSnapshot:
         snapshot = self._slurm.snapshot()
-        if self._looked_at is None or snapshot.read_at - self._looked_at > SETTLING:
+        if self._last_read_at is None or snapshot.read_at - self._last_read_at > SETTLING:
             self._known = frozenset()
         self._back_at |= self._may_be_back(snapshot)
-        self._looked_at = snapshot.read_at
+        self._last_read_at = snapshot.read_at
         self._known = frozenset(node.name for node in snapshot.nodes)
         nodes = tuple(self._remembered(node, snapshot.read_at) for node in snapshot.nodes)
         return dataclasses.replace(snapshot, nodes=nodes)
 
     def _may_be_back(self, snapshot: ClusterSnapshot) -> dict[str, datetime]:
-        """Return since when nodes may be back that were not looked at lately.
+        """Return the times at which nodes outside `_known` may have returned.
 
-        Each is one that was last used after a job that waits was requeued, both by slurmctld's clock.
+        Each was last used after the requeue of a pending job; both times are slurmctld's.
         """
         used_at = {
             node.name: min(node.last_busy_at, snapshot.read_at)
@@ -106,12 +106,12 @@ class _Remembering:
         ]
         if not requeued:
             return {}
-        by_us = {record.slurm_job_id: record for record in self._records()}
+        by_id = {record.slurm_job_id: record for record in self._records()}
         first_at = min(
             (
                 job.submitted_at
                 for job in requeued
-                if job.submitted_at is not None and not _requeued_by_reallocation(job, by_us.get(job.job_id))
+                if job.submitted_at is not None and not _requeued_by_reallocation(job, by_id.get(job.job_id))
             ),
             default=None,
         )
@@ -136,7 +136,7 @@ class _Remembering:
 
 
 def _requeued_by_reallocation(job: SlurmJob, record: JobRecord | None) -> bool:
-    """Whether the requeue that a job waits since is that of its last reallocation: a move or a pause."""
+    """Whether a job's last requeue was that of its last reallocation: a move or a pause."""
     last = None if record is None else record.last_reallocation
     return (
         last is not None
@@ -146,22 +146,22 @@ def _requeued_by_reallocation(job: SlurmJob, record: JobRecord | None) -> bool:
 
 
 def unsettled_nodes(snapshot: ClusterSnapshot) -> frozenset[str]:
-    """Return the nodes on which processes may run that Slurm has given up: lost ones, and those just back."""
+    """Return the nodes that may run leftover processes: lost nodes, and those that just returned."""
     return frozenset(node.name for node in snapshot.nodes if node.settling or not node.responds)
 
 
-def may_have_leftover(place: Allocation, unsettled: frozenset[str]) -> bool:
-    """Whether a job that ran there may still have processes on an unsettled node."""
-    return not unsettled.isdisjoint(place.nodes)
+def may_have_leftover(ran_on: Allocation, unsettled: frozenset[str]) -> bool:
+    """Whether a job that `ran_on` these nodes may have leftover processes on an unsettled one."""
+    return not unsettled.isdisjoint(ran_on.nodes)
 
 
-def last_place(history: Iterable[AllocationRecord]) -> Allocation:
-    """Return where a job ran last, nothing if it never did."""
-    return next((held.allocation for held in reversed(tuple(history)) if held.allocation), Allocation())
+def last_allocation(history: Iterable[AllocationRecord]) -> Allocation:
+    """Return the allocation in which a job ran last, an empty one if it never ran."""
+    return next((past.allocation for past in reversed(tuple(history)) if past.allocation), Allocation())
 
 
-def is_to_wait(job: SlurmJob, now: datetime) -> bool:
-    """Whether Slurm may start a waiting job before the next rounds have looked at it, soon after its requeue.
+def may_start_too_soon(job: SlurmJob, now: datetime) -> bool:
+    """Whether Slurm may start a recently requeued pending job before the next rounds.
 
     A requeue resets the time of submission.
     """

@@ -1,4 +1,4 @@
-"""After failures: starts that failed, moves that failed, commands that came late.
+"""Recovery: from failed starts, failed moves, and late commands.
 
 May be imported by `daemon/enact`.
 """

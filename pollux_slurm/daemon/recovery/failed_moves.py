@@ -1,15 +1,14 @@
-"""Jobs that failed in a new shape: back to the one they last ran in, once, and then left alone. Pure.
+"""Return jobs that failed in a new shape to their previous one, once, and do not move them again. Pure.
 
-A job that ends with an error after a reallocation and before its first step there is not over yet: Slurm can
-still put it back into the queue. Its old shape is a reallocation like any other, which begins where the job
-is stopped, and the journal has its cause.
+A job that fails after a move and before its first step there is not over: Slurm can still requeue it. It gets
+a *return*: a reallocation to its previous shape, which starts at the requeue.
 
     ... → running → failed (job_failed)                     the job is FAILED in Slurm
     requeued → reshaped → released → running → confirmed    (cause: after_failure)
 
-A job that was given its shape while it waited, after a pause or a requeue by another hand, falls in the same
-way. That reallocation is confirmed when the job starts, so what tells is that the run has made no step; and a
-job that has never run before has no shape to go back to: it is over.
+A job that was reshaped while pending, after a pause or an external requeue, is handled in the same way. Its
+reallocation is confirmed when the job starts, so the failure is recognised by a run without a step. A job
+that never ran before has no shape to return to: it is over.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, Reallocation
 
-_SHAPED = (ReallocationStep.CONFIRMED, ReallocationStep.FAILED)
-_BACK = "back to the shape it last ran in, after it failed"
+_SHAPED_STEPS = (ReallocationStep.CONFIRMED, ReallocationStep.FAILED)
+_RETURN = "returned to the shape it last ran in, after it failed"
 
 
-def reason_of_fall(job: SlurmJob, reallocation: Reallocation) -> str:
-    """Return what the journal says of a job that failed where `reallocation` had brought it."""
+def failure_reason(job: SlurmJob, reallocation: Reallocation) -> str:
+    """Return the journal's reason when a job failed in the target of `reallocation`."""
     return f"failed before its first step: exit code {job.exit_code} in {reallocation.target}"
 
 
-def reason_of_return(fall: Reallocation, job: SlurmJob) -> str:
-    """Return what the journal says of the way back of a job that fell in the shape that `fall` gave it."""
-    return f"{_BACK}: exit code {job.exit_code} in {fall.target}"
+def return_reason(failed_move: Reallocation, job: SlurmJob) -> str:
+    """Return the journal's reason for returning a job that failed in the target of `failed_move`."""
+    return f"{_RETURN}: exit code {job.exit_code} in {failed_move.target}"
 
 
 def is_return(reallocation: Reallocation | None) -> bool:
-    """Whether a reallocation brings (or brought) a job back from a fall."""
+    """Whether a reallocation returns a job after a failed move."""
     return reallocation is not None and reallocation.cause is ReallocationCause.AFTER_FAILURE
 
 
-def has_fallen(record: JobRecord, job: SlurmJob | None) -> bool:
-    """Whether the job failed in the run that a reallocation began, and has not been brought back yet."""
+def failed_after_move(record: JobRecord, job: SlurmJob | None) -> bool:
+    """Whether the job failed in the run that a reallocation started, and has not been returned yet."""
     last = record.last_reallocation
     if last is None or job is None or job.state is not JobState.FAILED:
         return False
     if job.unschedulable_reason is not None or not is_recorded_job(job, record):
         return False
     if not last.moves_running:
-        return last.step in _SHAPED and _has_fallen_from_the_queue(record, last, job)
+        return last.step in _SHAPED_STEPS and _failed_after_start(record, last, job)
     return (
         last.step is ReallocationStep.FAILED
         and last.job_failed
@@ -63,11 +62,11 @@ def has_fallen(record: JobRecord, job: SlurmJob | None) -> bool:
     )
 
 
-def _has_fallen_from_the_queue(record: JobRecord, last: Reallocation, job: SlurmJob) -> bool:
-    """Whether it has run before, and failed before a step in the shape that `last` gave it as it waited."""
+def _failed_after_start(record: JobRecord, last: Reallocation, job: SlurmJob) -> bool:
+    """Whether the job ran before, and then failed before a step in the shape it got while pending."""
     run = record.run
     starts = job.restart_count - last.from_restart_count
-    # More than one start: it was requeued by another hand, or its node was lost, before it had its place.
+    # More than one start: it was requeued externally, or lost its node, before it was placed.
     is_its_start = starts == 0 or (starts > 0 and last.step is not ReallocationStep.CONFIRMED)
     return (
         is_its_start
@@ -77,42 +76,44 @@ def _has_fallen_from_the_queue(record: JobRecord, last: Reallocation, job: Slurm
     )
 
 
-def shape_to_return_to(fall: Reallocation, history: Iterable[AllocationRecord]) -> Allocation:
-    """Return the shape that the job last ran in before `fall`; where nobody saw it, that of `fall` again."""
-    if fall.source:
-        return fall.source
-    planned_at = fall.entered_at(ReallocationStep.PLANNED)
+def shape_to_return_to(failed_move: Reallocation, history: Iterable[AllocationRecord]) -> Allocation:
+    """Return the shape that the job last ran in before `failed_move`, or its target where none is known."""
+    if failed_move.source:
+        return failed_move.source
+    planned_at = failed_move.entered_at(ReallocationStep.PLANNED)
     before = [
-        held.allocation
-        for held in history
-        if held.allocation and (planned_at is None or held.started_at < planned_at)
+        interval.allocation
+        for interval in history
+        if interval.allocation and (planned_at is None or interval.started_at < planned_at)
     ]
-    return before[-1] if before else fall.target
+    return before[-1] if before else failed_move.target
 
 
-def is_unsettled(record: JobRecord, job: SlurmJob) -> bool:
-    """Whether a job that Slurm shows as FAILED is not over for us: it fell, or is on its way back."""
+def is_not_over(record: JobRecord, job: SlurmJob) -> bool:
+    """Whether a job that is FAILED in Slurm is not over, because it is or will be returned."""
     if job.state is not JobState.FAILED:
         return False
-    under_way = record.open_reallocation
-    if under_way is None:
-        return has_fallen(record, job)
-    if is_return(under_way):
+    open_move = record.open_reallocation
+    if open_move is None:
+        return failed_after_move(record, job)
+    if is_return(open_move):
         return True
-    started = under_way.step in (ReallocationStep.RELEASED, ReallocationStep.RUNNING)
-    return started and (under_way.moves_running or _has_fallen_from_the_queue(record, under_way, job))
+    started = open_move.step in (ReallocationStep.RELEASED, ReallocationStep.RUNNING)
+    return started and (open_move.moves_running or _failed_after_start(record, open_move, job))
 
 
-def left_alone_because(record: JobRecord) -> str | None:
-    """Return why the daemon no longer moves a job: its last move was the way back from a fall."""
+def not_moved_because(record: JobRecord) -> str | None:
+    """Return why the daemon does not move a job whose last move was a return; None for any other."""
     last = record.last_reallocation
     if last is None or not last.step.is_end or not is_return(last):
         return None
-    return last.reason or _BACK
+    return last.reason or _RETURN
 
 
-def fallen(snapshot: ClusterSnapshot, records: Iterable[JobRecord]) -> list[tuple[JobRecord, SlurmJob]]:
-    """Return the jobs that are to be brought back."""
+def jobs_to_return(
+    snapshot: ClusterSnapshot, records: Iterable[JobRecord]
+) -> list[tuple[JobRecord, SlurmJob]]:
+    """Return the failed jobs that are to be returned."""
     by_id = {job.job_id: job for job in snapshot.jobs}
     pairs = ((record, by_id.get(record.slurm_job_id)) for record in records)
-    return [(record, job) for record, job in pairs if job is not None and has_fallen(record, job)]
+    return [(record, job) for record, job in pairs if job is not None and failed_after_move(record, job)]

@@ -1,13 +1,13 @@
-"""What a daemon does that finds that it gave a command after it had lost its lease.
+"""Recovery from late commands: those that took effect after their daemon had lost the lease.
 
-Each command is given with the lease just checked, but a process can be stopped between that check and Slurm:
-then it requeues or holds a job, when it wakes up, that the next daemon has long brought to run again. That
-daemon cannot know by Slurm: a hold by its predecessor looks like anybody's. The late one knows, and, since
-it may give no command any more, leaves a reallocation in the journal where only the release is missing.
+The lease is checked before each command, but a process can be suspended between the check and the command.
+Once it continues, it may requeue or hold a job that the next daemon has already restarted. Slurm does not
+show who held a job. The late daemon knows, but may not give commands. So it journals a reallocation in which
+only the release is missing, for the daemon with the lease.
 
-It may also die before it can. So a daemon that goes on with a reallocation of another one, which may live,
-and has to repeat a command that holds the job, says so in the journal: the other may be on its way to Slurm,
-too. A job of such a reallocation that is found held soon after, with no move open, was held by it: once.
+The late daemon may also die first. So a daemon that repeats a holding command of a predecessor that may be
+alive marks the reallocation as `taken_over`. If its job is found held soon after, without an open move, it is
+released, once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Store
 
 _log = logging.getLogger(__name__)
 
-_REASON = "brings back what a late command of another daemon held"
-# When slurmctld has not shown the effect by then, there was none.
+_REASON = "releases a job that a late command of another daemon held"
+# A command without a visible effect by then had none.
 _FORGET_AFTER = timedelta(minutes=10)
 
 
@@ -48,7 +48,7 @@ class LateCommand:
     at: datetime
 
     def explains(self, job: SlurmJob) -> bool:
-        """Whether the job that waits now may wait because of it; its successor may have moved it between."""
+        """Whether this command may be why the job is held now; the next daemon may have moved it since."""
         return (
             job.restart_count > self.restart_count
             if self.requeued
@@ -57,7 +57,7 @@ class LateCommand:
 
 
 class LateCommands:
-    """The late commands of this process that the journal does not tell of yet."""
+    """The late commands of this process that are not journaled yet."""
 
     def __init__(self, *, slurm: SlurmClient, store: Store, clock: Callable[[], datetime]) -> None:
         self._slurm = slurm
@@ -70,10 +70,10 @@ class LateCommands:
         self._open[late.job_id] = late
 
     def journal(self) -> None:
-        """Write down, for the daemon that may act, each job that a late command has left held.
+        """Journal a release for each job that a late command left held.
 
-        A job that has a reallocation open is looked at again later: that one may bring it back by itself.
-        Raises `SlurmError` and `StoreUnavailable`.
+        A job with an open reallocation is checked again later: that one may release it. Raises `SlurmError`
+        and `StoreUnavailable`.
         """
         for late in tuple(self._open.values()):
             job = self._slurm.read_job(late.job_id)
@@ -109,9 +109,9 @@ def plan_release(
     cause: ReallocationCause = ReallocationCause.LATE_COMMAND,
     reason: str = _REASON,
 ) -> None:
-    """Leave a reallocation of a held job in the journal that stands where only the release is missing.
+    """Journal a reallocation of a held job in which only the release is missing.
 
-    Without effect when another was planned this instant.
+    Does nothing when another reallocation has just been planned.
     """
     try:
         planned = store.plan_reallocation(
@@ -133,13 +133,13 @@ def plan_release(
     )
 
 
-# ------------------------------------------------------------------------- what a predecessor may have held
+# -------------------------------------------------------------- jobs that a previous daemon may have held
 
 
-def suspects(
+def jobs_maybe_held_late(
     snapshot: ClusterSnapshot, records: Iterable[JobRecord], now: datetime
 ) -> list[tuple[JobRecord, SlurmJob]]:
-    """Return the jobs that are held, with no move under way, after one that ended a short while ago."""
+    """Return the held jobs without an open move whose last move ended a short while ago."""
     by_id = {job.job_id: job for job in snapshot.jobs}
     found = []
     for record in records:
@@ -157,11 +157,11 @@ def suspects(
     return found
 
 
-def taken_over(job: SlurmJob, moves: Sequence[Reallocation], now: datetime) -> Reallocation | None:
-    """Return the reallocation, of the job's `moves` (oldest first), whose late command explains its hold.
+def move_explaining_hold(job: SlurmJob, moves: Sequence[Reallocation], now: datetime) -> Reallocation | None:
+    """Return which of the job's `moves` (oldest first) has a possible late command that explains its hold.
 
-    A requeue that came late stopped a run that the reallocation, or one after it, began; a hold that came
-    late met the job as it still waited. None where the journal tells of no such command, or one was undone.
+    A late requeue stopped a run that this reallocation, or a later one, started. A late hold came while the
+    job was pending. None where the journal has no such command, or where it was already undone.
     """
     for move in reversed(moves):
         if move.cause is ReallocationCause.LATE_COMMAND or now - _ended_at(move) > _FORGET_AFTER:

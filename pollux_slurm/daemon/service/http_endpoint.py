@@ -1,4 +1,4 @@
-"""A small HTTP server for `/metrics` and `/health`, on the loopback interface unless told otherwise."""
+"""A small HTTP server for `/metrics` and `/health`, on the loopback interface by default."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import make_wsgi_app
 
-from pollux_slurm.daemon.service.metrics import Telemetry
+from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
 OFF = "off"
-# An answer takes milliseconds. Who takes longer to ask is cut off, and the oldest of too many first: slow
-# peers neither keep the descriptors that Slurm's commands need nor shut out a quick one.
-_MAX_CONNECTIONS = 16
+# A request takes milliseconds. Slow connections are closed, the oldest first when there are too many. So slow
+# clients neither use up the file descriptors that Slurm's commands need nor keep others out.
+MAX_CONNECTIONS = 16
 _CONNECTION_S = 10.0
 
 
-def address(text: str) -> tuple[str, int] | None:
+def parse_address(text: str) -> tuple[str, int] | None:
     """Return (host, port) of `host:port`, None for "off"; raises `ConfigError` for anything else."""
     if text == OFF:
         return None
@@ -38,16 +38,16 @@ def address(text: str) -> tuple[str, int] | None:
 
 
 @contextmanager
-def serving(telemetry: Telemetry, *, listen: str) -> Iterator[int | None]:
+def serve_metrics(metrics: DaemonMetrics, *, listen: str) -> Iterator[int | None]:
     """Serve until the block ends; yields the port, None where nothing is served.
 
-    An address that is taken costs the endpoint, not the daemon.
+    If the address is in use, a warning is logged and the daemon runs without the endpoint.
     """
-    where = address(listen)
+    where = parse_address(listen)
     server = None
     if where is not None:
         try:
-            server = _Server(where, _answers(telemetry), telemetry.monotonic)
+            server = _Server(where, _wsgi_application(metrics), metrics.monotonic)
         except OSError as error:
             _log.warning("no metrics: %s:%d: %s", *where, error.strerror or error)
     if server is None:
@@ -63,16 +63,16 @@ def serving(telemetry: Telemetry, *, listen: str) -> Iterator[int | None]:
         thread.join()
 
 
-def _answers(telemetry: Telemetry) -> Callable[..., Iterable[bytes]]:
-    """Return the WSGI application that answers."""
-    metrics = make_wsgi_app(telemetry.registry)
+def _wsgi_application(metrics: DaemonMetrics) -> Callable[..., Iterable[bytes]]:
+    """Return the WSGI application for `/metrics` and `/health`."""
+    metrics_page = make_wsgi_app(metrics.registry)
 
     def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/metrics":
-            return metrics(environ, start_response)  # type: ignore[no-any-return]
+            return metrics_page(environ, start_response)  # type: ignore[no-any-return]
         if environ["PATH_INFO"] == "/health":
-            well, facts = telemetry.health()
-            status, kind = "200 OK" if well else "503 Service Unavailable", "application/json"
+            healthy, facts = metrics.health()
+            status, kind = "200 OK" if healthy else "503 Service Unavailable", "application/json"
             body = json.dumps(facts).encode() + b"\n"
         else:
             status, kind, body = "404 Not Found", "text/plain", b"there are /metrics and /health\n"
@@ -92,44 +92,44 @@ class _Server(ThreadingMixIn, WSGIServer):
     request_queue_size = 128
 
     def __init__(
-        self, where: tuple[str, int], answers: Callable[..., Iterable[bytes]], clock: Callable[[], float]
+        self, where: tuple[str, int], application: Callable[..., Iterable[bytes]], clock: Callable[[], float]
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
         self._clock = clock
         self._lock = threading.Lock()
         self._opened_s: dict[socket.socket, float] = {}  # the oldest first
         super().__init__(where, _Handler)
-        self.set_app(answers)
+        self.set_app(application)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; of too many connections the oldest ends."""
+        """Answer in a thread; close the oldest of too many connections."""
         with self._lock:
             self._opened_s[request] = self._clock()
-            if len(self._opened_s) > _MAX_CONNECTIONS:
-                self._cut(next(iter(self._opened_s)))
+            if len(self._opened_s) > MAX_CONNECTIONS:
+                self._close_early(next(iter(self._opened_s)))
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that its thread has done with."""
+        """Forget a connection when its thread is done."""
         with self._lock:
             self._opened_s.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut off, each half second, who has had a connection for too long."""
+        """Close connections that are open for too long; called each half second."""
         with self._lock:
-            late_s = self._clock() - _CONNECTION_S
-            for request in [one for one, opened_s in self._opened_s.items() if opened_s < late_s]:
-                self._cut(request)
+            oldest_s = self._clock() - _CONNECTION_S
+            for request in [one for one, opened_s in self._opened_s.items() if opened_s < oldest_s]:
+                self._close_early(request)
 
-    def _cut(self, request: socket.socket) -> None:
-        # Its thread, which waits for it, finds the end of the connection and closes it.
+    def _close_early(self, request: socket.socket) -> None:
+        # The thread that waits for it reads the end of the stream and closes it.
         del self._opened_s[request]
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Leave no traceback in the journal of a peer that went away before its answer."""
+        """Log no traceback for a client that disconnected before its answer."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
             _log.debug("endpoint: %s: %s", client_address, error)

@@ -1,4 +1,4 @@
-"""The right to act: one daemon has it at a time (invariant 10), and asks for it again before each command."""
+"""The lease: the right to act, which one daemon has at a time (invariant 10). Checked before each command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _log = logging.getLogger(__name__)
 class Lease:
     """The store's lease, for one daemon. `monotonic` is in seconds, `clock` gives aware UTC times.
 
-    `owner` is `host:pid:anything`, or any other name; it tells the next daemon whether this one is gone.
+    `owner` is `host:pid:anything`, by which the next daemon sees whether this process lives, or any other
+    name.
     """
 
     def __init__(
@@ -38,41 +39,41 @@ class Lease:
         self._predecessor: str | None = None
 
     def configure(self, config: DaemonConfig) -> None:
-        """Take over the settings' patience and pace, from the next renewal on."""
+        """Use other settings from the next renewal on."""
         self._config = config
-        # Renewed at every tick, so it can be short: a second daemon takes over within two intervals.
+        # It is renewed at ticks, so it can be short: a second daemon takes over within two intervals.
         self.ttl_s = min(config.lease_ttl_s, max(1.5 * config.interval_s, 4 * config.tick_s))
 
     @property
-    def patience_s(self) -> float:
-        """How long a daemon that waits for the lease may sleep between two looks at it."""
+    def retry_interval_s(self) -> float:
+        """How long a daemon without the lease waits between two attempts to acquire it."""
         return self.ttl_s / 4
 
     def check(self) -> None:
-        """Prolong the lease, or raise `LeaseLostError` when another daemon has it.
+        """Renew the lease, or raise `LeaseLostError` when another daemon has it.
 
-        One that ran out unnoticed is taken again if nobody else took it meanwhile.
+        An expired lease is acquired again if no other daemon took it.
         """
         now = self._monotonic()
         before = self._store.daemon_status().owner if self.was_lost() else None
-        taken = self._store.acquire_lease(
+        acquired = self._store.acquire_lease(
             self._owner,
             ttl_s=self.ttl_s,
             at=self._clock(),
             interval_s=self._config.interval_s,
             watch_s=min(self._config.watch_s, self._config.interval_s),
         )
-        if not taken:
+        if not acquired:
             self._until = float("-inf")
-            raise LeaseLostError("another daemon holds the lease")
+            raise LeaseLostError("another daemon has the lease")
         if before not in (None, self._owner):
             self._predecessor = before
         self._until = now + self.ttl_s
 
     def predecessor_may_live(self) -> bool:
-        """Whether the daemon that had it before may be on its way to Slurm still.
+        """Whether the previous daemon may still give a command.
 
-        Not one that gave it back, nor one of this host whose process is gone.
+        Not if it released the lease, nor if it ran on this host and its process is gone.
         """
         if self._predecessor is None:
             return False
@@ -83,21 +84,21 @@ class Lease:
         return identify("daemon", int(pid)) is not None
 
     def renew(self) -> None:
-        """Prolong the lease when half of it has passed."""
+        """Renew the lease when half of its time has passed."""
         if self._monotonic() >= self._until - self.ttl_s / 2:
             self.check()
 
     def was_lost(self) -> bool:
-        """Whether another daemon had it when it was last asked for."""
+        """Whether the last attempt to acquire or renew it failed, or there was none."""
         return self._until == float("-inf")
 
     def is_held(self) -> bool:
-        """Whether the store says that it is this daemon's, without prolonging it."""
+        """Whether the store has this daemon as the owner; does not renew the lease."""
         return self._store.holds_lease(self._owner, at=self._clock())
 
-    def give_back(self) -> None:
-        """Let another daemon have it at once."""
+    def release(self) -> None:
+        """Release the lease, so that another daemon can acquire it at once."""
         try:
             self._store.release_lease(self._owner)
         except StoreError as error:
-            _log.warning("the lease could not be given back and runs out by itself: %s", error)
+            _log.warning("the lease could not be released and expires by itself: %s", error)

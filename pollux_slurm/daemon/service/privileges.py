@@ -1,4 +1,4 @@
-"""Whose jobs a daemon may move: everybody's as root, SlurmUser or an operator, else its own user's alone."""
+"""Whose jobs a daemon may move: all users' as root, SlurmUser or an operator, else only its own user's."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from pollux_slurm.errors import ConfigError
 
 # AdminLevels of slurmdbd that may update and requeue any job.
-_ACTS_FOR_ALL = frozenset({"operator", "administrator"})
+_OPERATOR_LEVELS = frozenset({"operator", "administrator"})
 
 
 class Scope:
-    """Whose jobs are served, found out once.
+    """Returns whose jobs are served; determined once.
 
-    `wanted` is the setting `daemon.jobs`; `settings` asks slurmctld for its settings, and `admin_level`
-    slurmdbd for the level of a user of that name. Neither is asked where root acts, or `wanted` is "own".
+    `wanted` is the setting `daemon.jobs`. `settings` reads slurmctld's settings, and `admin_level` a user's
+    level in slurmdbd. Neither is called for root, or where `wanted` is "own".
     """
 
     def __init__(
@@ -29,22 +29,22 @@ class Scope:
     ) -> None:
         self._wanted, self._user_id, self._user_name = wanted, user_id, user_name
         self._settings, self._admin_level = settings, admin_level
-        self._found: tuple[int | None] | None = None
+        self._scope: tuple[int | None] | None = None
 
     def __call__(self) -> int | None:
-        """Return the user id whose jobs alone are served, None for everybody's.
+        """Return the id of the only user whose jobs are served, None for all users.
 
-        Raises `ConfigError` when everybody's are wanted and this user lacks the right, `SlurmError` when it
-        cannot be found out now.
+        Raises `ConfigError` when all users' jobs are wanted without the right to move them, and `SlurmError`
+        when Slurm cannot be asked now.
         """
-        if self._found is None:
-            self._found = (self._find(),)
-        return self._found[0]
+        if self._scope is None:
+            self._scope = (self._find(),)
+        return self._scope[0]
 
     def _find(self) -> int | None:
         if self._wanted == "own":
             return self._user_id
-        if self._user_id == 0 or self._acts_for_all(self._settings()):
+        if self._user_id == 0 or self._is_privileged(self._settings()):
             return None
         if self._wanted == "all":
             raise ConfigError(
@@ -54,16 +54,16 @@ class Scope:
             )
         return self._user_id
 
-    def _acts_for_all(self, site: Mapping[str, str]) -> bool:
-        # Such as `slurm(64030)`.
+    def _is_privileged(self, site: Mapping[str, str]) -> bool:
+        # For example `slurm(64030)`.
         slurm_user = re.match(r"(.*)\((\d+)\)$", site.get("SlurmUser", ""))
         if slurm_user is not None and int(slurm_user[2]) == self._user_id:
             return True
         if "slurmdbd" not in site.get("AccountingStorageType", ""):
             return False
-        return self._admin_level(self._user_name).lower() in _ACTS_FOR_ALL
+        return self._admin_level(self._user_name).lower() in _OPERATOR_LEVELS
 
 
-def everybody() -> int | None:
-    """Serve everybody's jobs, whatever Slurm will say to that."""
+def all_users() -> int | None:
+    """Serve all users' jobs, without a check of this user's rights."""
     return None

@@ -1,4 +1,4 @@
-"""What the settings may not be, though each key by itself may: what a daemon would refuse or be hurt by."""
+"""Check settings that are valid alone, but not together."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from pathlib import Path
 
 from pollux_slurm.config import Config, DaemonConfig
 from pollux_slurm.daemon.decide import policy_settings
-from pollux_slurm.daemon.service.http_endpoint import address
+from pollux_slurm.daemon.service.http_endpoint import parse_address
 from pollux_slurm.errors import ConfigError
 
 
 def check(config: Config) -> None:
-    """Raise `ConfigError` for the first thing that is wrong; reads no more than whether folders exist."""
+    """Raise `ConfigError` for the first error; of the file system, only the existence of folders is read."""
     policy_settings.check(config.policy)
-    address(config.daemon.metrics_listen)
-    check_rhythm(config.daemon)
+    parse_address(config.daemon.metrics_listen)
+    check_intervals(config.daemon)
     _check_lease(config)
     if config.agent.poll_interval_s > config.daemon.checkpoint_timeout_s / 2:
         raise ConfigError(
             f"agent.poll_interval_s = {config.agent.poll_interval_s:g}: a job must look for requests at "
             f"least twice in daemon.checkpoint_timeout_s = {config.daemon.checkpoint_timeout_s:g}"
         )
-    odd = [name for name in config.daemon.partitions if any(c.isspace() or c == "," for c in name)]
-    if odd:
-        raise ConfigError(f"daemon.partitions: {odd[0]!r} is no partition's name; write one a text")
+    invalid = [name for name in config.daemon.partitions if any(c.isspace() or c == "," for c in name)]
+    if invalid:
+        raise ConfigError(f"daemon.partitions: {invalid[0]!r} is no partition's name; write one per string")
     for key, folder in (("slurm.bin_dir", config.slurm.bin_dir), ("templates.dir", config.templates.dir)):
         if folder is not None and not Path(folder).is_dir():
             raise ConfigError(f"{key}: {folder}: there is no such folder")
 
 
-def check_rhythm(config: DaemonConfig) -> None:
-    """Raise `ConfigError` for times that do not go together."""
+def check_intervals(config: DaemonConfig) -> None:
+    """Raise `ConfigError` for intervals and time-outs that contradict each other."""
     if config.tick_s > config.interval_s:
         raise ConfigError(
-            f"daemon.tick_s = {config.tick_s:g}: moves are looked at between rounds, so it may be at most "
+            f"daemon.tick_s = {config.tick_s:g}: moves advance between rounds, so it may be at most "
             f"daemon.interval_s = {config.interval_s:g}"
         )
     if config.pause_ttl_s < 2 * config.interval_s:
         raise ConfigError(
-            f"daemon.pause_ttl_s = {config.pause_ttl_s:g}: rounds prolong it, so it must be at least two "
+            f"daemon.pause_ttl_s = {config.pause_ttl_s:g}: rounds renew it, so it must be at least two "
             f"intervals (daemon.interval_s = {config.interval_s:g}), or paused jobs start by themselves"
         )
     if config.restart_delay_s > config.max_restart_delay_s:
@@ -49,7 +49,7 @@ def check_rhythm(config: DaemonConfig) -> None:
 
 
 def _check_lease(config: Config) -> None:
-    """A lease that nobody has set is made to fit; one that was set must."""
+    """Raise `ConfigError` for a `daemon.lease_ttl_s` that was set and does not fit the intervals."""
     daemon = config.daemon
     if dict(config.origins).get("daemon.lease_ttl_s", "default") == "default":
         return

@@ -1,4 +1,4 @@
-"""Tell systemd how the daemon is (sd_notify): ready, alive, reloading, stopping. Silence elsewhere."""
+"""Report the daemon's state to systemd (sd_notify): ready, alive, reloading, stopping. Else do nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 
 class Notifier:
-    """Sends states to the socket that systemd names in the environment, if it does.
+    """Sends states to the socket that systemd names in the environment, if there is one.
 
-    `alive` may be called as often as one likes; it is sent at a third of the watchdog's time-out.
+    `alive` may be called at any rate; it is sent at a third of the watchdog's time-out.
     """
 
     def __init__(self, environ: Mapping[str, str], *, monotonic: Callable[[], float]) -> None:
@@ -30,7 +30,7 @@ class Notifier:
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """Say in one line what `systemctl status` is to show."""
+        """Set the line that `systemctl status` shows."""
         self._send("STATUS=" + " ".join(text.split()))
 
     def alive(self) -> None:
@@ -42,11 +42,11 @@ class Notifier:
     def _send(self, message: str) -> None:
         if not self._address.startswith(("/", "@")):
             return
-        # A name that begins with @ is abstract: its first byte is 0.
+        # A name that begins with @ is an abstract socket: its first byte is 0.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as client,
         ):
-            client.setblocking(False)  # systemd is not waited for
+            client.setblocking(False)  # do not wait for systemd
             client.sendto(message.encode(), address)

@@ -248,8 +248,8 @@ def test_that_a_job_without_a_decision_is_told_when_the_daemon_looks(url: str) -
     store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
     store.close()
     assert pollux("explain", "10", "--store", url).stdout == (
-        "no round has decided about job 10 yet: the daemon looks at Slurm every 10 s, and a round about what "
-        "is new comes at once\n"
+        "no round has decided about job 10 yet: the daemon reads Slurm every 10 s, and runs a round at once "
+        "when something changed\n"
     )
 
 

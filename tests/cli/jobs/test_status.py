@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from pollux_slurm.cli.jobs.status import jobs_table
-from pollux_slurm.daemon.observe.daemon_presence import ShownJob
+from pollux_slurm.daemon.observe.live_status import CurrentJob
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
@@ -133,7 +133,7 @@ def test_that_the_table_shows_jobs_and_neutralises_a_hostile_name(url: str) -> N
 
 def test_that_what_has_no_room_in_a_narrow_terminal_shows_that_it_is_cut(url: str) -> None:
     store = open_store(url)
-    jobs = tuple(ShownJob(record=record) for record in store.jobs())
+    jobs = tuple(CurrentJob(record=record) for record in store.jobs())
     store.close()
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as captured:

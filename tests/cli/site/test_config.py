@@ -79,7 +79,7 @@ def test_that_the_daemon_refuses_the_same_before_it_starts(file: Path) -> None:
         ("[daemon]\ntick_s = 5\nlease_ttl_s = 10\n", "four times daemon.tick_s (20)"),
         ("[daemon]\nrestart_delay_s = 400\n", "daemon.max_restart_delay_s = 300"),
         ("[daemon]\ninterval_s = 5\ntick_s = 6\n", "daemon.tick_s = 6"),
-        ("[daemon]\ninterval_s = 600\n", "daemon.pause_ttl_s = 900: rounds prolong it"),
+        ("[daemon]\ninterval_s = 600\n", "daemon.pause_ttl_s = 900: rounds renew it"),
         ("[daemon]\ncheckpoint_timeout_s = 3\n", "agent.poll_interval_s = 2"),
         ('[daemon]\npartitions = ["a,b"]\n', "daemon.partitions: 'a,b' is no partition's name"),
         ('[slurm]\nbin_dir = "/no/such/folder"\n', "slurm.bin_dir: /no/such/folder: there is no such folder"),

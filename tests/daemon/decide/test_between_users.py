@@ -79,14 +79,14 @@ def test_that_a_copied_comment_takes_nothing_from_its_owner(
                 store.job(verbatim)
         finally:
             store.close()
-        said = f"its token is another user's: its Comment says user id {bob.user_id}, Slurm says"
+        reason = f"its token is another user's: its Comment has user id {bob.user_id}, Slurm has"
         assert (
-            f"job {verbatim} is not adaptive: {said} {alice.user_id}\n"
+            f"job {verbatim} is not adaptive: {reason} {alice.user_id}\n"
             in pollux("status", "--store", url).stdout
         )
         for command in ("status", "explain"):
             assert (
-                f"job {verbatim} (running) is not adaptive: {said}"
+                f"job {verbatim} (running) is not adaptive: {reason}"
                 in pollux(command, verbatim, "--store", url).stdout
             )
     finally:

@@ -32,7 +32,7 @@ def decided(excluded: tuple[tuple[str, str], ...] = (), **targets: dict[str, int
 
 
 def seen(*jobs: SlurmJob) -> cluster_picture.Picture:
-    return cluster_picture.picture(
+    return cluster_picture.build_picture(
         snapshot([node("n0"), node("n1")], list(jobs)), [record(j.job_id) for j in jobs]
     )
 
@@ -53,35 +53,35 @@ def test_that_a_running_job_is_never_taken_down_to_nothing() -> None:
 def test_that_a_job_that_has_just_come_and_fits_is_left_to_start_in_its_owners_shape() -> None:
     new = job("1", JobState.PENDING, requested_gpus=4)
     submitted = record("1", submitted_at=NOON - timedelta(seconds=3))
-    fits = cluster_picture.picture(snapshot([node("n0")], [new]), [submitted])
+    fits = cluster_picture.build_picture(snapshot([node("n0")], [new]), [submitted])
     assert names(fits, decided(j1={"n0": 1})) == []
-    full = cluster_picture.picture(snapshot([node("n0", used=1)], [new]), [submitted])
+    full = cluster_picture.build_picture(snapshot([node("n0", used=1)], [new]), [submitted])
     assert names(full, decided(j1={"n0": 1})) == ["1"]
-    drained = cluster_picture.picture(
+    drained = cluster_picture.build_picture(
         snapshot([node("n0", available=False), node("n1", used=2)], [new]), [submitted]
     )
     assert names(drained, decided(j1={"n1": 1})) == ["1"]
 
 
-def test_that_a_job_that_fits_but_does_not_start_is_given_its_place() -> None:
+def test_that_a_job_that_fits_but_does_not_start_is_placed() -> None:
     stuck = job("1", JobState.PENDING, requested_gpus=1)
     old = record("1", submitted_at=NOON - timedelta(seconds=60))
-    assert names(cluster_picture.picture(snapshot([node("n0")], [stuck]), [old]), decided(j1={"n0": 1})) == [
-        "1"
-    ]
+    assert names(
+        cluster_picture.build_picture(snapshot([node("n0")], [stuck]), [old]), decided(j1={"n0": 1})
+    ) == ["1"]
 
 
-def test_that_a_waiting_job_is_given_its_place_by_name_while_others_move() -> None:
+def test_that_a_pending_job_is_given_nodes_by_name_while_others_move() -> None:
     """Else Slurm starts it on GPUs that a job leaves only to come back in its new shape."""
     waiting = job("2", JobState.PENDING, requested_gpus=1)
     picture = seen(job("1", on={"n0": 4, "n1": 4}), waiting)
     assert names(picture, decided(j1={"n1": 4}, j2={"n0": 1})) == ["2", "1"]
 
 
-def test_that_a_waiting_job_is_given_its_place_where_nothing_is_free_yet() -> None:
+def test_that_a_pending_job_is_placed_where_nothing_is_free_yet() -> None:
     waiting, leaving = job("1", JobState.PENDING, requested_gpus=1), job("2", on={"n0": 4})
     flight = reallocation(1, "2", Step.PLANNED, source={"n0": 4}, target={"n0": 3})
-    picture = cluster_picture.picture(
+    picture = cluster_picture.build_picture(
         snapshot([node("n0", used=4)], [waiting, leaving]),
         [record("1"), record("2", open_reallocation=flight)],
     )
@@ -92,7 +92,7 @@ def test_that_no_job_moves_to_what_another_holds_that_has_no_slot_to_leave_it() 
     jobs = [job(str(number), on={f"n{number}": 4}) for number in (0, 1)]
     growing, waiting = job("2", on={"n2": 1}), job("3", JobState.PENDING, requested_gpus=1)
     nodes = [node("n0", used=4), node("n1", used=4), node("n2", used=1)]
-    picture = cluster_picture.picture(
+    picture = cluster_picture.build_picture(
         snapshot(nodes, [*jobs, growing, waiting]), [record(str(number)) for number in range(4)]
     )
     one = decided(j0={"n0": 2}, j1={"n1": 3}, j2={"n1": 1, "n2": 1}, j3={"n0": 2})
@@ -107,14 +107,14 @@ def test_that_a_slot_goes_to_the_next_where_a_move_has_no_room() -> None:
     """1 comes before 2, by whose move alone it has room."""
     nodes = [node("n0", used=4), node("n1")]
     jobs = [job("1", on={"n0": 2}), job("2", on={"n0": 2})]
-    picture = cluster_picture.picture(snapshot(nodes, jobs), [record("1"), record("2")])
+    picture = cluster_picture.build_picture(snapshot(nodes, jobs), [record("1"), record("2")])
     decision = decided(j1={"n0": 3}, j2={"n0": 1, "n1": 2})
     assert names(picture, decision, limit=1) == ["2"]
     assert names(picture, decision, limit=2) == ["1", "2"]
 
 
-def test_that_jobs_that_swap_places_move_together_or_not_at_all() -> None:
-    picture = cluster_picture.picture(
+def test_that_jobs_that_swap_nodes_move_together_or_not_at_all() -> None:
+    picture = cluster_picture.build_picture(
         snapshot([node("n0", used=4), node("n1", used=4)], [job("1", on={"n0": 4}), job("2", on={"n1": 4})]),
         [record("1"), record("2")],
     )
@@ -131,7 +131,7 @@ def test_that_cpus_and_memory_must_be_left_as_well(needs: dict[str, int]) -> Non
     nodes = [node("n0", used=2), node("n1", used=1), node("n2", used=1), node("n3")]
     for moving, expected in ((None, ["1", "2"]), (flight, [])):
         eves = record("3", user_name="eve", open_reallocation=moving, **needs)
-        picture = cluster_picture.picture(
+        picture = cluster_picture.build_picture(
             snapshot(nodes, jobs), [record("1", user_name="eve", **needs), record("2", **needs), eves]
         )
         assert names(picture, decided(j1={"n0": 1}, j2={"n0": 1, "n1": 1}), limit=2) == expected
@@ -143,10 +143,10 @@ def test_that_only_so_many_running_jobs_are_on_the_move() -> None:
     assert names(seen(*jobs), decided(**targets), limit=2) == ["1", "2"]
 
 
-def test_that_jobs_in_flight_are_left_alone_and_count() -> None:
+def test_that_jobs_in_flight_are_not_moved_again_and_count() -> None:
     moving, other = job("1", on={"n0": 1}), job("2", on={"n0": 1})
     flight = reallocation(1, "1", Step.CHECKPOINT_REQUESTED, source={"n0": 1}, target={"n1": 1})
-    picture = cluster_picture.picture(
+    picture = cluster_picture.build_picture(
         snapshot([node("n0"), node("n1")], [moving, other]),
         [record("1", open_reallocation=flight), record("2")],
     )

@@ -73,7 +73,7 @@ def test_that_what_no_problem_allows_is_a_mistake_in_the_settings() -> None:
         policy_settings.check(bad)
 
 
-def test_that_objectives_made_for_pauses_have_them_unless_the_admin_says_otherwise() -> None:
+def test_that_objectives_made_for_pauses_have_them_unless_they_are_switched_off() -> None:
     def pauses(**settings: Any) -> bool:
         return policy_settings.moving(PolicyConfig(**settings)).pauses
 

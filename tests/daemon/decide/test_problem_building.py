@@ -20,12 +20,12 @@ TERMS = JobTerms(token_sha256="ab" * 32, user_id=1000, min_gpus=1, max_gpus=8)
 
 def reason_of(seen: cluster_picture.Picture) -> str | None:
     """Return why the one job of a problem is pinned."""
-    (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
     return one.pinned_because
 
 
 def problem_of(seen: cluster_picture.Picture) -> dict[str, tuple[Allocation, bool]]:
-    problem = problem_building.problem(seen, now=NOON, default_restart_delay_s=30)
+    problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30)
     return {one.job_id: (one.current, one.pinned) for one in problem.jobs}
 
 
@@ -33,17 +33,17 @@ def problem_of(seen: cluster_picture.Picture) -> dict[str, tuple[Allocation, boo
     ("change", "because"),
     [
         ({}, None),
-        ({"run": None}, "its present run has not told of a step yet"),
-        ({"run": run(steps=0)}, "its present run has not told of a step yet"),
+        ({"run": None}, "its present run has not reported a step yet"),
+        ({"run": run(steps=0)}, "its present run has not reported a step yet"),
         ({"run": run(phase=RunPhase.FINISHED)}, "it is about to end"),
-        ({"run": run(restart_count=1)}, "its present run has not told of a step yet"),
+        ({"run": run(restart_count=1)}, "its present run has not reported a step yet"),
     ],
     ids=["reports", "never reported", "no step yet", "about to end", "another run reported"],
 )
 def test_that_a_running_job_moves_only_when_its_current_run_has_reported_a_step(
     change: dict[str, object], because: str | None
 ) -> None:
-    seen = cluster_picture.picture(
+    seen = cluster_picture.build_picture(
         snapshot([node("n0", used=2)], [job("1", on={"n0": 2})]), [record("1", **change)]
     )
     assert problem_of(seen) == {"1": (Allocation.of({"n0": 2}), because is not None)}
@@ -52,23 +52,23 @@ def test_that_a_running_job_moves_only_when_its_current_run_has_reported_a_step(
 
 def test_that_a_job_that_may_not_be_requeued_is_pinned_while_it_runs() -> None:
     rigid = job("1", on={"n0": 2}, unschedulable_reason="submitted with --no-requeue")
-    seen = cluster_picture.picture(snapshot([node("n0", used=2)], [rigid]), [record("1")])
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=2)], [rigid]), [record("1")])
     assert problem_of(seen) == {"1": (Allocation.of({"n0": 2}), True)}
     assert reason_of(seen) == "submitted with --no-requeue"
 
 
-def test_that_a_job_held_by_hand_takes_no_part() -> None:
+def test_that_a_held_job_takes_no_part() -> None:
     held = job("1", JobState.PENDING, held=True)
-    assert problem_of(cluster_picture.picture(snapshot([node("n0")], [held]), [record("1")])) == {}
+    assert problem_of(cluster_picture.build_picture(snapshot([node("n0")], [held]), [record("1")])) == {}
 
 
-def test_that_a_job_in_flight_counts_at_its_target_even_where_a_neighbour_took_it() -> None:
+def test_that_a_job_in_flight_counts_at_its_target_even_if_that_was_taken() -> None:
     move = reallocation(1, "1", Step.REQUEUED, source={"n0": 1}, target={"n0": 4})
-    seen = cluster_picture.picture(
+    seen = cluster_picture.build_picture(
         snapshot([node("n0", used=3)], [job("1", JobState.PENDING, held=True), job("9", on={"n0": 3})]),
         [record("1", open_reallocation=move)],
     )
-    problem = problem_building.problem(seen, now=NOON, default_restart_delay_s=30)
+    problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30)
     assert problem.jobs[0].current == Allocation.of({"n0": 4})
     assert problem.jobs[0].pinned_because == "it is being moved"
     assert problem.nodes[0].num_gpus == 4
@@ -77,27 +77,27 @@ def test_that_a_job_in_flight_counts_at_its_target_even_where_a_neighbour_took_i
 def test_that_age_measured_delay_and_prediction_error_reach_the_problem() -> None:
     since = NOON - timedelta(hours=1)
     known = record("1", num_restarts=3, mean_restart_delay_s=12.5, submitted_at=since, prediction_error=0.25)
-    seen = cluster_picture.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [known])
-    (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [known])
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert (one.age_s, one.num_restarts, one.restart_delay_s) == (3600, 3, 12.5)
     assert one.prediction_error == 0.25
 
 
 def test_that_no_measured_delay_makes_a_job_too_dear_to_be_moved() -> None:
-    """It tells itself of its first step, and may do so as late as a run may take for it."""
+    """It reports its first step itself, as late as the time-out allows."""
     slow = record("1", mean_restart_delay_s=900.0)
-    seen = cluster_picture.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [slow])
-    (one,) = problem_building.problem(
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [slow])
+    (one,) = problem_building.build_problem(
         seen, now=NOON, default_restart_delay_s=30, max_restart_delay_s=300
     ).jobs
     assert one.restart_delay_s == 300
 
 
-def test_that_a_model_that_its_progress_belies_is_not_passed_on() -> None:
+def test_that_a_model_that_contradicts_the_progress_is_rejected() -> None:
     one_gpu = Configuration(num_nodes=1, num_gpus=1)
     lying = record("1", recent_runs=(RecentRun(0.001, ((one_gpu, 300.0),), "t4"),), models=(("t4", MODEL),))
-    seen = cluster_picture.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [lying])
-    (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [lying])
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert (one.model, one.models) == (None, ())
     assert "examples/s on 1 GPU of 1 node" in (one.model_doubt or "")
 
@@ -105,24 +105,24 @@ def test_that_a_model_that_its_progress_belies_is_not_passed_on() -> None:
 def test_that_a_job_that_named_a_type_of_gpu_is_offered_that_type_only() -> None:
     nodes = [node("n0"), node("n1", gpu_type="a100"), node("n2", partitions=("debug",))]
     for kind, usable in (("t4", {"n0"}), ("a100", {"n1"}), ("h100", set())):
-        seen = cluster_picture.picture(
+        seen = cluster_picture.build_picture(
             snapshot(nodes, [job("1", JobState.PENDING, requested_gpu_type=kind)]), [record("1")]
         )
-        (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+        (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
         assert one.partition_nodes == frozenset(usable)
 
 
 def test_that_models_by_type_of_gpu_share_what_is_known_of_the_gradients() -> None:
     old = dataclasses.replace(MODEL, statistics=None, max_gpus_seen=8)
     known = record("1", models=(("a100", MODEL), ("t4", old)))
-    seen = cluster_picture.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [known])
-    (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [known])
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert one.model is None
     grown = dataclasses.replace(MODEL, max_gpus_seen=8)
     assert one.models == (("a100", grown), ("t4", grown))
 
 
-def test_that_settings_history_and_claims_reach_the_problem() -> None:
+def test_that_settings_history_and_declarations_reach_the_problem() -> None:
     policy = PolicyConfig(
         objective="price-rank",
         min_age_s=60.0,
@@ -144,8 +144,8 @@ def test_that_settings_history_and_claims_reach_the_problem() -> None:
     )
     records = [record("1", sample=sample), record("2", last_allocated_at=NOON - timedelta(minutes=3))]
     jobs = [job("1", on={"n0": 1}), job("2", JobState.PENDING)]
-    seen = cluster_picture.picture(snapshot([node("n0", used=1)], jobs), records)
-    found = problem_building.problem(seen, now=NOON, default_restart_delay_s=30, policy=policy)
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], jobs), records)
+    found = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, policy=policy)
     assert (found.objective.name, found.moving.min_age_s, found.max_wait_s) == ("price-rank", 60.0, 600.0)
     assert (found.seed, found.gpu_speeds, found.uneven) == (5, (("t4", 1.0),), False)
     assert found.limits == (GpuLimit(kind="account", name="physics", max_gpus=4),)
@@ -155,15 +155,15 @@ def test_that_settings_history_and_claims_reach_the_problem() -> None:
 
 
 def test_that_a_job_that_never_ran_has_waited_since_it_came() -> None:
-    seen = cluster_picture.picture(snapshot([node("n0")], [job("1", JobState.PENDING)]), [record("1")])
-    (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    seen = cluster_picture.build_picture(snapshot([node("n0")], [job("1", JobState.PENDING)]), [record("1")])
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert one.waiting_s == one.age_s == 600.0
 
 
 def test_that_a_job_may_use_its_partitions_nodes_only() -> None:
     nodes = [node("n0"), node("n1", partitions=("debug",)), node("n2", partitions=("main", "debug"))]
-    seen = cluster_picture.picture(snapshot(nodes, [job("1", JobState.PENDING)]), [record("1")])
-    (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    seen = cluster_picture.build_picture(snapshot(nodes, [job("1", JobState.PENDING)]), [record("1")])
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert one.partition_nodes == frozenset({"n0", "n2"})
 
 
@@ -182,8 +182,8 @@ def test_that_a_job_is_offered_the_nodes_only_on_which_slurm_would_start_it() ->
     }
     jobs = [job(job_id, JobState.PENDING, **place) for job_id, place in places.items()]
     records = [record(job_id, required_nodes=("n1",) if job_id == "4" else ()) for job_id in places]
-    seen = cluster_picture.picture(snapshot(nodes, jobs), records)
-    problem = problem_building.problem(seen, now=NOON, default_restart_delay_s=30)
+    seen = cluster_picture.build_picture(snapshot(nodes, jobs), records)
+    problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30)
     assert {one.job_id: set(one.partition_nodes or ()) for one in problem.jobs} == {
         "1": {"n0", "n1", "n3"},
         "2": {"n0", "n1"},
@@ -194,22 +194,27 @@ def test_that_a_job_is_offered_the_nodes_only_on_which_slurm_would_start_it() ->
 
 def test_that_a_waiting_job_that_slurm_would_not_start_takes_no_part() -> None:
     waiting = job("1", JobState.PENDING, reason="PartitionDown", blocked_because="its partition is down")
-    seen = cluster_picture.picture(snapshot([node("n0")], [waiting]), [record("1")])
+    seen = cluster_picture.build_picture(snapshot([node("n0")], [waiting]), [record("1")])
     assert problem_of(seen) == {}
-    assert problem_building.excluded_reason(seen.managed[0]) == "its partition is down"
+    assert problem_building.not_moved_because(seen.managed[0]) == "its partition is down"
 
 
 def test_that_a_job_whose_owner_named_several_nodes_stays_as_it_is() -> None:
     named = record("1", required_nodes=("n0", "n1"))
     running = job("1", on={"n0": 1, "n1": 1}, required_nodes=("n0", "n1"))
-    seen = cluster_picture.picture(snapshot([node("n0", used=1), node("n1", used=1)], [running]), [named])
+    seen = cluster_picture.build_picture(
+        snapshot([node("n0", used=1), node("n1", used=1)], [running]), [named]
+    )
     assert reason_of(seen) == "its owner asks for 2 nodes by name (--nodelist)"
     waiting = job("1", JobState.PENDING, required_nodes=("n0", "n1"))
-    assert problem_of(cluster_picture.picture(snapshot([node("n0"), node("n1")], [waiting]), [named])) == {}
+    assert (
+        problem_of(cluster_picture.build_picture(snapshot([node("n0"), node("n1")], [waiting]), [named]))
+        == {}
+    )
 
 
 def test_that_nodes_named_by_a_move_do_not_bind_the_next_one() -> None:
     moved = job("1", on={"n0": 2}, required_nodes=("n0",), restart_count=1)
-    seen = cluster_picture.picture(snapshot([node("n0", used=2), node("n1")], [moved]), [record("1")])
-    (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=2), node("n1")], [moved]), [record("1")])
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert one.partition_nodes is None

@@ -38,7 +38,7 @@ def test_that_what_a_crash_left_is_written_anew(tmp_path: Path) -> None:
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_that_a_place_that_is_no_folder_is_an_os_error(tmp_path: Path) -> None:
+def test_that_a_path_that_is_no_folder_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         save_problem(tmp_path / "file" / "x", 1, problem(nodes(1)), keep=1)

@@ -16,44 +16,44 @@ from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract.interface import UnansweredRequest
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.builders import NOON, record
-from tests.daemon.world import CONFIG, World
+from tests.daemon.harness import CONFIG, Harness
 from tests.store_fixtures import wipe
 
 
 @pytest.fixture
-def crowd(clean_store: SqlStore) -> Iterator[World]:
-    """A world of twelve nodes with room for the jobs of two users."""
-    yield World(clean_store, nodes=12)
+def crowd(clean_store: SqlStore) -> Iterator[Harness]:
+    """A harness of twelve nodes with room for the jobs of two users."""
+    yield Harness(clean_store, nodes=12)
     wipe(clean_store)
 
 
-def submit_as(world: World, user: str, *, gpus: int = 2, **options: Any) -> str:
-    job_id = world.submit(gpus=gpus, user_id=1000 + len(user), **options)
-    world.slurm.set_job(job_id, user_name=user)
+def submit_as(harness: Harness, user: str, *, gpus: int = 2, **options: Any) -> str:
+    job_id = harness.submit(gpus=gpus, user_id=1000 + len(user), **options)
+    harness.slurm.set_job(job_id, user_name=user)
     return job_id
 
 
-def trained(world: World, *jobs: str) -> None:
+def trained(harness: Harness, *jobs: str) -> None:
     """Let all jobs start and report their first steps."""
-    daemon = world.daemon()
-    world.settle(daemon, until=lambda: all(world.has_stepped(job_id) for job_id in jobs), seconds=30)
-    assert all(world.has_stepped(job_id) for job_id in jobs)
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: all(harness.has_stepped(job_id) for job_id in jobs), seconds=30)
+    assert all(harness.has_stepped(job_id) for job_id in jobs)
 
 
-def on_one_gpu(world: World, *jobs: str) -> dict[str, dict[str, int]]:
+def on_one_gpu(harness: Harness, *jobs: str) -> dict[str, dict[str, int]]:
     """Return targets that leave each job one GPU where it is."""
-    return {job_id: {world.job(job_id).allocation.nodes[0]: 1} for job_id in jobs}
+    return {job_id: {harness.job(job_id).allocation.nodes[0]: 1} for job_id in jobs}
 
 
-def asked(world: World, job_id: str) -> int:
+def asked(harness: Harness, job_id: str) -> int:
     """Return how many moves of the job have come to the request of a checkpoint."""
-    moves = world.store.reallocations(job_id)
+    moves = harness.store.reallocations(job_id)
     return sum(move.entered_at(Step.CHECKPOINT_REQUESTED) is not None for move in moves)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("allowed", [False, True], ids=["forbidden", "allowed"])
-def test_that_a_users_silent_jobs_do_not_stop_anothers_moves(crowd: World, allowed: bool) -> None:
+def test_that_unanswering_jobs_of_a_user_do_not_block_anothers_moves(crowd: Harness, allowed: bool) -> None:
     """More of them than may move at a time, each of which would free GPUs and so goes first."""
     silent = [submit_as(crowd, "mallory", allow_unconfirmed=allowed) for _ in range(9)]
     honest = [submit_as(crowd, "bob", gpus=1) for _ in range(2)]
@@ -62,14 +62,14 @@ def test_that_a_users_silent_jobs_do_not_stop_anothers_moves(crowd: World, allow
         crowd.agents[job_id].answers = False
     node = crowd.job(honest[0]).allocation.nodes[0]
     crowd.targets = on_one_gpu(crowd, *silent) | {honest[0]: {node: 2}, honest[1]: {"n11": 3}}
-    crowd.settle(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 2)
+    crowd.run_until(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 2)
     assert [crowd.job(job_id).allocation.num_gpus for job_id in honest] == [2, 3]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hostile", [("mallory", "trudy"), ("mallory", "trudy", "eve")], ids=["two", "three"])
-def test_that_several_users_silent_jobs_together_do_not_stop_anothers_moves(
-    crowd: World, hostile: tuple[str, ...]
+def test_that_unanswering_jobs_of_several_users_do_not_block_anothers_moves(
+    crowd: Harness, hostile: tuple[str, ...]
 ) -> None:
     silent = [submit_as(crowd, user) for user in hostile for _ in range(12 // len(hostile))]
     honest = [submit_as(crowd, "bobby1", gpus=1) for _ in range(2)]
@@ -80,26 +80,26 @@ def test_that_several_users_silent_jobs_together_do_not_stop_anothers_moves(
     daemon = crowd.daemon()
     for gpus in (2, 1):  # while the silent are asked for the first time, and again
         crowd.targets = on_one_gpu(crowd, *silent) | {job_id: {where[job_id]: gpus} for job_id in honest}
-        crowd.settle(daemon, seconds=CONFIG.checkpoint_timeout_s - 2)
+        crowd.run_until(daemon, seconds=CONFIG.checkpoint_timeout_s - 2)
         assert [crowd.job(job_id).allocation.num_gpus for job_id in honest] == [gpus, gpus]
 
 
-def test_that_jobs_swap_places_while_another_does_not_answer(crowd: World) -> None:
+def test_that_jobs_swap_nodes_while_another_does_not_answer(crowd: Harness) -> None:
     silent = submit_as(crowd, "mallory")
     swapping = [submit_as(crowd, "bob", gpus=4) for _ in range(2)]
     trained(crowd, silent, *swapping)
     crowd.agents[silent].answers = False
     crowd.targets = on_one_gpu(crowd, silent)
     daemon = crowd.daemon()
-    crowd.settle(daemon, until=lambda: asked(crowd, silent) == 1, seconds=10)
+    crowd.run_until(daemon, until=lambda: asked(crowd, silent) == 1, seconds=10)
     one, two = (crowd.job(job_id).allocation for job_id in swapping)
     crowd.targets = {swapping[0]: two.as_dict(), swapping[1]: one.as_dict()}
-    crowd.settle(daemon, seconds=CONFIG.checkpoint_timeout_s - 6)
+    crowd.run_until(daemon, seconds=CONFIG.checkpoint_timeout_s - 6)
     assert asked(crowd, silent) == 1
     assert [crowd.job(job_id).allocation for job_id in swapping] == [two, one]
 
 
-def test_that_silent_jobs_near_their_limits_keep_nobody_elses_from_another_slice(crowd: World) -> None:
+def test_that_unanswering_jobs_near_their_limits_do_not_block_others_renewals(crowd: Harness) -> None:
     silent = [submit_as(crowd, "mallory", minutes=10, total_minutes=60) for _ in range(9)]
     honest = submit_as(crowd, "bob", minutes=10, total_minutes=60)
     trained(crowd, *silent, honest)
@@ -107,13 +107,13 @@ def test_that_silent_jobs_near_their_limits_keep_nobody_elses_from_another_slice
         crowd.agents[job_id].answers = False
     daemon = crowd.daemon()
     crowd.clock.advance(545)
-    crowd.settle(daemon, until=lambda: crowd.job(honest).restart_count == 1, seconds=15)
+    crowd.run_until(daemon, until=lambda: crowd.job(honest).restart_count == 1, seconds=15)
     assert crowd.job(honest).restart_count == 1
     assert sum(asked(crowd, job_id) for job_id in silent) == CONFIG.max_in_flight // 2
 
 
 @pytest.mark.slow
-def test_that_no_job_of_an_array_whose_slices_end_together_is_lost(crowd: World) -> None:
+def test_that_no_job_of_an_array_whose_slices_end_together_is_lost(crowd: Harness) -> None:
     """Twelve, of which one may move at a time, beside silent jobs that keep all slots."""
     config = dataclasses.replace(CONFIG, max_in_flight=2, checkpoint_timeout_s=60)
     silent = [submit_as(crowd, user) for user in ("mallory", "trudy")]
@@ -124,17 +124,19 @@ def test_that_no_job_of_an_array_whose_slices_end_together_is_lost(crowd: World)
     daemon = crowd.daemon(config=config)
     crowd.clock.advance(560)
     crowd.targets = on_one_gpu(crowd, *silent)
-    crowd.settle(daemon, until=lambda: all(crowd.job(job_id).restart_count for job_id in array), seconds=30)
+    crowd.run_until(
+        daemon, until=lambda: all(crowd.job(job_id).restart_count for job_id in array), seconds=30
+    )
     assert [crowd.job(job_id).restart_count for job_id in array] == [1] * 12
 
 
 @pytest.mark.slow
-def test_that_each_unanswered_request_is_followed_by_a_longer_wait(crowd: World) -> None:
+def test_that_each_unanswered_request_is_followed_by_a_longer_wait(crowd: Harness) -> None:
     silent = submit_as(crowd, "mallory")
     trained(crowd, silent)
     crowd.agents[silent].answers = False
     crowd.targets = on_one_gpu(crowd, silent)
-    crowd.settle(crowd.daemon(), seconds=140)
+    crowd.run_until(crowd.daemon(), seconds=140)
     begun = [
         at
         for move in crowd.store.reallocations(silent)
@@ -148,7 +150,7 @@ def test_that_each_unanswered_request_is_followed_by_a_longer_wait(crowd: World)
         assert wait_s <= timeout_s + timeout_s * 2**number + 3 * CONFIG.interval_s
 
 
-def test_that_a_job_that_trains_on_after_its_checkpoint_has_not_answered(crowd: World) -> None:
+def test_that_a_job_that_trains_on_after_its_checkpoint_has_not_answered(crowd: Harness) -> None:
     job_id = submit_as(crowd, "mallory")
     trained(crowd, job_id)
     agent, daemon = crowd.agents[job_id], crowd.daemon()
@@ -162,12 +164,12 @@ def test_that_a_job_that_trains_on_after_its_checkpoint_has_not_answered(crowd: 
         agent.act()
     daemon.tick()
     assert crowd.store.reallocations(job_id)[-1].step is Step.ROLLED_BACK
-    crowd.settle(daemon, seconds=CONFIG.checkpoint_timeout_s - 6)
+    crowd.run_until(daemon, seconds=CONFIG.checkpoint_timeout_s - 6)
     assert asked(crowd, job_id) == 1
     assert crowd.job(job_id).restart_count == 0
 
 
-def test_that_a_job_whose_new_place_is_taken_while_it_saves_itself_has_answered(crowd: World) -> None:
+def test_that_a_job_whose_target_is_taken_during_its_checkpoint_has_answered(crowd: Harness) -> None:
     job_id = submit_as(crowd, "bob")
     trained(crowd, job_id)
     daemon = crowd.daemon()
@@ -182,41 +184,41 @@ def test_that_a_job_whose_new_place_is_taken_while_it_saves_itself_has_answered(
     assert move.entered_at(Step.CHECKPOINTED) is not None
     assert crowd.store.job(job_id).unanswered == ()
     crowd.targets = on_one_gpu(crowd, job_id)
-    crowd.settle(daemon, seconds=20)
+    crowd.run_until(daemon, seconds=20)
     assert crowd.job(job_id).allocation.num_gpus == 1
 
 
-def test_that_a_daemon_that_starts_knows_of_the_silence_and_says_so(crowd: World) -> None:
+def test_that_a_new_daemon_knows_of_unanswered_requests(crowd: Harness) -> None:
     silent = submit_as(crowd, "mallory")
     trained(crowd, silent)
     crowd.agents[silent].answers = False
     crowd.targets = on_one_gpu(crowd, silent)
     first = crowd.daemon()
-    crowd.settle(first, until=lambda: asked(crowd, silent) == 1, seconds=10)
-    crowd.settle(first, until=lambda: not crowd.open_moves(), seconds=30)
-    crowd.settle(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 6)
+    crowd.run_until(first, until=lambda: asked(crowd, silent) == 1, seconds=10)
+    crowd.run_until(first, until=lambda: not crowd.open_moves(), seconds=30)
+    crowd.run_until(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 6)
     assert asked(crowd, silent) == 1
     assert "confirmed no checkpoint" in (crowd.store.job(silent).excluded_reason or "")
 
 
-def test_that_a_job_that_answers_again_is_moved(crowd: World) -> None:
+def test_that_a_job_that_answers_again_is_moved(crowd: Harness) -> None:
     job_id = submit_as(crowd, "bob")
     trained(crowd, job_id)
     crowd.agents[job_id].answers = False
     crowd.targets = on_one_gpu(crowd, job_id)
     daemon = crowd.daemon()
-    crowd.settle(daemon, seconds=CONFIG.checkpoint_timeout_s + 10)
+    crowd.run_until(daemon, seconds=CONFIG.checkpoint_timeout_s + 10)
     crowd.agents[job_id].answers = True
-    crowd.settle(daemon, seconds=CONFIG.checkpoint_timeout_s + 20)
+    crowd.run_until(daemon, seconds=CONFIG.checkpoint_timeout_s + 20)
     assert crowd.job(job_id).allocation.num_gpus == 1
 
 
-def test_that_a_waiting_job_is_given_its_place_however_silent_it_was(crowd: World) -> None:
+def test_that_a_pending_job_is_placed_whatever_it_left_unanswered(crowd: Harness) -> None:
     """There is no checkpoint to ask it for."""
     known = record(
         "1", state=JobState.PENDING, unanswered=(UnansweredRequest(requested_at=NOON, ended_at=NOON),)
     )
-    assert unanswered_requests.left_alone_because(known, NOON, timeout_s=0.0) is None
+    assert unanswered_requests.not_asked_because(known, NOON, timeout_s=0.0) is None
 
 
 def test_that_only_a_request_that_lasted_as_long_as_it_may_counts() -> None:
@@ -225,8 +227,8 @@ def test_that_only_a_request_that_lasted_as_long_as_it_may_counts() -> None:
         requested_at=NOON - timedelta(seconds=100), ended_at=NOON - timedelta(seconds=10)
     )
     known = record("1", allocation=Allocation.of({"n0": 1}), unanswered=(short,))
-    assert unanswered_requests.left_alone_because(known, NOON, timeout_s=300) is None
-    assert unanswered_requests.left_alone_because(known, NOON, timeout_s=90) is not None
+    assert unanswered_requests.not_asked_because(known, NOON, timeout_s=300) is None
+    assert unanswered_requests.not_asked_because(known, NOON, timeout_s=90) is not None
 
 
 def test_that_no_wait_is_longer_than_six_hours() -> None:
@@ -240,5 +242,5 @@ def test_that_no_wait_is_longer_than_six_hours() -> None:
     last = requests[-1].ended_at
     known = record("1", allocation=Allocation.of({"n0": 1}), unanswered=requests)
     for hours, alone in ((5.9, True), (6.1, False)):
-        because = unanswered_requests.left_alone_because(known, last + timedelta(hours=hours), timeout_s=300)
+        because = unanswered_requests.not_asked_because(known, last + timedelta(hours=hours), timeout_s=300)
         assert (because is not None) is alone

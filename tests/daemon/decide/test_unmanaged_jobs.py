@@ -12,7 +12,7 @@ from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.policy import decide
 from tests.daemon.builders import job, node, record, snapshot
-from tests.daemon.world import World
+from tests.daemon.harness import Harness
 
 
 def waiting(job_id: str, gpus: int, priority: int, **changes: Any) -> SlurmJob:
@@ -22,8 +22,10 @@ def waiting(job_id: str, gpus: int, priority: int, **changes: Any) -> SlurmJob:
 
 def in_turn(*jobs: SlurmJob, ours: tuple[str, ...] = (), **settings: Any) -> list[tuple[str, int]]:
     seen = snapshot([node("n0"), node("n1")], list(jobs))
-    picture = cluster_picture.picture(seen, [record(job_id, state=JobState.PENDING) for job_id in ours])
-    found = unmanaged_jobs.jobs_in_turn(picture, problem_building.UsableNodes(seen), PolicyConfig(**settings))
+    picture = cluster_picture.build_picture(seen, [record(job_id, state=JobState.PENDING) for job_id in ours])
+    found = unmanaged_jobs.next_unmanaged_jobs(
+        picture, problem_building.UsableNodes(seen), PolicyConfig(**settings)
+    )
     assert all(job.rigid and job.min_gpus == job.max_gpus and job.model is None for job in found)
     return [(job.job_id, job.min_gpus) for job in found]
 
@@ -58,11 +60,13 @@ def kept(
     share: float, *jobs: SlurmJob, ours: tuple[str, ...] = (), used: tuple[int, int] = (0, 0)
 ) -> list[int]:
     seen = snapshot([node("n0", used=used[0]), node("n1", used=used[1])], list(jobs))
-    picture = cluster_picture.picture(seen, [record(job_id) for job_id in ours])
-    return [entry.num_gpus for entry in unmanaged_jobs.keep_shares(picture.nodes, picture, [("main", share)])]
+    picture = cluster_picture.build_picture(seen, [record(job_id) for job_id in ours])
+    return [
+        entry.num_gpus for entry in unmanaged_jobs.reserve_shares(picture.nodes, picture, [("main", share)])
+    ]
 
 
-def test_that_a_share_is_kept_on_the_emptiest_nodes_and_neighbours_count_towards_it() -> None:
+def test_that_a_share_is_reserved_on_the_emptiest_nodes_and_unmanaged_jobs_count_towards_it() -> None:
     assert kept(0.25) == [2, 4]
     assert kept(0.25, job("1", on={"n0": 1}), ours=("1",), used=(1, 0)) == [4, 2]
     assert kept(0.25, job("99", on={"n0": 2}, comment=""), used=(2, 0)) == [2, 4]
@@ -70,22 +74,22 @@ def test_that_a_share_is_kept_on_the_emptiest_nodes_and_neighbours_count_towards
     assert (kept(1.0), kept(0.0)) == ([0, 0], [4, 4])
 
 
-def test_that_adaptive_jobs_shrink_for_a_wide_rigid_job_whose_turn_it_is(world: World) -> None:
-    """Grown over both nodes, the job makes room for a neighbour that needs one whole."""
-    job_id = world.submit()
-    daemon = world.daemon(decide=decide)
-    world.settle(daemon, until=lambda: world.job(job_id).allocation.num_gpus > 4, seconds=120)
-    assert world.job(job_id).allocation.num_gpus > 4
-    wide = world.neighbour(gpus=4)
-    assert world.job(wide).state is JobState.PENDING
-    world.settle(daemon, until=lambda: world.job(wide).state is JobState.RUNNING, seconds=60)
-    assert world.job(wide).allocation.num_gpus == 4
-    world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=30)
-    assert 1 <= world.job(job_id).allocation.num_gpus <= 4
+def test_that_adaptive_jobs_shrink_for_a_wide_rigid_job_whose_turn_it_is(harness: Harness) -> None:
+    """Grown over both nodes, the job makes room for a submit_unmanaged that needs one whole."""
+    job_id = harness.submit()
+    daemon = harness.daemon(decide=decide)
+    harness.run_until(daemon, until=lambda: harness.job(job_id).allocation.num_gpus > 4, seconds=120)
+    assert harness.job(job_id).allocation.num_gpus > 4
+    wide = harness.submit_unmanaged(gpus=4)
+    assert harness.job(wide).state is JobState.PENDING
+    harness.run_until(daemon, until=lambda: harness.job(wide).state is JobState.RUNNING, seconds=60)
+    assert harness.job(wide).allocation.num_gpus == 4
+    harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=30)
+    assert 1 <= harness.job(job_id).allocation.num_gpus <= 4
 
 
-def test_that_a_kept_share_is_not_grown_into(world: World) -> None:
-    job_id = world.submit()
+def test_that_a_kept_share_is_not_grown_into(harness: Harness) -> None:
+    job_id = harness.submit()
     policy = PolicyConfig(kept_shares=(("main", 0.5),))
-    world.settle(world.daemon(decide=decide, policy=policy), seconds=40)
-    assert world.job(job_id).allocation == Allocation.of({"n0": 4})
+    harness.run_until(harness.daemon(decide=decide, policy=policy), seconds=40)
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 4})

@@ -1,4 +1,4 @@
-"""What `pollux doctor` finds: in settings written by hand, and on a real sandbox."""
+"""What `pollux doctor` finds: in settings made for the test, and on a real sandbox."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def test_that_partitions_that_do_not_exist_are_named() -> None:
     assert verdicts(config=config) == {"partitions": "FAIL"}
 
 
-def test_that_the_interval_told_is_the_daemons_own_where_one_was_seen() -> None:
+def test_that_the_interval_is_the_running_daemons_own() -> None:
     """A daemon may have been started with another one: `pollux daemon --interval 300`."""
 
-    def said(seen: DaemonStatus | None) -> tuple[str, str]:
+    def verdict_and_text(seen: DaemonStatus | None) -> tuple[str, str]:
         found = examine_slurm(
             Config(),
             version="22.05.8",
@@ -100,9 +100,9 @@ def test_that_the_interval_told_is_the_daemons_own_where_one_was_seen() -> None:
         return one.verdict.value, one.text
 
     unknown = ("ok", "MinJobAge is 300 s, by these settings a round comes every 60 s")
-    assert said(None) == said(DaemonStatus()) == unknown
+    assert verdict_and_text(None) == verdict_and_text(DaemonStatus()) == unknown
     slow = DaemonStatus(owner="ctl:1:a", renewed_at=NOON, expires_at=NOON, interval_s=300, watch_s=10)
-    assert said(slow) == ("warn", "MinJobAge is 300 s, the daemon's rounds come every 300 s")
+    assert verdict_and_text(slow) == ("warn", "MinJobAge is 300 s, the daemon's rounds come every 300 s")
     assert examine_daemon(slow, [], NOON).text == "runs as ctl:1:a, with a round every 300 s at least"
 
 
@@ -120,7 +120,7 @@ def test_that_a_file_is_warned_of_only_where_slurm_has_other_hosts() -> None:
     assert examine_store("postgresql://db/pollux", 2, others, host="box").verdict is Verdict.OK
 
 
-def test_that_what_cannot_be_read_says_why_once(tmp_path: Path) -> None:
+def test_that_an_unreadable_part_is_reported_once_with_the_reason(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pollux_slurm", "doctor", "--store", f"sqlite:///{tmp_path}/none.db"],
         env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
@@ -144,7 +144,7 @@ def shares(limits: SiteLimits = SiteLimits(), **policy: Any) -> tuple[Verdict, s
 def test_that_jobs_that_share_without_any_limit_are_warned_of() -> None:
     assert shares() == (Verdict.OK, "users have equal shares, however many jobs they have")
     assert shares(between="accounts")[0] is Verdict.OK
-    assert shares(between="jobs") == (Verdict.WARN, "jobs have equal shares and nothing bounds GPUs")
+    assert shares(between="jobs") == (Verdict.WARN, "jobs have equal shares and nothing limits GPUs")
     assert shares(between="jobs", user_limits=(("*", 8),))[0] is Verdict.OK
     assert shares(between="jobs", account_limits=(("x", 8),))[0] is Verdict.OK
 
@@ -184,9 +184,9 @@ def test_that_jobs_left_held_are_found_and_paused_ones_are_not() -> None:
     stuck, fixed = examine_jobs(snapshot([node("n0")], jobs), records)
     assert (stuck.verdict, stuck.cure) == (
         Verdict.WARN,
-        "if nobody wants them held: scontrol release 1",
+        "if they are not held on purpose: scontrol release 1",
     )
-    assert stuck.text.endswith("under way: 1; by Slurm itself, let go again some times a day: 1")
+    assert stuck.text.endswith("an open move: 1; by Slurm itself, and released some times a day: 1")
     assert fixed.text == "adaptive jobs that cannot be moved: 5 (it is part of a heterogeneous job)"
 
 

@@ -24,10 +24,10 @@ FOLDER = SharedFolder(folder=Path("/scratch"), mark=Path("/scratch/mark"), word=
 def answer(
     name: str, *, store: str = "", folder: str = "", skew_s: float = 0.0, error_text: str = "", odd: str = ""
 ) -> NodeOutput:
-    told = json.dumps({"time": 1005.0 + skew_s, "store": store, "folders": [folder]})
+    answer = json.dumps({"time": 1005.0 + skew_s, "store": store, "folders": [folder]})
     return NodeOutput(
         node=name,
-        output="" if error_text else odd or f"a prologue's words\n{told}\n",
+        output="" if error_text else odd or f"a prologue's words\n{answer}\n",
         error_text=error_text,
         asked_at=1000.0,
         answered_at=1010.0,
@@ -84,10 +84,10 @@ def test_that_a_probe_looks_at_marks_and_leaves_nothing(tmp_path: Path) -> None:
         raise StoreUnavailable("it is away")
 
     marks = [(tmp_path / "mark", "word"), (tmp_path / "mark", "other"), (tmp_path / "none", "word")]
-    told = json.loads(probe(marks, away, now=7.0))
-    assert (told["time"], told["store"], told["folders"][0]) == (7.0, "it is away", "")
-    assert "another folder" in told["folders"][1]
-    assert "not seen" in told["folders"][2]
+    answer = json.loads(probe(marks, away, now=7.0))
+    assert (answer["time"], answer["store"], answer["folders"][0]) == (7.0, "it is away", "")
+    assert "another folder" in answer["folders"][1]
+    assert "not seen" in answer["folders"][2]
     assert [file.name for file in tmp_path.iterdir()] == ["mark"]
 
 
@@ -98,17 +98,17 @@ def test_that_nodes_are_taken_from_each_partition_and_type() -> None:
 
 
 def test_that_checkpoints_are_held_against_killwait_and_the_daemons_patience() -> None:
-    def told(blocked_s: list[float]) -> list[Finding]:
+    def answer(blocked_s: list[float]) -> list[Finding]:
         return list(examine_checkpoints(blocked_s, kill_wait_s=30.0, checkpoint_timeout_s=300.0))
 
-    assert told([]) == []
-    (quick,) = told([3.0, 12.0])
+    assert answer([]) == []
+    (quick,) = answer([3.0, 12.0])
     assert (quick.verdict, quick.cure) == (Verdict.OK, "")
-    (slow,) = told([3.0, 45.0])
+    (slow,) = answer([3.0, 45.0])
     assert slow.verdict is Verdict.WARN
     assert "set KillWait to 90" in slow.cure
     assert "checkpoint_timeout_s" not in slow.cure
-    (slower,) = told([200.0])
+    (slower,) = answer([200.0])
     assert "daemon.checkpoint_timeout_s to 600" in slower.cure
 
 
@@ -127,12 +127,12 @@ def test_that_real_nodes_are_asked(tmp_path: Path, sandbox: Sandbox) -> None:
         timeout=300,
         check=False,
     )
-    told = {one["name"]: one for one in json.loads(done.stdout)}
-    assert (told["nodes"]["verdict"], told["nodes"]["text"][:31]) == (
+    answer = {one["name"]: one for one in json.loads(done.stdout)}
+    assert (answer["nodes"]["verdict"], answer["nodes"]["text"][:31]) == (
         "ok",
         "2 of 2 nodes that were asked an",
     )
     shared = f"{tmp_path}/shared"
     for name in ("store from nodes", f"folder {shared}", f"writers of {shared}", "clocks of nodes"):
-        assert told[name]["verdict"] == "ok", told[name]
+        assert answer[name]["verdict"] == "ok", answer[name]
     assert list((tmp_path / "shared").iterdir()) == []

@@ -19,62 +19,62 @@ from pollux_slurm.store.contract.interface import AllocationRecord
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.builders import NOON, job, record
 from tests.daemon.crashing import Killed, KilledAt
-from tests.daemon.world import World
+from tests.daemon.harness import Harness
 from tests.store_fixtures import wipe
 
 
-def started(world: World, minutes: int | None = 60) -> str:
-    job_id = world.submit(minutes=minutes)
-    world.settle(world.daemon(), until=lambda: world.has_stepped(job_id), seconds=8)
+def started(harness: Harness, minutes: int | None = 60) -> str:
+    job_id = harness.submit(minutes=minutes)
+    harness.run_until(harness.daemon(), until=lambda: harness.has_stepped(job_id), seconds=8)
     return job_id
 
 
-def moved(world: World, job_id: str, target: dict[str, int]) -> None:
-    world.targets = {job_id: target}
+def moved(harness: Harness, job_id: str, target: dict[str, int]) -> None:
+    harness.targets = {job_id: target}
     policy = PolicyConfig(pauses=True)
-    daemon = world.daemon(policy=policy)
+    daemon = harness.daemon(policy=policy)
     daemon.round()
-    assert world.open_moves() == 1
-    world.settle(daemon, until=lambda: not world.open_moves(), seconds=30)
+    assert harness.open_moves() == 1
+    harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=30)
 
 
-def test_that_what_a_run_used_is_taken_off_the_limit_at_each_move(world: World) -> None:
-    job_id = started(world)
-    world.clock.advance(20 * 60)
-    moved(world, job_id, {"n1": 2})
-    after_one = world.job(job_id).time_limit_s
+def test_that_what_a_run_used_is_taken_off_the_limit_at_each_move(harness: Harness) -> None:
+    job_id = started(harness)
+    harness.clock.advance(20 * 60)
+    moved(harness, job_id, {"n1": 2})
+    after_one = harness.job(job_id).time_limit_s
     assert after_one is not None
     assert 39 * 60 <= after_one <= 40 * 60
-    world.clock.advance(30 * 60)
-    moved(world, job_id, {"n1": 4})
-    after_two = world.job(job_id).time_limit_s
+    harness.clock.advance(30 * 60)
+    moved(harness, job_id, {"n1": 4})
+    after_two = harness.job(job_id).time_limit_s
     assert after_two is not None
     assert 8 * 60 <= after_two <= 10 * 60
 
 
-def test_that_a_pause_uses_nothing_of_the_limit(world: World) -> None:
-    job_id = started(world)
-    world.clock.advance(20 * 60)
-    moved(world, job_id, {})
-    world.clock.advance(600)
-    moved(world, job_id, {"n1": 2})
-    left_s = world.job(job_id).time_limit_s
+def test_that_a_pause_uses_nothing_of_the_limit(harness: Harness) -> None:
+    job_id = started(harness)
+    harness.clock.advance(20 * 60)
+    moved(harness, job_id, {})
+    harness.clock.advance(600)
+    moved(harness, job_id, {"n1": 2})
+    left_s = harness.job(job_id).time_limit_s
     assert left_s is not None
     assert 39 * 60 <= left_s <= 40 * 60
 
 
-def test_that_a_job_without_a_limit_gets_none(world: World) -> None:
-    job_id = started(world, minutes=None)
-    moved(world, job_id, {"n1": 2})
-    assert world.job(job_id).time_limit_s is None
+def test_that_a_job_without_a_limit_gets_none(harness: Harness) -> None:
+    job_id = started(harness, minutes=None)
+    moved(harness, job_id, {"n1": 2})
+    assert harness.job(job_id).time_limit_s is None
 
 
-def test_that_a_limit_changed_by_hand_counts_as_it_was_said(world: World) -> None:
-    job_id = started(world)
-    world.clock.advance(20 * 60)
-    world.slurm.set_job(job_id, time_limit_s=120 * 60.0)
-    moved(world, job_id, {"n1": 2})
-    left_s = world.job(job_id).time_limit_s
+def test_that_a_time_limit_that_was_changed_externally_counts(harness: Harness) -> None:
+    job_id = started(harness)
+    harness.clock.advance(20 * 60)
+    harness.slurm.set_job(job_id, time_limit_s=120 * 60.0)
+    moved(harness, job_id, {"n1": 2})
+    left_s = harness.job(job_id).time_limit_s
     assert left_s is not None
     assert 99 * 60 <= left_s <= 100 * 60
 
@@ -92,64 +92,64 @@ def test_that_a_job_is_never_left_too_little_to_save_itself_nor_more_than_it_had
     assert time_left_s(over, NOON + timedelta(days=1)) == 3500
 
 
-def near_its_limit(world: World, *, total_minutes: int, slice_minutes: int = 60) -> str:
+def near_its_limit(harness: Harness, *, total_minutes: int, slice_minutes: int = 60) -> str:
     """Let a job of an hour a run use most of its first hour."""
-    job_id = world.submit(minutes=60, total_minutes=total_minutes, slice_minutes=slice_minutes)
-    world.settle(world.daemon(), until=lambda: world.has_stepped(job_id), seconds=8)
-    world.clock.advance(59.7 * 60)
+    job_id = harness.submit(minutes=60, total_minutes=total_minutes, slice_minutes=slice_minutes)
+    harness.run_until(harness.daemon(), until=lambda: harness.has_stepped(job_id), seconds=8)
+    harness.clock.advance(59.7 * 60)
     return job_id
 
 
-def runs_again(world: World, job_id: str, restart_count: int) -> bool:
-    job = world.job(job_id)
-    return (job.state, job.restart_count) == (JobState.RUNNING, restart_count) and not world.open_moves()
+def runs_again(harness: Harness, job_id: str, restart_count: int) -> bool:
+    job = harness.job(job_id)
+    return (job.state, job.restart_count) == (JobState.RUNNING, restart_count) and not harness.open_moves()
 
 
-def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_total(world: World) -> None:
-    job_id = near_its_limit(world, total_minutes=90)
-    place = world.job(job_id).allocation
-    daemon = world.daemon()
-    world.settle(daemon, until=lambda: runs_again(world, job_id, 1), seconds=20)
-    assert runs_again(world, job_id, 1)
-    (move,) = world.store.reallocations(job_id)
+def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_total(harness: Harness) -> None:
+    job_id = near_its_limit(harness, total_minutes=90)
+    place = harness.job(job_id).allocation
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: runs_again(harness, job_id, 1), seconds=20)
+    assert runs_again(harness, job_id, 1)
+    (move,) = harness.store.reallocations(job_id)
     assert (move.step, move.source, move.target) == (Step.CONFIRMED, place, place)
     assert move.cause is ReallocationCause.TIME_LIMIT
     assert move.entered_at(Step.CHECKPOINTED) is not None
-    left_s = world.job(job_id).time_limit_s
+    left_s = harness.job(job_id).time_limit_s
     assert left_s is not None
     assert 29 * 60 <= left_s <= 31 * 60  # what the total leaves, not a whole hour
-    world.clock.advance(left_s - 15)
-    world.settle(daemon, seconds=8)
-    assert len(world.store.reallocations(job_id)) == 1, "the total is used up: it ends at its limit"
+    harness.clock.advance(left_s - 15)
+    harness.run_until(daemon, seconds=8)
+    assert len(harness.store.reallocations(job_id)) == 1, "the total is used up: it ends at its limit"
 
 
-def test_that_a_total_gives_whole_slices_while_it_lasts(world: World) -> None:
-    job_id = near_its_limit(world, total_minutes=600)
-    world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=20)
-    assert world.job(job_id).time_limit_s == 3600
+def test_that_a_total_gives_whole_slices_while_it_lasts(harness: Harness) -> None:
+    job_id = near_its_limit(harness, total_minutes=600)
+    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 1), seconds=20)
+    assert harness.job(job_id).time_limit_s == 3600
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_that_no_run_gets_more_than_slurm_had_granted_whatever_the_owner_says(
-    world: World, shared_store_url: str, is_known: bool
+def test_that_no_run_gets_more_than_slurm_had_granted_whatever_the_comment_has(
+    harness: Harness, shared_store_url: str, is_known: bool
 ) -> None:
     """A daemon that may set any limit does not lend that right to whoever can write a Comment."""
-    job_id = near_its_limit(world, total_minutes=600, slice_minutes=300)
+    job_id = near_its_limit(harness, total_minutes=600, slice_minutes=300)
     if not is_known:  # registered by a version that did not ask
         file = shared_store_url.removeprefix("sqlite:///")
         with contextlib.closing(sqlite3.connect(file)) as connection, connection:
             connection.execute("UPDATE jobs SET time_limit_s = NULL")
-    world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=20)
-    assert runs_again(world, job_id, 1)
-    assert world.job(job_id).time_limit_s == 3600
+    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 1), seconds=20)
+    assert runs_again(harness, job_id, 1)
+    assert harness.job(job_id).time_limit_s == 3600
 
 
-def test_that_a_job_is_renewed_although_its_node_takes_no_jobs_any_more(world: World) -> None:
-    job_id = near_its_limit(world, total_minutes=600)
-    world.slurm.set_node("n0", available=False, state="draining")
-    world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=30)
-    assert world.job(job_id).allocation.nodes == ("n1",)
-    assert world.job(job_id).time_limit_s == 3600
+def test_that_a_job_is_renewed_although_its_node_takes_no_jobs_any_more(harness: Harness) -> None:
+    job_id = near_its_limit(harness, total_minutes=600)
+    harness.slurm.set_node("n0", available=False, state="draining")
+    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 1), seconds=30)
+    assert harness.job(job_id).allocation.nodes == ("n1",)
+    assert harness.job(job_id).time_limit_s == 3600
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_that_a_run_is_saved_before_slurm_warns_it_and_not_in_its_first_half(
         (7150, 60, 50, None),
     ],
 )
-def test_that_nobody_is_requeued_for_less_than_a_minute_more(
+def test_that_no_job_is_requeued_for_less_than_a_minute_more(
     used_s: float, limit_s: float, ran_s: float, next_s: float | None
 ) -> None:
     terms = JobTerms(token_sha256="0" * 64, user_id=1000, min_gpus=1, slice_s=3600, total_s=7200)
@@ -201,42 +201,42 @@ def test_that_nobody_is_requeued_for_less_than_a_minute_more(
     assert next_slice_s(running, record("1", terms=terms), [held], now) == next_s
 
 
-def test_that_nobody_is_renewed_unasked_nor_without_a_checkpoint(world: World) -> None:
-    unasked = started(world)
-    world.clock.advance(59.7 * 60)
-    world.settle(world.daemon(), seconds=12)
-    assert not world.store.reallocations(unasked)
-    world.slurm.cancel(unasked)
-    silent = near_its_limit(world, total_minutes=600)
-    world.agents[silent].answers = False
-    world.settle(world.daemon(), seconds=30)
-    assert world.job(silent).restart_count == 0
-    moves = {move.step for move in world.store.reallocations(silent)}
+def test_that_no_job_is_renewed_without_terms_or_a_checkpoint(harness: Harness) -> None:
+    unasked = started(harness)
+    harness.clock.advance(59.7 * 60)
+    harness.run_until(harness.daemon(), seconds=12)
+    assert not harness.store.reallocations(unasked)
+    harness.slurm.cancel(unasked)
+    silent = near_its_limit(harness, total_minutes=600)
+    harness.agents[silent].answers = False
+    harness.run_until(harness.daemon(), seconds=30)
+    assert harness.job(silent).restart_count == 0
+    moves = {move.step for move in harness.store.reallocations(silent)}
     assert moves <= {Step.ROLLED_BACK, Step.CHECKPOINT_REQUESTED}
 
 
 def test_that_a_daemon_killed_at_any_command_takes_it_off_once(clean_store: SqlStore) -> None:
     for at in itertools.count():
         wipe(clean_store)
-        world = World(clean_store)
-        job_id = started(world)
-        world.clock.advance(20 * 60)
-        world.targets = {job_id: {"n1": 2}}
+        harness = Harness(clean_store)
+        job_id = started(harness)
+        harness.clock.advance(20 * 60)
+        harness.targets = {job_id: {"n1": 2}}
 
-        def is_done(world: World = world, job_id: str = job_id) -> bool:
-            return world.job(job_id).allocation.num_gpus == 2
+        def is_done(harness: Harness = harness, job_id: str = job_id) -> bool:
+            return harness.job(job_id).allocation.num_gpus == 2
 
         counter = itertools.count()
-        mortal = world.daemon(
-            slurm=KilledAt(world.slurm, counter, at),  # type: ignore[arg-type]
+        mortal = harness.daemon(
+            slurm=KilledAt(harness.slurm, counter, at),  # type: ignore[arg-type]
         )
         died = False
         try:
-            world.settle(mortal, until=is_done, seconds=20)
+            harness.run_until(mortal, until=is_done, seconds=20)
         except Killed:
             died = True
-            world.settle(world.daemon(), until=is_done, seconds=20)
-        left_s = world.job(job_id).time_limit_s
+            harness.run_until(harness.daemon(), until=is_done, seconds=20)
+        left_s = harness.job(job_id).time_limit_s
         assert left_s is not None
         assert 39 * 60 <= left_s <= 40 * 60, f"call {at}"
         if not died:

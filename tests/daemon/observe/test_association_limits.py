@@ -11,7 +11,7 @@ from pollux_slurm.daemon.observe.association_limits import (
     REFRESH_S,
     LimitsReader,
     SiteLimits,
-    applied,
+    apply_limits,
     are_enforced,
 )
 from pollux_slurm.errors import SlurmReadError
@@ -26,7 +26,7 @@ ENFORCED = {"AccountingStorageType": "accounting_storage/slurmdbd", "AccountingS
 def bounded(site: SiteLimits, *jobs: tuple[str, str, str], others: tuple[str, ...] = ()) -> Problem:
     """Return the problem of running managed jobs (user, account, QOS) with two GPUs each.
 
-    Each of `others` is the account of a neighbour with one GPU, of user "eve" and QOS "long".
+    Each of `others` is the account of a submit_unmanaged with one GPU, of user "eve" and QOS "long".
     """
     shown, records = [], []
     for number, (user, account, qos) in enumerate(jobs, start=1):
@@ -37,7 +37,7 @@ def bounded(site: SiteLimits, *jobs: tuple[str, str, str], others: tuple[str, ..
         found = job(str(number), on={"n9": 1}, user_name="eve", account=account, comment="")
         shown.append(dataclasses.replace(found, qos="long"))
     seen = snapshot([node(f"n{number}") for number in range(1, 10)], shown)
-    picture = cluster_picture.picture(seen, records)
+    picture = cluster_picture.build_picture(seen, records)
     problem = Problem(
         nodes=picture.nodes,
         jobs=tuple(
@@ -50,7 +50,7 @@ def bounded(site: SiteLimits, *jobs: tuple[str, str, str], others: tuple[str, ..
             for one in picture.managed
         ),
     )
-    return applied(problem, picture, site)
+    return apply_limits(problem, picture, site)
 
 
 def limits(problem: Problem) -> dict[tuple[str, str], int]:
@@ -114,7 +114,7 @@ def test_that_a_user_is_bounded_in_each_account_on_their_own() -> None:
     assert [limit.job_ids for limit in found.limits] == [("2",), ("1",)]
 
 
-def test_that_the_word_of_a_qos_takes_the_place_of_those_of_accounts() -> None:
+def test_that_limits_of_a_qos_override_those_of_accounts() -> None:
     """As on Slurm 22.05.8: who is exempt is not bound, but counts."""
     site = SiteLimits(
         associations=(Association(account="vision", gpus=3, gpus_per_job=1),),
@@ -172,11 +172,11 @@ def test_that_a_decision_keeps_to_a_qos() -> None:
 def test_that_the_admins_own_limits_hold_as_well() -> None:
     site = SiteLimits(associations=(Association(account="vision", gpus=4),))
     seen = snapshot([node("n1")], [job("1", JobState.PENDING, account="vision")])
-    picture = cluster_picture.picture(seen, [record("1", account="vision")])
+    picture = cluster_picture.build_picture(seen, [record("1", account="vision")])
     own = GpuLimit(kind="account", name="vision", max_gpus=2)
     problem = dataclasses.replace(bounded(SiteLimits(), ("ada", "vision", "")), limits=(own,))
     theirs = GpuLimit(kind="account", name="vision", max_gpus=4, job_ids=("1",))
-    assert applied(problem, picture, site).limits == (own, theirs)
+    assert apply_limits(problem, picture, site).limits == (own, theirs)
 
 
 def test_that_without_limits_a_problem_is_left_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""What a round sees: who is managed, and what neighbours leave of the nodes."""
+"""The cluster picture: which jobs are managed, and what unmanaged jobs leave of the nodes."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def test_that_cpus_per_gpu_are_derived_where_the_job_did_not_state_them() -> Non
     assert (found.cpus_per_gpu, found.memory_per_gpu_mb) == (4, 1501)
 
 
-def test_that_neighbours_are_taken_off_the_nodes_and_managed_jobs_are_not() -> None:
+def test_that_what_unmanaged_jobs_use_is_subtracted_from_the_nodes() -> None:
     nodes = [node("n0", used=3, used_cpus=5, used_memory_mb=700)]
     mine = job("1", on={"n0": 2})
-    seen = cluster_picture.picture(snapshot(nodes, [mine, job("9", on={"n0": 1})]), [record("1")])
+    seen = cluster_picture.build_picture(snapshot(nodes, [mine, job("9", on={"n0": 1})]), [record("1")])
     (capacity,) = seen.nodes
     assert (capacity.num_gpus, capacity.num_cpus, capacity.memory_mb) == (3, 8 - 3, 8000 - 500)
 
 
 def test_that_a_drained_node_takes_no_new_jobs() -> None:
-    seen = cluster_picture.picture(snapshot([node("n0", available=False)], []), [])
+    seen = cluster_picture.build_picture(snapshot([node("n0", available=False)], []), [])
     assert not seen.nodes[0].accepts_new
 
 
-def test_that_a_look_says_which_start_runs_on_which_type() -> None:
+def test_that_an_observation_has_the_gpu_type_of_its_run() -> None:
     nodes = [node("n0"), node("n1"), node("m0", gpu_type="a100")]
     jobs = [
         job("1", on={"n0": 1, "n1": 1}, restart_count=2),
@@ -90,15 +90,15 @@ def test_that_the_end_of_a_job_is_observed_with_its_time() -> None:
     assert (seen[0].state, seen[0].ended_at) == (JobState.COMPLETED, NOON)
 
 
-def test_that_jobs_of_other_partitions_are_neighbours_unless_in_flight() -> None:
+def test_that_jobs_of_other_partitions_are_unmanaged_unless_in_flight() -> None:
     jobs = [job("1", on={"n0": 1}), job("2", on={"n0": 1}, partition="debug")]
     nodes = [node("n0", used=2)]
-    seen = cluster_picture.picture(snapshot(nodes, jobs), [record("1"), record("2")], ["main"])
+    seen = cluster_picture.build_picture(snapshot(nodes, jobs), [record("1"), record("2")], ["main"])
     assert [one.slurm.job_id for one in seen.managed] == ["1"]
     assert seen.nodes[0].num_gpus == 3
     move = reallocation(1, "2", Step.PLANNED, source={"n0": 1}, target={"n0": 2})
     records = [record("1"), record("2", open_reallocation=move)]
-    both = cluster_picture.picture(snapshot(nodes, jobs), records, ["main"])
+    both = cluster_picture.build_picture(snapshot(nodes, jobs), records, ["main"])
     assert [one.slurm.job_id for one in both.managed] == ["1", "2"]
 
 
@@ -106,9 +106,14 @@ def test_that_of_a_job_of_several_partitions_those_count_that_are_served() -> No
     waiting = job("1", JobState.PENDING, partition="main,debug")
     (registered,) = cluster_picture.registrations(snapshot([node("n0")], [waiting]), ["main"])
     assert registered.slurm_job_id == "1"
-    (seen,) = cluster_picture.picture(snapshot([node("n0")], [waiting]), [record("1")], ["main"]).managed
+    (seen,) = cluster_picture.build_picture(
+        snapshot([node("n0")], [waiting]), [record("1")], ["main"]
+    ).managed
     assert seen.slurm.partitions == ("main",)
-    assert cluster_picture.picture(snapshot([node("n0")], [waiting]), [record("1")], ["other"]).managed == ()
+    assert (
+        cluster_picture.build_picture(snapshot([node("n0")], [waiting]), [record("1")], ["other"]).managed
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,12 +121,12 @@ def test_that_of_a_job_of_several_partitions_those_count_that_are_served() -> No
 )
 def test_that_a_job_with_another_comment_than_the_registered_one_is_not_managed(comment: str) -> None:
     seen = snapshot([node("n0", used=1)], [job("1", on={"n0": 1}, comment=comment)])
-    assert cluster_picture.picture(seen, [record("1")]).managed == ()
+    assert cluster_picture.build_picture(seen, [record("1")]).managed == ()
     observed, vanished = cluster_picture.observations(seen, [record("1")], vanished_before=frozenset())
     assert (observed, vanished) == ((), frozenset({"1"}))
 
 
-def test_that_a_job_whose_token_is_anothers_is_no_adaptive_job_and_is_told_why() -> None:
+def test_that_a_job_with_another_users_token_is_refused_with_a_reason() -> None:
     def of(user_id: int, sha256: str = "ab" * 32) -> str:
         return encode_comment("", JobTerms(token_sha256=sha256, user_id=user_id, min_gpus=1))
 
@@ -138,8 +143,8 @@ def test_that_a_job_whose_token_is_anothers_is_no_adaptive_job_and_is_told_why()
     seen = snapshot([node("n0")], jobs)
     assert [one.slurm_job_id for one in cluster_picture.registrations(seen)] == ["1", "3", "4", "5"]
     known = record("1", terms=JobTerms(token_sha256="ab" * 32, user_id=1000))
-    assert cluster_picture.refusals(seen, [known], left_out=["5"]) == {
-        "2": "its token is another user's: its Comment says user id 1001, Slurm says 1000",
+    assert cluster_picture.refused_registrations(seen, [known], refused=["5"]) == {
+        "2": "its token is another user's: its Comment has user id 1001, Slurm has 1000",
         "4": "its token is that of the same user's job 1",
         "5": "its token was an earlier job's, or its bounds are impossible",
         "6": "the terms in its Comment cannot be used: field 'uid' is missing",

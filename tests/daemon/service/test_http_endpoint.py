@@ -1,4 +1,4 @@
-"""What /metrics and /health say."""
+"""`/metrics` and `/health`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.daemon.service import http_endpoint
-from pollux_slurm.daemon.service.http_endpoint import _MAX_CONNECTIONS, address, serving
-from pollux_slurm.daemon.service.metrics import Telemetry, totals
+from pollux_slurm.daemon.service.http_endpoint import MAX_CONNECTIONS, parse_address, serve_metrics
+from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.model import Decision
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.builders import NOON, reallocation, record
-from tests.daemon.world import World
+from tests.daemon.harness import Harness
 from tests.waiting import wait_until
 
 
@@ -51,21 +51,21 @@ def asked(port: int | None, path: str) -> tuple[int, str]:
         connection.close()
 
 
-def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
+def test_that_metrics_count_rounds_moves_and_commands() -> None:
     clock = Clock()
-    telemetry = Telemetry(monotonic=clock)
-    with telemetry.round_under_way(interval_s=60):
-        with telemetry.phase("decide"):
+    metrics = DaemonMetrics(monotonic=clock)
+    with metrics.round_under_way(interval_s=60):
+        with metrics.phase("decide"):
             clock.now_s += 2.5
         for _ in range(3):
-            telemetry.count_command("squeue")
-        telemetry.skipped.labels("slurm").inc()
-        telemetry.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
+            metrics.count_command("squeue")
+        metrics.skipped.labels("slurm").inc()
+        metrics.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
     move = reallocation(1, "1", Step.CHECKPOINTED, source={"n0": 1}, target={"n0": 2})
-    telemetry.end_move(move, Step.CONFIRMED, NOON + timedelta(seconds=9))
-    telemetry.count_command("scontrol")
+    metrics.end_move(move, Step.CONFIRMED, NOON + timedelta(seconds=9))
+    metrics.count_command("scontrol")
     clock.now_s += 4
-    with serving(telemetry, listen="127.0.0.1:0") as port:
+    with serve_metrics(metrics, listen="127.0.0.1:0") as port:
         code, text = asked(port, "/metrics")
         assert json.loads(asked(port, "/health")[1])["skipped_rounds"] == {"slurm": 1}
     assert code == 200
@@ -90,8 +90,8 @@ def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
     assert all(line.startswith(("pollux_", "# HELP pollux_", "# TYPE pollux_")) for line in lines)
 
 
-def test_that_health_is_told_and_nothing_else_is_served() -> None:
-    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port:
+def test_that_only_metrics_and_health_are_served() -> None:
+    with serve_metrics(DaemonMetrics(monotonic=Clock()), listen="127.0.0.1:0") as port:
         code, text = asked(port, "/health")
         assert (code, json.loads(text)["status"]) == (200, "ok")
         assert asked(port, "/etc/passwd")[0] == 404
@@ -99,77 +99,80 @@ def test_that_health_is_told_and_nothing_else_is_served() -> None:
 
 def test_that_a_leader_without_rounds_is_not_well() -> None:
     clock = Clock()
-    telemetry = Telemetry(monotonic=clock)
-    telemetry.is_leader = True
-    telemetry.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
+    metrics = DaemonMetrics(monotonic=clock)
+    metrics.is_leader = True
+    metrics.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
     clock.now_s += 239
-    assert telemetry.health()[0]
+    assert metrics.health()[0]
     clock.now_s += 2
-    assert not telemetry.health()[0]
-    with serving(telemetry, listen="127.0.0.1:0") as port:
+    assert not metrics.health()[0]
+    with serve_metrics(metrics, listen="127.0.0.1:0") as port:
         assert asked(port, "/health")[0] == 503
-    telemetry.is_leader = False
-    assert telemetry.health()[0]
+    metrics.is_leader = False
+    assert metrics.health()[0]
 
 
-def give_up_a_round(telemetry: Telemetry, *, interval_s: float) -> None:
-    with telemetry.round_under_way(interval_s=interval_s):
+def give_up_a_round(metrics: DaemonMetrics, *, interval_s: float) -> None:
+    with metrics.round_under_way(interval_s=interval_s):
         pass
 
 
 def test_that_a_leader_that_never_finished_a_round_is_not_well_and_patience_follows_the_settings() -> None:
     clock = Clock()
-    telemetry = Telemetry(monotonic=clock)
-    telemetry.is_leader = True
-    assert telemetry.health()[0]
-    give_up_a_round(telemetry, interval_s=60)
+    metrics = DaemonMetrics(monotonic=clock)
+    metrics.is_leader = True
+    assert metrics.health()[0]
+    give_up_a_round(metrics, interval_s=60)
     clock.now_s += 239
-    give_up_a_round(telemetry, interval_s=60)
-    assert telemetry.health()[0]
+    give_up_a_round(metrics, interval_s=60)
+    assert metrics.health()[0]
     clock.now_s += 2
-    assert not telemetry.health()[0]
-    with telemetry.round_under_way(interval_s=60):
-        assert not telemetry.health()[0]
-    give_up_a_round(telemetry, interval_s=600)
-    assert telemetry.health()[0]
+    assert not metrics.health()[0]
+    with metrics.round_under_way(interval_s=60):
+        assert not metrics.health()[0]
+    give_up_a_round(metrics, interval_s=600)
+    assert metrics.health()[0]
 
 
-def test_that_a_long_round_under_way_is_told_from_one_that_hangs() -> None:
+def test_that_a_long_round_differs_from_one_that_hangs() -> None:
     clock = Clock()
-    telemetry = Telemetry(monotonic=clock)
-    telemetry.is_leader = True
-    telemetry.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
+    metrics = DaemonMetrics(monotonic=clock)
+    metrics.is_leader = True
+    metrics.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
     clock.now_s += 60
-    with telemetry.round_under_way(interval_s=60, decision_limit_s=30):
+    with metrics.round_under_way(interval_s=60, decision_limit_s=30):
         for _ in range(3):
-            with telemetry.phase("read_slurm"):
+            with metrics.phase("read_slurm"):
                 clock.now_s += 200
-            assert telemetry.health()[0]
-        with telemetry.phase("decide"):
+            assert metrics.health()[0]
+        with metrics.phase("decide"):
             clock.now_s += 269
-            assert telemetry.health()[0], "the search may take its time"
+            assert metrics.health()[0], "the search may take its time"
             clock.now_s += 2
-            assert not telemetry.health()[0], "it hangs"
-    assert not telemetry.health()[0], "it was given up"
+            assert not metrics.health()[0], "it hangs"
+    assert not metrics.health()[0], "it was given up"
 
 
 def test_that_a_peer_that_goes_away_leaves_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def gone(_telemetry: Telemetry) -> tuple[bool, dict[str, object]]:
+    def gone(_metrics: DaemonMetrics) -> tuple[bool, dict[str, object]]:
         raise BrokenPipeError
 
-    monkeypatch.setattr(Telemetry, "health", gone)
-    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port, pytest.raises(OSError):  # noqa: PT011
+    monkeypatch.setattr(DaemonMetrics, "health", gone)
+    with (
+        serve_metrics(DaemonMetrics(monotonic=Clock()), listen="127.0.0.1:0") as port,
+        pytest.raises(OSError),  # noqa: PT011
+    ):
         asked(port, "/health")
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_that_a_taken_address_costs_only_the_endpoint(caplog: pytest.LogCaptureFixture) -> None:
-    telemetry = Telemetry(monotonic=Clock())
+    metrics = DaemonMetrics(monotonic=Clock())
     with (
-        serving(telemetry, listen="127.0.0.1:0") as port,
-        serving(telemetry, listen=f"127.0.0.1:{port}") as second,
+        serve_metrics(metrics, listen="127.0.0.1:0") as port,
+        serve_metrics(metrics, listen=f"127.0.0.1:{port}") as second,
     ):
         assert second is None
     assert "no metrics: 127.0.0.1:" in caplog.text
@@ -178,33 +181,33 @@ def test_that_a_taken_address_costs_only_the_endpoint(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("text", ["9748", "localhost", ":9748", "localhost:http", "localhost:70000", ""])
 def test_that_an_address_without_sense_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="metrics_listen"):
-        address(text)
+        parse_address(text)
 
 
 def test_that_addresses_are_read() -> None:
-    assert address("off") is None
-    assert address("127.0.0.1:9748") == ("127.0.0.1", 9748)
-    assert address("[::1]:1") == ("::1", 1)
+    assert parse_address("off") is None
+    assert parse_address("127.0.0.1:9748") == ("127.0.0.1", 9748)
+    assert parse_address("[::1]:1") == ("::1", 1)
     assert http_endpoint.OFF == "off"
 
 
-def test_that_a_real_round_and_its_moves_are_counted(world: World) -> None:
-    job_id = world.submit()
-    daemon = world.daemon()
-    world.settle(daemon, until=lambda: world.has_stepped(job_id), seconds=8)
-    world.targets = {job_id: {"n1": 2}}
-    world.settle(
-        daemon, until=lambda: totals(daemon.telemetry.outcomes).get(("move", "confirmed")) == 1, seconds=30
+def test_that_a_real_round_and_its_moves_are_counted(harness: Harness) -> None:
+    job_id = harness.submit()
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.has_stepped(job_id), seconds=8)
+    harness.targets = {job_id: {"n1": 2}}
+    harness.run_until(
+        daemon, until=lambda: totals(daemon.metrics.outcomes).get(("move", "confirmed")) == 1, seconds=30
     )
-    telemetry = daemon.telemetry
-    assert totals(telemetry.outcomes)["move", "confirmed"] == 1
-    assert telemetry.is_leader
-    assert {phase for (phase,) in totals(telemetry.phases)} == {"total", "read_slurm", "decide", "record"}
-    assert totals(telemetry.lost_s)[()] > 0
-    assert (telemetry.registry.get_sample_value("pollux_rounds_total") or 0) >= 2
-    world.slurm.down = True
+    metrics = daemon.metrics
+    assert totals(metrics.outcomes)["move", "confirmed"] == 1
+    assert metrics.is_leader
+    assert {phase for (phase,) in totals(metrics.phases)} == {"total", "read_slurm", "decide", "record"}
+    assert totals(metrics.lost_s)[()] > 0
+    assert (metrics.registry.get_sample_value("pollux_rounds_total") or 0) >= 2
+    harness.slurm.down = True
     daemon.round()
-    assert (totals(telemetry.skipped), totals(telemetry.errors)["slurm",]) == ({("slurm",): 1}, 1)
+    assert (totals(metrics.skipped), totals(metrics.errors)["slurm",]) == ({("slurm",): 1}, 1)
 
 
 @contextmanager
@@ -222,21 +225,21 @@ def num_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_that_slow_peers_leave_descriptors_for_commands_and_answers_for_the_quick() -> None:
-    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port:
+def test_that_slow_peers_leave_file_descriptors_and_do_not_block_others() -> None:
+    with serve_metrics(DaemonMetrics(monotonic=Clock()), listen="127.0.0.1:0") as port:
         before = num_descriptors()
         with slow_peers(port, 300) as peers:
             assert asked(port, "/health")[0] == 200
             # They are taken in order: by that answer all were, and of those all but the last are at an end.
-            assert all(peer.recv(1) == b"" for peer in peers[:-_MAX_CONNECTIONS])
-            allowed = before + len(peers) + _MAX_CONNECTIONS
+            assert all(peer.recv(1) == b"" for peer in peers[:-MAX_CONNECTIONS])
+            allowed = before + len(peers) + MAX_CONNECTIONS
             wait_until(lambda: num_descriptors() <= allowed, timeout_s=120, what="closed connections")
 
 
 def test_that_a_peer_that_sends_a_byte_now_and_then_is_cut_off() -> None:
     clock = Clock()
-    telemetry = Telemetry(monotonic=clock)
-    with serving(telemetry, listen="127.0.0.1:0") as port, slow_peers(port, 1) as (peer,):
+    metrics = DaemonMetrics(monotonic=clock)
+    with serve_metrics(metrics, listen="127.0.0.1:0") as port, slow_peers(port, 1) as (peer,):
         peer.sendall(b"GET /hea")
         assert asked(port, "/health")[0] == 200
         clock.now_s += 11
@@ -246,7 +249,7 @@ def test_that_a_peer_that_sends_a_byte_now_and_then_is_cut_off() -> None:
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 def test_that_it_listens_on_ipv6_too() -> None:
     with (
-        serving(Telemetry(monotonic=Clock()), listen="[::1]:0") as port,
+        serve_metrics(DaemonMetrics(monotonic=Clock()), listen="[::1]:0") as port,
         socket.create_connection(("::1", port or 0), timeout=300) as peer,
     ):
         peer.sendall(b"GET /health HTTP/1.0\r\n\r\n")

@@ -1,4 +1,4 @@
-"""One leader: a daemon that is stopped at any point, and wakes up under another one, does no harm."""
+"""One leader: a daemon that is suspended at any point, and continues beside another one, does no harm."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ from pollux_slurm.model import Allocation, Decision, JobState, Problem, Realloca
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import MUTATING, Killed
-from tests.daemon.world import CONFIG, World
+from tests.daemon.harness import CONFIG, Harness
 from tests.store_fixtures import wipe
 
-# More than any lease of the small world.
+# More than any lease of the small harness.
 _LONG_S = CONFIG.lease_ttl_s + 1
 
 
-def started(world: World, *, owner: str = "first") -> str:
-    job_id = world.submit()
-    world.settle(world.daemon(owner=owner), until=lambda: world.has_stepped(job_id), seconds=8)
-    assert world.job(job_id).state is JobState.RUNNING
+def started(harness: Harness, *, owner: str = "first") -> str:
+    job_id = harness.submit()
+    harness.run_until(harness.daemon(owner=owner), until=lambda: harness.has_stepped(job_id), seconds=8)
+    assert harness.job(job_id).state is JobState.RUNNING
     return job_id
 
 
-def arrived(world: World, job_id: str, gpus_by_node: dict[str, int]) -> Callable[[], bool]:
-    return lambda: world.job(job_id).allocation == Allocation.of(gpus_by_node) and not world.open_moves()
+def arrived(harness: Harness, job_id: str, gpus_by_node: dict[str, int]) -> Callable[[], bool]:
+    return lambda: harness.job(job_id).allocation == Allocation.of(gpus_by_node) and not harness.open_moves()
 
 
 class StoppedAt:
     """Passes calls on; just before the `at`-th that changes anything, `meanwhile` happens, once."""
 
-    def __init__(self, target: Any, counter: Iterator[int], at: int, meanwhile: Callable[[], None]) -> None:
-        self._target, self._counter, self._at, self._meanwhile = target, counter, at, meanwhile
+    def __init__(
+        self, target: Any, counter: Iterator[int], at: int, while_deciding: Callable[[], None]
+    ) -> None:
+        self._target, self._counter, self._at, self._while_deciding = target, counter, at, while_deciding
 
     def guarded(self, guard: Callable[[], None]) -> StoppedAt:
-        return StoppedAt(self._target.guarded(guard), self._counter, self._at, self._meanwhile)
+        return StoppedAt(self._target.guarded(guard), self._counter, self._at, self._while_deciding)
 
     def __getattr__(self, name: str) -> Any:
         method: Callable[..., Any] = getattr(self._target, name)
@@ -52,7 +54,7 @@ class StoppedAt:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if next(self._counter) == self._at:
-                self._meanwhile()
+                self._while_deciding()
             return method(*args, **kwargs)
 
         return call
@@ -63,29 +65,32 @@ def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(cle
     """Stopped there, it finds the lease lost before the command: the job is requeued once and no more."""
     for at in itertools.count():
         wipe(clean_store)
-        world = World(clean_store)
-        job_id = started(world)
-        world.targets = {job_id: {"n1": 2}}
-        done = arrived(world, job_id, {"n1": 2})
-        successor, stops = world.daemon(owner="second"), []
+        harness = Harness(clean_store)
+        job_id = started(harness)
+        harness.targets = {job_id: {"n1": 2}}
+        done = arrived(harness, job_id, {"n1": 2})
+        successor, stops = harness.daemon(owner="second"), []
 
         def take_over(
-            world: World = world, done: Callable[[], bool] = done, stops: list[int] = stops, at: int = at
+            harness: Harness = harness,
+            done: Callable[[], bool] = done,
+            stops: list[int] = stops,
+            at: int = at,
         ) -> None:
             stops.append(at)
-            world.clock.advance(_LONG_S)
-            world.settle(successor, until=done, seconds=40)  # noqa: B023 - called within this turn
+            harness.clock.advance(_LONG_S)
+            harness.run_until(successor, until=done, seconds=40)  # noqa: B023 - called within this turn
 
         counter = itertools.count()
-        first = world.daemon(
+        first = harness.daemon(
             owner="first",
-            slurm=StoppedAt(world.slurm, counter, at, take_over),  # type: ignore[arg-type]
-            store=StoppedAt(world.store, counter, at, take_over),  # type: ignore[arg-type]
+            slurm=StoppedAt(harness.slurm, counter, at, take_over),  # type: ignore[arg-type]
+            store=StoppedAt(harness.store, counter, at, take_over),  # type: ignore[arg-type]
         )
-        world.settle(first, until=done, seconds=30)
+        harness.run_until(first, until=done, seconds=30)
         first.tick()  # awake again, it goes on where it was
-        world.settle(successor, until=done, seconds=30)
-        job = world.job(job_id)
+        harness.run_until(successor, until=done, seconds=30)
+        job = harness.job(job_id)
         assert (job.state, job.held, job.restart_count) == (JobState.RUNNING, False, 1), f"call {at}"
         assert done(), f"call {at}"
         if not stops:
@@ -94,60 +99,60 @@ def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(cle
 
 
 @pytest.mark.parametrize("method", ["requeue_hold", "reshape", "release"])
-def test_that_a_command_that_reaches_slurm_too_late_leaves_no_job_held(world: World, method: str) -> None:
+def test_that_a_command_that_reaches_slurm_too_late_leaves_no_job_held(harness: Harness, method: str) -> None:
     """The gap that no check closes: stopped between the last look at the lease and Slurm's socket."""
-    job_id, target = started(world), {"n1": 2}
-    world.targets = {job_id: target}
-    done = arrived(world, job_id, target)
-    first, second = world.daemon(owner="first"), world.daemon(owner="second")
+    job_id, target = started(harness), {"n1": 2}
+    harness.targets = {job_id: target}
+    done = arrived(harness, job_id, target)
+    first, second = harness.daemon(owner="first"), harness.daemon(owner="second")
     stops = []
 
     def stop(command: str) -> None:
         if command == method and not stops:
             stops.append(command)
-            world.clock.advance(_LONG_S)
-            world.settle(second, until=done, seconds=40)
+            harness.clock.advance(_LONG_S)
+            harness.run_until(second, until=done, seconds=40)
 
-    world.slurm.on_command = stop
-    world.settle(first, until=lambda: bool(stops), seconds=30)
+    harness.slurm.on_command = stop
+    harness.run_until(first, until=lambda: bool(stops), seconds=30)
     assert stops == [method]
     for _ in range(8):  # both are alive, the first without the lease
         first.tick()
-        world.settle(second, seconds=4)
-    job = world.job(job_id)
+        harness.run_until(second, seconds=4)
+    job = harness.job(job_id)
     assert (job.state, job.held) == (JobState.RUNNING, False)
-    assert world.open_moves() == 0
+    assert harness.open_moves() == 0
 
 
-def test_that_a_job_held_too_late_is_brought_back_through_the_journal(world: World) -> None:
-    job_id = started(world)
-    world.targets = {job_id: {"n1": 2}}
-    done = arrived(world, job_id, {"n1": 2})
-    first, second = world.daemon(owner="first"), world.daemon(owner="second")
+def test_that_a_job_held_too_late_is_brought_back_through_the_journal(harness: Harness) -> None:
+    job_id = started(harness)
+    harness.targets = {job_id: {"n1": 2}}
+    done = arrived(harness, job_id, {"n1": 2})
+    first, second = harness.daemon(owner="first"), harness.daemon(owner="second")
 
     def stop(command: str) -> None:
         if command == "requeue_hold":
-            world.slurm.on_command = lambda _: None
-            world.clock.advance(_LONG_S)
-            world.settle(second, until=done, seconds=40)
+            harness.slurm.on_command = lambda _: None
+            harness.clock.advance(_LONG_S)
+            harness.run_until(second, until=done, seconds=40)
 
-    world.slurm.on_command = stop
-    world.settle(first, until=lambda: world.job(job_id).restart_count == 2, seconds=30)
-    world.clock.advance(1)
+    harness.slurm.on_command = stop
+    harness.run_until(first, until=lambda: harness.job(job_id).restart_count == 2, seconds=30)
+    harness.clock.advance(1)
     second.tick()
-    assert world.job(job_id).held
+    assert harness.job(job_id).held
     first.tick()
-    (late,) = world.store.open_reallocations()
+    (late,) = harness.store.open_reallocations()
     assert (late.step, late.cause) == (Step.RESHAPED, ReallocationCause.LATE_COMMAND)
-    world.settle(second, until=done, seconds=20)
+    harness.run_until(second, until=done, seconds=20)
     assert done()
 
 
-def held_by_one_that_dies(world: World, job_id: str, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    """Stop the first daemon before its requeue, let the second move the job, wake the first: it dies."""
-    done = arrived(world, job_id, world.targets[job_id])
-    first, second = world.daemon(owner="first"), world.daemon(owner="second")
-    acquire = world.store.acquire_lease
+def held_by_one_that_dies(harness: Harness, job_id: str, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """Stop the first daemon before its requeue, let the second move the job, continue the first: it dies."""
+    done = arrived(harness, job_id, harness.targets[job_id])
+    first, second = harness.daemon(owner="first"), harness.daemon(owner="second")
+    acquire = harness.store.acquire_lease
 
     def die(owner: str, **kwargs: Any) -> bool:
         if owner == "first":
@@ -156,62 +161,62 @@ def held_by_one_that_dies(world: World, job_id: str, monkeypatch: pytest.MonkeyP
 
     def stop(given: str) -> None:
         if given == "requeue_hold":
-            world.slurm.on_command = lambda _: None
-            world.clock.advance(_LONG_S)
-            world.settle(second, until=done, seconds=40)
-            monkeypatch.setattr(world.store, "acquire_lease", die)
+            harness.slurm.on_command = lambda _: None
+            harness.clock.advance(_LONG_S)
+            harness.run_until(second, until=done, seconds=40)
+            monkeypatch.setattr(harness.store, "acquire_lease", die)
 
-    world.slurm.on_command = stop
+    harness.slurm.on_command = stop
     with pytest.raises(Killed):
-        world.settle(first, seconds=30)
+        harness.run_until(first, seconds=30)
     return second
 
 
-def test_that_the_next_leader_lets_go_what_one_held_that_died_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_that_the_next_leader_releases_a_job_held_by_a_daemon_that_died_at_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id, target = started(world), {"n1": 2}
-    world.targets = {job_id: target}
-    second = held_by_one_that_dies(world, job_id, monkeypatch)
-    world.clock.advance(1)
-    assert world.job(job_id).held
-    world.settle(second, until=arrived(world, job_id, target), seconds=40)
-    assert arrived(world, job_id, target)()
-    assert not world.job(job_id).held
+    job_id, target = started(harness), {"n1": 2}
+    harness.targets = {job_id: target}
+    second = held_by_one_that_dies(harness, job_id, monkeypatch)
+    harness.clock.advance(1)
+    assert harness.job(job_id).held
+    harness.run_until(second, until=arrived(harness, job_id, target), seconds=40)
+    assert arrived(harness, job_id, target)()
+    assert not harness.job(job_id).held
 
 
-def test_that_it_is_undone_once_and_a_hold_by_hand_after_that_stays(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_that_it_is_undone_once_and_a_later_external_hold_stays(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id = started(world)
-    world.targets = {job_id: {"n1": 2}}
-    second = held_by_one_that_dies(world, job_id, monkeypatch)
-    world.settle(second, until=arrived(world, job_id, {"n1": 2}), seconds=40)
-    world.slurm.requeue_hold(job_id)
-    world.settle(second, seconds=20)
-    assert world.job(job_id).held
-    assert world.open_moves() == 0
+    job_id = started(harness)
+    harness.targets = {job_id: {"n1": 2}}
+    second = held_by_one_that_dies(harness, job_id, monkeypatch)
+    harness.run_until(second, until=arrived(harness, job_id, {"n1": 2}), seconds=40)
+    harness.slurm.requeue_hold(job_id)
+    harness.run_until(second, seconds=20)
+    assert harness.job(job_id).held
+    assert harness.open_moves() == 0
 
 
-def moved_by_two(world: World, job_id: str, *, first: str, second: str, command_happens: bool) -> Daemon:
+def moved_by_two(harness: Harness, job_id: str, *, first: str, second: str, command_happens: bool) -> Daemon:
     """Let the first daemon die at its requeue, and the second go on with the move."""
-    world.targets = {job_id: {"n1": 2}}
+    harness.targets = {job_id: {"n1": 2}}
     if command_happens:
-        world.settle(world.daemon(owner=first), until=lambda: world.job(job_id).held, seconds=30)
+        harness.run_until(harness.daemon(owner=first), until=lambda: harness.job(job_id).held, seconds=30)
     else:
 
         def die(command: str) -> None:
             if command == "requeue_hold":
                 raise Killed
 
-        world.slurm.on_command = die
+        harness.slurm.on_command = die
         with pytest.raises(Killed):
-            world.settle(world.daemon(owner=first), seconds=30)
-        world.slurm.on_command = lambda _: None
-    world.clock.advance(_LONG_S)
-    successor = world.daemon(owner=second)
-    world.settle(successor, until=arrived(world, job_id, {"n1": 2}), seconds=40)
-    assert arrived(world, job_id, {"n1": 2})()
+            harness.run_until(harness.daemon(owner=first), seconds=30)
+        harness.slurm.on_command = lambda _: None
+    harness.clock.advance(_LONG_S)
+    successor = harness.daemon(owner=second)
+    harness.run_until(successor, until=arrived(harness, job_id, {"n1": 2}), seconds=40)
+    assert arrived(harness, job_id, {"n1": 2})()
     return successor
 
 
@@ -223,51 +228,49 @@ def moved_by_two(world: World, job_id: str, *, first: str, second: str, command_
         ("here:999999999:a", False, 0),  # no such process is here: it can be on its way nowhere
     ],
 )
-def test_that_a_hold_by_hand_after_a_takeover_stays_where_no_late_command_can_explain_it(
-    world: World, first: str, command_happens: bool, passes_s: float
+def test_that_an_external_hold_after_a_takeover_stays_where_no_late_command_can_explain_it(
+    harness: Harness, first: str, command_happens: bool, passes_s: float
 ) -> None:
-    job_id = started(world, owner=first)
-    daemon = moved_by_two(world, job_id, first=first, second="here:1:b", command_happens=command_happens)
-    (move,) = world.store.reallocations(job_id)
+    job_id = started(harness, owner=first)
+    daemon = moved_by_two(harness, job_id, first=first, second="here:1:b", command_happens=command_happens)
+    (move,) = harness.store.reallocations(job_id)
     assert (move.taken_over, move.reason) == (passes_s > 0, None)
-    world.clock.advance(passes_s)
-    world.slurm.requeue_hold(job_id)
-    world.settle(daemon, seconds=20)
-    assert world.job(job_id).held
-    assert world.open_moves() == 0
+    harness.clock.advance(passes_s)
+    harness.slurm.requeue_hold(job_id)
+    harness.run_until(daemon, seconds=20)
+    assert harness.job(job_id).held
+    assert harness.open_moves() == 0
 
 
-def test_that_a_second_daemon_takes_over_within_two_intervals(world: World) -> None:
-    """The first falls silent; the second looks often enough, and the lease is short enough."""
-    world.daemon(owner="first").round()
-    began = world.clock()
-    second = world.daemon(owner="second")
+def test_that_a_second_daemon_takes_over_within_two_intervals(harness: Harness) -> None:
+    """The first stops renewing the lease; the second tries often enough, and the lease is short enough."""
+    harness.daemon(owner="first").round()
+    began = harness.clock()
     passed: list[float] = []
 
     class Stop(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            world.clock.advance(timeout or 0.0)
-            if world.store.holds_lease("second", at=world.clock()):
-                passed.append((world.clock() - began).total_seconds())
+            harness.clock.advance(timeout or 0.0)
+            if harness.store.holds_lease("second", at=harness.clock()):
+                passed.append((harness.clock() - began).total_seconds())
                 self.set()
             return self.is_set()
 
-    second._stop = Stop()
-    second.run()
+    harness.daemon(owner="second", stop=Stop()).run()
     assert passed
     assert passed[0] <= 2 * CONFIG.interval_s
 
 
-def test_that_moves_go_on_and_the_lease_is_kept_while_a_decision_is_searched_for(world: World) -> None:
-    job_id = started(world)
-    world.targets = {job_id: {"n1": 2}}
+def test_that_moves_go_on_and_the_lease_is_kept_while_a_decision_is_searched_for(harness: Harness) -> None:
+    job_id = started(harness)
+    harness.targets = {job_id: {"n1": 2}}
     began, found = threading.Event(), threading.Event()
 
     def slow(problem: Problem) -> Decision:
         if began.is_set():
             found.wait(600)
         began.set()
-        return world.decide(problem)
+        return harness.decide(problem)
 
     class Time(Notifier):
         """Passes with every tick: the agents act, and once the job has moved the search ends."""
@@ -275,35 +278,35 @@ def test_that_moves_go_on_and_the_lease_is_kept_while_a_decision_is_searched_for
         def alive(self) -> None:
             if not began.is_set():
                 return
-            assert world.store.holds_lease("first", at=world.clock())
-            for agent in world.agents.values():
+            assert harness.store.holds_lease("first", at=harness.clock())
+            for agent in harness.agents.values():
                 agent.act()
-            world.clock.advance(CONFIG.tick_s)
-            if arrived(world, job_id, {"n1": 2})():
+            harness.clock.advance(CONFIG.tick_s)
+            if arrived(harness, job_id, {"n1": 2})():
                 found.set()
 
-    daemon = world.daemon(
+    daemon = harness.daemon(
         owner="first",
         decide=slow,
         config=dataclasses.replace(CONFIG, tick_s=0.01),
         notifier=Time({}, monotonic=lambda: 0.0),
     )
     daemon.round()
-    assert world.open_moves() == 1
+    assert harness.open_moves() == 1
     assert daemon.round().skipped is None
     assert found.is_set()
-    assert arrived(world, job_id, {"n1": 2})()
+    assert arrived(harness, job_id, {"n1": 2})()
 
 
-def test_that_a_stop_does_not_wait_for_a_decision(world: World) -> None:
+def test_that_a_stop_does_not_wait_for_a_decision(harness: Harness) -> None:
     found = threading.Event()
 
     def endless(problem: Problem) -> Decision:
-        world.stop.set()
+        harness.stop.set()
         found.wait(600)
-        return world.decide(problem)
+        return harness.decide(problem)
 
-    daemon = world.daemon(owner="first", decide=endless)
+    daemon = harness.daemon(owner="first", decide=endless)
     try:
         result = daemon.round()
     finally:
@@ -312,20 +315,20 @@ def test_that_a_stop_does_not_wait_for_a_decision(world: World) -> None:
     assert "stopped" in result.skipped
 
 
-def test_that_what_the_search_raises_skips_the_round(world: World) -> None:
+def test_that_what_the_search_raises_skips_the_round(harness: Harness) -> None:
     def broken(_problem: Problem) -> Decision:
         raise RuntimeError("a bug in a solver")
 
-    daemon = world.daemon(owner="first", decide=broken)
+    daemon = harness.daemon(owner="first", decide=broken)
     assert daemon.round().skipped == "bug: a bug in a solver"
-    assert totals(daemon.telemetry.skipped) == {("bug",): 1}
+    assert totals(daemon.metrics.skipped) == {("bug",): 1}
 
 
-def test_that_a_store_that_falls_silent_after_a_command_is_no_lost_lease(world: World) -> None:
-    job_id = started(world)
-    world.targets = {job_id: {"n1": 2}}
+def test_that_a_store_that_stops_answering_after_a_command_is_no_lost_lease(harness: Harness) -> None:
+    job_id = started(harness)
+    harness.targets = {job_id: {"n1": 2}}
     calls = []
-    acquire = world.store.acquire_lease
+    acquire = harness.store.acquire_lease
 
     def flaky(*args: Any, **kwargs: Any) -> bool:
         if calls and calls[-1] == "requeue_hold":
@@ -333,16 +336,16 @@ def test_that_a_store_that_falls_silent_after_a_command_is_no_lost_lease(world: 
             raise StoreUnavailable("the database cannot be reached")
         return acquire(*args, **kwargs)
 
-    world.slurm.on_command = calls.append
-    world.store.acquire_lease = flaky  # type: ignore[method-assign]
-    world.settle(world.daemon(owner="first"), until=arrived(world, job_id, {"n1": 2}), seconds=30)
+    harness.slurm.on_command = calls.append
+    harness.store.acquire_lease = flaky  # type: ignore[method-assign]
+    harness.run_until(harness.daemon(owner="first"), until=arrived(harness, job_id, {"n1": 2}), seconds=30)
     assert "silent" in calls
-    assert len(world.store.reallocations(job_id)) == 1
-    assert world.job(job_id).restart_count == 1
+    assert len(harness.store.reallocations(job_id)) == 1
+    assert harness.job(job_id).restart_count == 1
 
 
-def test_that_the_store_knows_the_pace_of_the_daemon_that_acts(world: World) -> None:
-    world.daemon(owner="first").round()
-    seen = world.store.daemon_status()
+def test_that_the_store_has_the_intervals_of_the_running_daemon(harness: Harness) -> None:
+    harness.daemon(owner="first").round()
+    seen = harness.store.daemon_status()
     assert seen.interval_s == CONFIG.interval_s
     assert seen.watch_s == min(CONFIG.watch_s, CONFIG.interval_s)

@@ -1,4 +1,4 @@
-"""Whose jobs a daemon may move, by what Slurm says of its user."""
+"""Whose jobs a daemon may move, by its user's rights in Slurm."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_that_own_is_what_was_asked_for_whatever_the_rights() -> None:
     assert scope("own", user_id=64030) == 64030
 
 
-def test_that_all_without_the_right_says_what_to_set() -> None:
+def test_that_all_without_the_right_is_an_error_with_the_setting_to_change() -> None:
     with pytest.raises(ConfigError, match=r'ada is none of them.*daemon\.jobs = "own"'):
         scope("all")
 
@@ -71,7 +71,7 @@ def test_that_rights_are_asked_for_again_until_slurm_answers_and_then_no_more() 
     assert [asked(), asked()] == [1001, 1001]
 
 
-def test_that_a_silent_slurmdbd_is_no_answer() -> None:
+def test_that_an_unreachable_slurmdbd_is_an_error() -> None:
     def silent(_name: str) -> str:
         raise SlurmReadError("slurmdbd does not answer")
 
@@ -93,5 +93,5 @@ def test_that_others_jobs_are_neither_registered_nor_served() -> None:
     assert [one.slurm_job_id for one in cluster_picture.registrations(seen, only_user_id=1001)] == ["1"]
     assert len(cluster_picture.registrations(seen)) == 2
     records = [record("1"), record("2"), record("3")]
-    assert [one.slurm_job_id for one in cluster_picture.served(seen, records, 1001)] == ["1", "3"]
-    assert len(cluster_picture.served(seen, records, None)) == 3
+    assert [one.slurm_job_id for one in cluster_picture.records_of_user(seen, records, 1001)] == ["1", "3"]
+    assert len(cluster_picture.records_of_user(seen, records, None)) == 3

@@ -57,7 +57,7 @@ class Site:
     def log(self, number: int) -> Path:
         return self.folder / f"daemon-{number}.log"
 
-    def said(self, number: int, words: str) -> bool:
+    def has_logged(self, number: int, words: str) -> bool:
         return words in self.log(number).read_text()
 
     def rounds(self) -> int:
@@ -91,8 +91,8 @@ def test_that_settings_are_reloaded_and_wrong_ones_refused(site: Site) -> None:
     wait_until(lambda: site.rounds() >= 1, timeout_s=120, what="a first round")
     site.configure('seed = "none"')
     process.send_signal(signal.SIGHUP)
-    wait_until(lambda: site.said(0, "the old ones hold"), timeout_s=120, what="the refusal")
-    assert site.said(0, "policy.seed")
+    wait_until(lambda: site.has_logged(0, "the old ones stay in force"), timeout_s=120, what="the refusal")
+    assert site.has_logged(0, "policy.seed")
     site.configure("seed = 7")
     process.send_signal(signal.SIGHUP)
     wait_until(lambda: site.seed() == 7, timeout_s=120, what="a round with the new seed")
@@ -104,13 +104,15 @@ def test_that_a_second_daemon_takes_over_from_a_stopped_one_which_then_waits(sit
     wait_until(lambda: site.rounds() >= 1, timeout_s=120, what="a first round")
     site.start()
     wait_until(
-        lambda: site.said(1, "another daemon holds the lease; waiting"), timeout_s=120, what="the second"
+        lambda: site.has_logged(1, "another daemon has the lease; waiting"), timeout_s=120, what="the second"
     )
     stop_between_writes(first.send_signal, site.folder / "pollux.db")
-    wait_until(lambda: site.said(1, "round "), timeout_s=120, what="the second one's first round")
+    wait_until(lambda: site.has_logged(1, "round "), timeout_s=120, what="the second one's first round")
     first.send_signal(signal.SIGCONT)
     wait_until(
-        lambda: site.said(0, "another daemon holds the lease"), timeout_s=120, what="the first to see that"
+        lambda: site.has_logged(0, "another daemon has the lease"),
+        timeout_s=120,
+        what="the first to see that",
     )
     acting = [process.pid for process in site.processes if process.poll() is None]
     assert len(acting) == 2

@@ -1,4 +1,4 @@
-"""What systemd is told, and when."""
+"""Which states systemd gets, and when."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_that_the_watchdog_is_fed_at_a_third_of_its_time_out(systemd: socket.soc
     clock = Clock()
     environ = {"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": "30000000"}
     notifier = Notifier(environ, monotonic=clock)
-    told = []
+    counts = []
     for _ in range(31):
         notifier.alive()
-        told.append(len(heard(systemd)))
+        counts.append(len(heard(systemd)))
         clock.now_s += 1
-    assert [second for second, count in enumerate(told) if count] == [0, 10, 20, 30]
+    assert [second for second, count in enumerate(counts) if count] == [0, 10, 20, 30]
 
 
 @pytest.mark.parametrize("path", ["", "relative", "/no/such/socket", "@no-such-name"])
-def test_that_nobody_listening_is_no_error(path: str) -> None:
+def test_that_a_missing_socket_is_no_error(path: str) -> None:
     Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "x"}, monotonic=Clock()).ready()

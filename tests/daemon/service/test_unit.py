@@ -1,4 +1,4 @@
-"""The systemd unit: what systemd itself says of it."""
+"""The systemd unit: checked by systemd itself."""
 
 from __future__ import annotations
 

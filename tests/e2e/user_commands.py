@@ -1,4 +1,4 @@
-"""The whole road for one test: a store and a daemon of its own, on a sandbox that the module shares."""
+"""Commands of a user for one end-to-end test, with its own store and daemon, on a shared sandbox."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ FAST = {
 
 
 @dataclass(slots=True)
-class Road:
-    """Commands as a user types them, and short questions about what came of them.
+class UserCommands:
+    """Runs commands as a user types them, and reads their results.
 
     `jobs_url` is the store as jobs reach it, where that is another login than the daemon's.
     """
@@ -142,12 +142,12 @@ class Road:
             return None
 
     def gpus(self, job_id: str) -> int:
-        """Return what Slurm says that the job holds now."""
+        """Return the job's GPUs now, by Slurm."""
         job = self.slurm.read_job(job_id)
         return job.allocation.num_gpus if job is not None and not job.state.is_over else 0
 
     def wait(self, condition: Callable[[], T], what: str, *, every_s: float = 0.2) -> T:
-        """Return the first true value of `condition`; fail with what the daemon and the jobs said."""
+        """Return the first true value of `condition`; fail with the logs of the daemon and the jobs."""
         try:
             return wait_until(condition, timeout_s=DEADLINE_S, what=what, every_s=every_s)
         except AssertionError as error:
@@ -192,8 +192,8 @@ class Road:
         files = [self.directory / "daemon.log", *(self.directory / f"{job}.log" for job in self.submitted)]
         parts = []
         for file in files:
-            said = file.read_text().splitlines()[-lines:] if file.exists() else ["(none)"]
-            parts.append("\n".join([f"==> {file.name}", *said]))
+            tail = file.read_text().splitlines()[-lines:] if file.exists() else ["(none)"]
+            parts.append("\n".join([f"==> {file.name}", *tail]))
         return "\n".join(parts)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The same road over a real PostgreSQL: jobs come with a login that may call three functions only."""
+"""The same user over a real PostgreSQL: jobs come with a login that may call three functions only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pollux_slurm.model import JobState, ReallocationStep
 from pollux_slurm.slurm import connect
 from pollux_slurm.store import open_store
 from pollux_slurm.store.maintenance.administration import add_login, init_store
-from tests.e2e.road import Road
+from tests.e2e.user_commands import UserCommands
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]
@@ -42,9 +42,9 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def road(server: PostgresServer, two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[Road]:
+def user(server: PostgresServer, two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[UserCommands]:
     url = server.url("pollux", login="the_daemon")
-    made = Road(
+    made = UserCommands(
         directory=tmp_path,
         slurm=connect(SlurmConfig(), {**os.environ, **two_node_sandbox}),
         slurm_env=two_node_sandbox,
@@ -57,35 +57,35 @@ def road(server: PostgresServer, two_node_sandbox: dict[str, str], tmp_path: Pat
 
 
 def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
-    road: Road, server: PostgresServer
+    user: UserCommands, server: PostgresServer
 ) -> None:
     """Nothing that was acknowledged is lost, no step waits, and job and daemon go on when it is back."""
-    road.start_daemon()
-    job_id = road.digits("moved", "--gpus=2", max_gpus=2, epochs=40)
-    road.wait(lambda: len(road.store.sample_history(job_id)) > 1, "a sample")
-    before = road.store.sample_history(job_id)
+    user.start_daemon()
+    job_id = user.digits("moved", "--gpus=2", max_gpus=2, epochs=40)
+    user.wait(lambda: len(user.store.sample_history(job_id)) > 1, "a sample")
+    before = user.store.sample_history(job_id)
     # By order: what is measured on a busy machine decides nothing here.
-    pause = admin_orders.pause(road.store, job_id, by="an admin", drain=False, at=now())
+    pause = admin_orders.pause(user.store, job_id, by="an admin", drain=False, at=now())
     server.stop()
     try:
-        log = road.directory / "daemon.log"
-        road.wait(
+        log = user.directory / "daemon.log"
+        user.wait(
             lambda: log.read_text().count("store") > 1,
             "the daemon to miss its store",
         )
-        assert road.process is not None
-        assert road.process.poll() is None, road.log()
-        job = road.slurm.read_job(job_id)
+        assert user.process is not None
+        assert user.process.poll() is None, user.log()
+        job = user.slurm.read_job(job_id)
         assert job is not None
         assert not job.state.is_over
     finally:
         server.start()
-    paused = road.wait(lambda: road.ended(pause), "the pause")
+    paused = user.wait(lambda: user.ended(pause), "the pause")
     assert paused.step is ReallocationStep.CONFIRMED, paused
-    admin_orders.resume(road.store, job_id, by="an admin", at=now())
-    assert road.store.sample_history(job_id)[: len(before)] == before
-    record = road.wait_over(job_id)
-    assert record.state is JobState.COMPLETED, road.log()
-    assert len(road.store.run_history(job_id)) == 2
-    result = json.loads((road.directory / "moved.json").read_text())
+    admin_orders.resume(user.store, job_id, by="an admin", at=now())
+    assert user.store.sample_history(job_id)[: len(before)] == before
+    record = user.wait_over(job_id)
+    assert record.state is JobState.COMPLETED, user.log()
+    assert len(user.store.run_history(job_id)) == 2
+    result = json.loads((user.directory / "moved.json").read_text())
     assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]

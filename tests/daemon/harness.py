@@ -1,4 +1,4 @@
-"""A small world for the daemon: Slurm in memory, a real SQLite store, agents that answer, one clock."""
+"""A test harness for the daemon: Slurm in memory, a real SQLite store, agents that answer, one clock."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ CONFIG = DaemonConfig(
 
 
 class Agent:
-    """What runs inside a job: it reports, and saves itself when it is asked, if it `answers`."""
+    """The agent in a job: it reports, and confirms requested checkpoints if it `answers`."""
 
-    def __init__(self, world: World, job_id: str, token: str) -> None:
-        self.world, self.job_id, self.token = world, job_id, token
+    def __init__(self, harness: Harness, job_id: str, token: str) -> None:
+        self.harness, self.job_id, self.token = harness, job_id, token
         self.answers = True
         self.waits_to_be_stopped = True
         self.reports = True
         self.counts: tuple[int, ...] | None = None
         self._sequence = 0
-        self._progress, self._acted_at = 0.0, world.clock()
+        self._progress, self._acted_at = 0.0, harness.clock()
         self._confirmed: int | None = None
 
     def act(self) -> None:
-        job = self.world.job(self.job_id)
+        job = self.harness.job(self.job_id)
         if job.state is not JobState.RUNNING or not self.reports:
             return
-        run, at = job.restart_count, self.world.clock()
+        run, at = job.restart_count, self.harness.clock()
         try:
-            request = self.world.store.poll(self.token, run, at=at).checkpoint_request
+            request = self.harness.store.poll(self.token, run, at=at).checkpoint_request
             new = request is not None and self.answers and request != self._confirmed
             self._sequence += 1
-            # As fast as MODEL says of as many GPUs, or nearly.
+            # About as fast as MODEL predicts.
             self._progress += 10.0 * job.allocation.num_gpus * (at - self._acted_at).total_seconds()
             self._acted_at = at
-            self.world.store.report(
+            self.harness.store.report(
                 self.token,
                 Report(
                     run_number=run,
@@ -90,8 +90,8 @@ class Agent:
             return
 
 
-class World:
-    """Jobs, nodes, daemon on an empty store. `targets` is what the next rounds decide, by job."""
+class Harness:
+    """Jobs, nodes and daemon on an empty store. `targets` is the decision of the next rounds, by job."""
 
     def __init__(self, store: Store, *, nodes: int = 2, kill_s: float = 0.2) -> None:
         self.clock = FakeClock()
@@ -113,6 +113,7 @@ class World:
         config: DaemonConfig = CONFIG,
         notifier: Notifier | None = None,
         past_runs: PastRuns = no_past_runs,
+        stop: threading.Event | None = None,
     ) -> Daemon:
         return Daemon(
             slurm=slurm or self.slurm,
@@ -121,7 +122,7 @@ class World:
             owner=owner,
             wall_clock=self.clock,
             monotonic=lambda: self.clock.now.timestamp(),
-            stop=self.stop,
+            stop=stop or self.stop,
             decide=decide or self.decide,
             policy=policy,
             notifier=notifier,
@@ -129,7 +130,7 @@ class World:
         )
 
     def decide(self, problem: Problem) -> Decision:
-        """Give each job what `targets` says, else what it has."""
+        """Give each job its allocation in `targets`, else its current one."""
         return Decision(
             jobs=tuple(
                 JobDecision(
@@ -181,12 +182,12 @@ class World:
         self.agents[job_id] = Agent(self, job_id, token)
         return job_id
 
-    def neighbour(self, *, gpus: int) -> str:
-        """Submit a job that has nothing to do with us."""
+    def submit_unmanaged(self, *, gpus: int) -> str:
+        """Submit an unmanaged job."""
         return self.slurm.submit("#!/bin/sh\n", [f"--gpus={gpus}"], [], {})
 
-    def refuse_named_places(self, *, times: int) -> None:
-        """Let Slurm refuse the next shapes, and others take what is free on n0 before the job is let go."""
+    def refuse_shapes(self, *, times: int) -> None:
+        """Let Slurm refuse the next shapes, and an unmanaged job take n0 before the job is released."""
         refusals = iter([SlurmCommandError("no such configuration")] * times)
 
         def refuse(method: str) -> None:
@@ -194,17 +195,17 @@ class World:
                 raise error
 
         self.slurm.on_command = refuse
-        self.slurm.before["release"] = lambda: self.neighbour(gpus=4)
+        self.slurm.before["release"] = lambda: self.submit_unmanaged(gpus=4)
 
     def job(self, job_id: str) -> SlurmJob:
         job = self.slurm.read_job(job_id)
         assert job is not None
         return job
 
-    def settle(
+    def run_until(
         self, daemon: Daemon, *, until: Callable[[], bool] = lambda: False, seconds: float = 90
     ) -> None:
-        """Let time pass in half seconds: agents act, the daemon ticks, a round comes every four seconds."""
+        """Advance the clock in half seconds: agents act, the daemon ticks, each four seconds a round."""
         for half in range(int(seconds * 2)):
             if until():
                 return
@@ -216,13 +217,13 @@ class World:
             self.clock.advance(0.5)
 
     def tick(self, daemon: Daemon, *, times: int) -> None:
-        """Let seconds pass with a tick at each, and no round."""
+        """Advance the clock by seconds, with a tick at each and no round."""
         for _ in range(times):
             self.clock.advance(1)
             daemon.tick()
 
     def has_stepped(self, job_id: str) -> bool:
-        """Tell whether the store knows of a step of the job."""
+        """Whether the store has a step of the job."""
         try:
             run = self.store.job(job_id).run
         except UnknownJobError:
@@ -233,36 +234,36 @@ class World:
         return len(self.store.open_reallocations())
 
     def is_at(self, step: ReallocationStep) -> bool:
-        """Tell whether the oldest open move has come to `step`."""
+        """Whether the oldest open move is at `step`."""
         moves = self.store.open_reallocations()
         return bool(moves) and moves[0].step is step
 
 
-class Time(threading.Event):
-    """A stop that never comes by itself: to wait on it lets the world's time pass, and `then` happen."""
+class SimulatedStop(threading.Event):
+    """A stop event on the harness's clock: waiting advances it and calls `then`."""
 
-    def __init__(self, world: World, then: Callable[[float], None]) -> None:
+    def __init__(self, harness: Harness, then: Callable[[float], None]) -> None:
         super().__init__()
-        self.world, self.then = world, then
-        self.began = world.clock()
+        self.harness, self.then = harness, then
+        self.began = harness.clock()
 
     def wait(self, timeout: float | None = None) -> bool:
-        self.world.clock.advance(timeout or 0.0)
-        self.then((self.world.clock() - self.began).total_seconds())
+        self.harness.clock.advance(timeout or 0.0)
+        self.then((self.harness.clock() - self.began).total_seconds())
         return self.is_set()
 
 
-def running(world: World, config: DaemonConfig, then: Callable[[float], None], **more: Any) -> Daemon:
-    """Run a daemon on the world's time until `then` sets its stop."""
-    stop = Time(world, then)
+def running(harness: Harness, config: DaemonConfig, then: Callable[[float], None], **more: Any) -> Daemon:
+    """Return a daemon on the harness's clock; `then` is called at each wait and may set `harness.stop`."""
+    harness.stop = SimulatedStop(harness, then)
     return Daemon(
-        slurm=world.slurm,
-        store=world.store,
+        slurm=harness.slurm,
+        store=harness.store,
         config=config,
         owner="d",
-        wall_clock=world.clock,
-        monotonic=lambda: world.clock.now.timestamp(),
-        stop=stop,
-        decide=world.decide,
+        wall_clock=harness.clock,
+        monotonic=lambda: harness.clock.now.timestamp(),
+        stop=harness.stop,
+        decide=harness.decide,
         **more,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pollux_slurm.daemon.enact.awaited_gpus import GpuBook, Needs
+from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger, Needs
 from pollux_slurm.model import Allocation
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.builders import job, node, reallocation, snapshot
@@ -12,63 +12,61 @@ from tests.daemon.builders import job, node, reallocation, snapshot
 
 def test_that_shrinking_in_place_waits_for_nothing() -> None:
     shrink = reallocation(1, "1", Step.PLANNED, source={"n0": 4}, target={"n0": 2})
-    book = GpuBook.of(snapshot([node("n0", used=4)], [job("1", on={"n0": 4})]), [shrink])
-    assert book.is_free_for(shrink)
+    ledger = GpuLedger(snapshot([node("n0", used=4)], [job("1", on={"n0": 4})]), [shrink])
+    assert ledger.is_free_for(shrink)
 
 
 def test_that_growth_waits_until_its_gpus_are_free() -> None:
     grow = reallocation(1, "1", Step.PLANNED, source={"n0": 1}, target={"n0": 3})
     nodes = [node("n0", used=3)]
-    book = GpuBook.of(snapshot(nodes, [job("1", on={"n0": 1}), job("2", on={"n0": 2})]), [grow])
-    assert not book.is_free_for(grow)
-    book = GpuBook.of(snapshot([node("n0", used=2)], [job("1", on={"n0": 1})]), [grow])
-    assert book.is_free_for(grow)
+    ledger = GpuLedger(snapshot(nodes, [job("1", on={"n0": 1}), job("2", on={"n0": 2})]), [grow])
+    assert not ledger.is_free_for(grow)
+    ledger = GpuLedger(snapshot([node("n0", used=2)], [job("1", on={"n0": 1})]), [grow])
+    assert ledger.is_free_for(grow)
 
 
 def test_that_gpus_of_a_target_in_motion_are_spoken_for() -> None:
     stopped = reallocation(1, "1", Step.REQUEUED, source={"n0": 4}, target={"n0": 2})
     grow = reallocation(2, "2", Step.PLANNED, source={"n1": 1}, target={"n0": 3})
-    book = GpuBook.of(
+    ledger = GpuLedger(
         snapshot([node("n0"), node("n1", used=1)], [job("1"), job("2", on={"n1": 1})]), [stopped, grow]
     )
-    assert not book.is_free_for(grow)  # 4 free on n0, 2 of them promised to job 1
+    assert not ledger.is_free_for(grow)  # 4 free on n0, 2 of them promised to job 1
 
 
-@pytest.mark.parametrize(("neighbour", "lost"), [(1, False), (3, True)])
-def test_that_gpus_taken_by_a_neighbour_are_lost(neighbour: int, lost: bool) -> None:
+@pytest.mark.parametrize(("submit_unmanaged", "lost"), [(1, False), (3, True)])
+def test_that_gpus_taken_by_an_unmanaged_job_are_lost(submit_unmanaged: int, lost: bool) -> None:
     grow = reallocation(1, "1", Step.PLANNED, source={"n0": 1}, target={"n0": 3})
-    jobs = [job("1", on={"n0": 1}), job("99", on={"n0": neighbour})]
-    book = GpuBook.of(snapshot([node("n0", used=1 + neighbour)], jobs), [grow])
-    assert book.lost_to_neighbours(grow) is lost
+    jobs = [job("1", on={"n0": 1}), job("99", on={"n0": submit_unmanaged})]
+    ledger = GpuLedger(snapshot([node("n0", used=1 + submit_unmanaged)], jobs), [grow])
+    assert ledger.target_is_lost(grow) is lost
 
 
 def test_that_a_drained_or_unknown_node_is_lost() -> None:
     grow = reallocation(1, "1", Step.PLANNED, source={"n0": 1}, target={"n1": 2})
-    assert GpuBook.of(snapshot([node("n0"), node("n1", available=False)], []), [grow]).lost_to_neighbours(
-        grow
-    )
-    assert GpuBook.of(snapshot([node("n0")], []), [grow]).lost_to_neighbours(grow)
+    assert GpuLedger(snapshot([node("n0"), node("n1", available=False)], []), [grow]).target_is_lost(grow)
+    assert GpuLedger(snapshot([node("n0")], []), [grow]).target_is_lost(grow)
 
 
-def test_that_two_jobs_that_swap_places_do_not_wait_for_each_other_for_ever() -> None:
+def test_that_two_jobs_that_swap_nodes_do_not_wait_for_each_other() -> None:
     first = reallocation(1, "1", Step.PLANNED, source={"n0": 4}, target={"n1": 4})
     second = reallocation(2, "2", Step.PLANNED, source={"n1": 4}, target={"n0": 4})
     seen = snapshot(
         [node("n0", used=4), node("n1", used=4)], [job("1", on={"n0": 4}), job("2", on={"n1": 4})]
     )
-    book = GpuBook.of(seen, [first, second])
-    assert not book.is_free_for(first)
-    assert book.may_break_cycle(first)
-    assert not book.may_break_cycle(second)
+    ledger = GpuLedger(seen, [first, second])
+    assert not ledger.is_free_for(first)
+    assert ledger.may_break_cycle(first)
+    assert not ledger.may_break_cycle(second)
 
 
-def test_that_nobody_jumps_ahead_while_something_is_in_motion() -> None:
+def test_that_no_move_starts_early_while_another_uses_its_nodes() -> None:
     shrink = reallocation(1, "1", Step.CHECKPOINT_REQUESTED, source={"n0": 4}, target={"n0": 2})
     grow = reallocation(2, "2", Step.PLANNED, source={"n1": 2}, target={"n0": 2})
     seen = snapshot(
         [node("n0", used=4), node("n1", used=2)], [job("1", on={"n0": 4}), job("2", on={"n1": 2})]
     )
-    assert not GpuBook.of(seen, [shrink, grow]).may_break_cycle(grow)
+    assert not GpuLedger(seen, [shrink, grow]).may_break_cycle(grow)
 
 
 def test_that_what_comes_nearest_is_one_node_or_what_is_left_of_the_target() -> None:
@@ -76,8 +74,8 @@ def test_that_what_comes_nearest_is_one_node_or_what_is_left_of_the_target() -> 
 
     def nearest(*used: int, target: dict[str, int]) -> Allocation:
         nodes = [node(f"n{number}", used=gpus) for number, gpus in enumerate(used)]
-        book = GpuBook.of(snapshot(nodes, [job("1")]), [grow])
-        return book.best_fit(job("1"), Allocation.of(target), needs=Needs(), but_for=1)
+        ledger = GpuLedger(snapshot(nodes, [job("1")]), [grow])
+        return ledger.best_fit(job("1"), Allocation.of(target), needs=Needs(), own_id=1)
 
     assert nearest(4, 0, 1, target={"n0": 3}) == Allocation.of({"n2": 3})
     assert nearest(0, 2, 4, target={"n0": 4, "n1": 4}) == Allocation.of({"n0": 4, "n1": 2})
@@ -85,10 +83,10 @@ def test_that_what_comes_nearest_is_one_node_or_what_is_left_of_the_target() -> 
     assert nearest(4, 4, 4, target={"n0": 4}) == Allocation()
 
 
-def test_that_what_comes_nearest_leaves_promised_gpus_and_needs_cpus() -> None:
+def test_that_the_best_fit_leaves_reserved_gpus_and_needs_cpus() -> None:
     mine = reallocation(1, "1", Step.RELEASED, source={}, target={"n0": 4})
     other = reallocation(2, "2", Step.RELEASED, source={}, target={"n1": 3})
-    book = GpuBook.of(snapshot([node("n0", used=4), node("n1")], [job("1"), job("2")]), [mine, other])
-    assert book.best_fit(job("1"), mine.target, needs=Needs(), but_for=1) == Allocation.of({"n1": 1})
+    ledger = GpuLedger(snapshot([node("n0", used=4), node("n1")], [job("1"), job("2")]), [mine, other])
+    assert ledger.best_fit(job("1"), mine.target, needs=Needs(), own_id=1) == Allocation.of({"n1": 1})
     short = Needs(cpus_per_gpu=1000)
-    assert book.best_fit(job("1"), mine.target, needs=short, but_for=1) == Allocation()
+    assert ledger.best_fit(job("1"), mine.target, needs=short, own_id=1) == Allocation()

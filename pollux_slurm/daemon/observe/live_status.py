@@ -1,0 +1,148 @@
+"""Live status for commands: jobs as Slurm shows them now, and whether a daemon runs. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
+from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation
+
+# A daemon counts as silent only this long after its lease ended: two hosts' clocks may differ.
+_MAX_CLOCK_SKEW = timedelta(seconds=10)
+# A running daemon that serves the job has registered it by then.
+_REGISTERED_WITHIN = timedelta(minutes=2)
+# Steps of a move in which the job is being stopped, waits, or is being started.
+_STOPPED = (
+    ReallocationStep.CHECKPOINTED,
+    ReallocationStep.REQUEUED,
+    ReallocationStep.RESHAPED,
+    ReallocationStep.RELEASED,
+)
+# Steps in which the daemon holds the job. At RELEASED it may, if it died before the command.
+_HOLDING = (ReallocationStep.REQUEUED, ReallocationStep.RESHAPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentJob:
+    """One job as it is now. `held` and `state` are Slurm's if `is_now`, else the store's last."""
+
+    record: JobRecord
+    is_now: bool = False
+    held: bool = False
+
+
+def current_jobs(records: Iterable[JobRecord], snapshot: ClusterSnapshot | None) -> tuple[CurrentJob, ...]:
+    """Return the jobs, with Slurm's state for those that have not ended in the store.
+
+    Slurm's job of the same id is ignored when its Comment has other terms: it is another job.
+    """
+    by_id = {} if snapshot is None else {job.job_id: job for job in snapshot.jobs}
+    found = []
+    for record in records:
+        job = by_id.get(record.slurm_job_id)
+        if job is None or record.state.is_over or not is_recorded_job(job, record):
+            found.append(CurrentJob(record=record))
+            continue
+        now = dataclasses.replace(
+            record,
+            state=job.state,
+            allocation=Allocation() if job.state.is_over else job.allocation,
+            finished_at=job.ended_at if job.state.is_over else None,
+        )
+        held = job.held and job.state is JobState.PENDING
+        found.append(CurrentJob(record=now, is_now=True, held=held))
+    return tuple(found)
+
+
+def jobs_left_held(jobs: Iterable[CurrentJob]) -> tuple[str, ...]:
+    """Return the ids of jobs that are held in the middle of a move; by the journal, if Slurm was not read."""
+    return tuple(
+        job.record.slurm_job_id
+        for job in jobs
+        if (move := job.record.open_reallocation) is not None
+        and (
+            job.held and move.step in (*_HOLDING, ReallocationStep.RELEASED)
+            if job.is_now
+            else move.step in _HOLDING
+        )
+    )
+
+
+def jobs_held_by_journal(moves: Iterable[Reallocation]) -> tuple[str, ...]:
+    """Return the ids of jobs that are held in the middle of a move, by the journal alone."""
+    return tuple(move.slurm_job_id for move in moves if move.step in _HOLDING)
+
+
+def is_silent(seen: DaemonStatus, now: datetime) -> bool:
+    """Whether a daemon died or hangs, and did not release its lease."""
+    return seen.expires_at is not None and now > seen.expires_at + _MAX_CLOCK_SKEW
+
+
+def daemon_absence_text(seen: DaemonStatus, now: datetime, held: Iterable[str] = ()) -> str | None:
+    """Return a text for people when no daemon runs, naming the jobs left `held`; None when one runs."""
+    if seen.owner is None:
+        ran = seen.last_round_at
+        text = (
+            "no daemon has run on this store yet"
+            if ran is None
+            else f"no daemon runs: the last one was stopped, its last round is {elapsed_text(now - ran)} old"
+        )
+    elif is_silent(seen, now) and seen.renewed_at is not None:
+        host, _, rest = seen.owner.partition(":")
+        text = (
+            f"the daemon is silent: process {rest.partition(':')[0] or '?'} on {host} renewed its lease "
+            f"{elapsed_text(now - seen.renewed_at)} ago for the last time, and was not stopped"
+        )
+    else:
+        return None
+    held = list(held)
+    if not held:
+        return text
+    return (
+        f"{text}; held in the middle of a move: {', '.join(held)}; the next daemon "
+        f"continues them; to start them without it: scontrol release {' '.join(held)}"
+    )
+
+
+def next_read_text(seen: DaemonStatus, now: datetime) -> str:
+    """Return a text for people on when the daemon reads Slurm next, or why none does."""
+    missing = daemon_absence_text(seen, now)
+    if missing is not None:
+        return missing
+    if seen.watch_s is None:
+        return "the daemon reads Slurm every few seconds"
+    return f"the daemon reads Slurm every {seen.watch_s:g} s, and runs a round at once when something changed"
+
+
+def unregistered_job_text(job: SlurmJob, seen: DaemonStatus, now: datetime) -> str:
+    """Return a text for people about an adaptive job in Slurm that is not registered yet."""
+    came = "" if job.submitted_at is None else f" {elapsed_text(now - job.submitted_at)} ago"
+    why = f" ({job.reason})" if job.state is JobState.PENDING and job.reason not in ("", "None") else ""
+    text = f"job {job.job_id} was submitted{came} and is {job.state.value}{why}"
+    missing = daemon_absence_text(seen, now)
+    if missing is not None:
+        return f"{text}; it is not registered: {missing}"
+    text += f"; it is not registered yet: {next_read_text(seen, now)}"
+    if job.submitted_at is None or now - job.submitted_at <= _REGISTERED_WITHIN:
+        return text
+    return f"{text}; it may serve only other partitions or other users, see its log"
+
+
+def is_moving(job: CurrentJob) -> bool:
+    """Whether a job that does not run now is in the middle of a move."""
+    move = job.record.open_reallocation
+    is_stopped = job.record.state in (JobState.PENDING, JobState.COMPLETING)
+    return is_stopped and move is not None and move.moves_running and move.step in _STOPPED
+
+
+def elapsed_text(delta: timedelta) -> str:
+    """Return a duration in one unit: `34 s`, `12 min`, `5 h`, `3 d`."""
+    seconds = max(delta.total_seconds(), 0.0)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,115 @@
+"""Real jobs, real Slurm, real daemon: what a user would see."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from itertools import pairwise
+
+import pytest
+
+from pollux_slurm.model import Allocation, JobState, ReallocationStep
+from pollux_slurm.store.contract.interface import RunPhase
+from tests.e2e.user_commands import POLLUX, UserCommands
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]
+
+
+def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCommands) -> None:
+    """Submit → grow → shrink → grow again → finish, every sample of every epoch used exactly once."""
+    unmanaged = user.plain("sleep 900", "--gpus=4", "--nodes=1", "--nodelist=n1")
+    user.wait(lambda: user.gpus(unmanaged) == 4, "the unmanaged job to start")
+    user.start_daemon()
+    first = user.digits("first", "--gpus=2", epochs=30, pass_s="0.01,0.008")
+    growth = user.wait_confirmed(first, shrink=False)
+    assert (growth.source, growth.target) == (Allocation.of({"n0": 2}), Allocation.of({"n0": 4}))
+    second = user.digits(
+        "second", epochs=10, pass_s="0.01,0.008"
+    )  # nothing is free: it waits, and the first must shrink for it
+    shrink = user.wait_confirmed(first, shrink=True)
+
+    for job_id, name in ((first, "first"), (second, "second")):
+        record = user.wait_over(job_id)
+        assert record.state is JobState.COMPLETED, user.log()
+        result = json.loads((user.directory / f"{name}.json").read_text())
+        assert result["accuracy"] >= 0.95
+        assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
+        assert not [move for move in user.store.reallocations(job_id) if not move.step.is_end]
+
+    for move in (growth, shrink):
+        steps = [step for step, _ in move.times]
+        assert steps == [step for step in ReallocationStep if step.value not in ("rolled_back", "failed")]
+        runs = {run.restart_count: run for run in user.store.run_history(first)}
+        assert sum(runs[move.from_restart_count + 1].gpus_per_node) == move.target.num_gpus
+    log = (user.directory / f"{first}.log").read_text()
+    assert f"pollux: job {first} is moved from n0:2 to n0:4, " in log
+    assert f"pollux: job {first} goes on from the checkpoint of its run 0, with 4 replicas\n" in log
+    # Runs follow each other: each starts only after the one before has reported for the last time.
+    for earlier, later in pairwise(user.store.run_history(first)):
+        assert earlier.last_report_at <= later.first_report_at
+
+
+def test_that_an_unmanaged_job_keeps_its_gpus_and_the_adaptive_one_takes_the_rest(user: UserCommands) -> None:
+    rigid = user.plain("sleep 600", "--gpus=4", "--nodes=1", "--nodelist=n0")
+    user.wait(lambda: user.gpus(rigid) == 4, "the unmanaged job to start")
+    user.start_daemon()
+    job_id = user.digits("around", epochs=500, pass_s="0.01,0.02")
+    user.wait_gpus(job_id, at_least=4)
+    job = user.slurm.read_job(job_id)
+    assert job is not None
+    assert job.allocation == Allocation.of({"n1": 4})
+    still = user.slurm.read_job(rigid)
+    assert still is not None
+    assert (still.state, still.restart_count) == (JobState.RUNNING, 0)
+
+
+def test_that_shadow_mode_decides_and_touches_nothing(user: UserCommands) -> None:
+    user.start_daemon("--shadow")
+    job_id = user.digits("watched", epochs=10, pass_s="0.005,0.001")
+    record = user.wait_over(job_id)
+    assert record.state is JobState.COMPLETED, user.log()
+    assert record.last_decision is not None
+    assert user.store.reallocations() == ()
+    job = user.slurm.read_job(job_id)
+    assert job is not None
+    assert (job.restart_count, record.run and record.run.phase) == (0, RunPhase.FINISHED)
+
+
+def test_that_status_shows_a_running_job(user: UserCommands) -> None:
+    user.start_daemon()
+    job_id = user.digits("shown", epochs=500, max_gpus=1)  # so that it stays where it is
+
+    def has_goodput() -> bool:
+        record = user.record(job_id)
+        return record is not None and record.sample is not None and record.sample.goodput is not None
+
+    user.wait(has_goodput, "a goodput sample")
+    done = subprocess.run(
+        [*POLLUX, "status", "--json"], env=user.env, capture_output=True, text=True, timeout=300
+    )
+    (shown,) = json.loads(done.stdout)
+    assert (shown["job_id"], shown["name"], shown["state"]) == (job_id, "shown", "running")
+    assert shown["goodput"] > 0
+    table = subprocess.run(
+        [*POLLUX, "status"], env=user.env, capture_output=True, text=True, timeout=300
+    ).stdout
+    assert "shown" in table
+
+    def is_decided() -> bool:
+        record = user.record(job_id)
+        return record is not None and record.last_decision_bound_by not in (None, "pinned")
+
+    user.wait(is_decided, "a round that decides by the job's model")
+    explained = subprocess.run(
+        [*POLLUX, "explain", job_id, "--json"], env=user.env, capture_output=True, text=True, timeout=300
+    )
+    found = json.loads(explained.stdout)
+    assert (found["job_id"], found["objective"]) == (job_id, "generalized-mean"), explained.stderr
+    assert found["speedup"] > 0
+    assert found["explanation"].startswith(f"job {job_id}: n")
+    missing = subprocess.run(
+        [*POLLUX, "status", "999999"], env=user.env, capture_output=True, text=True, timeout=300
+    )
+    assert missing.returncode != 0
+    assert len(missing.stderr.strip().splitlines()) == 1
+    assert "999999" in missing.stderr
