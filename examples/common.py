@@ -1,4 +1,4 @@
-"""What the examples need besides training: their options, an emulated device, and an audit of the data."""
+"""Helpers of the examples: options, an emulated device, and an audit of the used examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pollux_slurm.torch as pt
 
 
 def parse_options(description: str | None, *, epochs: int, target_accuracy: float) -> argparse.Namespace:
-    """Read the options that both examples share."""
+    """Parse the options of both examples."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument("--seed", type=int, default=0)
@@ -31,7 +31,7 @@ def parse_options(description: str | None, *, epochs: int, target_accuracy: floa
         type=Device,
         default=Device("0,0"),
         metavar="FIXED_S,PER_EXAMPLE_S",
-        help="let each pass take this long, as if a device computed: replicas then shorten an epoch",
+        help="let each micro-batch take this long, as if a device computed: replicas then shorten an epoch",
     )
     parser.add_argument("--audit", action="store_true", help="count how often each example was used")
     parser.add_argument("--result", type=Path, help="write accuracy and audit to this JSON file")
@@ -39,10 +39,10 @@ def parse_options(description: str | None, *, epochs: int, target_accuracy: floa
 
 
 class Device:
-    """An emulated device: a pass takes `fixed_s` plus `per_example_s` for each example. Sleeps, no more.
+    """An emulated device: it sleeps `fixed_s` plus `per_example_s` for each example of a micro-batch.
 
-    Like a real one it computes beside the processor: what the script does between two passes counts only
-    where it takes longer. So a pass takes the same time on a busy machine, within bounds.
+    Like a real one it computes beside the CPU: the script's own time between two micro-batches counts only if
+    it is longer. So a micro-batch takes about the same time on a busy machine.
     """
 
     def __init__(self, text: str) -> None:
@@ -52,18 +52,18 @@ class Device:
             raise argparse.ArgumentTypeError("expected two numbers, such as 0.01,0.004") from None
         if not (0 <= self.fixed_s < 3600 and 0 <= self.per_example_s < 3600):
             raise argparse.ArgumentTypeError("times in seconds, 0 or more")
-        self._ready_s = 0.0  # when it has done with the last pass
+        self._ready_s = 0.0  # when the last micro-batch is done
 
     def announce(self) -> None:
-        """Say that times are not real ones."""
+        """Print that device times are emulated."""
         if self.fixed_s or self.per_example_s:
-            say(
-                f"device time is EMULATED: each pass takes {self.fixed_s:g} s + {self.per_example_s:g} s "
-                "per example"
+            print_on_rank_0(
+                f"device time is EMULATED: each micro-batch takes {self.fixed_s:g} s "
+                f"+ {self.per_example_s:g} s per example"
             )
 
     def compute(self, num_examples: int) -> None:
-        """Take the time that a device would for one pass."""
+        """Wait for as long as the device computes one micro-batch."""
         self._ready_s += self.fixed_s + self.per_example_s * num_examples
         left_s = self._ready_s - time.monotonic()
         if left_s > 0:
@@ -73,10 +73,10 @@ class Device:
 
 
 class Audit(pt.State):
-    """Counts how often each example of each epoch went into the model, over all replicas and restarts.
+    """Counts how often each example of each epoch was used, over all replicas and restarts.
 
-    It is part of the checkpoints, so what a run did after its last one, which is not in the final model, is
-    not in the counts either. `runs` holds the number of replicas of every run.
+    It is part of the checkpoints. So work after a run's last checkpoint, which is not in the final model, is
+    not counted either. `runs` has the number of replicas of every run.
     """
 
     def __init__(self, num_epochs: int, num_examples: int) -> None:
@@ -86,11 +86,11 @@ class Audit(pt.State):
         super().__init__("audit")
 
     def count(self, epoch: int, indices: torch.Tensor) -> None:
-        """Note that these examples are used in `epoch`."""
+        """Count these examples of `epoch`."""
         self.unsynced[epoch].index_add_(0, indices, torch.ones_like(indices, dtype=torch.int32))
 
     def sync(self) -> None:
-        """Add up what the replicas have counted since the last time."""
+        """Add up the replicas' counts since the last call."""
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         total = self.unsynced.to(device)
         dist.all_reduce(total)
@@ -118,9 +118,11 @@ def conclude(options: argparse.Namespace, audit: Audit, accuracy: float) -> int:
     audit.sync()
     epochs = audit.epochs() if options.audit else []
     exact = sum(epoch["min"] == epoch["max"] == 1 for epoch in epochs)
-    say(f"test accuracy {accuracy:.4f} (wanted {options.target_accuracy:g}) in {len(audit.runs)} run(s)")
+    print_on_rank_0(
+        f"test accuracy {accuracy:.4f} (target {options.target_accuracy:g}) in {len(audit.runs)} run(s)"
+    )
     if options.audit:
-        say(f"audit: {exact} of {len(epochs)} epochs used every example exactly once")
+        print_on_rank_0(f"audit: {exact} of {len(epochs)} epochs used every example exactly once")
     if options.result is not None and dist.get_rank() == 0:
         result = {
             "accuracy": accuracy,
@@ -136,7 +138,7 @@ def conclude(options: argparse.Namespace, audit: Audit, accuracy: float) -> int:
     return 0 if accuracy >= options.target_accuracy and exact == len(epochs) else 1
 
 
-def say(text: str) -> None:
-    """Print on the first replica."""
+def print_on_rank_0(text: str) -> None:
+    """Print on rank 0 only."""
     if dist.get_rank() == 0:
         print(text, flush=True)

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 import pollux_slurm.torch as pt  # adaptive
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from examples.common import Audit, conclude, parse_options, say
+from examples.common import Audit, conclude, parse_options, print_on_rank_0
 
 TEXT = Path("/usr/share/common-licenses/GPL-3")
 LENGTH = 32
@@ -29,7 +29,7 @@ WIDTH = 64
 
 
 class Windows(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
-    """Windows of a text, the same one character later, and their index (which only the audit needs)."""
+    """Windows of a text, the same one character later, and their index, which only the audit needs."""
 
     def __init__(self, codes: torch.Tensor, stride: int) -> None:
         self.windows = codes.unfold(0, LENGTH + 1, stride)
@@ -87,7 +87,7 @@ def main() -> int:
     optimizer = torch.optim.AdamW(network.parameters(), lr=6e-3, betas=(0.9, 0.95))
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
 
-    # The network is on the CPU, also where there are GPUs. For one on a GPU leave out "gloo".
+    # This network trains on the CPU, even if there are GPUs. To train on GPUs, leave out "gloo".
     pt.init_process_group("gloo")  # adaptive
     network = pt.AdaptiveDataParallel(network, optimizer, scheduler)  # adaptive
     loader = pt.AdaptiveDataLoader(train_set, batch_size=32, shuffle=True, seed=options.seed)  # adaptive
@@ -106,12 +106,14 @@ def main() -> int:
             if not loader.is_padding:
                 audit.count(epoch, indices)
         scheduler.step()
-        say(f"epoch {epoch}: batch {loader.current_batch_size}, test accuracy {test(network, test_set):.4f}")
+        print_on_rank_0(
+            f"epoch {epoch}: batch {loader.current_batch_size}, test accuracy {test(network, test_set):.4f}"
+        )
     return conclude(options, audit, test(network, test_set))
 
 
 def test(network: torch.nn.Module, test_set: Windows) -> float:
-    """Return the share of characters of the unseen text that the network tells from those before."""
+    """Return the share of characters of the unseen text that the network predicts from those before."""
     with torch.no_grad():
         answers = network(test_set.windows[:, :-1]).argmax(dim=2)
     return float((answers == test_set.windows[:, 1:]).float().mean())

@@ -1,8 +1,8 @@
-"""The whole road on one machine: a private Slurm, a store, the daemon, and three real training jobs.
+"""The demo: a private Slurm cluster, a store, the daemon, and three real training jobs on one machine.
 
-Run by `make demo`. Everything goes through the commands that a user and an admin would type; only the live
-table and the summary read the store directly. Ends with the reports of the run as HTML pages; exits with 0
-only if every check of the summary holds.
+`make demo` runs it. It uses the commands that a user and an admin would type; only the live table and the
+summary read the store directly. It ends with reports of the run as HTML pages, and exits with 0 if every
+check of the summary passes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ POLLUX = (sys.executable, "-m", "pollux_slurm")
 class DemoJob:
     """One job of the demo; `target` is the accuracy it must reach.
 
-    It arrives `after_s` after the job before it, but not until that one has grown to `previous_gpus`, for
-    which it waits until `latest_s`: a slow machine then tells the same story as a fast one.
+    It is submitted `after_s` after the previous job, and not before that one owns `previous_gpus` GPUs, for
+    which it waits until `latest_s`. So the demo runs the same way on a slow machine.
     """
 
     name: str
@@ -55,7 +55,7 @@ class DemoJob:
     latest_s: float = 0.0
 
 
-# Emulated device time: a fixed part and a part per example, both in seconds, for each pass of each replica.
+# Emulated device time of a micro-batch: a fixed part and a part per example, in seconds.
 JOBS = (
     DemoJob(
         name="digits-early",
@@ -78,7 +78,7 @@ JOBS = (
         name="digits-late",
         example="digits",
         target=0.95,
-        sbatch=("--min-gpus=2", "--max-gpus=2"),  # so that somebody must make room
+        sbatch=("--min-gpus=2", "--max-gpus=2"),  # so that another job must make room
         arguments=("--epochs=15", "--emulate-device=0.01,0.004", "--seed=1"),
         after_s=20,
         latest_s=20,
@@ -87,20 +87,20 @@ JOBS = (
 
 
 def main() -> int:
-    """Run the demo; return 0 when every check holds."""
+    """Run the demo; return 0 when every check passes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", type=Path, default=Path("demo-run"), help="where everything is kept")
+    parser.add_argument("--dir", type=Path, default=Path("demo-run"), help="folder of all its files")
     parser.add_argument("--interval", type=float, default=4.0, help="seconds between the daemon's rounds")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds after which the demo gives up")
+    parser.add_argument("--timeout", type=float, default=900.0, help="time limit of the demo in seconds")
     options = parser.parse_args()
     console = Console()
     if not console.is_terminal:
-        console.width = 150  # a log has no edge to fit into
+        console.width = 150  # a log has no width
     directory = options.dir.resolve()
     stop_leftovers(directory)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    begun_at = datetime.now(timezone.utc)
+    started_at = datetime.now(timezone.utc)
 
     with private_slurm(directory / "slurm", console) as slurm_env:
         url = f"sqlite:///{directory}/pollux.db"
@@ -118,7 +118,7 @@ def main() -> int:
         }
         is_right = print_summary(console, store, expectations, num_expected=len(JOBS))
         store.close()
-        pages = write_reports(directory, env, begun_at, job_ids)
+        pages = write_reports(directory, env, started_at, job_ids)
     left = processes_under(directory)
     console.print(f"processes left running: {len(left)}" + (f" {left}" if left else ""))
     console.print(f"logs, checkpoints and the database are in {directory}")
@@ -130,7 +130,7 @@ def main() -> int:
     return 0 if is_right and not left and not missing else 1
 
 
-# A demo of minutes needs a shorter rhythm than a cluster of days, and assumes what a move costs here.
+# A demo of minutes needs shorter intervals than a cluster, and the restart delay of this machine.
 FAST = {
     "POLLUX_AGENT_REPORT_INTERVAL_S": "2",
     "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",
@@ -141,7 +141,7 @@ FAST = {
 def submit_and_watch(
     store: Store, directory: Path, env: Mapping[str, str], console: Console, timeout_s: float
 ) -> dict[str, str]:
-    """Submit the jobs as their time comes, show the live table, and return their Slurm numbers by name."""
+    """Submit the jobs when they are due, show the live table, and return job ids by name."""
     waiting = list(JOBS)
     job_ids: dict[str, str] = {}
     begin = last_submitted = time.monotonic()
@@ -170,25 +170,25 @@ def submit_and_watch(
 
 
 def write_reports(
-    directory: Path, env: Mapping[str, str], begun_at: datetime, job_ids: Mapping[str, str]
+    directory: Path, env: Mapping[str, str], started_at: datetime, job_ids: Mapping[str, str]
 ) -> dict[str, Path]:
-    """Write a page for each job and, last, for the whole run, as anybody would; return them by title."""
+    """Write a report page for each job and for the whole run; return them by title."""
     pages = {name: directory / f"report-{name}.html" for name in job_ids}
     for name, page in pages.items():
         command("report", "job", job_ids[name], "--output", str(page), env=env)
     whole = directory / "report.html"
-    command("report", "cluster", "--since", begun_at.isoformat(), "--output", str(whole), env=env)
+    command("report", "cluster", "--since", started_at.isoformat(), "--output", str(whole), env=env)
     return {**pages, "the run": whole}
 
 
 def is_due(job: DemoJob, store: Store, waited_s: float) -> bool:
-    """Tell whether `job` arrives now, `waited_s` after the one before it."""
+    """Tell whether to submit `job` now, `waited_s` after the previous one."""
     gpus = max((record.allocation.num_gpus for record in store.jobs()), default=0)
     return waited_s >= job.latest_s or (waited_s >= job.after_s and gpus >= job.previous_gpus)
 
 
 def submit(job: DemoJob, directory: Path, env: Mapping[str, str]) -> str:
-    """Submit one job with `pollux sbatch`; return Slurm's number."""
+    """Submit one job with `pollux sbatch`; return its job id."""
     example = EXAMPLES / job.example
     return command(
         "sbatch",
@@ -212,15 +212,17 @@ def submit(job: DemoJob, directory: Path, env: Mapping[str, str]) -> str:
 
 @contextmanager
 def private_slurm(directory: Path, console: Console) -> Iterator[dict[str, str]]:
-    """Run a sandbox of 2 nodes × 4 fake GPUs; yield the variables that point a command at it."""
-    place = ("--dir", str(directory))
-    command("sandbox", "up", *place, "--nodes", "2", "--gpus-per-node", "4", "--gpu-type", "t4", show=True)
+    """Run a sandbox of 2 nodes × 4 fake GPUs; yield the environment variables for its use."""
+    dir_option = ("--dir", str(directory))
+    command(
+        "sandbox", "up", *dir_option, "--nodes", "2", "--gpus-per-node", "4", "--gpu-type", "t4", show=True
+    )
     try:
-        lines = command("sandbox", "env", *place).splitlines()
+        lines = command("sandbox", "env", *dir_option).splitlines()
         exports = (shlex.split(line)[1] for line in lines if line.startswith("export "))
         yield dict(pair.split("=", 1) for pair in exports)
     finally:
-        command("sandbox", "down", *place, show=True)
+        command("sandbox", "down", *dir_option, show=True)
 
 
 @contextmanager
@@ -241,7 +243,7 @@ def daemon(log: Path, env: Mapping[str, str], interval_s: float) -> Iterator[Non
 
 
 def command(*arguments: str, env: Mapping[str, str] | None = None, show: bool = False) -> str:
-    """Run one `pollux` command and return what it printed; its error ends the demo."""
+    """Run one `pollux` command and return its output; an error ends the demo."""
     done = subprocess.run(
         [*POLLUX, *arguments], env=env, stdout=subprocess.PIPE, text=True, timeout=120, check=False
     )
@@ -253,7 +255,7 @@ def command(*arguments: str, env: Mapping[str, str] | None = None, show: bool = 
 
 
 def stop_leftovers(directory: Path) -> None:
-    """Stop what an interrupted earlier demo may have left running."""
+    """Stop the sandbox of an interrupted earlier demo."""
     if (directory / "slurm").is_dir():
         subprocess.run(
             [*POLLUX, "sandbox", "down", "--dir", str(directory / "slurm")], check=False, timeout=120
@@ -261,7 +263,7 @@ def stop_leftovers(directory: Path) -> None:
 
 
 def processes_under(directory: Path) -> list[int]:
-    """Return the processes that name `directory` in their command line, but for this one and its parents."""
+    """Return the processes with `directory` in their command line, except this one and its parents."""
     found, own, pid = [], set[int](), os.getpid()
     while pid > 0:
         own.add(pid)

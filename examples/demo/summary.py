@@ -1,6 +1,6 @@
-"""The demo's summary: what each job got, what each move cost, how good the predictions were, and the checks.
+"""The demo's summary: each job's GPUs, the cost of each move, the accuracy of predictions, and the checks.
 
-Everything is read from the store and from the result files that the training scripts wrote.
+It reads the store and the result files of the training scripts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Step = ReallocationStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What one job was sent out to do: reach `target` test accuracy and write it to `result`."""
+    """What one job must achieve: `target` test accuracy, written to `result`."""
 
     name: str
     target: float
@@ -35,17 +35,17 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One line of the verdict."""
+    """One line of the checks."""
 
-    claim: str
-    holds: bool
+    name: str
+    passed: bool
     detail: str
 
 
 def print_summary(
     console: Console, store: Store, expected: Mapping[str, Expectation], *, num_expected: int
 ) -> bool:
-    """Print the summary; return whether every check holds."""
+    """Print the summary; return whether every check passes."""
     records = [record for record in store.jobs() if record.slurm_job_id in expected]
     results = {job_id: _result(expectation.result) for job_id, expectation in expected.items()}
     moves = [move for record in records for move in store.reallocations(record.slurm_job_id)]
@@ -57,19 +57,19 @@ def print_summary(
         console.print(f"[bold]{record.name}[/]: {_timeline(store, record)}", highlight=False)
     console.rule("reallocations")
     console.print(_moves_table(store, records, moves))
-    console.rule("throughput, examples/s: predicted by the model in force against measured")
+    console.rule("throughput, examples/s: predicted and measured")
     console.print(_predictions_table(store, records))
     console.rule("checks")
     checks = _checks(records, results, moves, expected, num_expected)
     for check in checks:
-        mark = "[green]holds[/]" if check.holds else "[bold red]FAILS[/]"
-        console.print(f"{mark}  {check.claim}: {check.detail}", highlight=False)
+        mark = "[green]passed[/]" if check.passed else "[bold red]FAILED[/]"
+        console.print(f"{mark}  {check.name}: {check.detail}", highlight=False)
     console.print(
-        "Samples were counted by the training scripts themselves: a counter per example of the data set, part"
-        " of each checkpoint and summed over all replicas, so it counts what the final model has seen.",
+        "The training scripts counted the samples: one counter per example, in each checkpoint, summed over"
+        " all replicas. So the counts are those of the final model.",
         style="dim",
     )
-    return all(check.holds for check in checks)
+    return all(check.passed for check in checks)
 
 
 def _jobs_table(store: Store, records: list[JobRecord], results: Mapping[str, dict[str, Any]]) -> Table:
@@ -114,7 +114,7 @@ def _timeline(store: Store, record: JobRecord) -> str:
 
 def _moves_table(store: Store, records: list[JobRecord], moves: list[Reallocation]) -> Table:
     table = Table("job", "from", "to", "end", box=None)
-    for column in ("checkpoint", "Slurm", "launch to first step", "in all"):
+    for column in ("checkpoint", "Slurm", "start to first step", "total"):
         table.add_column(column, justify="right")
     names = {record.slurm_job_id: record.name for record in records}
     for move in moves:
@@ -129,7 +129,7 @@ def _moves_table(store: Store, records: list[JobRecord], moves: list[Reallocatio
             _seconds(cost.launch_s),
             _seconds(cost.total_s),
         )
-    table.caption = "Slurm: requeuehold to RUNNING in the new shape"
+    table.caption = "Slurm: requeuehold to RUNNING with the new allocation"
     return table
 
 
@@ -171,21 +171,21 @@ def _checks(
     open_moves = [move for move in moves if not move.step.is_end]
     checks = [
         Check(
-            claim="every job finished",
-            holds=len(done) == num_expected,
+            name="every job finished",
+            passed=len(done) == num_expected,
             detail=", ".join(f"{record.name} {record.state.value}" for record in records),
         ),
-        Check(claim="at least one job grew", holds=bool(grown), detail=f"{len(grown)} growths confirmed"),
-        Check(claim="at least one job shrank", holds=bool(shrunk), detail=f"{len(shrunk)} shrinks confirmed"),
-        Check(claim="no move was left open", holds=not open_moves, detail=f"{len(open_moves)} open"),
+        Check(name="at least one job grew", passed=bool(grown), detail=f"{len(grown)} growths confirmed"),
+        Check(name="at least one job shrank", passed=bool(shrunk), detail=f"{len(shrunk)} shrinks confirmed"),
+        Check(name="no move was left open", passed=not open_moves, detail=f"{len(open_moves)} open"),
     ]
     for job_id, expectation in expected.items():
         result = results[job_id]
         accuracy = result.get("accuracy", float("nan"))
         checks.append(
             Check(
-                claim=f"{expectation.name} reached its accuracy",
-                holds=accuracy >= expectation.target,
+                name=f"{expectation.name} reached its accuracy",
+                passed=accuracy >= expectation.target,
                 detail=f"{accuracy:.4f} of {expectation.target}",
             )
         )
@@ -193,8 +193,8 @@ def _checks(
         exact = [epoch for epoch in epochs if epoch["min"] == epoch["max"] == 1]
         checks.append(
             Check(
-                claim=f"{expectation.name} saw each sample once in each epoch",
-                holds=bool(epochs) and len(exact) == len(epochs) == result.get("epochs"),
+                name=f"{expectation.name} saw each sample once in each epoch",
+                passed=bool(epochs) and len(exact) == len(epochs) == result.get("epochs"),
                 detail=f"{len(exact)} of {len(epochs)} epochs exact",
             )
         )

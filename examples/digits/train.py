@@ -21,13 +21,13 @@ from torch.utils.data import Dataset
 import pollux_slurm.torch as pt  # adaptive
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from examples.common import Audit, conclude, parse_options, say
+from examples.common import Audit, conclude, parse_options, print_on_rank_0
 
 NUM_TEST = 360
 
 
 class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
-    """8×8 images, their digit, and their index (which only the audit needs)."""
+    """8×8 images, their digit, and their index, which only the audit needs."""
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.images, self.labels = images, labels
@@ -72,7 +72,7 @@ def main() -> int:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
 
-    # The network is on the CPU, also where there are GPUs. For one on a GPU leave out "gloo".
+    # This network trains on the CPU, even if there are GPUs. To train on GPUs, leave out "gloo".
     pt.init_process_group("gloo")  # adaptive
     network = pt.AdaptiveDataParallel(network, optimizer, scheduler)  # adaptive
     loader = pt.AdaptiveDataLoader(train_set, batch_size=32, shuffle=True, seed=options.seed)  # adaptive
@@ -91,12 +91,14 @@ def main() -> int:
             if not loader.is_padding:
                 audit.count(epoch, indices)
         scheduler.step()
-        say(f"epoch {epoch}: batch {loader.current_batch_size}, test accuracy {test(network, test_set):.4f}")
+        print_on_rank_0(
+            f"epoch {epoch}: batch {loader.current_batch_size}, test accuracy {test(network, test_set):.4f}"
+        )
     return conclude(options, audit, test(network, test_set))
 
 
 def test(network: torch.nn.Module, test_set: Digits) -> float:
-    """Return the share of test images whose digit the network tells."""
+    """Return the share of test images whose digit the network predicts."""
     with torch.no_grad():
         answers = network(test_set.images).argmax(dim=1)
     return float((answers == test_set.labels).float().mean())
