@@ -25,7 +25,7 @@ def test_that_an_empty_environment_gives_the_defaults() -> None:
     assert load_config({}) == Config()
 
 
-def test_that_the_environment_stands_above_the_file(tmp_path: Path) -> None:
+def test_that_variables_override_the_file(tmp_path: Path) -> None:
     file = written(
         tmp_path, '[store]\nurl = "sqlite:////a.db"\n[daemon]\ninterval_s = 30\npartitions = ["gpu"]\n'
     )
@@ -100,7 +100,7 @@ def test_that_lists_in_the_environment_are_separated_by_commas() -> None:
         ("[store\n", "not valid TOML"),
     ],
 )
-def test_that_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_that_an_error_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load_config({}, path=file)
@@ -123,20 +123,20 @@ def test_that_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message:
         ("\n\nstore = 1\n", 3),
     ],
 )
-def test_that_a_mistake_in_the_file_has_its_line(tmp_path: Path, text: str, line: int) -> None:
+def test_that_an_error_in_the_file_has_its_line(tmp_path: Path, text: str, line: int) -> None:
     file = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load_config({}, path=file)
     assert str(caught.value).startswith(f"{file}, line {line}: ")
 
 
-def test_that_a_mistake_in_a_huge_file_is_named_without_its_line(tmp_path: Path) -> None:
+def test_that_an_error_in_a_huge_file_is_named_without_its_line(tmp_path: Path) -> None:
     file = written(tmp_path, "# nothing\n" * 600 + "[policy]\nfloor = 0\n")
     with pytest.raises(ConfigError, match=r"pollux\.toml: policy\.floor: expected"):
         load_config({}, path=file)
 
 
-def test_that_a_mistake_in_the_environment_names_the_variable() -> None:
+def test_that_an_error_in_a_variable_names_it() -> None:
     with pytest.raises(
         ConfigError, match=r"\$POLLUX_DAEMON_INTERVAL_S: expected a number from 0.5 to 86400, not 'soon'"
     ):
@@ -158,7 +158,7 @@ def test_that_the_environment_can_name_tables_of_numbers() -> None:
             load_config({"POLLUX_POLICY_ACCOUNT_LIMITS": bad})
 
 
-def test_that_every_setting_tells_what_set_it(tmp_path: Path) -> None:
+def test_that_every_setting_has_its_origin(tmp_path: Path) -> None:
     file = written(tmp_path, "[daemon]\ninterval_s = 30\ntick_s = 1\n")
     config = load_config({"POLLUX_DAEMON_TICK_S": "2"}, path=file)
     origins = dict(config.origins)
@@ -185,12 +185,12 @@ def test_that_the_example_holds_the_defaults_and_names_every_key(tmp_path: Path)
     assert unset == []
 
 
-def test_that_a_missing_store_says_how_to_set_one() -> None:
+def test_that_a_missing_store_is_an_error_with_the_cure() -> None:
     with pytest.raises(ConfigError, match="set POLLUX_STORE_URL="):
         Config().require_store_url()
 
 
-def test_that_a_number_beyond_all_floats_is_refused_like_any_other(tmp_path: Path) -> None:
+def test_that_a_number_beyond_the_range_of_floats_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_in_flight"):
         load_config({}, path=written(tmp_path, f"[daemon]\nmax_in_flight = {'9' * 400}\n"))
 
@@ -205,7 +205,7 @@ def test_that_a_number_beyond_all_floats_is_refused_like_any_other(tmp_path: Pat
         ("POLLUX_POLICY_OBJEKTIVE", "POLLUX_POLICY_OBJECTIVE"),
     ],
 )
-def test_that_a_mistyped_variable_is_named_with_what_was_meant(variable: str, meant: str) -> None:
+def test_that_a_misspelled_variable_is_refused_with_the_right_one(variable: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=rf"\${variable}: there is no such setting; do you mean \${meant}"):
         load_config({variable: "1"})
 
@@ -223,5 +223,5 @@ def test_that_a_mistyped_variable_is_named_with_what_was_meant(variable: str, me
         "MY_STORE",
     ],
 )
-def test_that_other_variables_are_nobodys_business(variable: str) -> None:
+def test_that_other_variables_are_ignored(variable: str) -> None:
     assert load_config({variable: "1"}) == load_config({})

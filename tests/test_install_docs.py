@@ -58,7 +58,7 @@ def test_that_an_installation_command_works_from_a_checkout(page: str, command: 
     assert "Would install pollux-slurm-" in pip(command, checkout, "--dry-run", "--force-reinstall"), page
 
 
-def test_that_nobody_is_sent_to_a_package_index_for_us() -> None:
+def test_that_no_page_installs_the_package_from_an_index() -> None:
     told = [*PAGES, ROOT / "CHANGELOG.md", *ROOT.glob("pollux_slurm/**/*.py"), *ROOT.glob("tests/**/*.py")]
     by_name = re.compile(r"pip install [^\n]*(?<!dist/)\bpollux[-_]" + "slurm")
     assert [str(path) for path in told if by_name.search(path.read_text())] == []

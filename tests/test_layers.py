@@ -106,7 +106,7 @@ def test_that_a_folder_is_imported_by_its_package_and_by_those_that_it_names(fil
         assert (importer if is_sibling else importer.split("/")[0]) in named, f"{folder}/__init__.py"
 
 
-def test_that_no_folder_is_a_crowd() -> None:
+def test_that_no_folder_has_more_than_fifteen_files() -> None:
     for top in (PACKAGE, PACKAGE.parent / "tests"):
         for folder in (top, *(place for place in top.rglob("*") if place.is_dir())):
             files = [place for place in folder.iterdir() if place.is_file() and place.suffix != ".pyc"]

@@ -87,7 +87,7 @@ def test_that_the_wheel_holds_no_tests_and_every_template(wheel: Path) -> None:
         (["sbatch", "/nowhere/script.sh"], "/nowhere/script.sh"),
     ],
 )
-def test_that_a_machine_with_neither_slurm_nor_store_gets_one_clear_line(
+def test_that_without_slurm_and_store_an_error_is_one_clear_line(
     installed: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     empty_path = {"PATH": str(tmp_path)}

@@ -25,7 +25,7 @@ def started(tmp_path: Path, script: str, **environ: str) -> ProcessRecord:
     return spawn("a", ["/bin/sh", "-c", script], environ=path | environ, output=tmp_path / "out")
 
 
-def test_that_a_process_is_started_apart_and_stopped(tmp_path: Path) -> None:
+def test_that_a_process_is_started_in_its_own_session_and_stopped(tmp_path: Path) -> None:
     record = started(tmp_path, "echo $MARK; echo oops >&2; exec sleep 600", MARK="hello")
     wait_until(lambda: "oops" in (tmp_path / "out").read_text(), timeout_s=120, what="its output")
     assert (tmp_path / "out").read_text() == "hello\noops\n"
@@ -49,7 +49,7 @@ def test_that_one_that_ended_and_was_not_reaped_is_not_running(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}])
-def test_that_another_process_with_the_same_number_is_left_alone(
+def test_that_another_process_with_the_same_id_is_not_signalled(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
     record = started(tmp_path, "exec sleep 600")
@@ -61,7 +61,7 @@ def test_that_another_process_with_the_same_number_is_left_alone(
     stop_all([record], term_timeout_s=5)
 
 
-def test_that_no_open_file_of_ours_is_inherited(tmp_path: Path) -> None:
+def test_that_open_files_are_not_inherited(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     record = started(tmp_path, "exec sleep 600")
@@ -71,7 +71,7 @@ def test_that_no_open_file_of_ours_is_inherited(tmp_path: Path) -> None:
     stop_all([record], term_timeout_s=5)
 
 
-def test_that_processes_are_found_by_what_they_were_started_with(tmp_path: Path) -> None:
+def test_that_processes_are_found_by_their_environment(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     both = started(tmp_path, "exec sleep 600", MARK=mark, ALSO="x")
     one = started(tmp_path, "exec sleep 600", MARK=mark)
@@ -87,7 +87,7 @@ def test_that_processes_are_found_by_what_they_were_started_with(tmp_path: Path)
     stop_all([both, one, other], term_timeout_s=5)
 
 
-def test_that_nobody_has_a_number_that_is_free() -> None:
+def test_that_a_free_process_id_has_no_record() -> None:
     assert identify("x", 2**22 + 1) is None
     me = identify("me", os.getpid())
     assert me is not None

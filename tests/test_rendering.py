@@ -32,12 +32,12 @@ def test_that_a_malformed_template_is_named_with_its_line(tmp_path: Path) -> Non
         render("t.j2", override_dir=template(tmp_path, "fine\n{% if %}\n"))
 
 
-def test_that_a_template_that_is_nowhere_is_told_with_the_places(tmp_path: Path) -> None:
+def test_that_a_missing_template_is_an_error_with_the_folders(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"nowhere.j2: not found in {tmp_path} and "):
         render("nowhere.j2", override_dir=tmp_path)
 
 
-def test_that_a_packaged_template_is_taken_unless_it_is_overridden(tmp_path: Path) -> None:
+def test_that_a_packaged_template_is_used_unless_it_is_overridden(tmp_path: Path) -> None:
     assert "CgroupPlugin=disabled" in render("cgroup.conf.j2", override_dir=tmp_path)
     template(tmp_path, "mine\n", "cgroup.conf.j2")
     assert render("cgroup.conf.j2", override_dir=tmp_path) == "mine\n"

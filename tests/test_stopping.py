@@ -22,7 +22,7 @@ while True:
 """
 
 
-def test_that_who_is_stopped_does_not_hold_the_lock(tmp_path: Path) -> None:
+def test_that_a_stopped_process_does_not_hold_the_lock(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     sqlite3.connect(file).close()
     with subprocess.Popen([sys.executable, "-c", WRITER, file], stdout=subprocess.PIPE) as writer:

@@ -35,7 +35,7 @@ def job_at_its_limit(
     made.slurm.cancel(job_id)
 
 
-def test_that_a_job_is_submitted_as_sbatch_does_and_tells_its_terms(
+def test_that_a_job_is_submitted_as_sbatch_does_with_its_terms_in_the_comment(
     place: Place, job_at_its_limit: tuple[Place, str]
 ) -> None:
     (place.folder / "train.sbatch").write_text(BODY)
@@ -44,7 +44,7 @@ def test_that_a_job_is_submitted_as_sbatch_does_and_tells_its_terms(
     )
     assert re.fullmatch(r"Submitted batch job [0-9]+\n", done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
-    (told,) = place.ranks(0, 1)
+    (env,) = place.ranks(0, 1)
     job = place.wait(place.jobs[-1], JobState.COMPLETED)
     # Nothing about a store was configured here, and the script never joined the library.
     assert f"pollux: job {job.job_id} trains without a store: it reports nothing" in place.log()
@@ -53,21 +53,21 @@ def test_that_a_job_is_submitted_as_sbatch_does_and_tells_its_terms(
     assert terms is not None
     assert (terms.min_gpus, terms.max_gpus) == (1, 4)
     assert user_part(job.comment) == "ask Ada\nfirst"
-    assert terms.token_sha256 == token_sha256(read_token(Path(told["POLLUX_TOKEN_FILE"])))
-    assert Path(told["POLLUX_CHECKPOINT_DIR"]).parent == place.folder / "pollux-checkpoints"
+    assert terms.token_sha256 == token_sha256(read_token(Path(env["POLLUX_TOKEN_FILE"])))
+    assert Path(env["POLLUX_CHECKPOINT_DIR"]).parent == place.folder / "pollux-checkpoints"
     assert (job.name, job.requested_gpus, job.cpus_per_gpu, job.held) == ("train.sbatch", 1, 1, False)
-    assert (told["WORLD_SIZE"], told["POLLUX_JOB_ID"]) == ("1", job.job_id)
-    assert told["CUDA_VISIBLE_DEVICES"].isdecimal()
+    assert (env["WORLD_SIZE"], env["POLLUX_JOB_ID"]) == ("1", job.job_id)
+    assert env["CUDA_VISIBLE_DEVICES"].isdecimal()
 
 
-def test_that_uneven_nodes_and_a_new_shape_after_a_requeue_give_the_right_ranks(place: Place) -> None:
+def test_that_uneven_nodes_and_a_new_allocation_after_a_requeue_give_the_right_ranks(place: Place) -> None:
     job_id = place.submit("--gpus=5", "--nodes=2", "train.sbatch", "hold")
     first = place.ranks(0, 5)
-    assert [told["LOCAL_RANK"] for told in first] == ["0", "1", "2", "3", "0"]
-    assert [told["SLURMD_NODENAME"] for told in first] == ["n0"] * 4 + ["n1"]
-    assert {told["POLLUX_GPUS_PER_NODE"] for told in first} == {"4,1"}
-    assert {told["MASTER_PORT"] for told in first} == {first[0]["MASTER_PORT"]}
-    assert [len(told["CUDA_VISIBLE_DEVICES"].split(",")) for told in first] == [4, 4, 4, 4, 1]
+    assert [env["LOCAL_RANK"] for env in first] == ["0", "1", "2", "3", "0"]
+    assert [env["SLURMD_NODENAME"] for env in first] == ["n0"] * 4 + ["n1"]
+    assert {env["POLLUX_GPUS_PER_NODE"] for env in first} == {"4,1"}
+    assert {env["MASTER_PORT"] for env in first} == {first[0]["MASTER_PORT"]}
+    assert [len(env["CUDA_VISIBLE_DEVICES"].split(",")) for env in first] == [4, 4, 4, 4, 1]
 
     place.slurm.requeue_hold(job_id)
     place.wait(job_id, JobState.PENDING)
@@ -75,13 +75,13 @@ def test_that_uneven_nodes_and_a_new_shape_after_a_requeue_give_the_right_ranks(
     place.slurm.reshape(job_id, JobShape.of(Allocation.of({"n0": 1, "n1": 2})))
     place.slurm.release(job_id)
     second = place.ranks(1, 3)
-    # Which of the two nodes gives two is Slurm's choice (22.05); what counts is that we are told the truth.
-    split = [[told["SLURMD_NODENAME"] for told in second].count(node) for node in ("n0", "n1")]
+    # Which of the two nodes gives two is Slurm's choice (22.05); what counts is that we are env the truth.
+    split = [[env["SLURMD_NODENAME"] for env in second].count(node) for node in ("n0", "n1")]
     assert sorted(split) == [1, 2]
-    assert [told["SLURMD_NODENAME"] for told in second] == ["n0"] * split[0] + ["n1"] * split[1]
-    assert [int(told["LOCAL_RANK"]) for told in second] == [*range(split[0]), *range(split[1])]
-    assert {told["POLLUX_GPUS_PER_NODE"] for told in second} == {f"{split[0]},{split[1]}"}
-    assert {(told["WORLD_SIZE"], told["POLLUX_RESTART_COUNT"]) for told in second} == {("3", "1")}
+    assert [env["SLURMD_NODENAME"] for env in second] == ["n0"] * split[0] + ["n1"] * split[1]
+    assert [int(env["LOCAL_RANK"]) for env in second] == [*range(split[0]), *range(split[1])]
+    assert {env["POLLUX_GPUS_PER_NODE"] for env in second} == {f"{split[0]},{split[1]}"}
+    assert {(env["WORLD_SIZE"], env["POLLUX_RESTART_COUNT"]) for env in second} == {("3", "1")}
     assert second[0]["POLLUX_TOKEN_FILE"] == first[0]["POLLUX_TOKEN_FILE"]
     assert second[0]["POLLUX_CHECKPOINT_DIR"] == first[0]["POLLUX_CHECKPOINT_DIR"]
 
@@ -90,13 +90,13 @@ def test_that_uneven_nodes_and_a_new_shape_after_a_requeue_give_the_right_ranks(
     place.slurm.reshape(job_id, JobShape.of(Allocation.of({"n1": 2})))
     place.slurm.release(job_id)
     third = place.ranks(2, 2)
-    assert {(told["WORLD_SIZE"], told["MASTER_ADDR"]) for told in third} == {("2", "127.0.0.1")}
+    assert {(env["WORLD_SIZE"], env["MASTER_ADDR"]) for env in third} == {("2", "127.0.0.1")}
     (place.folder / "go").touch()
     assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
 
 
 @pytest.mark.parametrize(("rank", "code"), [("0", 3), ("4", 7)])
-def test_that_the_failing_ranks_code_is_the_jobs(place: Place, rank: str, code: int) -> None:
+def test_that_the_job_has_the_failing_ranks_exit_code(place: Place, rank: str, code: int) -> None:
     job_id = place.submit("--gpus=5", "--nodes=2", "train.sbatch", "fail", rank, str(code))
     place.ranks(0, 5)
     assert place.wait(job_id, JobState.FAILED).exit_code == code
@@ -127,17 +127,17 @@ time.sleep(600)
 """
 
 
-def test_that_a_rank_without_memory_has_all_ranks_started_again_in_the_same_job(place: Place) -> None:
+def test_that_when_a_rank_runs_out_of_memory_all_ranks_start_again_in_the_same_job(place: Place) -> None:
     body = HUNGRY.replace("PYTHON", sys.executable)
     job_id = place.submit("--gpus=5", "--nodes=2", "train.sbatch", body=body)
     assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
-    told = [line for line in place.log().splitlines() if line.startswith("rank")]
-    assert sorted(line for line in told if "True" in line) == [f"rank {rank} True" for rank in range(5)]
-    assert "rank 4 False" in told
+    env = [line for line in place.log().splitlines() if line.startswith("rank")]
+    assert sorted(line for line in env if "True" in line) == [f"rank {rank} True" for rank in range(5)]
+    assert "rank 4 False" in env
     assert "starting again with smaller micro-batches" in place.log()
 
 
-def test_that_sigterm_to_the_batch_scripts_launcher_lets_the_ranks_save(place: Place) -> None:
+def test_that_after_sigterm_to_the_batch_scripts_launcher_the_ranks_save(place: Place) -> None:
     # srun itself would kill them at once.
     wait_for_ranks = "while [ ! -e 0.0.json ] || [ ! -e 0.1.json ]; do sleep 0.1; done"
     command = BODY.splitlines()[1]
@@ -147,7 +147,7 @@ def test_that_sigterm_to_the_batch_scripts_launcher_lets_the_ranks_save(place: P
     assert place.saved() == ["0.0.saved", "0.1.saved"]
 
 
-def test_that_a_job_started_without_its_gpus_goes_back_into_the_queue(place: Place) -> None:
+def test_that_a_job_started_without_its_gpus_is_requeued(place: Place) -> None:
     """As after a restart of slurmctld: the environment tells of GPUs that slurmctld has not given."""
     body = BODY.replace("\n", "\nexport SLURM_GPUS_ON_NODE=3\n", 1)
     job_id = place.submit("--gpus=1", "--nodes=1", "train.sbatch", "end", body=body)
@@ -160,7 +160,7 @@ def test_that_a_job_started_without_its_gpus_goes_back_into_the_queue(place: Pla
     assert said in place.log()
 
 
-def test_that_a_leftover_of_an_earlier_run_signals_nobody(place: Place) -> None:
+def test_that_a_leftover_of_an_earlier_run_does_not_signal_the_present_run(place: Place) -> None:
     """Its node was given up and has come back: slurmd ends what is left there, the job trains elsewhere."""
     job_id = place.submit("--max-gpus=2", "train.sbatch", "hold")
     place.ranks(0, 1)
@@ -178,7 +178,7 @@ def test_that_a_leftover_of_an_earlier_run_signals_nobody(place: Place) -> None:
     wait_until(lambda: {"1.0.saved", "1.1.saved"} <= set(place.saved()), timeout_s=120, what="both ranks")
 
 
-def test_that_what_a_leftover_of_an_earlier_run_ends_is_not_the_step_of_this_one(place: Place) -> None:
+def test_that_a_leftover_of_an_earlier_run_does_not_end_the_step_of_this_one(place: Place) -> None:
     """Its srun names what it ends by number, and Slurm counts the steps of each run from 0."""
     job_id = place.submit("--gpus=1", "train.sbatch", "hold")
     (first,) = place.ranks(0, 1)
@@ -199,7 +199,7 @@ def test_that_no_rank_outlives_a_killed_launcher_of_the_batch_script(place: Plac
     wait_for_us = "while [ ! -e go ]; do sleep 0.1; done"
     body = f"#!/bin/bash\n{command} &\n{wait_for_ranks}\nkill -KILL $!\nwait $!\n{wait_for_us}\n"
     job_id = place.submit("--gpus=2", "train.sbatch", "hold", body=body)
-    pids = [int(told["PID"]) for told in place.ranks(0, 2)]
+    pids = [int(env["PID"]) for env in place.ranks(0, 2)]
     wait_until(
         lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in pids),
         timeout_s=120,

@@ -24,13 +24,13 @@ from tests.agent.place import BODY, Place
 TOKEN = "1000-" + "0" * 64
 
 
-def test_that_what_a_submission_says_of_tasks_and_variables_does_not_bind_the_step(place: Place) -> None:
+def test_that_tasks_and_variables_of_the_submission_do_not_affect_the_step(place: Place) -> None:
     # Left in its environment, SLURM_GPUS_PER_TASK would give the one task of each node a single GPU.
     options = ["--gpus-per-task=1", "--ntasks=3", "--mem-per-gpu=100", "--export=NONE"]
     job_id = place.submit(*options, "train.sbatch", "pass")
-    told = place.ranks(0, 3)
-    assert {env["WORLD_SIZE"] for env in told} == {"3"}
-    assert {env["POLLUX_JOB_ID"] for env in told} == {job_id}
+    ranks = place.ranks(0, 3)
+    assert {env["WORLD_SIZE"] for env in ranks} == {"3"}
+    assert {env["POLLUX_JOB_ID"] for env in ranks} == {job_id}
     assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
 
 
@@ -52,7 +52,7 @@ def test_that_plain_sbatch_makes_a_job_adaptive_at_its_first_start(place: Place)
     place.slurm.reshape(job_id, JobShape.of(Allocation.of({"n0": 1, "n1": 2})))
     place.slurm.release(job_id)
     second = place.ranks(1, 3)
-    assert {told["POLLUX_TOKEN_FILE"] for told in second} == {first[0]["POLLUX_TOKEN_FILE"]}
+    assert {env["POLLUX_TOKEN_FILE"] for env in second} == {first[0]["POLLUX_TOKEN_FILE"]}
     assert place.job(job_id).comment == comment
     (place.folder / "go").touch()
     place.wait(job_id, JobState.COMPLETED)
@@ -68,15 +68,15 @@ def test_that_plain_sbatch_without_a_store_or_gpus_trains_at_its_fixed_size(plac
         done = place.run(*words, environ=environ)
         job_id = done.stdout.strip()
         assert done.returncode == 0, place.log()
-        (told,) = place.ranks(0, 1)
-        assert "POLLUX_TOKEN_FILE" not in told
-        assert told["POLLUX_CHECKPOINT_DIR"] == str(place.folder / "pollux-checkpoints" / f"job-{job_id}")
+        (env,) = place.ranks(0, 1)
+        assert "POLLUX_TOKEN_FILE" not in env
+        assert env["POLLUX_CHECKPOINT_DIR"] == str(place.folder / "pollux-checkpoints" / f"job-{job_id}")
         assert place.job(job_id).comment == ""
         (place.folder / "0.0.json").unlink()
     assert f"pollux: job {job_id} trains at its fixed size: job {job_id} owns no GPUs" in place.log()
 
 
-def test_that_what_sbatch_refuses_is_its_own_words_and_code_and_leaves_no_files(place: Place) -> None:
+def test_that_a_refusal_by_sbatch_has_its_message_and_code_and_leaves_no_files(place: Place) -> None:
     (place.folder / "train.sbatch").write_text(BODY)
     done = place.pollux_sbatch("-p", "nowhere", "train.sbatch")
     assert done.returncode == 1
@@ -86,7 +86,7 @@ def test_that_what_sbatch_refuses_is_its_own_words_and_code_and_leaves_no_files(
     assert not (place.folder / "pollux-checkpoints").exists()
 
 
-def test_that_test_only_leaves_nothing_and_hold_and_parsable_mean_what_they_mean(place: Place) -> None:
+def test_that_test_only_leaves_nothing_and_hold_and_parsable_work_as_in_sbatch(place: Place) -> None:
     (place.folder / "train.sbatch").write_text(BODY)
     done = place.pollux_sbatch("--test-only", "train.sbatch")
     assert done.returncode == 0
@@ -123,7 +123,7 @@ def test_that_python_can_submit_what_the_command_can(place: Place) -> None:
     assert not refused.token_file.exists()
 
 
-def test_that_directives_and_variables_mean_to_us_what_they_mean_to_sbatch(place: Place) -> None:
+def test_that_directives_and_variables_are_read_as_sbatch_reads_them(place: Place) -> None:
     lines = [
         '#SBATCH --job-name="a b" --comment=one # --comment=remark',
         "# a remark, and a blank line",

@@ -33,7 +33,7 @@ def examples(command: Any) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("path", sorted(ALL), ids=lambda path: " ".join(path) or "pollux")
-def test_that_every_command_has_an_example_of_itself_that_it_would_take(path: tuple[str, ...]) -> None:
+def test_that_every_command_has_an_example_that_it_accepts(path: tuple[str, ...]) -> None:
     shown = examples(ALL[path])
     assert any(tuple(words[: len(path)]) == path for words in shown)
     for words in shown:

@@ -21,24 +21,24 @@ def test_that_the_interval_loses_least_time(cost_s: float, mtbf_s: float) -> Non
         assert lost(best, cost_s, mtbf_s) < lost(other * best, cost_s, mtbf_s)
 
 
-def test_that_a_cost_beyond_what_lasts_between_failures_is_no_reason_to_stop_writing() -> None:
+def test_that_checkpoints_are_written_even_if_one_costs_more_than_the_time_between_failures() -> None:
     assert optimal_interval_s(300.0, 100.0) == 100.0
 
 
-def test_that_the_first_comes_early_and_the_rest_as_the_cost_says() -> None:
-    pace = CheckpointInterval(mtbf_s=500_000.0)
-    assert pace.interval_s == 60.0
-    pace.add_blocked_time(0.25)
+def test_that_the_first_interval_is_short_and_the_next_follow_from_the_cost() -> None:
+    interval = CheckpointInterval(mtbf_s=500_000.0)
+    assert interval.interval_s == 60.0
+    interval.add_blocked_time(0.25)
     # √(2 · 0.25 · 500 000) = 500, and the higher terms take off 0.17 %.
-    assert pace.interval_s == pytest.approx(500.0, rel=0.002)
-    pace.add_write_time(90.0)
-    assert pace.interval_s == 900.0
-    pace.add_blocked_time(1e6)
-    assert pace.interval_s == 3600.0
+    assert interval.interval_s == pytest.approx(500.0, rel=0.002)
+    interval.add_write_time(90.0)
+    assert interval.interval_s == 900.0
+    interval.add_blocked_time(1e6)
+    assert interval.interval_s == 3600.0
 
 
 def test_that_the_users_own_interval_stays() -> None:
-    pace = CheckpointInterval(mtbf_s=1e6, fixed_s=5.0)
-    pace.add_blocked_time(100.0)
-    pace.add_write_time(1000.0)
-    assert pace.interval_s == 5.0
+    interval = CheckpointInterval(mtbf_s=1e6, fixed_s=5.0)
+    interval.add_blocked_time(100.0)
+    interval.add_write_time(1000.0)
+    assert interval.interval_s == 5.0

@@ -38,7 +38,7 @@ def test_that_a_group_that_may_write_in_any_of_the_folders_is_named(place: Path,
     assert who_else_may_write(place / "up/job") == f"everybody may write in {place / name}"
 
 
-def test_that_a_sticky_folder_above_is_safe_and_the_jobs_own_is_not(place: Path) -> None:
+def test_that_a_sticky_parent_is_safe_and_a_sticky_job_folder_is_not(place: Path) -> None:
     (place / "up").chmod(0o1777)
     assert who_else_may_write(place / "up/job") is None
     (place / "up/job").chmod(0o1777)
@@ -46,12 +46,12 @@ def test_that_a_sticky_folder_above_is_safe_and_the_jobs_own_is_not(place: Path)
     assert who_else_may_write(place / "up/job", is_parent_folder=True) is None
 
 
-def test_that_a_folder_of_another_user_is_theirs(place: Path) -> None:
+def test_that_another_users_folder_is_named(place: Path) -> None:
     os.chown(place / "up", 65431, 0)
     assert who_else_may_write(place / "up/job") == f"{place / 'up'} belongs to user 65431"
 
 
-def test_that_nobody_comes_through_a_folder_of_ones_own(place: Path) -> None:
+def test_that_folders_below_one_that_others_cannot_enter_are_safe(place: Path) -> None:
     (place / "up/job/checkpoints").chmod(0o777)
     (place / "up").chmod(0o700)
     assert who_else_may_write(place / "up/job") is None
@@ -60,10 +60,10 @@ def test_that_nobody_comes_through_a_folder_of_ones_own(place: Path) -> None:
     assert who_else_may_write(place / "up/job") is not None
 
 
-def test_that_a_users_own_group_is_nobody_else(place: Path) -> None:
+def test_that_a_users_private_group_is_safe(place: Path) -> None:
     (place / "up/job").chmod(0o775)
     assert who_else_may_write(place / "up/job") is None
 
 
-def test_that_what_is_not_there_yet_says_nothing(place: Path) -> None:
+def test_that_missing_folders_are_ignored(place: Path) -> None:
     assert who_else_may_write(place / "up/new") is None

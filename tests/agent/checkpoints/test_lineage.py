@@ -47,7 +47,7 @@ def test_that_the_first_run_starts_from_nothing(tmp_path: Path) -> None:
     assert (first.claim.run_number, first.resume_path) == (0, None)
 
 
-def test_that_a_run_goes_on_from_the_newest_checkpoint_of_the_one_before(tmp_path: Path) -> None:
+def test_that_a_run_resumes_from_the_newest_checkpoint_of_the_previous_run(tmp_path: Path) -> None:
     first = claim(tmp_path)
     for text in "abc":
         write(first, text)
@@ -55,14 +55,14 @@ def test_that_a_run_goes_on_from_the_newest_checkpoint_of_the_one_before(tmp_pat
     assert (second.claim.run_number, content(second)) == (1, "c")
 
 
-def test_that_a_run_that_wrote_nothing_passes_on_what_it_resumed_from(tmp_path: Path) -> None:
+def test_that_after_a_run_without_checkpoints_the_next_resumes_from_the_same_one(tmp_path: Path) -> None:
     write(claim(tmp_path), "a")
     claim(tmp_path, 1)
     claim(tmp_path, 2)
     assert content(claim(tmp_path, 3)) == "a"
 
 
-def test_that_the_last_two_of_the_line_are_kept(tmp_path: Path) -> None:
+def test_that_the_last_two_checkpoints_of_the_lineage_are_kept(tmp_path: Path) -> None:
     first = claim(tmp_path)
     for text in "abcd":
         write(first, text)
@@ -79,7 +79,7 @@ def test_that_a_file_name_holds_the_checksum_of_its_content(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", [b"", b"b", b"bb-and-more", None])
-def test_that_a_damaged_newest_falls_back_to_the_one_before(
+def test_that_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(
     tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = claim(tmp_path)
@@ -94,7 +94,9 @@ def test_that_a_damaged_newest_falls_back_to_the_one_before(
     assert "is damaged: trying the previous one" in caplog.text
 
 
-def test_that_a_damaged_newest_of_an_earlier_run_falls_back_within_that_run(tmp_path: Path) -> None:
+def test_that_a_damaged_newest_checkpoint_of_an_earlier_run_falls_back_within_that_run(
+    tmp_path: Path,
+) -> None:
     first = claim(tmp_path)
     write(first, "a")
     newest = write(first, "b")
@@ -103,7 +105,7 @@ def test_that_a_damaged_newest_of_an_earlier_run_falls_back_within_that_run(tmp_
     assert content(claim(tmp_path, 2)) == "a"
 
 
-def test_that_nothing_whole_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+def test_that_only_damaged_checkpoints_are_an_error_not_a_fresh_start(tmp_path: Path) -> None:
     write(claim(tmp_path), "a").write_text("?")
     with pytest.raises(DamagedCheckpointError, match="all checkpoints are damaged"):
         claim(tmp_path, 1)
@@ -125,14 +127,14 @@ def test_that_checkpoints_without_claims_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"resumed_from": 3}', '{"resumed_from": "../x"}', "[]"])
-def test_that_a_spoilt_claim_is_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_that_a_malformed_claim_is_refused_by_name(tmp_path: Path, text: str) -> None:
     claim(tmp_path)
     (tmp_path / "runs" / "000000.json").write_text(text)
     with pytest.raises(CheckpointError, match="not the claim of a run"):
         claim(tmp_path, 1)
 
 
-def test_that_a_claim_cannot_point_forwards(tmp_path: Path) -> None:
+def test_that_a_claim_cannot_refer_to_a_later_run(tmp_path: Path) -> None:
     first = claim(tmp_path)
     name = write(first, "a").name
     (tmp_path / "runs" / "000000.json").write_text(json.dumps({"resumed_from": name}))
@@ -161,7 +163,7 @@ def test_that_a_claim_made_while_a_leftover_writes_stops_its_rename(tmp_path: Pa
     assert len(files(tmp_path)) == 1
 
 
-def test_that_a_leftovers_file_slipped_in_after_the_claim_is_nobodys(tmp_path: Path) -> None:
+def test_that_a_file_that_a_leftover_writes_after_the_claim_is_ignored(tmp_path: Path) -> None:
     # The last instant: the leftover has looked for claims, and renames just after the next run claimed.
     leftover = claim(tmp_path)
     old = write(leftover, "a")
@@ -243,13 +245,13 @@ def test_that_a_full_disk_is_an_error_that_changes_nothing(tmp_path: Path, error
     assert content(claim(tmp_path, 1)) == "b"
 
 
-def test_that_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+def test_that_a_directory_that_cannot_be_created_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="cannot be used for checkpoints"):
         claim(tmp_path / "file")
 
 
-def test_that_a_claim_appears_whole(tmp_path: Path) -> None:
+def test_that_a_claim_appears_atomically(tmp_path: Path) -> None:
     # Read as fast as possible while others claim: never a partial file.
     stop = threading.Event()
     problems: list[str] = []

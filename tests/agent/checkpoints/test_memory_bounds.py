@@ -44,7 +44,7 @@ def test_that_a_job_without_bounds_has_none(tmp_path: Path) -> None:
         '{"loader": "a", "failed": 2, "largest": 1, "device_bytes": 0, "more": 1}',
     ],
 )
-def test_that_a_file_with_something_else_is_passed_over(
+def test_that_a_malformed_file_is_skipped(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     record_bound(tmp_path, BOUND, run_number=1, rank=0)
@@ -53,7 +53,7 @@ def test_that_a_file_with_something_else_is_passed_over(
     assert "not a memory bound" in caplog.text
 
 
-def test_that_a_disk_that_takes_nothing_is_told(tmp_path: Path) -> None:
+def test_that_a_failed_write_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "memory").write_text("a file in its place")
     with pytest.raises(CheckpointError, match="was not written"):
         record_bound(tmp_path, BOUND, run_number=0, rank=0)
@@ -87,10 +87,10 @@ class Runs:
 def test_that_a_run_is_repeated_while_each_leaves_another_bound(
     tmp_path: Path, codes: list[int], last: int, num_runs: int
 ) -> None:
-    runs, told = Runs(tmp_path, codes), list[str]()
-    assert rerun_with_smaller_batches(runs, tmp_path, warn=told.append) == last
+    runs, warnings = Runs(tmp_path, codes), list[str]()
+    assert rerun_with_smaller_batches(runs, tmp_path, warn=warnings.append) == last
     assert runs.num_runs == num_runs
-    assert len(told) == num_runs - 1
+    assert len(warnings) == num_runs - 1
 
 
 def test_that_a_job_without_a_directory_runs_once() -> None:

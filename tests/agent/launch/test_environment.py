@@ -10,7 +10,7 @@ from pollux_slurm.agent.launch.environment import process_age_s, read_environmen
 from pollux_slurm.errors import ConfigError
 
 
-def test_that_a_plain_process_is_alone_and_tells_nobody() -> None:
+def test_that_a_plain_process_is_alone_and_does_not_report() -> None:
     alone = read_environment({})
     assert (alone.rank, alone.world_size, alone.gpus_per_node) == (0, 1, (1,))
     assert (alone.checkpoint_dir, alone.token, alone.config.store.url) == (None, None, None)
@@ -20,7 +20,7 @@ def test_that_the_launchers_variables_are_read(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("1000-" + "5e" * 32 + "\n")
     token.chmod(0o600)
-    told = read_environment(
+    environment = read_environment(
         {
             "RANK": "4",
             "WORLD_SIZE": "5",
@@ -32,13 +32,18 @@ def test_that_the_launchers_variables_are_read(tmp_path: Path) -> None:
             "POLLUX_STORE_URL": "sqlite:////data/pollux.db",
         }
     )
-    assert (told.rank, told.world_size, told.gpus_per_node, told.num_nodes) == (4, 5, (4, 1), 2)
-    assert (told.restart_count, told.checkpoint_dir, told.token) == (
+    assert (environment.rank, environment.world_size, environment.gpus_per_node, environment.num_nodes) == (
+        4,
+        5,
+        (4, 1),
+        2,
+    )
+    assert (environment.restart_count, environment.checkpoint_dir, environment.token) == (
         3,
         Path("/data/job"),
         "1000-" + "5e" * 32,
     )
-    assert told.config.store.url == "sqlite:////data/pollux.db"
+    assert environment.config.store.url == "sqlite:////data/pollux.db"
 
 
 def test_that_torchruns_variables_give_the_nodes() -> None:
@@ -60,7 +65,7 @@ def test_that_torchruns_variables_give_the_nodes() -> None:
         ({"POLLUX_RESTART_COUNT": "1.5"}, "POLLUX_RESTART_COUNT"),
     ],
 )
-def test_that_contradictions_are_refused_by_name(environ: dict[str, str], named: str) -> None:
+def test_that_contradicting_variables_are_refused_by_name(environ: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         read_environment(environ)
 
@@ -81,6 +86,6 @@ def test_that_an_empty_token_is_refused(tmp_path: Path) -> None:
         read_environment({"POLLUX_TOKEN_FILE": str(token)})
 
 
-def test_that_a_process_knows_its_age() -> None:
+def test_that_the_age_of_a_process_includes_its_imports() -> None:
     age_s = process_age_s()
     assert 0 < age_s <= process_age_s()

@@ -29,7 +29,7 @@ theirs.warning("mine")
 OURS = ["moved", "two", "lines"]
 
 
-def said(arrange: str = "", after: str = "") -> list[str]:
+def stderr_lines(arrange: str = "", after: str = "") -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(arrange=arrange, after=after)],
         capture_output=True,
@@ -53,29 +53,29 @@ def said(arrange: str = "", after: str = "") -> list[str]:
     ],
 )
 def test_that_every_line_of_ours_and_no_other_begins_with_pollux(arrange: str, theirs: str) -> None:
-    lines = said(arrange)
+    lines = stderr_lines(arrange)
     ours = [line for line in lines if line.startswith("pollux: ")]
     assert lines == ([*ours, theirs] if "ERROR" not in arrange else ours)
     assert [line.removeprefix("pollux: ") for line in ours][:3] == OURS
     assert ours[-1] == "pollux: ZeroDivisionError: division by zero"
 
 
-def test_that_a_script_that_arranges_logging_later_changes_nothing_of_ours() -> None:
-    lines = said(after="logging.basicConfig(format='ROOT %(message)s')")
+def test_that_a_script_that_configures_logging_later_does_not_change_our_lines() -> None:
+    lines = stderr_lines(after="logging.basicConfig(format='ROOT %(message)s')")
     assert [line for line in lines if not line.startswith("pollux: ")] == ["ROOT mine"]
 
 
-def test_that_who_arranges_for_our_logger_has_it() -> None:
+def test_that_a_script_that_configures_our_logger_decides() -> None:
     arrange = (
         "handler = logging.StreamHandler(); handler.setFormatter(logging.Formatter('MINE %(message)s')); "
         "logging.getLogger('pollux_slurm').addHandler(handler)"
     )
-    lines = said(arrange)
+    lines = stderr_lines(arrange)
     assert not any(line.startswith("pollux: ") for line in lines)
     assert "MINE two" in lines
 
 
-def test_that_importing_the_library_arranges_nothing() -> None:
+def test_that_importing_the_library_configures_no_logging() -> None:
     look = "import logging; r = logging.getLogger('pollux_slurm'); print(r.handlers, r.propagate, r.level)"
     done = subprocess.run(
         [sys.executable, "-c", f"import pollux_slurm.torch; {look}"],

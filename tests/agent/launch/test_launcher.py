@@ -67,11 +67,11 @@ def test_that_the_gpus_a_process_would_see_are_counted(environ: dict[str, str], 
 
 def test_that_without_slurm_and_gpus_one_process_runs_and_the_command_may_have_options() -> None:
     (env,) = environments(pollux_run([sys.executable, "-c", SHOW], {"CUDA_VISIBLE_DEVICES": ""}))
-    told = {
+    written = {
         name: env[name]
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "POLLUX_GPUS_PER_NODE")
     }
-    assert told == {
+    assert written == {
         "RANK": "0",
         "WORLD_SIZE": "1",
         "LOCAL_RANK": "0",
@@ -121,12 +121,12 @@ def test_that_processes_that_ran_out_of_memory_are_started_again(tmp_path: Path)
     assert done.stderr.count("did not fit into memory: starting again") == 2
 
 
-def test_that_a_run_that_never_joined_the_library_is_said_to_be_an_ordinary_program(tmp_path: Path) -> None:
+def test_that_a_run_that_never_calls_the_library_is_warned_of(tmp_path: Path) -> None:
     claim = "import os, pathlib; runs = pathlib.Path(os.environ['POLLUX_CHECKPOINT_DIR'], 'runs'); " + (
         "runs.mkdir(exist_ok=True); (runs / f'{len(list(runs.iterdir())):06d}.json').touch()"
     )
-    said = "pollux: no process of this run has called pollux_slurm.torch.init_process_group"
-    for script, is_said in (
+    warning = "pollux: no process of this run has called pollux_slurm.torch.init_process_group"
+    for script, is_warned in (
         ("pass", True),
         (claim, False),
         (claim, False),
@@ -134,7 +134,7 @@ def test_that_a_run_that_never_joined_the_library_is_said_to_be_an_ordinary_prog
         ("exit(3)", False),
     ):
         done = pollux_run(["--checkpoint-dir", "job", "--", sys.executable, "-c", script], cwd=tmp_path)
-        assert (said in done.stderr) is is_said, script
+        assert (warning in done.stderr) is is_warned, script
     assert pollux_run(["--", sys.executable, "-c", "pass"]).stderr == ""
 
 
@@ -170,7 +170,7 @@ def layout_of(*nodes: tuple[str, int], exit_file: Path | None = None) -> RunLayo
     )
 
 
-def test_that_each_node_of_a_step_starts_its_share() -> None:
+def test_that_each_node_of_a_step_starts_its_processes() -> None:
     layout = layout_of(("n0", 2), ("n1", 1))
     done = in_step([sys.executable, "-c", SHOW], step(layout, 0, SLURM_RESTART_COUNT="2"))
     assert [env["RANK"] for env in environments(done)] == ["0", "1"]
@@ -184,7 +184,7 @@ def test_that_nodes_are_found_by_name_when_their_numbers_differ() -> None:
     assert env["RANK"] == "2"
 
 
-def test_that_the_first_node_that_fails_leaves_its_code(tmp_path: Path) -> None:
+def test_that_the_first_node_that_fails_writes_its_exit_code(tmp_path: Path) -> None:
     layout = layout_of(("n0", 1), ("n1", 1), exit_file=tmp_path / "exit")
     assert in_step([sys.executable, "-c", "pass"], step(layout, 0)).returncode == 0
     assert not (tmp_path / "exit").exists()
@@ -193,28 +193,28 @@ def test_that_the_first_node_that_fails_leaves_its_code(tmp_path: Path) -> None:
     assert (tmp_path / "exit").read_text() == "3\n"
 
 
-def test_that_a_command_missing_on_a_node_leaves_its_code_too(tmp_path: Path) -> None:
+def test_that_a_command_missing_on_a_node_writes_its_exit_code(tmp_path: Path) -> None:
     layout = layout_of(("n0", 1), exit_file=tmp_path / "exit")
     assert in_step(["no-such-program"], step(layout, 0)).returncode == 127
     assert (tmp_path / "exit").read_text() == "127\n"
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
+    ("environ", "message"),
     [
         (step(layout_of(("n0", 2)), 0, CUDA_VISIBLE_DEVICES="0"), "owns 2 GPUs on n0, but its step sees 1"),
         (step(layout_of(("n0", 1)), 3), "node n9 (number 3) is not among those of job 12"),
         (step(layout_of(("n0", 1)), 0, POLLUX_STEP="{}"), "POLLUX_STEP is malformed"),
     ],
 )
-def test_that_a_step_that_makes_no_sense_is_one_clear_line(environ: dict[str, str], said: str) -> None:
+def test_that_an_inconsistent_step_is_one_clear_line(environ: dict[str, str], message: str) -> None:
     done = in_step(["true"], environ)
     assert done.returncode != 0
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_that_a_launcher_started_by_the_users_own_srun_says_where_it_belongs() -> None:
+def test_that_a_launcher_started_several_times_by_srun_is_refused_with_the_cure() -> None:
     done = pollux_run(
         ["--", "true"], {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
     )

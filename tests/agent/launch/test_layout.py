@@ -21,7 +21,7 @@ UNEVEN = RunLayout(
 )
 
 
-def test_that_a_layout_survives_the_way_into_the_step() -> None:
+def test_that_a_layout_is_decoded_as_it_was_encoded() -> None:
     assert RunLayout.decode(UNEVEN.encode()) == UNEVEN
     local = RunLayout(nodes=(("localhost", 1),), master_addr="127.0.0.1", master_port=1, secret="s")
     assert RunLayout.decode(local.encode()) == local
@@ -31,7 +31,7 @@ def test_that_a_layout_survives_the_way_into_the_step() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "null", UNEVEN.encode()[:-5], UNEVEN.encode().replace("4", "0")]
 )
-def test_that_a_damaged_layout_is_one_clear_line(text: str) -> None:
+def test_that_a_malformed_layout_is_one_clear_line(text: str) -> None:
     with pytest.raises(LaunchError, match="POLLUX_STEP is malformed"):
         RunLayout.decode(text)
 
@@ -61,7 +61,7 @@ def test_that_ranks_count_over_uneven_nodes_in_order() -> None:
     ]
 
 
-def test_that_the_users_environment_stays_but_for_our_own_message() -> None:
+def test_that_the_users_environment_is_kept_without_our_own_variable() -> None:
     (env,) = rank_environments(
         RunLayout(nodes=(("localhost", 1),), master_addr="::1", master_port=5, secret="s"),
         0,
@@ -77,7 +77,7 @@ def test_that_the_users_environment_stays_but_for_our_own_message() -> None:
     assert not {"POLLUX_STEP", "POLLUX_RENDEZVOUS_FILE"} & set(env)
 
 
-def test_that_the_processes_of_one_node_are_told_where_they_meet() -> None:
+def test_that_the_processes_of_one_node_get_the_rendezvous_file() -> None:
     alone = RunLayout(nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=5, secret="s")
-    told = rank_environments(alone, 0, {}, rendezvous_file=Path("/tmp/x/ranks"))
-    assert {env["POLLUX_RENDEZVOUS_FILE"] for env in told} == {"/tmp/x/ranks"}
+    environments = rank_environments(alone, 0, {}, rendezvous_file=Path("/tmp/x/ranks"))
+    assert {env["POLLUX_RENDEZVOUS_FILE"] for env in environments} == {"/tmp/x/ranks"}

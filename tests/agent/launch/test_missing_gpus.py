@@ -51,7 +51,7 @@ def test_that_a_job_with_fewer_gpus_than_it_should_have_is_requeued() -> None:
 
 
 @pytest.mark.parametrize(("asked", "held", "restarts"), [(2, 0, 1), (2, 1, 0), (0, 0, 0)])
-def test_that_where_the_environment_tells_of_no_gpu_what_was_asked_for_counts(
+def test_that_without_gpus_in_the_environment_the_requested_ones_count(
     asked: int, held: int, restarts: int
 ) -> None:
     slurm, job_id = running_job()
@@ -59,23 +59,23 @@ def test_that_where_the_environment_tells_of_no_gpu_what_was_asked_for_counts(
     assert after_look(slurm, job_id, num_gpus=None).restart_count == restarts
 
 
-def test_that_a_job_on_two_nodes_that_holds_no_gpu_is_requeued_as_well(tmp_path: Path) -> None:
+def test_that_a_job_on_two_nodes_without_gpus_is_requeued_as_well(tmp_path: Path) -> None:
     slurm, job_id = running_job()
     slurm.set_job(job_id, allocation=Allocation())
     scontrol = tmp_path / "scontrol"
     scontrol.write_text("#!/bin/sh\necho n0\necho n1\n")
     scontrol.chmod(0o755)
-    told: list[str] = []
+    warnings: list[str] = []
     environ = {"SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[0-1]"}
     with pytest.raises(LaunchError, match="no GPUs for the nodes"):  # it has not been ended in time here
         allocated_gpus(
             environ,
             connect=lambda: slurm,
             runner=CommandRunner(environ={}, bin_dir=tmp_path),
-            warn=told.append,
+            warn=warnings.append,
             pause=lambda _seconds: None,
         )
-    assert told == [f"Slurm has started job {job_id} with 0 of its 2 GPUs: requeuing it"]
+    assert warnings == [f"Slurm has started job {job_id} with 0 of its 2 GPUs: requeuing it"]
     found = slurm.read_job(job_id)
     assert found is not None
     assert found.restart_count == 1
@@ -86,25 +86,27 @@ def test_that_a_job_on_two_nodes_that_holds_no_gpu_is_requeued_as_well(tmp_path:
     [(None, 0), ("1", 0), ("50", 50)],
     ids=["it has all", "a leftover of another run", "in vain too often"],
 )
-def test_that_other_jobs_are_left_to_fail(restarts: str | None, shown: int) -> None:
+def test_that_other_jobs_are_not_requeued(restarts: str | None, shown: int) -> None:
     slurm, job_id = running_job()
     slurm.set_job(job_id, restart_count=shown, allocation=Allocation.of({"n0": 2 if restarts is None else 0}))
     found = after_look(slurm, job_id, restarts=restarts)
     assert (found.state, found.restart_count) == (JobState.RUNNING, shown)
 
 
-def test_that_a_silent_slurm_is_told_and_nothing_else() -> None:
+def test_that_an_unavailable_slurm_is_warned_of_and_nothing_else_happens() -> None:
     slurm, job_id = running_job()
     slurm.fail("read_job", SlurmUnavailable("no answer"))
-    told: list[str] = []
-    requeue_if_gpus_missing(2, environ={"SLURM_JOB_ID": job_id}, connect=lambda: slurm, warn=told.append)
-    assert told == [f"job {job_id} cannot be requeued: no answer"]
+    warnings: list[str] = []
+    requeue_if_gpus_missing(2, environ={"SLURM_JOB_ID": job_id}, connect=lambda: slurm, warn=warnings.append)
+    assert warnings == [f"job {job_id} cannot be requeued: no answer"]
 
 
 @pytest.mark.parametrize(
     ("body", "looks"), [("exit 3", 1), ("kill -TERM $PPID; exit 143", 0)], ids=["by itself", "asked to stop"]
 )
-def test_that_a_step_that_was_asked_to_stop_is_not_looked_into(tmp_path: Path, body: str, looks: int) -> None:
+def test_that_after_a_step_that_was_asked_to_stop_slurm_is_not_read(
+    tmp_path: Path, body: str, looks: int
+) -> None:
     """A look is a question to slurmctld, for which the job's next start would wait."""
     for name, content in (("srun", body), ("squeue", "exit 0")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{content}\n")

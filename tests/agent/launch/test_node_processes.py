@@ -34,7 +34,7 @@ if len(sys.argv) > 4:
             return time.monotonic() + cls.looked_s
     node_processes.time, node_processes._MAX_WAIT_S = Clock, 0.05
 crew = NodeProcesses([sys.executable, "-S", "-c", script], environments, kill_after_s=patience,
-            on_failure=lambda code: print("told", code, flush=True))
+            on_failure=lambda code: print("failure", code, flush=True))
 outcome = crew.run()
 print("outcome", outcome.exit_code, outcome.failed_by_itself, flush=True)
 """
@@ -111,14 +111,14 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_that_success_of_all_is_success(drivers: list[Driver], tmp_path: Path) -> None:
+def test_that_the_exit_code_is_zero_if_all_processes_succeed(drivers: list[Driver], tmp_path: Path) -> None:
     assert start(drivers, tmp_path, "pass", count=3).result() == ["outcome 0 False"]
 
 
 @pytest.mark.parametrize(
     ("end", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("os.abort()", 134), ("1/0", 1)]
 )
-def test_that_the_first_failing_processs_code_is_passed_on_and_the_others_stop(
+def test_that_the_first_failing_processs_code_is_returned_and_the_others_stop(
     drivers: list[Driver], tmp_path: Path, end: str, code: int
 ) -> None:
     script = f"""
@@ -130,12 +130,12 @@ time.sleep(600)
 """
     driver = start(drivers, tmp_path, script)
     lines = driver.result()
-    assert f"told {code}" in lines
+    assert f"failure {code}" in lines
     assert lines[-1] == f"outcome {code} True"
     assert all(is_gone(pid) for pid in driver.pids())
 
 
-def test_that_a_process_deaf_to_sigterm_is_killed_when_another_fails(
+def test_that_a_process_that_ignores_sigterm_is_killed_when_another_fails(
     drivers: list[Driver], tmp_path: Path
 ) -> None:
     script = """
@@ -151,9 +151,7 @@ while True: time.sleep(0.1)
     assert (tmp_path / "asked.0").exists()
 
 
-def test_that_after_a_signal_the_processes_have_the_time_they_need(
-    drivers: list[Driver], tmp_path: Path
-) -> None:
+def test_that_after_a_signal_the_processes_have_no_time_limit(drivers: list[Driver], tmp_path: Path) -> None:
     # With no patience at all, a checkpoint that is being written must still be finished.
     script = """
 def save(*_):
@@ -174,7 +172,7 @@ while True: time.sleep(0.1)
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP"])
-def test_that_signals_are_passed_on(drivers: list[Driver], tmp_path: Path, name: str) -> None:
+def test_that_signals_are_forwarded(drivers: list[Driver], tmp_path: Path, name: str) -> None:
     script = f"""
 signal.signal(signal.{name}, lambda *_: (mark("heard"), sys.exit(0)))
 mark("ready")
@@ -187,7 +185,9 @@ while True: time.sleep(0.1)
     assert len(driver.pids("heard")) == 2
 
 
-def test_that_a_second_interrupt_ends_what_does_not_listen(drivers: list[Driver], tmp_path: Path) -> None:
+def test_that_a_second_interrupt_kills_processes_that_ignore_the_first(
+    drivers: list[Driver], tmp_path: Path
+) -> None:
     script = """
 signal.signal(signal.SIGINT, lambda *_: mark("heard"))
 mark("ready")
@@ -201,7 +201,9 @@ while True: time.sleep(0.1)
     assert driver.result() == ["outcome 137 False"]
 
 
-def test_that_what_a_process_started_is_killed_when_it_ends(drivers: list[Driver], tmp_path: Path) -> None:
+def test_that_the_children_of_a_process_are_killed_when_it_ends(
+    drivers: list[Driver], tmp_path: Path
+) -> None:
     script = """
 child = os.fork()
 if child == 0:
@@ -226,17 +228,17 @@ def test_that_no_process_outlives_a_killed_launcher(drivers: list[Driver], tmp_p
     wait_until(lambda: all(is_gone(pid) for pid in pids), timeout_s=120, what="the end of the ranks")
 
 
-def test_that_children_hear_signals_and_have_no_input(drivers: list[Driver], tmp_path: Path) -> None:
+def test_that_children_receive_signals_and_have_no_stdin(drivers: list[Driver], tmp_path: Path) -> None:
     script = "print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), repr(sys.stdin.read()), flush=True)"
     assert start(drivers, tmp_path, script, count=1).result() == ["set() ''", "outcome 0 False"]
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "said"),
+    ("program", "code", "message"),
     [("no-such-program", 127, "command not found"), ("/etc/passwd", 126, "Permission denied")],
 )
-def test_that_a_command_that_cannot_be_run_is_one_line_and_a_shells_code(
-    program: str, code: int, said: str
+def test_that_a_command_that_cannot_be_run_is_one_line_with_a_shells_exit_code(
+    program: str, code: int, message: str
 ) -> None:
     script = (
         "import os\n"
@@ -248,4 +250,4 @@ def test_that_a_command_that_cannot_be_run_is_one_line_and_a_shells_code(
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
     )
-    assert done.stdout.strip() == f"{program}: {said} {code}"
+    assert done.stdout.strip() == f"{program}: {message} {code}"

@@ -17,7 +17,7 @@ from pollux_slurm.errors import LaunchError
 from pollux_slurm.slurm.commands.runner import CommandRunner
 
 
-def test_that_only_who_asks_to_share_gets_a_port_that_is_kept() -> None:
+def test_that_only_a_socket_that_reuses_addresses_gets_a_reserved_port() -> None:
     with reserve_port() as kept, reserve_port() as other:
         port = kept.getsockname()[1]
         assert other.getsockname()[1] != port
@@ -27,7 +27,7 @@ def test_that_only_who_asks_to_share_gets_a_port_that_is_kept() -> None:
 
 
 @pytest.mark.parametrize("use_libuv", [True, False])
-def test_that_torch_listens_at_a_port_that_is_kept(use_libuv: bool) -> None:
+def test_that_torch_listens_at_a_reserved_port(use_libuv: bool) -> None:
     with reserve_port() as kept:
         port = kept.getsockname()[1]
         store = dist.TCPStore("127.0.0.1", port, 1, True, timedelta(seconds=60), use_libuv=use_libuv)
@@ -37,14 +37,14 @@ def test_that_torch_listens_at_a_port_that_is_kept(use_libuv: bool) -> None:
             socket.create_server(("127.0.0.1", port))
 
 
-def test_that_ports_and_secrets_cannot_be_foretold() -> None:
+def test_that_ports_and_secrets_are_random() -> None:
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(reserve_port()).getsockname()[1] for _ in range(20)]
     assert len({port - ports[0] for port in ports} - set(range(-40, 41))) > 10
     assert len({new_secret() for _ in range(20)}) == 20
 
 
-def test_that_only_their_user_enters_the_folder_where_processes_meet() -> None:
+def test_that_only_their_user_can_enter_the_rendezvous_folder() -> None:
     before = os.umask(0)
     try:
         with rendezvous_file() as file:
@@ -56,7 +56,7 @@ def test_that_only_their_user_enters_the_folder_where_processes_meet() -> None:
     assert not file.parent.exists()
 
 
-def test_that_a_machine_without_room_for_the_folder_says_what_to_set(
+def test_that_a_rendezvous_folder_that_cannot_be_created_is_an_error_with_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
@@ -64,11 +64,11 @@ def test_that_a_machine_without_room_for_the_folder_says_what_to_set(
         pass
 
 
-def test_that_a_nodes_address_is_what_slurm_uses(two_node_sandbox: dict[str, str]) -> None:
+def test_that_a_nodes_address_is_the_one_that_slurm_uses(two_node_sandbox: dict[str, str]) -> None:
     runner = CommandRunner(environ={**os.environ, **two_node_sandbox})
     assert node_address("n1", runner) == "127.0.0.1"
     assert node_address("nowhere", runner) == "nowhere"
 
 
-def test_that_without_slurm_a_nodes_name_must_do(tmp_path: Path) -> None:
+def test_that_without_slurm_a_nodes_address_is_its_name(tmp_path: Path) -> None:
     assert node_address("n1", CommandRunner(environ={"PATH": str(tmp_path)})) == "n1"

@@ -54,7 +54,7 @@ def test_that_the_prediction_is_near_what_was_measured(tuner: Tuner) -> None:
     assert prediction.throughput == pytest.approx(64 / 0.16, rel=0.1)
 
 
-def test_that_noise_makes_a_larger_batch_worth_it_but_only_twice_the_present_one(tuner: Tuner) -> None:
+def test_that_noise_lets_the_batch_grow_but_at_most_to_twice_the_current_one(tuner: Tuner) -> None:
     proposed = tuner.propose(training())
     assert proposed.global_batch_size == 128
     assert proposed.atomic_batch_size * 2 * (proposed.accumulation_steps + 1) == 128
@@ -82,7 +82,7 @@ def test_that_few_updates_choose_nothing(tuner: Tuner) -> None:
     wanted=st.integers(1, 4000),
 )
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_that_no_proposal_leaves_the_users_bounds_or_doubles_twice(
+def test_that_proposals_stay_within_the_users_bounds_and_twice_the_current_batch(
     tuner: Tuner,
     initial: int,
     factor: float,
@@ -118,12 +118,12 @@ def test_that_no_proposal_leaves_the_users_bounds_or_doubles_twice(
     assert proposed.accumulation_steps == 0 or accumulation
 
 
-def test_that_the_maximum_holds(tuner: Tuner) -> None:
+def test_that_the_batch_never_exceeds_the_users_maximum(tuner: Tuner) -> None:
     limits = BatchLimits(initial_batch_size=64, max_batch_size=80, min_atomic=16, max_atomic=256)
     assert 64 <= tuner.propose(training(limits=limits)).global_batch_size <= 80
 
 
-def test_that_a_restored_tuner_predicts_the_same_and_remembers_the_most_it_had(tuner: Tuner) -> None:
+def test_that_a_restored_tuner_predicts_the_same_and_keeps_the_largest_allocation(tuner: Tuner) -> None:
     tuner.model(LIMITS, None)
     other = Tuner(Configuration(num_nodes=1, num_gpus=2), StepProfile())
     other.load_state_dict(tuner.state_dict())
@@ -140,7 +140,7 @@ def noise(low: float, scale: float, high: float | None) -> GradientStatistics:
 LARGE = BatchChoice(global_batch_size=512, atomic_batch_size=256, accumulation_steps=0)
 
 
-def test_that_the_batch_grows_no_further_than_the_low_end_of_the_noise_calls_for(tuner: Tuner) -> None:
+def test_that_the_batch_grows_by_the_lower_end_of_the_noise_interval(tuner: Tuner) -> None:
     sure = tuner.propose(training(noise(590.0, 600.0, 610.0), batch=LARGE)).global_batch_size
     unsure = tuner.propose(training(noise(10.0, 600.0, None), batch=LARGE)).global_batch_size
     assert unsure == 512
@@ -149,12 +149,12 @@ def test_that_the_batch_grows_no_further_than_the_low_end_of_the_noise_calls_for
     assert sure <= 512
 
 
-def test_that_the_batch_shrinks_only_when_the_high_end_of_the_noise_calls_for_it(tuner: Tuner) -> None:
+def test_that_the_batch_shrinks_by_the_upper_end_of_the_noise_interval(tuner: Tuner) -> None:
     assert tuner.propose(training(noise(0.0, 1.0, 5.0), batch=LARGE)).global_batch_size < 128
     assert tuner.propose(training(noise(0.0, 1.0, 2000.0), batch=LARGE)) == LARGE
 
 
-def test_that_noise_which_excludes_nothing_changes_nothing(tuner: Tuner) -> None:
+def test_that_an_unbounded_noise_interval_changes_nothing(tuner: Tuner) -> None:
     for batch in (PRESENT, LARGE):
         assert tuner.propose(training(noise(0.0, 600.0, None), batch=batch)) == batch
 
@@ -178,7 +178,7 @@ def predicted_step_s(tuner: Tuner) -> float:
     return 64 / prediction.throughput
 
 
-def test_that_the_times_of_another_type_of_gpu_do_not_mix_with_this_ones() -> None:
+def test_that_times_of_another_gpu_type_are_not_mixed_with_this_ones() -> None:
     here = Configuration(num_nodes=1, num_gpus=2)
     profile = measured_on(("slow", 0.4, (1, 2, 4)), ("fast", 0.1, (1, 2, 4)))
     for gpu_type, step_s in (("slow", 0.85), ("fast", 0.25)):
@@ -187,7 +187,7 @@ def test_that_the_times_of_another_type_of_gpu_do_not_mix_with_this_ones() -> No
         assert predicted_step_s(tuner) == pytest.approx(step_s, rel=0.05)
 
 
-def test_that_what_only_another_type_has_seen_is_scaled_to_this_one() -> None:
+def test_that_configurations_measured_on_another_type_only_are_scaled_to_this_one() -> None:
     profile = measured_on(("slow", 0.4, (1, 2, 4)), ("fast", 0.1, (1,)))
     tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), profile, gpu_type="fast")
     tuner.refit()
@@ -202,7 +202,7 @@ def test_that_a_type_without_measurements_leaves_the_model_as_it_was(tuner: Tune
     assert other.predict(training()) == tuner.predict(training())
 
 
-def test_that_an_equation_nobody_has_leaves_the_papers(
+def test_that_an_unknown_equation_falls_back_to_the_papers(
     tuner: Tuner, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = Tuner(
@@ -216,7 +216,7 @@ def test_that_an_equation_nobody_has_leaves_the_papers(
     assert "no throughput equation called 'x'" in caplog.text
 
 
-def test_that_one_slow_minute_on_several_nodes_is_not_taken_for_the_network() -> None:
+def test_that_one_slow_minute_on_several_nodes_does_not_count_as_a_slow_network() -> None:
     at = [0.0]
     profile = StepProfile(now=lambda: at[0])
 

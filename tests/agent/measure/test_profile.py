@@ -29,7 +29,7 @@ def test_that_old_steps_are_forgotten() -> None:
     assert profile.medians()[0].grad_time_s == 20.0
 
 
-def test_that_a_busy_minute_does_not_change_what_minutes_before_it_have_shown() -> None:
+def test_that_a_busy_minute_hardly_changes_the_medians() -> None:
     at = [0.0]
     profile = StepProfile(now=lambda: at[0])
 
@@ -46,7 +46,7 @@ def test_that_a_busy_minute_does_not_change_what_minutes_before_it_have_shown() 
     assert profile.medians()[0].iter_time_s == 0.5
 
 
-def test_that_the_first_steps_all_count_and_a_clock_that_was_set_back_stops_nothing() -> None:
+def test_that_the_first_steps_all_count_also_when_the_clock_is_set_back() -> None:
     at = [1000.0]
     profile = StepProfile(now=lambda: at[0])
     for _ in range(20):
@@ -57,7 +57,7 @@ def test_that_the_first_steps_all_count_and_a_clock_that_was_set_back_stops_noth
     assert profile.medians()[0].count == 9
 
 
-def test_that_a_situation_is_confirmed_after_two_minutes_of_steps() -> None:
+def test_that_a_key_is_confirmed_after_two_minutes_of_steps() -> None:
     at = [0.0]
     profile = StepProfile(now=lambda: at[0])
     confirmed_at = None
@@ -69,7 +69,7 @@ def test_that_a_situation_is_confirmed_after_two_minutes_of_steps() -> None:
     assert confirmed_at == 124.0
 
 
-def test_that_of_two_steps_the_shorter_one_counts() -> None:
+def test_that_of_two_steps_the_shorter_one_is_the_median() -> None:
     # What the first steps of a situation cost (compilation, caches) makes them longer, never shorter.
     profile = StepProfile()
     for time_s in (60.0, 0.5):
@@ -77,7 +77,7 @@ def test_that_of_two_steps_the_shorter_one_counts() -> None:
     assert profile.medians()[0].iter_time_s == 0.5
 
 
-def test_that_a_situation_measured_long_before_the_latest_weighs_less_but_something() -> None:
+def test_that_a_key_measured_long_before_the_latest_weighs_less_but_not_nothing() -> None:
     at = [0.0]
     profile = StepProfile(now=lambda: at[0])
     for hours, size in ((0, 1), (100, 2), (112, 3), (124, 4)):
@@ -106,7 +106,7 @@ def test_that_few_steps_weigh_less() -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_that_a_time_that_cannot_be_is_dropped(bad: float) -> None:
+def test_that_an_impossible_time_is_dropped(bad: float) -> None:
     profile = StepProfile()
     profile.record(HERE, step(bad, 1.0))
     profile.record(HERE, step(1.0, bad))
@@ -114,7 +114,7 @@ def test_that_a_time_that_cannot_be_is_dropped(bad: float) -> None:
     assert profile.version == 0
 
 
-def test_that_the_number_of_situations_is_bounded_and_the_latest_stay() -> None:
+def test_that_the_number_of_keys_is_bounded_and_the_latest_stay() -> None:
     profile = StepProfile()
     for size in range(1, 400):
         profile.record(ProfileKey(num_nodes=1, num_gpus=1, atomic_batch_size=size), step(1, 1))

@@ -34,14 +34,14 @@ def report_builder() -> ReportBuilder:
     )
 
 
-def test_that_the_first_report_says_who_and_where_only(report_builder: ReportBuilder) -> None:
+def test_that_the_first_report_has_run_and_nodes_only(report_builder: ReportBuilder) -> None:
     report = report_builder.compose(sequence=1, checkpoint=None)
     assert (report.run_number, report.restart_count, report.sequence) == (3, 2, 1)
     assert (report.phase, report.gpus_per_node, report.restore_s) == (RunPhase.STARTING, (2,), 0.5)
     assert (report.model, report.batch, report.throughput, report.first_step_s) == (None, None, None, None)
 
 
-def test_that_the_first_step_is_told_before_anything_is_fitted(report_builder: ReportBuilder) -> None:
+def test_that_the_first_step_is_reported_before_anything_is_fitted(report_builder: ReportBuilder) -> None:
     report_builder.set_training_state(TRAINING)
     report_builder.set_first_step(4.5)
     report_builder.set_phase(RunPhase.TRAINING)
@@ -51,7 +51,7 @@ def test_that_the_first_step_is_told_before_anything_is_fitted(report_builder: R
     assert report.model.throughput is None
 
 
-def test_that_later_reports_hold_the_interval_the_model_and_its_prediction(
+def test_that_later_reports_contain_the_interval_the_model_and_its_prediction(
     report_builder: ReportBuilder,
 ) -> None:
     report_builder.set_training_state(TRAINING)
@@ -95,7 +95,7 @@ def test_that_a_proposal_is_for_the_loader_it_was_made_for(report_builder: Repor
     assert report_builder.take_proposal(TRAINING.limits) is None, "it is for a batch that is no longer in use"
 
 
-def test_that_a_confirmation_is_not_kept_waiting_by_a_fit(report_builder: ReportBuilder) -> None:
+def test_that_a_confirmation_does_not_wait_for_a_fit(report_builder: ReportBuilder) -> None:
     report_builder.set_training_state(TRAINING)
     report_builder.set_phase(RunPhase.TRAINING)
     report_builder.compose(sequence=1, checkpoint=None)
@@ -107,15 +107,15 @@ def test_that_a_confirmation_is_not_kept_waiting_by_a_fit(report_builder: Report
     assert report.model.throughput is None
 
 
-def test_that_a_job_which_waits_for_data_is_told_so_once(
+def test_that_a_job_that_waits_for_data_is_warned_once(
     report_builder: ReportBuilder, caplog: pytest.LogCaptureFixture
 ) -> None:
     for data_s in (0.01, 0.15, 0.15):
         report_builder.add_step(step(0.1, 0.16, total_s=0.2, data_s=data_s))
         report_builder.compose(sequence=1, checkpoint=None)
-    told = [record.message for record in caplog.records if "waiting for data" in record.message]
-    assert len(told) == 1
-    assert told[0].startswith("75 %")
+    lines = [record.message for record in caplog.records if "waiting for data" in record.message]
+    assert len(lines) == 1
+    assert lines[0].startswith("75 %")
 
 
 def test_that_a_warning_is_in_every_report_from_then_on_and_once(report_builder: ReportBuilder) -> None:

@@ -113,7 +113,7 @@ def test_that_reports_and_requests_pass_through_the_real_store(store: Store, sto
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, "job 1 is moved from n0:2 to n1:3+n2:1, in epoch 10 at example 7152: its checkpoint is written"),
         (
@@ -123,8 +123,8 @@ def test_that_reports_and_requests_pass_through_the_real_store(store: Store, sto
         ({"target": Allocation.of({"n0": 2})}, "job 1 is started again on n0:2, in epoch 10 at example 7152"),
     ],
 )
-def test_that_the_log_says_why_a_run_ends_and_what_comes_next(
-    store: Store, store_url: str, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], said: str
+def test_that_the_log_has_the_reason_and_the_target_of_a_move(
+    store: Store, store_url: str, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], message: str
 ) -> None:
     caplog.set_level("INFO", logger="pollux_slurm")
     store.register_jobs([registration(1)], at=at(0))
@@ -135,16 +135,16 @@ def test_that_the_log_says_why_a_run_ends_and_what_comes_next(
         store.advance_reallocation(move.id, Step.CHECKPOINT_REQUESTED, expected=Step.PLANNED, at=at(21))
         wait(lambda: reporter.checkpoint_request, "the request")
         reporter.confirm(CheckpointConfirmation(request_id=move.id, blocked_s=0.1, size_bytes=10))
-        wait(lambda: any(said in line for line in caplog.messages), "the line")
+        wait(lambda: any(message in line for line in caplog.messages), "the line")
         store.advance_reallocation(move.id, Step.ROLLED_BACK, expected=Step.CHECKPOINTED, at=at(22))
         wait(lambda: reporter.checkpoint_request is None, "the request to go")
         for _ in range(2):
             reporter.withdraw_confirmation()
     ours = [line for line in caplog.messages if line.startswith("job 1 ")]
-    assert [said in ours[0], *ours[1:]] == [True, "job 1 continues where it is: the move was cancelled"]
+    assert [message in ours[0], *ours[1:]] == [True, "job 1 continues where it is: the move was cancelled"]
 
 
-def test_that_a_store_that_cannot_tell_where_to_holds_up_no_checkpoint(
+def test_that_a_store_that_cannot_return_the_move_delays_no_checkpoint(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Vague(FailingStore):
@@ -167,7 +167,7 @@ def test_that_a_store_that_cannot_tell_where_to_holds_up_no_checkpoint(
     assert vague.closed == 1
 
 
-def test_that_a_job_that_nobody_registers_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_that_a_job_that_no_daemon_registers_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     ticks = itertools.count(0.0, 10.0)  # each look at the clock takes ten seconds
 
     class Unknown(FailingStore):
@@ -181,7 +181,7 @@ def test_that_a_job_that_nobody_registers_says_so_once(caplog: pytest.LogCapture
     assert len([line for line in caplog.messages if "is pollux daemon running?" in line]) == 1
 
 
-def test_that_a_job_not_registered_yet_is_tried_again(store: Store, store_url: str) -> None:
+def test_that_reports_of_an_unregistered_job_are_retried(store: Store, store_url: str) -> None:
     with reporting(lambda: open_agent_store(store_url), poll_interval_s=0.05):
         store.register_jobs([registration(1)], at=at(0))
         wait(lambda: store.job("1").sample, "the report after registration")
@@ -250,7 +250,7 @@ def test_that_a_withdrawn_confirmation_is_not_sent() -> None:
         {"model": dataclasses.replace(MODEL, statistics=GradientStatistics(sqr=math.nan, var=1.0))},
     ],
 )
-def test_that_a_number_that_is_none_is_never_sent(
+def test_that_a_number_that_is_not_finite_is_never_sent(
     changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = FailingStore()
@@ -260,7 +260,7 @@ def test_that_a_number_that_is_none_is_never_sent(
     assert len([record for record in caplog.records if "not a finite number" in record.message]) == 1
 
 
-def test_that_a_refused_report_is_logged_once_and_training_goes_on_reporting(
+def test_that_a_refused_report_is_logged_once_and_later_ones_are_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failing = FailingStore(*[ReportRefusedError("throughput: too large")] * 5)
@@ -283,7 +283,7 @@ def test_that_a_confirmation_arrives_even_if_the_model_is_refused() -> None:
     assert any(sent.checkpoint is not None for sent in strict.reports)
 
 
-def test_that_a_store_of_another_schema_is_named_once_and_tried_again(
+def test_that_a_store_of_another_schema_is_logged_once_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     good = FailingStore()
@@ -351,7 +351,7 @@ def test_that_without_a_store_it_still_composes() -> None:
         wait(lambda: len(sequences) >= 3, "composed reports")
 
 
-def test_that_a_confirmation_without_a_store_keeps_no_thread_busy() -> None:
+def test_that_a_confirmation_without_a_store_does_not_keep_the_thread_busy() -> None:
     composed: list[CheckpointConfirmation | None] = []
 
     def compose(*, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:

@@ -28,7 +28,7 @@ def adopted(
     slurm: FakeSlurm, folder: Path, *, pause: Callable[[float], None] = lambda seconds: None
 ) -> AdaptiveResult:
     # scontrol leaves its words behind, and allows what it is asked to allow.
-    (folder / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {folder}/said\n')
+    (folder / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {folder}/arguments.log\n')
     (folder / "scontrol").chmod(0o755)
     return make_adaptive(
         "1",
@@ -48,7 +48,7 @@ def comment_of(slurm: FakeSlurm) -> str:
     return job.comment
 
 
-def test_that_the_terms_stand_behind_the_users_own_words(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_that_the_terms_follow_the_users_own_comment(slurm: FakeSlurm, tmp_path: Path) -> None:
     assert adopted(slurm, tmp_path) == AdaptiveResult(token_file=tmp_path / "token")
     assert user_part(comment_of(slurm)) == "mine"
     assert decode_comment(comment_of(slurm)) == JobTerms(
@@ -58,7 +58,7 @@ def test_that_the_terms_stand_behind_the_users_own_words(slurm: FakeSlurm, tmp_p
         max_gpus=4,
         allow_unconfirmed=True,
     )
-    assert not (tmp_path / "said").exists()
+    assert not (tmp_path / "arguments.log").exists()
 
 
 def test_that_a_later_run_keeps_token_and_comment(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -70,16 +70,16 @@ def test_that_a_later_run_keeps_token_and_comment(slurm: FakeSlurm, tmp_path: Pa
     assert "set_comment" not in [method for method, _ in slurm.calls]
 
 
-def test_that_a_job_that_may_not_be_requeued_asks_for_it(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_that_a_job_without_requeue_gets_it(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.set_job("1", unschedulable_reason="it may not be requeued; submit with --requeue")
     refused = adopted(slurm, tmp_path)
-    assert (tmp_path / "said").read_text() == "update JobId=1 Requeue=1\n"
+    assert (tmp_path / "arguments.log").read_text() == "update JobId=1 Requeue=1\n"
     assert refused.token_file is None
     assert "job 1 cannot be moved: it may not be requeued" in str(refused.problem)
     assert comment_of(slurm) == "mine"
 
 
-def test_that_what_slurm_refuses_is_told_and_leaves_no_claim(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_that_what_slurm_refuses_is_the_returned_problem(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.fail("set_comment", SlurmCommandError("Access/permission denied"))
     assert adopted(slurm, tmp_path) == AdaptiveResult(token_file=None, problem="Access/permission denied")
 
@@ -95,7 +95,7 @@ def test_that_accounting_which_does_not_know_the_job_yet_is_given_time(
 
 
 @pytest.mark.parametrize("fault", ["down", "forgotten", "no GPUs", "token"])
-def test_that_nothing_keeps_a_job_from_training(slurm: FakeSlurm, tmp_path: Path, fault: str) -> None:
+def test_that_no_problem_keeps_a_job_from_training(slurm: FakeSlurm, tmp_path: Path, fault: str) -> None:
     if fault == "down":
         slurm.fail("read_job", SlurmUnavailable("slurmctld does not answer"))
     elif fault == "forgotten":

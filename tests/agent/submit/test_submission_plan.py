@@ -62,7 +62,7 @@ def test_that_a_plain_script_is_rendered_as_in_the_golden_file(tmp_path: Path) -
     assert made.script == (GOLDEN / "plain.sbatch").read_text()
 
 
-def test_that_a_script_with_wishes_of_its_own_is_rendered_as_in_the_golden_file(tmp_path: Path) -> None:
+def test_that_a_script_with_its_own_options_is_rendered_as_in_the_golden_file(tmp_path: Path) -> None:
     script = tmp_path / "train.sbatch"
     script.write_text(
         "#!/bin/bash -l\n"
@@ -110,7 +110,7 @@ def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--total-time=2-00:00"], "--total-time needs --time"),
         (
@@ -128,8 +128,8 @@ def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> Non
         (["--total-time=60", "--time=60"], "--total-time 60 is not above --time 60"),
     ],
 )
-def test_that_a_total_time_that_makes_no_sense_is_refused(words: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_that_an_invalid_total_time_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         plan(words)
 
 
@@ -144,7 +144,7 @@ def test_that_a_job_without_gpus_starts_with_its_minimum_or_one() -> None:
 @pytest.mark.parametrize(
     "own", ["-G 2", "--gpus-per-node=2", "--gres=gpu:2", "--gpus-per-task=2", "-n4 --ntasks-per-gpu=2"]
 )
-def test_that_the_users_shape_is_kept(own: str) -> None:
+def test_that_the_requested_nodes_and_gpus_are_kept(own: str) -> None:
     made = plan([*own.split(), "--min-gpus=2"])
     assert not [line for line in added(made.script) if line.startswith("--gpus")]
     assert made.options[: len(own.split())] == tuple(own.split())
@@ -163,7 +163,7 @@ def test_that_the_users_shape_is_kept(own: str) -> None:
         ({"stdin": b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\n"}, "--signal"),
     ],
 )
-def test_that_what_the_user_has_said_is_not_said_again(given: dict[str, object], absent: str) -> None:
+def test_that_options_that_the_user_gave_are_not_added_again(given: dict[str, object], absent: str) -> None:
     made = plan(**{"words": [], **given})  # type: ignore[arg-type]
     assert not [line for line in added(made.script) if line.startswith(absent)]
 
@@ -186,7 +186,7 @@ def test_that_the_comment_keeps_the_users_words_from_wherever_they_come() -> Non
     assert "--comment" not in [word for word in made.options if word != comment]
 
 
-def test_that_our_options_may_stand_anywhere_before_the_script() -> None:
+def test_that_our_options_are_accepted_anywhere_before_the_script() -> None:
     made = plan(["-v", "--min-gpus=2", "-p", "gpu", "--dry-run", "--wrap=true", "--max-gpus", "4"])
     assert made.options[:3] == ("-v", "-p", "gpu")
     assert (made.terms.min_gpus, made.terms.max_gpus, made.is_dry_run) == (2, 4, True)
@@ -220,7 +220,7 @@ def test_that_wrap_becomes_a_script() -> None:
     assert not [word for word in made.options if "wrap" in word and "job-name" not in word]
 
 
-def test_that_checkpoints_go_beside_the_submission_or_where_the_user_says() -> None:
+def test_that_checkpoints_go_below_the_submission_directory_or_to_the_named_one() -> None:
     made = plan([])
     assert made.checkpoint_dir == Path("/home/ada/work/pollux-checkpoints/sbatch-1a2b3c4d")
     assert made.token_file.parent == made.script_file.parent == made.checkpoint_dir
@@ -230,7 +230,7 @@ def test_that_checkpoints_go_beside_the_submission_or_where_the_user_says() -> N
     assert plan([], environ={"POLLUX_CHECKPOINT_DIR": "/other"}).checkpoint_dir == made.checkpoint_dir
 
 
-def test_that_the_token_is_in_no_word_and_in_no_line_only_its_hash() -> None:
+def test_that_only_the_tokens_hash_is_in_the_arguments_and_the_script() -> None:
     made = plan(["-v"])
     assert TOKEN not in made.script
     assert not [word for word in made.options if TOKEN in word]
@@ -287,7 +287,7 @@ def test_that_a_script_that_names_no_password_is_submitted(line: str) -> None:
     assert line in plan([], stdin=f"#!/bin/bash\n{line}\n".encode()).script
 
 
-def test_that_an_admins_template_is_taken_and_its_mistakes_are_named(tmp_path: Path) -> None:
+def test_that_an_admins_template_replaces_ours_and_its_errors_are_named(tmp_path: Path) -> None:
     config = Config(templates=TemplatesConfig(dir=str(tmp_path)))
     (tmp_path / "adaptive.sbatch.j2").write_text("{{ interpreter }}\nmodule load site\n{{ body }}\n")
     assert plan([], config=config).script.startswith("#!/bin/bash\nmodule load site\n")
@@ -338,7 +338,7 @@ def test_that_hostile_names_reach_the_shell_as_they_are(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("comment", ["it's $(touch pwned)", 'a "b" \\c', "line\nline", "é\udcff"])
-def test_that_the_plan_as_shown_is_a_shell_script_that_means_the_same(tmp_path: Path, comment: str) -> None:
+def test_that_the_plan_as_shell_commands_does_the_same(tmp_path: Path, comment: str) -> None:
     body = b"#!/bin/bash\necho 'END_OF_SCRIPT' \xff\n"
     made = plan([f"--comment={comment}", "--checkpoint-dir", str(tmp_path / "it's")], stdin=body)
     fake = tmp_path / "bin"
@@ -364,7 +364,7 @@ def test_that_the_plan_as_shown_is_a_shell_script_that_means_the_same(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--min-gpus", "4", "--max-gpus", "2"], "--min-gpus 4 is above --max-gpus 2"),
         (["--min-gpus", "0"], "--min-gpus takes a whole number"),
@@ -388,14 +388,14 @@ def test_that_the_plan_as_shown_is_a_shell_script_that_means_the_same(tmp_path: 
         (["/"], "cannot be read: Is a directory"),
     ],
 )
-def test_that_what_cannot_be_is_refused_in_one_line(words: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_that_invalid_submissions_are_refused_in_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         plan(words)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
-    ("environ", "stdin", "said"),
+    ("environ", "stdin", "message"),
     [
         ({"SBATCH_ARRAY_INX": "1-2"}, SIMPLE, "SBATCH_ARRAY_INX"),
         ({"SBATCH_NO_REQUEUE": "1"}, SIMPLE, "SBATCH_NO_REQUEUE"),
@@ -404,14 +404,14 @@ def test_that_what_cannot_be_is_refused_in_one_line(words: list[str], said: str)
         ({}, "", "the script on standard input does not look like"),
     ],
 )
-def test_that_variables_and_directives_can_be_what_is_refused(
-    environ: dict[str, str], stdin: str, said: str
+def test_that_variables_and_directives_are_refused_as_well(
+    environ: dict[str, str], stdin: str, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         plan([], environ=environ, stdin=stdin.encode())
 
 
-def test_that_requeue_on_the_command_line_settles_a_variable_that_forbids_it() -> None:
+def test_that_requeue_on_the_command_line_overrides_a_variable() -> None:
     assert plan(["--requeue"], environ={"SBATCH_NO_REQUEUE": "1"}).options[0] == "--requeue"
 
 
@@ -429,7 +429,7 @@ def test_that_requeue_on_the_command_line_settles_a_variable_that_forbids_it() -
         ("--allow-unconfirmd", "--allow-unconfirmed"),
     ],
 )
-def test_that_a_slip_in_one_of_our_options_is_told(word: str, meant: str) -> None:
+def test_that_a_misspelled_option_of_ours_is_refused_with_the_right_one(word: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"there is no option {word.partition('=')[0]}; do you mean {meant}"):
         plan(["-p", "main", word, "2", "--wrap=true"])
 
@@ -437,16 +437,16 @@ def test_that_a_slip_in_one_of_our_options_is_told(word: str, meant: str) -> Non
 @pytest.mark.parametrize(
     "words", [["--dry-run"], ["--max-gpus=2"], ["--lr", "0.1", "--min-gpus", "2"], ["--total-time", "2d"]]
 )
-def test_that_one_of_our_options_behind_the_script_is_refused_with_the_cure(
+def test_that_one_of_our_options_after_the_script_is_refused_with_the_cure(
     tmp_path: Path, words: list[str]
 ) -> None:
     (tmp_path / "my train.sbatch").write_text(SIMPLE)
     option = next(word for word in words if word.startswith("--") and word != "--lr").partition("=")[0]
-    said = (
+    message = (
         f"{option} comes after the script my train.sbatch, .*nothing was submitted. Put {option} before the "
         f"script; .*: pollux sbatch \\[options\\] -- 'my train.sbatch' {option}$"
     )
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         plan(["-p", "main", "my train.sbatch", *words], cwd=tmp_path)
 
 

@@ -50,20 +50,20 @@ def test_that_only_the_owner_can_read_token_and_folder_whatever_the_umask(tmp_pa
     assert read_token(folder / "token") == TOKEN
 
 
-def test_that_an_existing_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_that_an_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     assert make_private_dir(tmp_path) == []
     assert mode(tmp_path) == 0o750
 
 
-def test_that_made_folders_are_removed_again_unless_something_lies_there(tmp_path: Path) -> None:
+def test_that_created_folders_are_removed_again_unless_they_contain_something(tmp_path: Path) -> None:
     made = make_private_dir(tmp_path / "a" / "b")
     (tmp_path / "a" / "other").touch()
     remove_empty_dirs(made)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "other"]
 
 
-def test_that_a_file_in_the_way_of_the_folder_is_one_clear_line(tmp_path: Path) -> None:
+def test_that_a_file_in_place_of_the_folder_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match="--checkpoint-dir"):
         make_private_dir(tmp_path / "file")

@@ -51,7 +51,7 @@ def test_that_the_last_round_is_explained(url: str) -> None:
         assert word not in "\n".join(shown)
 
 
-def test_that_the_policys_terms_stand_behind_details(url: str) -> None:
+def test_that_details_add_the_policys_terms(url: str) -> None:
     plain = pollux("explain", "7", "--store", url).stdout.splitlines()
     shown = pollux("explain", "7", "--details", "--store", url).stdout.splitlines()
     assert shown[: len(plain) - 1] == plain[:-1]
@@ -63,7 +63,7 @@ def test_that_the_policys_terms_stand_behind_details(url: str) -> None:
     assert any("generalized-mean, solved by exact: fitness" in line for line in shown)
 
 
-def test_that_a_size_is_compared_with_one_gpu_and_with_the_last_one(url: str) -> None:
+def test_that_an_allocation_is_compared_with_one_gpu_and_with_the_former_one(url: str) -> None:
     """What a fair share would give is no measure for an owner: 0.8 of it may be twice what there was."""
     model = next(one for one in PROBLEM.jobs if one.job_id == "7").model
     assert model is not None
@@ -72,11 +72,11 @@ def test_that_a_size_is_compared_with_one_gpu_and_with_the_last_one(url: str) ->
         found = best_batch(model, Configuration(num_nodes=1, num_gpus=gpus))
         assert found is not None
         rates[gpus] = found.goodput
-    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
-    assert (told["before"], told["size_before"]) == ({"n0": 2}, 2)
-    assert told["speedup_over_one_gpu"] == pytest.approx(rates[4] / rates[1])
-    assert told["speedup_over_before"] == pytest.approx(rates[4] / rates[2])
-    assert told["predicted"]["throughput"] * told["predicted"]["efficiency"] == pytest.approx(rates[4])
+    facts = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (facts["before"], facts["size_before"]) == ({"n0": 2}, 2)
+    assert facts["speedup_over_one_gpu"] == pytest.approx(rates[4] / rates[1])
+    assert facts["speedup_over_before"] == pytest.approx(rates[4] / rates[2])
+    assert facts["predicted"]["throughput"] * facts["predicted"]["efficiency"] == pytest.approx(rates[4])
 
     store = open_store(url)
     source, target = Allocation.of({"n0": 2}), Allocation.of({"n0": 4})
@@ -87,15 +87,15 @@ def test_that_a_size_is_compared_with_one_gpu_and_with_the_last_one(url: str) ->
     held = problem(nodes(2), job("7", {"n0": 4}, pinned=True, pinned_because="it is new there"))
     store.record_round(held, decide(held), shadow=False, at=at(70))
     store.close()
-    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
-    assert (told["before"], told["size_before"]) == ({"n0": 4}, 2)
-    assert told["speedup_over_before"] == pytest.approx(rates[4] / rates[2])
+    facts = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (facts["before"], facts["size_before"]) == ({"n0": 4}, 2)
+    assert facts["speedup_over_before"] == pytest.approx(rates[4] / rates[2])
     shown = pollux("explain", "7", "--store", url).stdout
     assert shown.startswith("job 7 keeps 4 GPUs on 1 node (n0:4)\n")
     assert "  not more   it is new there\n" in shown
 
 
-def test_that_the_json_form_says_the_same(url: str) -> None:
+def test_that_json_has_the_same_facts(url: str) -> None:
     found = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
     decided = decide(PROBLEM)
     one = decided.jobs[0]
@@ -113,22 +113,22 @@ def test_that_the_json_form_says_the_same(url: str) -> None:
     assert found["cost_to_others"] == pytest.approx(4 * found["gpu_prices"][""])
 
 
-def test_that_a_job_that_was_left_out_is_told_why(url: str) -> None:
+def test_that_a_job_that_was_left_out_has_the_reason(url: str) -> None:
     shown = pollux("explain", "9", "--store", url).stdout
     assert shown.startswith("job 9 is left as it is: min_gpus 3 is above max_gpus 2\n")
 
 
-def test_that_a_job_that_takes_part_in_no_round_is_told_why(url: str) -> None:
+def test_that_a_job_that_takes_part_in_no_round_has_the_reason(url: str) -> None:
     store = open_store(url)
     store.record_excluded({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
     store.close()
     shown = pollux("explain", "10", "--store", url).stdout
     assert shown.startswith("job 10 waits, and rounds leave it to Slurm: Slurm does not start it now")
-    told = json.loads(pollux("explain", "10", "--json", "--store", url).stdout)
-    assert told["excluded"].endswith("(PartitionDown)")
+    facts = json.loads(pollux("explain", "10", "--json", "--store", url).stdout)
+    assert facts["excluded"].endswith("(PartitionDown)")
 
 
-def test_that_an_owner_reads_that_other_jobs_of_the_same_user_have_the_share(tmp_path: Path) -> None:
+def test_that_a_job_bound_by_share_names_the_users_other_jobs(tmp_path: Path) -> None:
     jobs = [job("a", user="ann"), *(job(f"b{i}", user="bob") for i in range(6))]
     one = problem(nodes(1), *jobs, between="users")
     file = tmp_path / "problem.json"
@@ -140,7 +140,7 @@ def test_that_an_owner_reads_that_other_jobs_of_the_same_user_have_the_share(tmp
     )
 
 
-def test_that_status_of_one_job_ends_with_the_line(url: str) -> None:
+def test_that_status_of_one_job_ends_with_its_last_decision(url: str) -> None:
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert last.startswith("job 7: 4 GPUs on 1 node (n0:4); not more: ")
     assert last.endswith("(more: pollux explain 7)")
@@ -156,7 +156,7 @@ def test_that_status_of_one_job_ends_with_the_line(url: str) -> None:
         (["7", "--problem", "absent.json"], 2, "cannot read absent.json"),
     ],
 )
-def test_that_what_cannot_be_explained_is_one_clear_line(
+def test_that_an_unknown_job_or_round_is_one_clear_line(
     url: str, arguments: list[str], code: int, words: str
 ) -> None:
     done = pollux("explain", *arguments, "--store", url)
@@ -175,7 +175,7 @@ def test_that_a_job_of_a_saved_round_is_explained(url: str, tmp_path: Path) -> N
     assert "has no job '77'; it has 7, 8, 9" in unknown.stderr
 
 
-def test_that_a_limit_is_said_to_bind(tmp_path: Path) -> None:
+def test_that_a_job_at_its_limit_is_bound_by_it(tmp_path: Path) -> None:
     limit = GpuLimit(kind="account", name="vision", max_gpus=2)
     bound = dataclasses.replace(problem(nodes(2), job("7", account="vision")), limits=(limit,))
     file = tmp_path / "limited.json"
@@ -186,7 +186,7 @@ def test_that_a_limit_is_said_to_bind(tmp_path: Path) -> None:
     assert "bound by limit (its account's or user's limit of GPUs)" in detailed
 
 
-def test_that_a_model_that_does_not_count_is_said_to(tmp_path: Path) -> None:
+def test_that_a_model_that_is_not_used_is_shown_with_the_reason(tmp_path: Path) -> None:
     doubted = problem(nodes(2), job("7", {"n0": 2}, model=None, model_doubt="it promises too much"))
     file = tmp_path / "doubted.json"
     file.write_text(problem_to_json(doubted))
@@ -195,33 +195,34 @@ def test_that_a_model_that_does_not_count_is_said_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "said"),
+    ("batch", "message"),
     [
         (4, "3 GPUs: predicted as fast as 2 GPUs"),
         (2, "3 GPUs: its batch cannot be split among so many"),
     ],
 )
-def test_that_a_gpu_that_would_not_help_is_told_as_that_and_not_as_the_owners_limit(
-    tmp_path: Path, batch: int, said: str
+def test_that_a_gpu_that_would_not_help_is_shown_as_that_and_not_as_the_owners_limit(
+    tmp_path: Path, batch: int, message: str
 ) -> None:
     model = dataclasses.replace(linear_model(), limits=BatchLimits(initial_batch_size=batch))
     file = tmp_path / "two-of-three.json"
     file.write_text(problem_to_json(problem(nodes(2), job("7", {"n0": 2}, max_gpus=3, model=model))))
     shown = pollux("explain", "7", "--problem", str(file)).stdout
     assert (
-        f"not more   no larger number of GPUs is predicted to make it faster\n             {said}\n" in shown
+        f"not more   no larger number of GPUs is predicted to make it faster\n             {message}\n"
+        in shown
     )
     assert "its owner allows no more" not in shown
 
 
-def test_that_every_bound_has_the_owners_words() -> None:
+def test_that_every_bound_has_a_sentence_for_the_owner() -> None:
     from pollux_slurm.cli.shared.decision_text import _MORE
     from pollux_slurm.policy.explain.wording import _BOUNDS
 
     assert set(_MORE) == set(_BOUNDS)
 
 
-def test_that_a_job_that_never_reported_says_so(url: str) -> None:
+def test_that_a_job_that_never_reported_is_marked(url: str) -> None:
     store = open_store(url)
     store.observe_jobs([observation(10, gpus={"n0": 2}, started_at=at(5))], at=at(6))
     store.close()
@@ -234,8 +235,8 @@ def test_that_a_job_that_never_reported_says_so(url: str) -> None:
     assert "running !" in next(line for line in listed.splitlines() if line.startswith("10 "))
     assert "! job 10: it started " in listed
     assert "minutes ago and has not reported: either it never calls" in listed
-    told = {one["job_id"]: one for one in json.loads(pollux("status", "--json", "--store", url).stdout)}
-    assert (told["7"]["silent"], told["10"]["silent"] is None) == (None, False)
+    facts = {one["job_id"]: one for one in json.loads(pollux("status", "--json", "--store", url).stdout)}
+    assert (facts["7"]["silent"], facts["10"]["silent"] is None) == (None, False)
 
     store = open_store(url)
     store.observe_jobs([observation(10, JobState.COMPLETED, ended_at=at(500))], at=at(501))
@@ -243,7 +244,7 @@ def test_that_a_job_that_never_reported_says_so(url: str) -> None:
     assert "silent     it ended without any report" in pollux("explain", "10", "--store", url).stdout
 
 
-def test_that_a_job_without_a_decision_is_told_when_the_daemon_looks(url: str) -> None:
+def test_that_a_job_without_a_decision_shows_when_the_next_round_is(url: str) -> None:
     store = open_store(url)
     store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
     store.close()
@@ -262,7 +263,7 @@ def test_that_a_job_without_a_decision_is_told_when_the_daemon_looks(url: str) -
         (JobState.TIMEOUT, "it ran into its time limit"),
     ],
 )
-def test_that_a_job_that_has_ended_is_told_so_and_its_last_decision_as_the_last(
+def test_that_a_job_that_has_ended_shows_how_and_its_last_decision(
     url: str, state: JobState, words: str
 ) -> None:
     store = open_store(url)
@@ -281,15 +282,15 @@ def test_that_a_job_that_has_ended_is_told_so_and_its_last_decision_as_the_last(
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert last.startswith(f"{ended}; the last round about it: 4 GPUs on 1 node (n0:4)")
     assert f"{ended}; the last round" in pollux("report", "job", "7", "--html", "--store", url).stdout
-    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
-    assert (told["state"], told["finished_at"]) == (state.value, "2026-03-01T12:08:20+00:00")
+    facts = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (facts["state"], facts["finished_at"]) == (state.value, "2026-03-01T12:08:20+00:00")
     assert pollux("explain", "10", "--store", url).stdout.startswith(
         f"job 10 is over: {words} at 2026-03-01 12:08:20 UTC\n  last       no round decided about job 10\n"
     )
     assert pollux("explain", "7", "--round", "1", "--store", url).stdout.startswith("job 7 goes from ")
 
 
-def test_that_a_job_on_its_way_to_other_gpus_is_said_to_be_moving_as_long_as_a_daemon_moves_it(
+def test_that_a_job_is_shown_as_moving_as_long_as_a_daemon_moves_it(
     url: str,
 ) -> None:
     store = open_store(url)
@@ -337,7 +338,7 @@ def test_that_a_job_on_its_way_to_other_gpus_is_said_to_be_moving_as_long_as_a_d
     assert f"not more: {since}" in pollux("status", "7", "--store", url).stdout
 
 
-def test_that_a_job_on_one_gpu_is_told_what_the_next_size_would_be_over_it_and_nothing_twice(
+def test_that_a_job_on_one_gpu_is_compared_with_the_next_best_allocation_once(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "one.json"
@@ -352,7 +353,7 @@ def test_that_a_job_on_one_gpu_is_told_what_the_next_size_would_be_over_it_and_n
     assert "that it had before" not in grown
 
 
-def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:
+def test_that_a_paused_job_is_shown_as_paused(url: str) -> None:
     store = open_store(url)
     move = store.plan_reallocation(
         "7",

@@ -24,7 +24,7 @@ def pollux(*words: str, environ: dict[str, str] | None = None) -> subprocess.Com
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ([], 2, "no command to run; example: pollux run -- python train.py"),
         (["--"], 2, "no command to run"),
@@ -39,27 +39,27 @@ def pollux(*words: str, environ: dict[str, str] | None = None) -> subprocess.Com
         (["--no-such-option", "--", "true"], 2, "--no-such-option"),
     ],
 )
-def test_that_a_mistake_is_one_line(words: list[str], code: int, said: str) -> None:
+def test_that_an_error_is_one_line(words: list[str], code: int, message: str) -> None:
     done = pollux("run", *words)
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 
 
-def test_that_the_commands_output_and_code_are_passed_on() -> None:
+def test_that_the_commands_output_and_exit_code_are_passed_on() -> None:
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"
     done = pollux("run", "--", sys.executable, "-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
-def test_that_words_behind_the_command_are_the_commands() -> None:
+def test_that_arguments_after_the_command_are_its_own() -> None:
     script = "import sys; print(sys.argv[1:])"
     done = pollux("run", sys.executable, "-c", script, "--min-gpus", "x", "--", "-h", "")
     assert done.stdout == "['--min-gpus', 'x', '--', '-h', '']\n"
 
 
-def test_that_a_job_without_srun_is_told_so(tmp_path: Path) -> None:
+def test_that_a_job_without_srun_is_an_error(tmp_path: Path) -> None:
     done = pollux("run", "--", "true", environ={"SLURM_JOB_ID": "12", "PATH": str(tmp_path)})
     assert done.returncode == 1
     assert "no srun on PATH" in done.stderr

@@ -41,14 +41,14 @@ def test_that_a_dry_run_shows_script_and_command_and_writes_nothing(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["train.sbatch"]
 
 
-def test_that_the_script_may_come_from_the_input(tmp_path: Path) -> None:
+def test_that_the_script_may_come_from_stdin(tmp_path: Path) -> None:
     done = pollux("--dry-run", cwd=tmp_path, stdin=SCRIPT)
     assert "pollux run -- python train.py" in done.stdout
     assert "--job-name=sbatch" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--min-gpus=3", "--max-gpus=2", "train.sbatch"], "--min-gpus 3 is above --max-gpus 2"),
         (["nothing.sbatch"], "script nothing.sbatch cannot be read: No such file or directory"),
@@ -59,14 +59,14 @@ def test_that_the_script_may_come_from_the_input(tmp_path: Path) -> None:
         (["train.sbatch", "--dry-run"], "put -- before the script: pollux sbatch [options] -- train.sbatch"),
     ],
 )
-def test_that_a_mistake_is_one_line(tmp_path: Path, words: list[str], said: str) -> None:
+def test_that_an_error_is_one_line(tmp_path: Path, words: list[str], message: str) -> None:
     (tmp_path / "train.sbatch").write_text(SCRIPT)
     (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n")
     (tmp_path / "dos.sbatch").write_bytes(b"#!/bin/bash\r\ntrue\r\n")
     before = sorted(tmp_path.iterdir())
     done = pollux(*words, cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert sorted(tmp_path.iterdir()) == before
@@ -81,7 +81,7 @@ def test_that_an_unreadable_script_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_that_a_machine_without_slurm_is_told_so_and_keeps_no_files(tmp_path: Path) -> None:
+def test_that_without_slurm_an_error_says_so_and_no_files_are_left(tmp_path: Path) -> None:
     (tmp_path / "train.sbatch").write_text(SCRIPT)
     done = pollux("train.sbatch", cwd=tmp_path, environ={"PATH": str(tmp_path)})
     assert done.returncode == 1
@@ -90,7 +90,7 @@ def test_that_a_machine_without_slurm_is_told_so_and_keeps_no_files(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["train.sbatch"]
 
 
-def test_that_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_that_a_folder_that_cannot_be_created_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.sbatch").write_text(SCRIPT)
     (tmp_path / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 1\n")
     (tmp_path / "sbatch").chmod(0o755)
@@ -102,7 +102,7 @@ def test_that_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["--help", "-h"])
-def test_that_help_tells_our_options_and_examples(tmp_path: Path, word: str) -> None:
+def test_that_help_shows_our_options_and_examples(tmp_path: Path, word: str) -> None:
     done = pollux("-p", "x", word, cwd=tmp_path, environ={"COLUMNS": "120"})
     assert done.returncode == 0
     for option in (

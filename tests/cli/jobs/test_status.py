@@ -112,7 +112,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "220")
 
 
-def test_that_the_json_form_has_what_scripts_need(url: str) -> None:
+def test_that_json_has_all_that_programs_need(url: str) -> None:
     first, second = json.loads(pollux("status", "--json", "--store", url).stdout)
     assert (first["job_id"], first["state"], first["num_gpus"]) == ("7", "running", 4)
     assert (first["allocation"], first["global_batch_size"]) == ({"n0": 4}, 256)
@@ -122,7 +122,7 @@ def test_that_the_json_form_has_what_scripts_need(url: str) -> None:
     assert second["name"].startswith("[red]x[/]")
 
 
-def test_that_the_table_shows_jobs_and_neutralises_a_hostile_name(url: str) -> None:
+def test_that_the_table_shows_jobs_and_escapes_a_hostile_name(url: str) -> None:
     shown = pollux("status", "--store", url).stdout
     line = next(line for line in shown.splitlines() if line.startswith("7 "))
     for text in ("train", "running", "256", "500", "1.75", "3/20", "n0:4", "bound by exploration"):
@@ -131,7 +131,7 @@ def test_that_the_table_shows_jobs_and_neutralises_a_hostile_name(url: str) -> N
     assert "[red]x[/]" in shown
 
 
-def test_that_what_has_no_room_in_a_narrow_terminal_shows_that_it_is_cut(url: str) -> None:
+def test_that_texts_cut_in_a_narrow_terminal_are_marked(url: str) -> None:
     store = open_store(url)
     jobs = tuple(CurrentJob(record=record) for record in store.jobs())
     store.close()
@@ -143,7 +143,7 @@ def test_that_what_has_no_room_in_a_narrow_terminal_shows_that_it_is_cut(url: st
     assert line.rstrip().endswith("…")
 
 
-def test_that_one_job_can_be_asked_for(url: str) -> None:
+def test_that_one_job_can_be_selected(url: str) -> None:
     (only,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
     assert only["job_id"] == "7"
 
@@ -155,14 +155,14 @@ def test_that_an_unknown_job_is_one_clear_line(url: str, job_id: str) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_that_a_store_without_a_schema_says_what_to_type(tmp_path: Path) -> None:
+def test_that_a_store_without_a_schema_is_an_error_with_the_command_to_type(tmp_path: Path) -> None:
     done = pollux("status", "--store", f"sqlite:///{tmp_path}/none.db")
     assert done.returncode == 1
     assert "pollux db init" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_that_a_job_that_warns_is_marked_with_what_it_means(url: str) -> None:
+def test_that_a_job_with_a_warning_is_marked_and_explained(url: str) -> None:
     assert " !" not in pollux("status", "--store", url).stdout
     store = open_store(url)
     warned = Report(

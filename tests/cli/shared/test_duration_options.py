@@ -25,13 +25,13 @@ from tests.cli.inside import pollux
         ("999999w", timedelta(days=36500)),
     ],
 )
-def test_that_a_number_and_a_unit_are_a_span(text: str, span: timedelta) -> None:
+def test_that_a_number_and_a_unit_are_a_duration(text: str, span: timedelta) -> None:
     assert parse_span(text) == span
     assert seconds()(text) == span.total_seconds()
 
 
 @pytest.mark.parametrize("text", ["", "90", "d", "-1d", "0d", "1.d", "1d2h", "1:30", "\u0663d"])
-def test_that_anything_else_is_refused_with_the_forms_that_are_taken(text: str) -> None:
+def test_that_anything_else_is_refused_with_the_accepted_forms(text: str) -> None:
     with pytest.raises(
         UsageError, match="is not a duration; write a number with s, m, h, d or w, such as 90s"
     ):
@@ -68,7 +68,7 @@ def test_that_an_option_in_seconds_takes_a_plain_number_and_every_duration() -> 
         ("report", "cluster", "--since"),
     ],
 )
-def test_that_every_command_says_the_same_of_what_is_no_duration(words: tuple[str, ...]) -> None:
+def test_that_every_command_refuses_an_invalid_duration_in_the_same_way(words: tuple[str, ...]) -> None:
     done = pollux(*words, "5 fortnights", *(["--", "true"] if words[0] in ("run", "rehearse") else []))
     assert done.returncode == 2
     assert "'5 fortnights'" in done.stderr

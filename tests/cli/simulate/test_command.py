@@ -33,13 +33,13 @@ def pollux(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Ended:
     returncode: int
     stdout: str
     stderr: str
 
 
-Command = Callable[..., Said]
+Command = Callable[..., Ended]
 Refused = Callable[[Sequence[str], str], None]
 
 
@@ -47,13 +47,13 @@ Refused = Callable[[Sequence[str], str], None]
 def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run a command in this process: a start of Python costs more than most commands."""
 
-    def run(*words: str) -> Said:
+    def run(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["pollux", *words])
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
+        done = capsys.readouterr()
         assert isinstance(ended.value.code, int)
-        return Said(returncode=ended.value.code, stdout=said.out, stderr=said.err)
+        return Ended(returncode=ended.value.code, stdout=done.out, stderr=done.err)
 
     return run
 
@@ -63,10 +63,10 @@ def refused(here: Command) -> Refused:
     """Check that a command prints nothing but one line with a message, and exits with 2."""
 
     def check(words: Sequence[str], message: str) -> None:
-        said = here(*words)
-        assert said.returncode == 2, said.stderr
-        assert (said.stdout, len(said.stderr.splitlines())) == ("", 1)
-        assert message in said.stderr
+        done = here(*words)
+        assert done.returncode == 2, done.stderr
+        assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
+        assert message in done.stderr
 
     return check
 
@@ -79,7 +79,7 @@ def inputs(tmp_path: Path) -> tuple[str, ...]:
     return ("simulate", "--traces", str(tmp_path / "traces"), "--workload", str(workload))
 
 
-def test_that_json_holds_what_analysts_need(inputs: tuple[str, ...]) -> None:
+def test_that_json_has_all_that_analysts_need(inputs: tuple[str, ...]) -> None:
     done = pollux(*inputs, "--policy", "tiresias", "--json", "--nodes", "1")
     found = json.loads(done.stdout)
     assert (found["policy"], found["workload"]) == ("tiresias", "small")
@@ -89,7 +89,7 @@ def test_that_json_holds_what_analysts_need(inputs: tuple[str, ...]) -> None:
     assert set(found["solve_s"]) == {"p50", "p95", "max"}
 
 
-def test_that_several_policies_stand_in_one_table(inputs: tuple[str, ...]) -> None:
+def test_that_several_policies_are_in_one_table(inputs: tuple[str, ...]) -> None:
     done = pollux(*inputs, "--policy", "tiresias", "--policy", "optimus", "--policy", "pollux")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -100,7 +100,7 @@ def test_that_several_policies_stand_in_one_table(inputs: tuple[str, ...]) -> No
     ]
 
 
-def test_that_runs_in_parallel_tell_the_same(inputs: tuple[str, ...]) -> None:
+def test_that_parallel_runs_have_the_same_results(inputs: tuple[str, ...]) -> None:
     options = ("--policy", "tiresias", "--policy", "optimus", "--json")
     alone, shared = (json.loads(pollux(*inputs, *options, "--jobs", jobs).stdout) for jobs in ("1", "2"))
     for run in (*alone, *shared):
@@ -126,7 +126,7 @@ def test_that_results_are_written_for_spreadsheets(
     assert "<svg" in page.read_text()
 
 
-def test_that_a_cluster_that_grows_is_paid_for_as_it_is(
+def test_that_node_hours_follow_the_size_of_the_cluster(
     inputs: tuple[str, ...], tmp_path: Path, here: Command
 ) -> None:
     """One node at least and two at most, for the 5 s to 235 s and more that the jobs take."""
@@ -139,7 +139,7 @@ def test_that_a_cluster_that_grows_is_paid_for_as_it_is(
     assert "1 to 2 nodes × 4 GPUs" in page.read_text()
 
 
-def test_that_a_terminal_sees_how_far_it_is(inputs: tuple[str, ...]) -> None:
+def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
     """A bar on standard error, which is cleared at the end, and the table alone on standard output."""
     master, terminal = pty.openpty()
     words = [sys.executable, "-m", "pollux_slurm", *inputs, "--policy", "tiresias", "--json"]
@@ -173,7 +173,7 @@ def test_that_a_simulation_takes_one_core(inputs: tuple[str, ...]) -> None:
     assert set(json.loads(done.stdout.splitlines()[-1])) == {1}
 
 
-def test_that_a_workload_is_made_and_read_again(tmp_path: Path, here: Command) -> None:
+def test_that_a_workload_is_generated_and_read_again(tmp_path: Path, here: Command) -> None:
     file = tmp_path / "w.csv"
     done = here("simulate", "generate", "--load", "1.5", "--seed", "7", "--hours", "8", "-o", str(file))
     assert done.returncode == 0, done.stderr
@@ -182,7 +182,7 @@ def test_that_a_workload_is_made_and_read_again(tmp_path: Path, here: Command) -
     assert shown.stdout == file.read_text()
 
 
-def test_that_a_workload_has_users_where_they_are_asked_for(tmp_path: Path, here: Command) -> None:
+def test_that_a_workload_has_the_requested_users(tmp_path: Path, here: Command) -> None:
     file = tmp_path / "w.csv"
     assert here("simulate", "generate", "--users", "3", "-o", str(file)).returncode == 0
     header, first = file.read_text(encoding="utf-8").splitlines()[:2]
@@ -213,7 +213,9 @@ def test_that_accounting_becomes_a_workload(tmp_path: Path) -> None:
     assert done.stderr == "1 jobs; left out: 1 without GPUs, 0 that have not ended\n"
 
 
-def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Path, here: Command) -> None:
+def test_that_a_sweep_continues_where_it_was_stopped(
+    inputs: tuple[str, ...], tmp_path: Path, here: Command
+) -> None:
     out = tmp_path / "sweep"
     words = ("simulate", "sweep", *inputs[1:], "--output", str(out), "--policy", "tiresias", "--json")
     first = here(*words, "--restart-delays", "0,30")
@@ -282,7 +284,7 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
         (("sweep",), "--traces comes before sweep"),
     ],
 )
-def test_that_a_mistake_is_one_line(
+def test_that_an_error_is_one_line(
     inputs: tuple[str, ...], options: tuple[str, ...], message: str, refused: Refused
 ) -> None:
     refused((*inputs, *options), message)
@@ -314,7 +316,7 @@ def test_that_a_mistake_is_one_line(
         ),
     ],
 )
-def test_that_a_mistake_of_a_sub_command_is_one_line(
+def test_that_an_error_of_a_subcommand_is_one_line(
     inputs: tuple[str, ...], tmp_path: Path, words: tuple[str, ...], message: str, refused: Refused
 ) -> None:
     filled = [word.format(traces=inputs[2], workload=inputs[4], out=tmp_path / "out") for word in words]
@@ -349,8 +351,8 @@ def test_that_a_stores_jobs_are_simulated_with_their_delays(
 ) -> None:
     trained(store)
     file = tmp_path / "queue.json"
-    said = here("simulate", "export", "--store", store_url, "--output", str(file))
-    assert said.stderr == "1 jobs, delays of 1 moves and 1 starts; 0 jobs left out\n"
+    done = here("simulate", "export", "--store", store_url, "--output", str(file))
+    assert done.stderr == "1 jobs, delays of 1 moves and 1 starts; 0 jobs left out\n"
     replay = ("simulate", "--traces", str(file), "--nodes", "1", "--interval", "10", "--json")
     done = here(*replay, "--rules", "slurm")
     found = json.loads(done.stdout)
@@ -381,21 +383,21 @@ def test_that_rules_slurm_take_the_cost_that_is_expected_of_a_first_move(
     here: Command, inputs: tuple[str, ...]
 ) -> None:
     def restarts(*options: str) -> float:
-        said = here(*inputs, "--rules", "slurm", *options, "--policy", "pollux", "--json")
-        assert (said.returncode, said.stderr) == (0, "")
-        return float(json.loads(said.stdout)["restarts_per_job"])
+        done = here(*inputs, "--rules", "slurm", *options, "--policy", "pollux", "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        return float(json.loads(done.stdout)["restarts_per_job"])
 
     # Who expects a move to take an hour makes none, and so never measures one.
     assert restarts("--restart-delay", "3600") == 0 < restarts()
     assert restarts("--restart-delay", "30") == restarts()
 
 
-def test_that_the_papers_search_may_be_told_the_objective_that_it_has(
+def test_that_the_genetic_policy_accepts_its_own_objective(
     here: Command, refused: Refused, inputs: tuple[str, ...]
 ) -> None:
-    said = here(*inputs, "--policy", "genetic", "--objective", "osdi21", "--json")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert json.loads(said.stdout)["policy"] == "genetic"
+    done = here(*inputs, "--policy", "genetic", "--objective", "osdi21", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["policy"] == "genetic"
     refused([*inputs, "--policy", "genetic", "--objective", "price-rank"], "--objective would do nothing")
 
 
@@ -416,13 +418,13 @@ def test_that_a_full_disk_is_one_line(inputs: tuple[str, ...]) -> None:
     assert ended.stderr == "pollux: cannot write the output: No space left on device\n"
 
 
-def test_that_a_mistyped_option_is_told_with_the_help_that_knows_it(refused: Refused) -> None:
+def test_that_a_misspelled_option_is_refused_with_the_right_help(refused: Refused) -> None:
     refused(("simulate", "--polcy", "sia"), "(see: pollux simulate --help)")
     refused(("simulate", "sweep"), "(see: pollux simulate sweep --help)")
     refused(("simulat",), "(see: pollux --help)")
 
 
-def test_that_who_stops_a_sweep_is_told_how_it_goes_on(inputs: tuple[str, ...], tmp_path: Path) -> None:
+def test_that_an_interrupted_sweep_prints_how_to_continue(inputs: tuple[str, ...], tmp_path: Path) -> None:
     sweep, delays = tmp_path / "sweep", ",".join(map(str, range(2000)))
     # 40,000 runs: minutes, so that a test that is slow to look does not find it at its end.
     intervals = ",".join(map(str, range(60, 80)))
@@ -435,9 +437,9 @@ def test_that_who_stops_a_sweep_is_told_how_it_goes_on(inputs: tuple[str, ...], 
     ) as running:
         wait_until(lambda: [*sweep.glob("runs/*.json")], timeout_s=300, what="the first run")
         running.send_signal(signal.SIGINT)
-        out, said = running.communicate(timeout=300)
+        out, done = running.communicate(timeout=300)
     assert (running.returncode, out) == (130, "")
-    assert said == f"pollux: interrupted; the same command continues with the runs in {sweep}\n"
+    assert done == f"pollux: interrupted; the same command continues with the runs in {sweep}\n"
 
 
 def _hear_interrupts() -> None:

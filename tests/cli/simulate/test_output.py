@@ -28,7 +28,7 @@ def printed(width: int, *, terminal: bool = True) -> str:
     ("width", "missing"),
     [(100, ()), (43, ("workload",)), (36, ("workload", "solve")), (28, ("workload", "solve", "p99"))],
 )
-def test_that_columns_are_left_out_whole_and_named(width: int, missing: tuple[str, ...]) -> None:
+def test_that_omitted_columns_are_named(width: int, missing: tuple[str, ...]) -> None:
     text = printed(width)
     head = text.splitlines()[0]
     shown = [column for column in COLUMNS if column.title not in missing]

@@ -32,7 +32,7 @@ def test_that_there_are_commands() -> None:
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_that_every_option_told_exists(words: tuple[str, ...]) -> None:
+def test_that_every_option_in_the_commands_exists(words: tuple[str, ...]) -> None:
     simulate = get_command(app).commands["simulate"]  # type: ignore[attr-defined]
     command = simulate if words[0].startswith("--") else simulate.commands[words[0]]
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
@@ -40,9 +40,9 @@ def test_that_every_option_told_exists(words: tuple[str, ...]) -> None:
 
 
 def test_that_options_in_the_text_exist() -> None:
-    told = set(re.findall(r"`(--[a-z-]+)", PAGE.read_text(encoding="utf-8")))
+    options = set(re.findall(r"`(--[a-z-]+)", PAGE.read_text(encoding="utf-8")))
     simulate = get_command(app).commands["simulate"]  # type: ignore[attr-defined]
     every = [simulate, *simulate.commands.values()]
     known = {name for command in every for parameter in command.params for name in parameter.opts}
-    assert len(told) > 20
-    assert told <= known
+    assert len(options) > 20
+    assert options <= known

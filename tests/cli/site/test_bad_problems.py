@@ -91,7 +91,7 @@ def test_that_the_other_job_is_scheduled_whatever_the_objective(tmp_path: Path, 
         (("version",), "2", "version 2 is not one that this release reads"),
     ],
 )
-def test_that_a_problem_that_makes_no_sense_is_one_line(
+def test_that_an_invalid_problem_is_one_line(
     tmp_path: Path, place: Sequence[str | int], value: str, words: str
 ) -> None:
     file = written(tmp_path, place, value)

@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_that_each_setting_is_printed_with_what_set_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_each_setting_is_printed_with_its_origin(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLLUX_DAEMON_INTERVAL_S", "5")
     done = pollux("config", "check", "--config", str(file))
     lines = done.stdout.splitlines()
@@ -42,16 +42,16 @@ def test_that_each_setting_is_printed_with_what_set_it(file: Path, monkeypatch: 
     assert "secret" not in done.stdout
     for key in ("password", "sslpassword"):
         monkeypatch.setenv("POLLUX_STORE_URL", f"postgresql://db/pollux?{key}=secret")
-        told = pollux("config", "check", "--config", str(file))
-        assert "store.url = postgresql+psycopg://db/pollux" in told.stdout
-        assert "secret" not in told.stdout + repr(load_config(dict(os.environ)))
+        done = pollux("config", "check", "--config", str(file))
+        assert "store.url = postgresql+psycopg://db/pollux" in done.stdout
+        assert "secret" not in done.stdout + repr(load_config(dict(os.environ)))
     monkeypatch.delenv("POLLUX_STORE_URL")
     found = json.loads(pollux("config", "check", "--json", "--config", str(file)).stdout)
     assert found["policy.user_limits"] == {"value": {"ada": 4}, "from": str(file)}
     assert set(found) == {key for key, _ in load_config({}).origins}
 
 
-def test_that_a_mistake_is_one_line(file: Path) -> None:
+def test_that_an_error_is_one_line(file: Path) -> None:
     file.write_text("[policy]\nexponent = nan\n")
     done = pollux("config", "check", "--config", str(file))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -88,7 +88,7 @@ def test_that_the_daemon_refuses_the_same_before_it_starts(file: Path) -> None:
         ('[store]\nurl = "mysql://x/y"\n', "mysql"),
     ],
 )
-def test_that_what_a_daemon_would_refuse_or_be_hurt_by_is_refused(file: Path, text: str, words: str) -> None:
+def test_that_settings_with_which_no_daemon_could_run_are_refused(file: Path, text: str, words: str) -> None:
     file.write_text(text)
     done = pollux("config", "check", "--config", str(file))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -113,14 +113,14 @@ def test_that_every_number_has_bounds() -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1000", "1e300", "true", '"3"', "[1]", "{}"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_that_no_number_may_be_senseless(file: Path, name: str, value: str) -> None:
+def test_that_numbers_out_of_bounds_are_refused(file: Path, name: str, value: str) -> None:
     section, _, key = name.partition(".")
     file.write_text(f"[{section}]\n{key} = {value}\n")
     with pytest.raises(ConfigError, match=key):
         load_config({}, path=file)
 
 
-def test_that_the_daemon_holds_its_flags_to_the_same(file: Path) -> None:
+def test_that_the_daemons_options_have_the_same_bounds(file: Path) -> None:
     config = load_config({}, path=file)
     assert daemon_settings(config, interval_s=5, shadow=False).config.interval_s == 5
     with pytest.raises(ConfigError, match="pause_ttl_s"):

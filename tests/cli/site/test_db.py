@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_that_a_store_is_made_checked_and_upgraded(tmp_path: Path) -> None:
+def test_that_a_store_is_created_checked_and_upgraded(tmp_path: Path) -> None:
     store = ("--store", f"sqlite:///{tmp_path}/pollux.db")
     outputs = []
     for action in ("init", "init", "check", "upgrade"):
@@ -47,7 +47,7 @@ def test_that_the_advice_for_a_missing_store_works_when_typed(tmp_path: Path, ac
     assert pollux("db", action, "--store", url).returncode == 0
 
 
-def test_that_no_store_configured_says_how_to_configure_one(tmp_path: Path) -> None:
+def test_that_a_missing_store_is_an_error_with_how_to_set_one(tmp_path: Path) -> None:
     done = pollux("db", "init")
     assert (done.returncode, done.stdout) == (2, "")
     assert "POLLUX_STORE_URL" in done.stderr
@@ -73,7 +73,7 @@ def test_that_the_schema_is_printed(tmp_path: Path, dialect: str) -> None:
     assert pollux("db", "schema", "oracle").returncode == 2
 
 
-def test_that_prune_tells_what_it_deleted(tmp_path: Path) -> None:
+def test_that_prune_prints_what_it_deleted(tmp_path: Path) -> None:
     store = ("--store", f"sqlite:///{tmp_path}/pollux.db")
     pollux("db", "init", *store)
     done = pollux("db", "prune", "--older-than", "90d", *store)

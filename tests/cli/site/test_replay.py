@@ -26,7 +26,7 @@ def replay(*arguments: str) -> Done:
     return pollux("replay", *arguments)
 
 
-def test_that_json_holds_what_was_decided_and_how_well(file: Path) -> None:
+def test_that_json_has_the_decision_and_its_fitness(file: Path) -> None:
     found = json.loads(replay(str(file), "--json").stdout)
     assert found["allocations"] == {"7": {"n0": 4}, "8": {"n1": 4}}
     assert found["solver"] == "exact"

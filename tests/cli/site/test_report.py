@@ -40,7 +40,7 @@ def url(store_url: str) -> str:
         (("cluster", *SINCE), "cluster", "account_usage", "day"),
     ],
 )
-def test_that_every_report_has_every_form(
+def test_that_every_report_has_every_format(
     url: str, tmp_path: Path, arguments: tuple[str, ...], kind: str, table: str, first: str
 ) -> None:
     text = pollux("report", *arguments, "--store", url)
@@ -57,7 +57,7 @@ def test_that_every_report_has_every_form(
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 
-def test_that_a_files_ending_says_its_form(url: str, tmp_path: Path) -> None:
+def test_that_a_files_ending_sets_its_format(url: str, tmp_path: Path) -> None:
     for name, begin in (("r.json", "{"), ("r.CSV", "at,"), ("r.txt", "Job 1\n")):
         file = tmp_path / name
         assert pollux("report", "job", "1", "--output", str(file), "--store", url).returncode == 0
@@ -65,19 +65,19 @@ def test_that_a_files_ending_says_its_form(url: str, tmp_path: Path) -> None:
     assert pollux("report", "job", "1", "--html", "--store", url).stdout.startswith("<!DOCTYPE html>")
 
 
-def test_that_any_table_is_asked_for(url: str) -> None:
+def test_that_any_table_can_be_selected(url: str) -> None:
     done = pollux("report", "job", "1", "--csv", "--table", "reallocations", "--store", url)
     (row,) = csv.DictReader(io.StringIO(done.stdout))
     assert (row["source_gpus"], row["target_gpus"], row["step"]) == ("2", "4", "confirmed")
     assert float(row["total_s"]) == pytest.approx(12.5, abs=0.01)
 
 
-def test_that_a_job_may_be_cut_at_its_end_only(url: str) -> None:
+def test_that_a_job_report_may_have_an_end_only(url: str) -> None:
     done = pollux("report", "job", "1", "--until", "2026-03-01T12:00:13", "--csv", "--store", url)
     assert len(done.stdout.splitlines()) == 1 + 3, "three samples came before"
 
 
-def test_that_no_form_holds_what_a_terminal_obeys(store_url: str) -> None:
+def test_that_no_format_contains_control_characters(store_url: str) -> None:
     """Names of jobs come from strangers, and people look at every form on a terminal."""
     obeyed = "a\x1b[2J\x9b2J\x7f\u202e\u2028\U000e0001\x07b"
     store = open_store(store_url)
@@ -92,7 +92,7 @@ def test_that_no_form_holds_what_a_terminal_obeys(store_url: str) -> None:
             assert job["name"] == obeyed
 
 
-def test_that_the_last_decision_is_told(url: str) -> None:
+def test_that_the_last_decision_is_in_the_report(url: str) -> None:
     found = json.loads(pollux("report", "job", "1", "--json", "--store", url).stdout)
     assert found["facts"]["explanation"].startswith("job 1 is over: it completed at ")
 
@@ -112,7 +112,7 @@ def test_that_the_last_decision_is_told(url: str) -> None:
         (("dashboard", "mysql"), 2, "no dashboard for 'mysql'"),
     ],
 )
-def test_that_what_cannot_be_is_one_line_with_the_next_step(
+def test_that_an_error_is_one_line_with_the_next_step(
     url: str, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     store = () if arguments[0] == "dashboard" else ("--store", url)
@@ -136,7 +136,7 @@ def test_that_a_store_that_is_not_there_names_the_command(tmp_path: Path) -> Non
     assert "pollux db init" in done.stderr
 
 
-def test_that_help_has_an_example_of_each_form() -> None:
+def test_that_help_has_an_example_of_each_format() -> None:
     text = " ".join(pollux("report", "--help").stdout.split())
     for form in (
         "pollux report job 1234 ·",
@@ -150,7 +150,7 @@ def test_that_help_has_an_example_of_each_form() -> None:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--html",)])
-def test_that_a_terminal_of_another_alphabet_is_no_traceback(url: str, form: tuple[str, ...]) -> None:
+def test_that_a_terminal_with_another_encoding_gets_no_traceback(url: str, form: tuple[str, ...]) -> None:
     """Job 2's name has Hebrew letters; blocks and dashes are no Latin letters either."""
     done = subprocess.run(
         [sys.executable, "-m", "pollux_slurm", "report", "job", "2", *form, "--store", url],
@@ -167,7 +167,7 @@ def test_that_the_dashboard_is_printed() -> None:
     assert (found["title"], found["uid"]) == ("Pollux for Slurm", "pollux-slurm")
 
 
-def test_that_a_young_store_is_seen_whole_and_not_as_a_speck_of_a_month(store_url: str) -> None:
+def test_that_a_young_store_is_shown_over_its_whole_life(store_url: str) -> None:
     now = datetime.now(timezone.utc)
     began = now - timedelta(hours=2)
     store = open_store(store_url)

@@ -85,7 +85,7 @@ def test_that_a_sandbox_goes_up_is_used_and_goes_down(home: Path) -> None:
         (("sideways",), "No such command"),
     ],
 )
-def test_that_a_mistake_gets_one_line(home: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_that_an_error_is_one_line(home: Path, arguments: tuple[str, ...], words: str) -> None:
     done = pollux(*arguments, home=home)
     assert done.returncode in (1, 2)
     assert words in done.stderr

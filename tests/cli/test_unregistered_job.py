@@ -12,7 +12,7 @@ from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.store import open_store
 
 
-def test_that_a_job_just_submitted_is_told_of_before_a_daemon_has_looked(
+def test_that_a_job_just_submitted_is_shown_before_a_daemon_registers_it(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/pollux.db"
@@ -30,16 +30,16 @@ def test_that_a_job_just_submitted_is_told_of_before_a_daemon_has_looked(
     adaptive = pollux("sbatch", "--parsable", "-o", "log", "--begin=now+1hour", "--wrap=true").stdout.strip()
     plain = typed("sbatch", "--parsable", "-o", "log", "--begin=now+1hour", "--wrap=true").stdout.strip()
     try:
-        said = f"job {adaptive} was submitted "
+        line_start = f"job {adaptive} was submitted "
         unlooked = "is pending (BeginTime); it is not registered: no daemon has run on this store"
         for words in (("status",), ("status", adaptive), ("explain", adaptive)):
             shown = pollux(*words)
             assert (shown.returncode, shown.stderr) == (0, "")
-            (line,) = (line for line in shown.stdout.splitlines() if line.startswith(said))
+            (line,) = (line for line in shown.stdout.splitlines() if line.startswith(line_start))
             assert unlooked in line
             assert "no active adaptive jobs" not in shown.stdout
         store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
-        assert "the daemon reads Slurm every 10 s" in pollux("explain", adaptive).stdout
+        assert "the daemon looks at Slurm every 10 s" in pollux("explain", adaptive).stdout
         assert "is not adaptive: submit it with pollux sbatch" in pollux("explain", plain).stdout
         assert f"job {plain} " not in pollux("status").stdout
         unknown = pollux("status", "999999")

@@ -50,7 +50,7 @@ def test_that_odd_names_come_back_from_json(tmp_path: Path, name: str) -> None:
     assert json.loads(pollux("explain", name, "--problem", file, "--json").stdout)["job_id"] == name
 
 
-def test_that_a_terminal_without_a_character_gets_its_number(tmp_path: Path) -> None:
+def test_that_a_character_that_the_terminal_lacks_is_escaped(tmp_path: Path) -> None:
     file = saved(tmp_path, "ß")
     for options in ([], ["--json"]):
         out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
