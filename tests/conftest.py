@@ -18,12 +18,12 @@ from pollux_slurm.sandbox.files import NodeGroup, find_programs
 
 pytest_plugins = ["tests.store_fixtures"]
 
-# Before numpy is imported: its threads take many times the CPU for the small matrices of tests, and each
-# worker of xdist would have as many as there are cores.
+# Set before numpy is imported: for the small matrices of tests its threads only cost CPU, and each worker of
+# xdist would have as many threads as there are cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# No time limit of hypothesis's own: a busy machine makes any example slow without making it wrong. The same
-# examples in every run, so that a failure says something about the change; POLLUX_TEST_RANDOM=1 draws others.
+# No time limit of hypothesis: a busy machine makes any example slow. Every run has the same examples, so that
+# a failure comes from the change; POLLUX_TEST_RANDOM=1 draws others.
 settings.register_profile(
     "unhurried",
     deadline=None,
@@ -37,7 +37,7 @@ CONTRACT_GROUPS = (NodeGroup(num_nodes=3), NodeGroup(num_nodes=1, gpu_type="a100
 SANDBOX_FIXTURES = {"sandbox", "two_node_sandbox", "slurm_programs"}
 
 
-# What waits longest begins first, so that others fill its waits and nobody is left alone with it at the end.
+# The longest tests start first, so that none of them runs alone at the end.
 LONGEST_FIRST = ("e2e", "slurm", "torch")
 
 
@@ -90,6 +90,6 @@ def sandbox(slurm_programs: None) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def two_node_sandbox(slurm_programs: None) -> Iterator[dict[str, str]]:
-    """Two nodes of four t4; the value is what points commands at them."""
+    """Two nodes of four t4; the value is the environment for commands on them."""
     with running_sandbox(NodeGroup(num_nodes=2), kill_wait_s=10) as running:
         yield running.env

@@ -1,4 +1,4 @@
-"""Two real users of this machine, for what one must not be able to do to the other."""
+"""Two real users of this machine, for tests of what one must not be able to do to the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLEEP = "#!/bin/sh\nwhile :; do sleep 0.2; done\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """An account that was made for the test; `env` points its commands at the sandbox."""
+    """An account that was created for the test; `env` is the environment for the sandbox."""
 
     name: str
     user_id: int

@@ -1,4 +1,4 @@
-"""Where the published measurements of the Pollux artifact are, if this machine has them."""
+"""The published measurements of the Pollux artifact, if this machine has them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 
 def stop_between_writes(send: Callable[[int], object], store: Path) -> None:
-    """`send` SIGSTOP to who writes to a store, and SIGCONT and that again where the file is left locked."""
+    """`send` SIGSTOP to a writer of a store; where its file stays locked, SIGCONT, and again."""
 
     def stop() -> bool:
         send(signal.SIGSTOP)
@@ -28,7 +28,7 @@ def stop_between_writes(send: Callable[[int], object], store: Path) -> None:
 
 
 def may_write(store: Path) -> bool:
-    """Tell whether the file is there and can be written, for it has room and nobody holds its lock."""
+    """Tell whether the file exists and nobody has locked it."""
     file = f"file:{store}?mode=rw"
     try:
         with contextlib.closing(sqlite3.connect(file, uri=True, timeout=0.5, isolation_level=None)) as opened:

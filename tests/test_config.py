@@ -1,4 +1,4 @@
-"""Settings: file, environment above it, and one clear line for each mistake."""
+"""Settings: the file, variables that override it, and one clear line for each error."""
 
 from __future__ import annotations
 

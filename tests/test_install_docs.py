@@ -1,4 +1,4 @@
-"""The installation commands of README and guides, as they stand there, and the table of settings."""
+"""The installation commands of README and guides, and the table of settings."""
 
 from __future__ import annotations
 

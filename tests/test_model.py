@@ -1,4 +1,4 @@
-"""The few rules that the plain types carry themselves."""
+"""Rules of the plain types."""
 
 from __future__ import annotations
 

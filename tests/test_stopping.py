@@ -1,4 +1,4 @@
-"""What the tests stop processes with: a process of its own that writes, and is stopped when it does not."""
+"""`tests/stopping.py`: a process that writes to a file is stopped between two writes."""
 
 from __future__ import annotations
 

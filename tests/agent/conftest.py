@@ -1,4 +1,4 @@
-"""A place on the sandbox of two nodes with four fake GPUs each."""
+"""A working directory on the sandbox of two nodes with four fake GPUs each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A working directory on a real cluster for the tests of submission and launch, and what their ranks do."""
+"""A working directory on a real cluster for tests of submission and launch, and the script of their ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.slurm import SlurmClient, connect
 from tests.waiting import wait_until
 
-# Each rank leaves what it was told in RUN.RANK.json, then does as its second word says.
+# Each rank writes its environment to RUN.RANK.json, then acts by its second argument.
 RANK = """
 import json, os, signal, sys, time
 def leave(name, text):
@@ -91,7 +91,7 @@ class Place:
         return log.read_text() if log.exists() else "none"
 
     def ranks(self, run: int, count: int) -> list[dict[str, str]]:
-        """Wait for all ranks of a run, and return what they were told, in rank order."""
+        """Wait for all ranks of a run, and return their environments, in rank order."""
         files = [self.folder / f"{run}.{rank}.json" for rank in range(count)]
         wait_until(
             lambda: all(file.exists() for file in files),

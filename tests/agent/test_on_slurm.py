@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm of two nodes with four fake GPUs each: ranks, signals, ends."""
+"""Jobs on a real Slurm of two nodes with four fake GPUs each: ranks, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.waiting import wait_until
 def job_at_its_limit(
     two_node_sandbox: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Place, str]]:
-    """A job with a limit of one minute, begun before the other tests, so that its minute passes meanwhile.
+    """A job with a limit of one minute, started before the other tests, so that the minute passes meanwhile.
 
-    It takes a GPU of n1, and leaves n0 to them. How it ended, its script says itself: slurmctld may have
-    forgotten it by the time that the others are through.
+    It takes a GPU of n1, and leaves n0 to them. Its script writes its own exit code: slurmctld may have
+    forgotten the job when the other tests are done.
     """
     made = a_place(tmp_path_factory.mktemp("limit"), two_node_sandbox)
     body = f"{BODY}echo $? > ended.new && mv ended.new ended\n"
@@ -46,7 +46,7 @@ def test_that_a_job_is_submitted_as_sbatch_does_with_its_terms_in_the_comment(
     assert (done.returncode, done.stderr) == (0, "")
     (env,) = place.ranks(0, 1)
     job = place.wait(place.jobs[-1], JobState.COMPLETED)
-    # Nothing about a store was configured here, and the script never joined the library.
+    # No store is configured here, and the script never calls the library.
     assert f"pollux: job {job.job_id} trains without a store: it reports nothing" in place.log()
     assert place.log().count("pollux: no process of this run has called pollux_slurm.torch.init_process") == 1
     terms = decode_comment(job.comment)
@@ -75,7 +75,7 @@ def test_that_uneven_nodes_and_a_new_allocation_after_a_requeue_give_the_right_r
     place.slurm.reshape(job_id, JobShape.of(Allocation.of({"n0": 1, "n1": 2})))
     place.slurm.release(job_id)
     second = place.ranks(1, 3)
-    # Which of the two nodes gives two is Slurm's choice (22.05); what counts is that we are env the truth.
+    # Slurm chooses which of the nodes gives two GPUs (22.05); the ranks must agree with it.
     split = [[env["SLURMD_NODENAME"] for env in second].count(node) for node in ("n0", "n1")]
     assert sorted(split) == [1, 2]
     assert [env["SLURMD_NODENAME"] for env in second] == ["n0"] * split[0] + ["n1"] * split[1]
@@ -104,7 +104,7 @@ def test_that_the_job_has_the_failing_ranks_exit_code(place: Place, rank: str, c
     assert left == []
 
 
-# Rank 4, on the other node, has no memory for what it got, once; the others wait for it.
+# Rank 4, on the other node, runs out of memory once; the others wait for it.
 HUNGRY = """#!/bin/bash
 PYTHON -m pollux_slurm run --kill-after=1 -- PYTHON -c '
 import os, pathlib, sys, time
@@ -148,7 +148,7 @@ def test_that_after_sigterm_to_the_batch_scripts_launcher_the_ranks_save(place: 
 
 
 def test_that_a_job_started_without_its_gpus_is_requeued(place: Place) -> None:
-    """As after a restart of slurmctld: the environment tells of GPUs that slurmctld has not given."""
+    """As after a restart of slurmctld: the environment has GPUs that slurmctld has not allocated."""
     body = BODY.replace("\n", "\nexport SLURM_GPUS_ON_NODE=3\n", 1)
     job_id = place.submit("--gpus=1", "--nodes=1", "train.sbatch", "end", body=body)
     wait_until(
@@ -161,7 +161,7 @@ def test_that_a_job_started_without_its_gpus_is_requeued(place: Place) -> None:
 
 
 def test_that_a_leftover_of_an_earlier_run_does_not_signal_the_present_run(place: Place) -> None:
-    """Its node was given up and has come back: slurmd ends what is left there, the job trains elsewhere."""
+    """Its node was DOWN and has returned: slurmd ends the old run, the job trains elsewhere."""
     job_id = place.submit("--max-gpus=2", "train.sbatch", "hold")
     place.ranks(0, 1)
     place.slurm.requeue_hold(job_id)
@@ -179,7 +179,7 @@ def test_that_a_leftover_of_an_earlier_run_does_not_signal_the_present_run(place
 
 
 def test_that_a_leftover_of_an_earlier_run_does_not_end_the_step_of_this_one(place: Place) -> None:
-    """Its srun names what it ends by number, and Slurm counts the steps of each run from 0."""
+    """Its srun ends a step by number, and Slurm counts the steps of each run from 0."""
     job_id = place.submit("--gpus=1", "train.sbatch", "hold")
     (first,) = place.ranks(0, 1)
     place.slurm.requeue_hold(job_id)

@@ -60,7 +60,7 @@ def test_that_plain_sbatch_makes_a_job_adaptive_at_its_first_start(place: Place)
 
 def test_that_plain_sbatch_without_a_store_or_gpus_trains_at_its_fixed_size(place: Place) -> None:
     (place.folder / "train.sbatch").write_text(BODY)
-    # What a job inherits from the adaptive job that submitted it must not pass for its own.
+    # A job must not use the variables of the adaptive job that submitted it.
     inherited = {"POLLUX_JOB_ID": "1", "POLLUX_TOKEN_FILE": "/none", "POLLUX_CHECKPOINT_DIR": "/none"}
     store = {"POLLUX_STORE_URL": f"sqlite:///{place.folder}/pollux.db"}
     for words, environ in ((["--gpus=1"], inherited), (["-n1"], {**inherited, **store})):

@@ -1,4 +1,4 @@
-"""Run `pollux` inside this process: imports are paid for once, and a traceback would be seen."""
+"""Run `pollux` inside this process: modules are imported once, and a traceback is visible."""
 
 from __future__ import annotations
 

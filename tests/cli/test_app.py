@@ -1,4 +1,4 @@
-"""What all of `pollux` costs each of its commands."""
+"""The imports that every command of `pollux` has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names from strangers on the terminal: shown, whatever is in them, and never acted upon."""
+"""Other users' names on the terminal: control characters are escaped."""
 
 from __future__ import annotations
 

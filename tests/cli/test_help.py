@@ -1,4 +1,4 @@
-"""Every command says with an example how it is used, and the examples are not made up."""
+"""Every command's help has an example, and every example is accepted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = dict(commands(get_command(app)))
 
 
 def examples(command: Any) -> list[list[str]]:
-    """Return the words behind `pollux` of each example in a command's help."""
+    """Return the arguments of `pollux` in each example of a command's help."""
     text = f"{command.help or ''}\n{command.epilog or ''}"
     _, found, rest = text.partition("Example")
     assert found, "no example"
@@ -39,7 +39,7 @@ def test_that_every_command_has_an_example_that_it_accepts(path: tuple[str, ...]
     for words in shown:
         used = max((known for known in ALL if tuple(words[: len(known)]) == known), key=len)
         assert used, f"there is no command: pollux {' '.join(words)}"
-        # What follows may be sbatch's, or the training's own.
+        # The rest are options of sbatch or of the training.
         if used in (("sbatch",), ("run",), ("rehearse",)):
             continue
         taken = {name for option in ALL[used].params for name in (*option.opts, *option.secondary_opts)}

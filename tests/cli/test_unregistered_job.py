@@ -1,4 +1,4 @@
-"""What `pollux status` and `explain` say of a job right after its submission, on a real Slurm."""
+"""`pollux status` and `explain` of a job right after its submission, on a real Slurm."""
 
 from __future__ import annotations
 

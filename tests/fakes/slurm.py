@@ -1,4 +1,4 @@
-"""A Slurm in memory that keeps the promises of `pollux_slurm.slurm.client`, on a clock that the test moves.
+"""A Slurm in memory with the contract of `pollux_slurm.slurm.client`, on a clock that the test moves.
 
     clock = FakeClock()
     slurm = FakeSlurm([fake_node("n0"), fake_node("n1")], clock=clock)
@@ -99,7 +99,7 @@ class FakeSlurm:
         self._jobs: dict[str, _Job] = {}
         self._next_id = 1
 
-    # ------------------------------------------------------------------------------------ the test's levers
+    # --------------------------------------------------------------------------------- set by the test
 
     def fail(self, method: str, error: SlurmError) -> None:
         """Let the next call of `method` raise `error` without effect."""
@@ -115,7 +115,7 @@ class FakeSlurm:
         self.nodes[name] = dataclasses.replace(self.nodes[name], **changes)  # type: ignore[arg-type]
 
     def set_job(self, job_id: str, **changes: object) -> None:
-        """Change what a job shows, as another hand would."""
+        """Change a job externally."""
         job = self._jobs[job_id]
         job.shown = dataclasses.replace(job.shown, **changes)  # type: ignore[arg-type]
 
@@ -264,7 +264,7 @@ class FakeSlurm:
     def submit(
         self, script: str, options: Sequence[str], arguments: Sequence[str], env: Mapping[str, str]
     ) -> str:
-        """Submit; what counts of the options is `--name=value` for size, name and Comment, and `--hold`."""
+        """Submit; only `--hold` and options for size, name and Comment, as `--name=value`, have an effect."""
         self._enter("submit")
         if not script.strip():
             raise UsageError("the batch script is empty")
@@ -378,7 +378,7 @@ class FakeSlurm:
         )
 
     def _advance(self) -> None:
-        """Let everything happen that is due now."""
+        """Apply all events that are due now."""
         now = self.clock()
         for job in self._jobs.values():
             if job.killed_until is not None and job.killed_until <= now:
@@ -451,7 +451,7 @@ class FakeSlurm:
         return max(min(free), 0)
 
     def _node_now(self, name: str) -> SlurmNode:
-        """Return the node with what jobs hold of it added to what it was given as used."""
+        """Return the node with the resources of its jobs added to its used ones."""
         node = self.nodes[name]
         jobs = [job.shown for job in self._jobs.values()]
         return dataclasses.replace(
@@ -479,7 +479,7 @@ _CHANGING = frozenset(
 
 
 class _Guarded:
-    """A view of a `FakeSlurm` that asks its guard before each command."""
+    """A view of a `FakeSlurm` that calls its guard before each command."""
 
     def __init__(self, slurm: FakeSlurm, guard: Callable[[], None]) -> None:
         self._slurm, self._guard = slurm, guard

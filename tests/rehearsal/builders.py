@@ -1,4 +1,4 @@
-"""Runs of a rehearsal, made by hand."""
+"""Runs of a rehearsal, built by hand."""
 
 from __future__ import annotations
 

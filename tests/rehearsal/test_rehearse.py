@@ -111,7 +111,7 @@ def test_that_sums_of_a_validation_that_are_never_combined_are_found(tmp_path: P
 
 @pytest.mark.full
 def test_that_averages_over_micro_batches_are_found_and_those_over_steps_are_not(tmp_path: Path) -> None:
-    result = rehearse(tmp_path, SCRIPTS / "average_of_passes.py")
+    result = rehearse(tmp_path, SCRIPTS / "average_over_micro_batches.py")
     (finding,) = of_level(result, "change")
     assert finding["text"].startswith("An average of the weights (`average` and `shadow`) is also updated")
 
@@ -160,7 +160,7 @@ def test_that_a_schedule_that_the_library_was_not_given_is_found(tmp_path: Path)
 
 @pytest.mark.full
 def test_that_a_correct_script_passes_with_a_fixed_and_a_varying_batch(tmp_path: Path) -> None:
-    result = rehearse(tmp_path, SCRIPTS / "sound.py", "--epochs=50", processes="1,2,3")
+    result = rehearse(tmp_path, SCRIPTS / "correct.py", "--epochs=50", processes="1,2,3")
     assert not result["must_change"], result["findings"]
     assert [finding["kind"] for finding in result["findings"]] == []
     assert all(move["ok"] for move in result["moves"])

@@ -1,4 +1,4 @@
-"""Who else may write in a folder of checkpoints, by owners and modes as they are on disk."""
+"""Other users who may write in a checkpoint folder, by real owners and modes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pollux_slurm.agent.checkpoints.folder_permissions import who_else_may_write
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder that others can enter, in one of root's: pytest's own can be entered by its user only."""
+    """A folder that others can enter, below one of root's; only its user can enter pytest's own."""
     if os.geteuid() != 0:
         pytest.skip("only root can give folders to others")
     place = Path("/var/tmp") / f"pollux-{tmp_path.name}-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Which checkpoint is the job's: claims, files, leftovers, damage."""
+"""The lineage of checkpoints: claims, files, leftover processes, damage."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_that_a_claim_made_while_a_leftover_writes_stops_its_rename(tmp_path: Pa
 
 
 def test_that_a_file_that_a_leftover_writes_after_the_claim_is_ignored(tmp_path: Path) -> None:
-    # The last instant: the leftover has looked for claims, and renames just after the next run claimed.
+    # The worst moment: the leftover has checked for claims, and renames just after the next run claims.
     leftover = claim(tmp_path)
     old = write(leftover, "a")
     second = claim(tmp_path, 1)
@@ -275,7 +275,7 @@ def test_that_a_claim_appears_atomically(tmp_path: Path) -> None:
 
 
 class LineageMachine(RuleBasedStateMachine):
-    """Runs claim, write and linger in any order; each checkpoint's content is the whole history of its line.
+    """Runs claim, write and linger in any order; each checkpoint contains the whole history of its lineage.
 
     The history a run resumes from must always be the one of the run it resumed, never with a leftover's part.
     """
@@ -291,7 +291,7 @@ class LineageMachine(RuleBasedStateMachine):
 
     @rule(target=runs)
     def start(self) -> Lineage:
-        # What the run before last confirmed while it was current.
+        # Checkpoints that the run before last confirmed while it was current.
         expected = self.written.get(self.newest, "")
         run = claim(self.directory)
         number = run.claim.run_number

@@ -1,4 +1,4 @@
-"""Local batches that did not fit: remembered on disk, and reason enough to start again."""
+"""Micro-batches that did not fit into memory: recorded on disk, and the processes start again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_that_a_failed_write_is_an_error(tmp_path: Path) -> None:
 
 
 class Runs:
-    """Runs that end with the given codes; each leaves a bound where its code says so with a minus."""
+    """Runs that end with the given codes; one with a negative code also writes a bound."""
 
     def __init__(self, directory: Path, codes: list[int]) -> None:
         self.directory, self.codes, self.num_runs = directory, codes, 0
@@ -79,7 +79,7 @@ class Runs:
         ([-1, -1, 0], 0, 3),
         ([-1, 2], 2, 2),
         ([1], 1, 1),
-        # Told to stop: what a process left behind on its way is for the job's next start.
+        # Stopped by a signal: a bound that it wrote is for the job's next start.
         ([-143], 143, 1),
         ([-1] * 30, 1, 25),
     ],

@@ -1,4 +1,4 @@
-"""What a process learns from its environment."""
+"""What a process reads from its environment."""
 
 from __future__ import annotations
 

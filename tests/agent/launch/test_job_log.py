@@ -1,4 +1,4 @@
-"""Lines of the library in a job's log, in processes of their own: logging is a process's own affair."""
+"""Log lines of the library, each case in its own process, since logging is configured per process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# What a script does after `arrange`, then lines of ours and of its own.
+# A script that runs `arrange`, then logs lines of the library and of its own.
 SCRIPT = """
 import logging, logging.config, sys
 import pollux_slurm.agent.measure.reporter

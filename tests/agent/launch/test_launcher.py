@@ -1,4 +1,4 @@
-"""The launcher without Slurm, and a node's share of a step, with real processes."""
+"""The launcher without Slurm, and the processes of one node of a step; real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from pollux_slurm.agent.launch.layout import RunLayout
 from pollux_slurm.agent.launch.step import STEP_PROGRAM, visible_gpus
 
-# One write: with PYTHONUNBUFFERED, print would write the line's end apart, after another process's line.
+# One write: with PYTHONUNBUFFERED, print writes the line's end separately, so lines could be mixed.
 SHOW = "import json, os; os.write(1, (json.dumps(dict(os.environ)) + '\\n').encode())"
 PLAIN = {
     key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "CUDA", "POLLUX", "OMP"))
@@ -42,7 +42,7 @@ def completed(
 
 
 def environments(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
-    """Return what the processes saw, by rank."""
+    """Return the output of the processes, by rank."""
     assert done.returncode == 0, done.stderr
     return sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda env: int(env["RANK"]))
 
@@ -101,7 +101,7 @@ def test_that_the_number_of_processes_can_be_given() -> None:
     assert [env["LOCAL_WORLD_SIZE"] for env in environments(done)] == ["3", "3", "3"]
 
 
-# Fails for want of memory, and leaves a bound, until it was started for the third time.
+# Writes a memory bound and fails, at its first two starts.
 HUNGRY = """
 import os, pathlib, sys
 folder = pathlib.Path(os.environ["POLLUX_CHECKPOINT_DIR"], "memory")

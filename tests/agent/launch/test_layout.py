@@ -1,4 +1,4 @@
-"""Who is which rank, and how a layout travels into the step."""
+"""Ranks of a layout, and how the layout is passed into the step."""
 
 from __future__ import annotations
 

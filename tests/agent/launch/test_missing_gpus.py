@@ -1,4 +1,4 @@
-"""A job that Slurm has started without its GPUs goes back into the queue, and no other does."""
+"""A job that Slurm has started without its GPUs is requeued, and no other one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def running_job() -> tuple[FakeSlurm, str]:
     return slurm, job_id
 
 
-def after_look(
+def after_check(
     slurm: FakeSlurm, job_id: str, *, num_gpus: int | None = 2, restarts: str | None = None
 ) -> SlurmJob:
-    """Return the job after its failed step has had a look."""
+    """Return the job after `requeue_if_gpus_missing`."""
     environ = {"SLURM_JOB_ID": job_id} | ({"SLURM_RESTART_COUNT": restarts} if restarts is not None else {})
     requeue_if_gpus_missing(
         num_gpus,
@@ -47,7 +47,7 @@ def after_look(
 def test_that_a_job_with_fewer_gpus_than_it_should_have_is_requeued() -> None:
     slurm, job_id = running_job()
     slurm.set_job(job_id, allocation=Allocation())
-    assert after_look(slurm, job_id).restart_count == 1
+    assert after_check(slurm, job_id).restart_count == 1
 
 
 @pytest.mark.parametrize(("asked", "held", "restarts"), [(2, 0, 1), (2, 1, 0), (0, 0, 0)])
@@ -56,7 +56,7 @@ def test_that_without_gpus_in_the_environment_the_requested_ones_count(
 ) -> None:
     slurm, job_id = running_job()
     slurm.set_job(job_id, allocation=Allocation.of({"n0": held}), requested_gpus=asked)
-    assert after_look(slurm, job_id, num_gpus=None).restart_count == restarts
+    assert after_check(slurm, job_id, num_gpus=None).restart_count == restarts
 
 
 def test_that_a_job_on_two_nodes_without_gpus_is_requeued_as_well(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_that_a_job_on_two_nodes_without_gpus_is_requeued_as_well(tmp_path: Path
 def test_that_other_jobs_are_not_requeued(restarts: str | None, shown: int) -> None:
     slurm, job_id = running_job()
     slurm.set_job(job_id, restart_count=shown, allocation=Allocation.of({"n0": 2 if restarts is None else 0}))
-    found = after_look(slurm, job_id, restarts=restarts)
+    found = after_check(slurm, job_id, restarts=restarts)
     assert (found.state, found.restart_count) == (JobState.RUNNING, shown)
 
 
@@ -107,11 +107,11 @@ def test_that_an_unavailable_slurm_is_warned_of_and_nothing_else_happens() -> No
 def test_that_after_a_step_that_was_asked_to_stop_slurm_is_not_read(
     tmp_path: Path, body: str, looks: int
 ) -> None:
-    """A look is a question to slurmctld, for which the job's next start would wait."""
+    """Reading the job takes time, for which the job's next start would wait."""
     for name, content in (("srun", body), ("squeue", "exit 0")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{content}\n")
         (tmp_path / name).chmod(0o755)
-    # In a process of its own, which the signal is for: the threads of this one do not wait for any.
+    # In its own process, which gets the signal.
     script = f"from {__name__} import looks_after; import sys; print(*looks_after(sys.argv[1]))"
     ended = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],

@@ -1,6 +1,6 @@
-"""A node's processes, real ones: exit codes, signals, and that none is left behind.
+"""Real processes of a node: exit codes, signals, and that none is left behind.
 
-The crew under test runs in a process of its own, since it takes over that process's signals.
+`NodeProcesses` runs in its own process, since it blocks that process's signals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pollux_slurm.agent.launch.node_processes import NodeProcesses
 count, patience, script = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 environments = [{**os.environ, "RANK": str(rank)} for rank in range(count)]
 if len(sys.argv) > 4:
-    # Once that mark is there, each look takes all of the patience, however slow the machine is.
+    # Once that file exists, each reading of the clock exceeds the time to SIGKILL, on any machine.
     class Clock:
         looked_s = 0.0
         @classmethod
@@ -38,7 +38,7 @@ crew = NodeProcesses([sys.executable, "-S", "-c", script], environments, kill_af
 outcome = crew.run()
 print("outcome", outcome.exit_code, outcome.failed_by_itself, flush=True)
 """
-# What the ranks run: RANK as r, and a way to leave whole marks in a folder.
+# The ranks' script: RANK as r, and a function that writes marker files atomically.
 PRELUDE = """
 import os, signal, sys, time
 r, marks = int(os.environ["RANK"]), os.environ["MARKS"]
@@ -52,7 +52,7 @@ def wait_for(name):
 
 
 class Driver:
-    """A crew in a process of its own, and the marks that its ranks leave."""
+    """A `NodeProcesses` in its own process, and the marker files that its ranks write."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ def start(drivers: list[Driver], folder: Path, script: str, **options: Any) -> D
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is over: not there, or dead and not yet reaped by whoever inherited it."""
+    """Tell whether a process has ended: it does not exist, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -152,7 +152,7 @@ while True: time.sleep(0.1)
 
 
 def test_that_after_a_signal_the_processes_have_no_time_limit(drivers: list[Driver], tmp_path: Path) -> None:
-    # With no patience at all, a checkpoint that is being written must still be finished.
+    # Even with 0 seconds to SIGKILL, a checkpoint that is being written must be finished.
     script = """
 def save(*_):
     mark("asked")

@@ -1,4 +1,4 @@
-"""Where the processes of a run meet: a folder of their own, a port that is kept, an address."""
+"""The rendezvous of a run's processes: a private folder, a reserved port, an address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many step numbers a run uses up, with a stand-in for srun; on real Slurm: test_on_slurm.py."""
+"""How many step numbers a run uses up, with a fake srun; on real Slurm: test_on_slurm.py."""
 
 from __future__ import annotations
 

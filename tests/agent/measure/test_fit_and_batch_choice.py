@@ -1,4 +1,4 @@
-"""The model in force, and the batch it proposes."""
+"""The fitted throughput model, and the batch size that it proposes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def training(
 
 @pytest.fixture
 def tuner() -> Tuner:
-    """Two replicas for which the fixed part of a pass dominates: larger batches pay."""
+    """Two replicas whose fixed time per micro-batch dominates, so that larger batches pay."""
     profile = StepProfile()
     for atomic, grad in [(16, 0.105), (32, 0.11), (64, 0.12)]:
         key = ProfileKey(num_nodes=1, num_gpus=2, atomic_batch_size=atomic)
@@ -113,7 +113,7 @@ def test_that_proposals_stay_within_the_users_bounds_and_twice_the_current_batch
         return
     assert initial <= proposed.global_batch_size <= min(most, 2 * present.global_batch_size)
     assert proposed.atomic_batch_size <= (most if limits.max_atomic is None else limits.max_atomic)
-    # The initial batch itself may leave less to each replica than the lower bound: it must be possible.
+    # M0 itself may be less per replica than the lower bound, and must stay possible.
     assert proposed.atomic_batch_size >= low or proposed.global_batch_size == initial
     assert proposed.accumulation_steps == 0 or accumulation
 
@@ -160,7 +160,7 @@ def test_that_an_unbounded_noise_interval_changes_nothing(tuner: Tuner) -> None:
 
 
 def measured_on(*types: tuple[str, float, tuple[int, ...]]) -> StepProfile:
-    """Return what GPUs of each type took: passes of `grad` seconds per 16 examples, 50 ms to synchronise."""
+    """Return a profile of GPU types: `grad` seconds per micro-batch of 16 examples, 50 ms to synchronise."""
     profile = StepProfile()
     for gpu_type, grad, sizes in types:
         for num_gpus in sizes:
@@ -191,7 +191,7 @@ def test_that_configurations_measured_on_another_type_only_are_scaled_to_this_on
     profile = measured_on(("slow", 0.4, (1, 2, 4)), ("fast", 0.1, (1,)))
     tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), profile, gpu_type="fast")
     tuner.refit()
-    # Without the other's it would be taken for free to synchronise: 0.2 s.
+    # Without the other type's steps, synchronisation would count as free: 0.2 s.
     assert predicted_step_s(tuner) == pytest.approx(0.25, rel=0.05)
 
 

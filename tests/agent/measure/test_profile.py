@@ -1,4 +1,4 @@
-"""Step times: medians by situation, bounded, restorable."""
+"""The step profile: medians by key, bounded, restorable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_that_a_busy_minute_hardly_changes_the_medians() -> None:
     train(0.125, until_s=150.0)
     train(0.5, until_s=210.0)
     assert profile.medians()[0].iter_time_s == 0.125
-    # A node that is slow for good is found to be within minutes.
+    # A node that stays slow shows within minutes.
     train(0.5, until_s=480.0)
     assert profile.medians()[0].iter_time_s == 0.5
 
@@ -70,7 +70,7 @@ def test_that_a_key_is_confirmed_after_two_minutes_of_steps() -> None:
 
 
 def test_that_of_two_steps_the_shorter_one_is_the_median() -> None:
-    # What the first steps of a situation cost (compilation, caches) makes them longer, never shorter.
+    # The first steps of a key are longer (compilation, caches), never shorter.
     profile = StepProfile()
     for time_s in (60.0, 0.5):
         profile.record(HERE, step(time_s, time_s))

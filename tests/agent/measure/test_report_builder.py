@@ -1,4 +1,4 @@
-"""What a report says at each moment of a run."""
+"""The content of a report in each phase of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reporter: against the real store where one answers, and against stores that fail."""
+"""The reporter, with a real store and with stores that fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.waiting import wait_until
 
 
 class FailingStore:
-    """An `AgentStore` that raises what it is told to, then records what it is given."""
+    """An `AgentStore` that raises the given errors, then records reports."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -207,7 +207,7 @@ def test_that_a_confirmation_outlives_an_outage_under_one_sequence_number() -> N
     failing = FailingStore()
     with reporting(lambda: failing, report_interval_s=1000.0, poll_interval_s=0.001) as reporter:
         wait(lambda: failing.reports, "the first report")
-        # From here on the store takes what it is given and then fails to say so.
+        # From here on the store records a report, but fails to answer.
         answered = failing.report
         lost: list[Report] = []
 

@@ -1,4 +1,4 @@
-"""A job of plain sbatch that makes itself adaptive: what it writes, and what it does when it cannot."""
+"""A job of plain sbatch that becomes adaptive: what it writes, and what happens if that fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def slurm() -> FakeSlurm:
 def adopted(
     slurm: FakeSlurm, folder: Path, *, pause: Callable[[float], None] = lambda seconds: None
 ) -> AdaptiveResult:
-    # scontrol leaves its words behind, and allows what it is asked to allow.
+    # This scontrol writes its arguments to a file.
     (folder / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {folder}/arguments.log\n')
     (folder / "scontrol").chmod(0o755)
     return make_adaptive(

@@ -1,4 +1,4 @@
-"""What `pollux sbatch` would submit: golden files, hostile names under a real shell, and what it refuses."""
+"""The plan of `pollux sbatch`: golden files, hostile names in a real shell, and refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plan(
 
 
 def added(script: str) -> list[str]:
-    """Return the directives between our two marks."""
+    """Return the directives that were added."""
     ours = script.partition("# --- added")[2].partition("# --- the user's")[0]
     return [line.removeprefix("#SBATCH ") for line in ours.splitlines() if line.startswith("#SBATCH ")]
 

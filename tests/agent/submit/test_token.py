@@ -1,4 +1,4 @@
-"""The job's token and the file it lives in."""
+"""The job's token and its file."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_that_details_add_the_policys_terms(url: str) -> None:
 
 
 def test_that_an_allocation_is_compared_with_one_gpu_and_with_the_former_one(url: str) -> None:
-    """What a fair share would give is no measure for an owner: 0.8 of it may be twice what there was."""
+    """The speedup over the fair share does not help an owner: 0.8 may be twice the former goodput."""
     model = next(one for one in PROBLEM.jobs if one.job_id == "7").model
     assert model is not None
     rates = {}

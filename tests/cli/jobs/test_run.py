@@ -1,4 +1,4 @@
-"""`pollux run` as typed: mistakes are one line and a shell's exit code."""
+"""`pollux run` as typed: errors are one line and a shell's exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pollux sbatch` as typed, without Slurm: dry runs, help, and mistakes in one line."""
+"""`pollux sbatch` as typed, without Slurm: dry runs, help, and errors in one line."""
 
 from __future__ import annotations
 

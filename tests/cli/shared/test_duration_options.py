@@ -1,4 +1,4 @@
-"""Durations as people type them, in all commands."""
+"""Durations as users type them, in all commands."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_that_node_hours_follow_the_size_of_the_cluster(
 
 
 def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
-    """A bar on standard error, which is cleared at the end, and the table alone on standard output."""
+    """A progress bar on stderr, which is cleared at the end, and only the table on stdout."""
     master, terminal = pty.openpty()
     words = [sys.executable, "-m", "pollux_slurm", *inputs, "--policy", "tiresias", "--json"]
     with subprocess.Popen(
@@ -148,7 +148,7 @@ def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
     ) as run:
         os.close(terminal)
         shown = b""
-        with contextlib.suppress(OSError):  # how Linux says that nobody holds the terminal any more
+        with contextlib.suppress(OSError):  # Linux raises this when the terminal is closed
             while part := os.read(master, 4096):
                 shown += part
         out, _ = run.communicate(timeout=300)
@@ -159,7 +159,7 @@ def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
 
 
 def test_that_a_simulation_takes_one_core(inputs: tuple[str, ...]) -> None:
-    """Whatever numpy computes with in the process that simulates, it uses one thread."""
+    """numpy uses one thread in the process that simulates."""
     code = (
         "import sys, contextlib; from pollux_slurm.cli import main; sys.argv = sys.argv[1:]\n"
         "with contextlib.suppress(SystemExit): main()\n"
@@ -387,7 +387,7 @@ def test_that_rules_slurm_take_the_cost_that_is_expected_of_a_first_move(
         assert (done.returncode, done.stderr) == (0, "")
         return float(json.loads(done.stdout)["restarts_per_job"])
 
-    # Who expects a move to take an hour makes none, and so never measures one.
+    # With an expected delay of an hour no job is moved, so no delay is measured.
     assert restarts("--restart-delay", "3600") == 0 < restarts()
     assert restarts("--restart-delay", "30") == restarts()
 

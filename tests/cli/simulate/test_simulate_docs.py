@@ -1,4 +1,4 @@
-"""The commands that docs/evaluation.md tells people to type."""
+"""The commands in docs/evaluation.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pollux report`: every report in every form, and one line for what cannot be."""
+"""`pollux report`: every report in every format, and one line for every error."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_that_a_job_report_may_have_an_end_only(url: str) -> None:
 
 
 def test_that_no_format_contains_control_characters(store_url: str) -> None:
-    """Names of jobs come from strangers, and people look at every form on a terminal."""
+    """Job names come from other users, and every format may be shown on a terminal."""
     obeyed = "a\x1b[2J\x9b2J\x7f\u202e\u2028\U000e0001\x07b"
     store = open_store(store_url)
     store.register_jobs([registration(1, name=obeyed)], at=registration(1).submitted_at)
@@ -151,7 +151,7 @@ def test_that_help_has_an_example_of_each_format() -> None:
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--html",)])
 def test_that_a_terminal_with_another_encoding_gets_no_traceback(url: str, form: tuple[str, ...]) -> None:
-    """Job 2's name has Hebrew letters; blocks and dashes are no Latin letters either."""
+    """Job 2's name has Hebrew letters; blocks and dashes are not in Latin-1 either."""
     done = subprocess.run(
         [sys.executable, "-m", "pollux_slurm", "report", "job", "2", *form, "--store", url],
         env={**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},

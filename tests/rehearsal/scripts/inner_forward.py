@@ -1,4 +1,4 @@
-"""Computes its loss with the module inside of the wrapper: no gradient is shared between the replicas."""
+"""Computes its loss with the module inside of the wrapper: gradients are not averaged over the replicas."""
 
 import torch
 from problem import make_data, make_network

@@ -1,4 +1,4 @@
-"""Looks at a batch, then trains on half of its data in each epoch, and leaves the loop by `break` then."""
+"""Reads one batch, then trains on half of the data in each epoch and leaves the loop by `break`."""
 
 import torch
 from problem import NUM_EXAMPLES, make_data, make_network

@@ -1,4 +1,4 @@
-"""Loops over our loader, but trains a model that the library does not know."""
+"""Loops over our loader, but trains a model that is not wrapped."""
 
 import torch
 from problem import make_data, make_network

@@ -1,4 +1,4 @@
-"""Steps a schedule once per batch that it has not given to `AdaptiveDataParallel`."""
+"""Steps a schedule once per batch without passing it to `AdaptiveDataParallel`."""
 
 import torch
 from problem import make_data, make_network

@@ -1,4 +1,4 @@
-"""Validates over an adaptive loader, and prints what its own variables hold of it."""
+"""Validates over an adaptive loader, and prints sums in its own variables."""
 
 import torch
 from problem import make_data, make_network

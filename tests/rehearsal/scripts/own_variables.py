@@ -1,4 +1,4 @@
-"""Sums up in variables of its own, and keeps an average of the weights that no checkpoint holds."""
+"""Sums in its own variables, and keeps an average of the weights that is in no checkpoint."""
 
 import torch
 from problem import make_data, make_network

@@ -1,4 +1,4 @@
-"""Steps a part of the wrapped model by an optimizer that the wrapper was not given."""
+"""Steps a part of the wrapped model by an optimizer that was not passed to the wrapper."""
 
 import torch
 from problem import make_data, make_network

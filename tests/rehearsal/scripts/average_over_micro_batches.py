@@ -1,4 +1,4 @@
-"""Updates two averages of the weights in each pass, and two as it should: these are not to be found."""
+"""Updates two averages of the weights after each micro-batch, and two correctly, which must not be found."""
 
 import torch
 from problem import make_data, make_network

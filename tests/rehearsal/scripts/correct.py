@@ -1,6 +1,6 @@
-"""Does much that a move could hurt, in the way that survives it.
+"""A correct script with much state that a move could lose.
 
-It has a schedule that is stepped once per batch, a parameter group that comes in a later epoch, an average of
+It has a schedule that steps once per batch, a parameter group that is added in a later epoch, an average of
 the weights, a metric, a validation over an ordinary loader, workers, a batch that may vary, and an argument.
 """
 
