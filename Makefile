@@ -74,7 +74,7 @@ bench-store: $(STAMP)
 # What false epochs, models and costs of moves gain under each objective, some ten minutes; POLLUX_TRACES and
 # POLLUX_WORKLOAD name the published data. One objective: BENCH_OPTIONS="--objective price-rank"
 bench-liars: $(STAMP)
-	$(VENV)/bin/python -m benchmarks.policy_liars $(POLLUX_WORKLOAD) $(BENCH_OPTIONS)
+	$(VENV)/bin/python -m benchmarks.policy_false_reports $(POLLUX_WORKLOAD) $(BENCH_OPTIONS)
 
 # What noisy measurements cost the published workloads, with the guards against them and without; most of an hour.
 bench-noise: $(STAMP)

@@ -1,13 +1,13 @@
 """What the training library costs: plain DistributedDataParallel and the adaptive one, in turn.
 
 Both train the same network on the same data in one process group, in blocks of some steps A, B, B, A, ..., so
-that whatever else the machine does falls on both. A step runs from asking for its batch to the end of the
-optimizer's step; with --passes it is that of one global batch in so many passes (`no_sync` in the plain one).
-On a GPU, which is not stopped between steps, the time of a step is the mean over its block.
+that other load on the machine affects both alike. A step runs from the request for its batch to the end of
+the optimizer's step; with --passes it has that many micro-batches (`no_sync` in the plain one). The GPU is
+not synchronised after each step, so a step's time there is the mean over its block.
 
 Printed are the ratios adaptive/plain of the medians over all steps, of the means of their middle 80 % (the
 library measures gradients in some steps only, which a median may not see), and the median over pairs of
-neighbouring blocks, with its 95 % interval.
+adjacent blocks, with its 95 % interval.
 
 Then the adaptive loader runs at several batch sizes; a throughput model is fitted on every other one, and its
 error on those held out is printed.
@@ -49,11 +49,11 @@ _SIDE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to run. `width` sets the size of the network, `local_batch` the examples of a replica's pass."""
+    """What to run. `width` sets the size of the network, `local_batch` the examples of a micro-batch."""
 
     device: str
     replicas: int
-    passes: int
+    micro_batches: int
     optimizer: str
     blocks: int
     block_steps: int
@@ -97,18 +97,18 @@ def network(width: int) -> torch.nn.Module:
 
 
 class Contender:
-    """One of the two: a model, its optimizer, and batches without end."""
+    """One of the two: a model, its optimizer, and an endless sequence of batches."""
 
     def __init__(
         self, options: Options, data: TensorDataset, device: torch.device, *, adaptive: bool
     ) -> None:
         model = network(options.width).to(device)
-        self._device, self._passes, self._adaptive = device, options.passes, adaptive
+        self._device, self._micro_batches, self._adaptive = device, options.micro_batches, adaptive
         self._optimizer = OPTIMIZERS[options.optimizer](model.parameters())
         self._batches: Generator[list[torch.Tensor], None, None]
         if adaptive:
             self._model: DistributedDataParallel = pt.AdaptiveDataParallel(model, self._optimizer)
-            size = options.local_batch * options.replicas * options.passes
+            size = options.local_batch * options.replicas * options.micro_batches
             loader = pt.AdaptiveDataLoader(data, batch_size=size, shuffle=True, drop_last=True)
             loader.autoscale_batch_size(size, (1, options.local_batch), gradient_accumulation=True)
             self._batches = self._from_adaptive(loader)
@@ -135,11 +135,11 @@ class Contender:
 
     def step(self) -> None:
         """Train on one global batch."""
-        for index in range(self._passes):
-            is_last = index == self._passes - 1
+        for index in range(self._micro_batches):
+            is_last = index == self._micro_batches - 1
             inputs, labels = (part.to(self._device, non_blocking=True) for part in next(self._batches))
             if self._adaptive:
-                # The plain loop: the library knows which pass is the last one.
+                # Only the plain loop needs this: the library knows the last micro-batch of a step.
                 self._optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(self._model(inputs), labels).backward()
                 self._optimizer.step()
@@ -147,7 +147,9 @@ class Contender:
             if index == 0:
                 self._optimizer.zero_grad()
             with contextlib.nullcontext() if is_last else self._model.no_sync():
-                (torch.nn.functional.cross_entropy(self._model(inputs), labels) / self._passes).backward()
+                (
+                    torch.nn.functional.cross_entropy(self._model(inputs), labels) / self._micro_batches
+                ).backward()
             if is_last:
                 self._optimizer.step()
 
@@ -182,7 +184,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default=kind)
     parser.add_argument("--replicas", type=int, help="unless given: one for each GPU, 2 on a CPU")
-    parser.add_argument("--passes", type=int, default=1, help="of one global batch on each replica")
+    parser.add_argument(
+        "--passes", dest="micro_batches", type=int, default=1, help="micro-batches of a step on each replica"
+    )
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
     parser.add_argument("--blocks", type=int, default=24, help="blocks of each of the two")
     parser.add_argument("--block-steps", type=int, default=16)
@@ -246,7 +250,7 @@ def _print_ratio(options: Options, device: torch.device, size: int, pairs: list[
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, one thread a replica"
     print(
         f"{name}, torch {torch.__version__}: {options.replicas} replicas, {size / 1e6:.1f} M parameters, "
-        f"{options.passes} × {options.local_batch} examples each, {options.optimizer}; "
+        f"{options.micro_batches} × {options.local_batch} examples each, {options.optimizer}; "
         f"{options.blocks} × {options.block_steps} steps of each"
     )
     plain, adaptive = ([time_s for block, _ in side for time_s in block] for side in zip(*pairs, strict=True))

@@ -1,9 +1,9 @@
-"""One ImageNet job on a cluster that grows with it (Pollux, OSDI 2021, section 5.4), restated.
+"""One ImageNet job on a cluster with autoscaling, as in section 5.4 of Pollux (OSDI 2021).
 
-The job trains to its end under rules `slurm` on nodes of four GPUs: on 1, 4, 8 and 16 all the time; on up to
-16 that an autoscaler by goodput asks for; and on up to 16 by throughput, as if large batches cost no
-efficiency, and with the batch sizes that this makes best. Printed are completion time, node-hours paid for,
-and the number of nodes at each tenth of the time. Node-hours are a price: multiply by your cloud's.
+The job trains to its end under rules `slurm` on nodes of four GPUs: on 1, 4, 8 and 16 nodes all the time; on
+up to 16 nodes by goodput-based autoscaling; and on up to 16 by throughput-based autoscaling, which ignores
+statistical efficiency, also for the batch size. Printed are completion time, node-hours paid for, and the
+number of nodes at each tenth of the time.
 
     POLLUX_TRACES=/path/to/traces python -m benchmarks.autoscaling
 """

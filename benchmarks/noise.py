@@ -1,8 +1,9 @@
 """What noisy measurements cost the published workloads, with the guards against them and without.
 
-The guards: predictions that were off are believed less on fewer GPUs (`policy/objectives/job_values.py`), and
-what contradicts a job's model is believed once it is confirmed (`goodput/fitting.py`). POLLUX_TRACES names
-the artifact's folder of traces, the arguments its workloads.
+The guards: predicted goodput on fewer GPUs is discounted by the prediction error
+(`policy/objectives/job_values.py`), and measurements that contradict a job's model count once they are
+confirmed (`goodput/fitting.py`). POLLUX_TRACES names the artifact's folder of traces, the arguments its
+workloads.
 
     POLLUX_TRACES=TRACES python -m benchmarks.noise --noise 0.1,0.3 --jobs 2 workload-6.csv
 """
@@ -29,8 +30,8 @@ from pollux_slurm.simulator.policies import PolluxPolicy
 from pollux_slurm.simulator.policies.agents import Agents, _Fit
 
 
-class TrustingAgents(Agents):
-    """Agents that take a minute for as sure as hours."""
+class UnguardedAgents(Agents):
+    """Agents for which every measurement is confirmed."""
 
     def _fit(self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None) -> _Fit:
         seen = job.measurements[gpu_type]
@@ -39,8 +40,8 @@ class TrustingAgents(Agents):
         return super()._fit(job, gpu_type, previous)
 
 
-class TrustingPolicy(PolluxPolicy):
-    """A policy that believes whatever its trusting agents predict."""
+class UnguardedPolicy(PolluxPolicy):
+    """A policy that ignores prediction errors."""
 
     def _problem_job(
         self, now_s: float, job: SimulatedJob, names: Sequence[str], *, several: bool
@@ -61,7 +62,7 @@ class Case:
 
 
 def run(case: Case) -> tuple[float, float]:
-    """Return the average completion time in seconds, and the restarts a job."""
+    """Return the average completion time in seconds, and the restarts per job."""
     applications = read_applications(Path(os.environ["POLLUX_TRACES"]))
     declared = case.objective == "price-rank"
     settings = RunSettings(
@@ -72,8 +73,8 @@ def run(case: Case) -> tuple[float, float]:
     )
     policy = settings.make_policy()
     if not case.guarded and settings.noise:
-        policy = TrustingPolicy(
-            Objective(name=case.objective), declared=declared, agents=TrustingAgents(), patience_rounds=0
+        policy = UnguardedPolicy(
+            Objective(name=case.objective), declared=declared, agents=UnguardedAgents(), patience_rounds=0
         )
     jobs = read_workload(case.workload, applications)
     done = simulate(jobs, applications, policy, settings.cluster(), rules=settings.make_rules()).jobs

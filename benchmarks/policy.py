@@ -1,4 +1,4 @@
-"""`make bench-policy`: how long a decision takes, where the time goes, and how far it may be from the best.
+"""`make bench-policy`: how long a decision takes, its parts, and its gap to the upper bound.
 
 Problems of four sizes (`policy_problems`), each with one GPU type and with three. Tables are timed cold; then
 every problem is solved again and again with warm tables: p50 and p95 of the whole decision, its parts, the

@@ -1,8 +1,8 @@
 """Scheduling problems of any size, generated from the fitted applications of the published traces.
 
 Throughput and noise are fits of this project's form to rounds of the OSDI 2021 artifact (Apache License 2.0,
-Petuum Inc.); each job's are varied by a seeded generator. A cluster in full swing: nine jobs in ten run where
-an earlier decision put them, the others wait.
+Petuum Inc.); each job's are varied by a seeded generator. The cluster is busy: nine jobs in ten run where an
+earlier decision placed them, the others wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What `policy.between` does: completion times by user, and what splitting one's work into more jobs gains.
+"""The effect of `policy.between`: completion times by user, and what a user gains by splitting a training.
 
-`averages` shares the jobs of published workloads among users; `splitting` adds a user whose training is one
-job, or ten, or ninety of an equal part of its epochs each, all submitted at once. POLLUX_TRACES names the
-artifact's folder of traces, the arguments its workloads.
+`averages` assigns the jobs of published workloads to users. `splitting` adds a user who submits a training as
+one job, or as ten or ninety jobs with an equal part of its epochs each, all at once. POLLUX_TRACES names the
+artifact's folder of traces, the arguments workloads.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pollux_slurm.simulator.policies import PolluxPolicy
 
 NUM_USERS = 16
 SPLIT_USER = "split"
-# When the splitting user comes: in the busiest hour of the published workloads.
+# When the splitting user submits: in the busiest hour of the published workloads.
 SPLIT_AT_S = 4 * 3600.0
 
 
 class PartOfTraining:
-    """The epochs from `first` on, up to `end`, of an application: a training that was split by its owner."""
+    """The epochs from `first` up to `end` of an application: a part of a split training."""
 
     def __init__(self, whole: Application, first: int, end: int) -> None:
         self._whole, self._first = whole, first

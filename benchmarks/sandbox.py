@@ -1,9 +1,9 @@
-"""The real thing against its simulation: the same jobs on a private Slurm, and in `pollux simulate`.
+"""A real run against its simulation: the same jobs on a private Slurm, and in `pollux simulate`.
 
-Two sandboxes of 2 nodes × 4 fake GPUs, each under its own daemon: one whose journal tells what moves cost
-here, and one with other jobs, which are then simulated from what they measured of themselves, with those
-delays. Both run at the same time, so that whatever else the machine does costs both alike. The jobs train in
-earnest; their passes sleep as long as a device would compute, because the replicas share the machine's cores.
+There are two sandboxes of 2 nodes × 4 fake GPUs, each with its own daemon. The journal of the first gives the
+delays of moves. The jobs of the second are then simulated with their own measurements and those delays. Both
+run at the same time, so that other load on the machine affects both alike. The jobs really train; their
+micro-batches sleep as long as a device would compute, because the replicas share the machine's cores.
 
     python -m benchmarks.sandbox --dir check-run
 
@@ -191,7 +191,7 @@ class Comparison:
 def compare(compared: str, directory: Path, delays: Path) -> Comparison:
     """Simulate the jobs of the store `compared` with the delays in a file, and set both side by side."""
     jobs = export(compared, directory / "compared.json")
-    said = command(
+    output = command(
         "simulate",
         f"--traces={jobs}",
         f"--delays={delays}",
@@ -203,7 +203,7 @@ def compare(compared: str, directory: Path, delays: Path) -> Comparison:
         "--policy=pollux",
         "--json",
     )
-    summary = json.loads(said)
+    summary = json.loads(output)
     store = open_store(compared)
     try:
         records = store.jobs()
@@ -228,19 +228,20 @@ def compare(compared: str, directory: Path, delays: Path) -> Comparison:
 
 
 def export(url: str, file: Path) -> Path:
-    """Write what the store at `url` tells of its jobs and delays to `file`; return it."""
+    """Export the jobs and delays of the store at `url` to `file`; return the file."""
     command("simulate", "export", f"--store={url}", f"--output={file}")
     return file
 
 
 def show(found: Comparison, delays: Path, console: Console) -> None:
     """Print a line for each job, and the averages."""
-    told = read_queue(delays).delays
-    assert told is not None
+    measured = read_queue(delays).delays
+    assert measured is not None
     console.print(
-        f"calibrated on {told.num_moves} moves and {told.num_starts} starts: notice {told.notice_s:.2f} s, "
-        f"checkpoint {told.checkpoint_s:.2f} s, requeue to running {told.requeue_s:.2f} s, start "
-        f"{told.start_s:.2f} s, launch {told.launch_s:.2f} s + {told.launch_per_gpu_s:.2f} s a GPU",
+        f"calibrated on {measured.num_moves} moves and {measured.num_starts} starts: notice "
+        f"{measured.notice_s:.2f} s, checkpoint {measured.checkpoint_s:.2f} s, requeue to running "
+        f"{measured.requeue_s:.2f} s, start {measured.start_s:.2f} s, launch {measured.launch_s:.2f} s + "
+        f"{measured.launch_per_gpu_s:.2f} s a GPU",
         soft_wrap=True,
     )
     rows = [(name, real_s, found.simulated_s[name]) for name, real_s in found.real_s.items()]

@@ -3,10 +3,10 @@
 python -m benchmarks.slurm_scale --nodes 200 --jobs 100
 python -m benchmarks.slurm_scale --nodes 8 --jobs 8 --rounds 1 --moves 24 --toggle
 
-Every node is a slurmd of its own on this machine, with fake GPUs; the jobs only sleep, and their agents are
-played here, from what the daemon itself reads. First some rounds in shadow mode, on running jobs; then moves,
-as many at a time as `--in-flight` allows, until `--moves` are confirmed: those that the policy wishes, or
-with `--toggle` each job's on its own node between one GPU and two, so that none waits for another.
+Every node is a slurmd of its own on this machine, with fake GPUs. The jobs only sleep; their agents are
+simulated here, from what the daemon itself reads. First come some rounds in shadow mode, on running jobs;
+then moves, up to `--in-flight` at a time, until `--moves` are confirmed. The moves are the policy's, or with
+`--toggle` each job changes on its own node between one GPU and two, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _BY_TYPE = re.compile(r"^\s*(\w+)\s*\(\s*\d+\)\s+count:(\d+)", re.MULTILINE)
 
 
 @dataclass(slots=True, kw_only=True)
-class PlayedAgent:
-    """What runs inside a job: it trains, and saves itself when it is asked."""
+class SimulatedAgent:
+    """The agent of a job: it reports steps, and confirms a checkpoint when one is requested."""
 
     token: str
     number: int
@@ -77,7 +77,7 @@ class PlayedAgent:
     _seen: object = field(default=None, repr=False)
 
     def act(self, store: Store, job: SlurmJob, at: datetime) -> None:
-        """Report if the job has something to say: a new run, or a request to save itself."""
+        """Report the first step of a new run, or confirm a requested checkpoint."""
         run = job.restart_count
         request = store.poll(self.token, run, at=at).checkpoint_request
         if self._seen == (run, request):
@@ -107,7 +107,7 @@ class PlayedAgent:
 
 
 def rpcs(runner: CommandRunner) -> Counter[str]:
-    """Return how many RPCs slurmctld has served, by message type, less those that are nobody's here."""
+    """Return how many RPCs slurmctld has served, by message type, without those of sdiag and the nodes."""
     text = runner.run("sdiag").stdout
     section = text.partition("by message type")[2].partition("by user")[0]
     found = Counter({match[1]: int(match[2]) for match in _BY_TYPE.finditer(section)})
@@ -136,7 +136,7 @@ def now() -> datetime:
 
 
 def main() -> None:
-    """Start the cluster and the jobs, hold the rounds, move jobs, and print what it took."""
+    """Start the cluster and the jobs, run the rounds, move jobs, and print times and RPCs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=100)
@@ -171,7 +171,7 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
     config = SlurmConfig(backend=options.backend, command_timeout_s=60.0)
     slurm = connect(config, plain.environ, on_run=metrics.count_command)
     store = open_store(f"sqlite:///{folder}/pollux.db", create=True)
-    agents: dict[str, PlayedAgent] = {}
+    agents: dict[str, SimulatedAgent] = {}
     for number in range(1, options.jobs + 1):
         token = f"{os.geteuid()}-token-{number}"
         terms = JobTerms(token_sha256=hash_token(token), user_id=os.geteuid(), min_gpus=1, max_gpus=16)
@@ -187,15 +187,15 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
             [],
             {**os.environ, **sandbox.env},
         )  # fmt: skip
-        agents[job_id] = PlayedAgent(token=token, number=number)
+        agents[job_id] = SimulatedAgent(token=token, number=number)
 
     def all_run() -> bool:
         return sum(job.state is JobState.RUNNING for job in slurm.snapshot().jobs) == options.jobs
 
     print(f"{options.jobs} jobs run after {waited(all_run, 'the jobs to run', 300):.1f} s", flush=True)
     print(f"one bulk read: {bulk_read_s(slurm):.2f} s", flush=True)
-    watched = Watched(slurm)
-    hold_rounds(
+    watched = CachingClient(slurm)
+    run_rounds(
         daemon(watched, store, metrics, options, shadow=True), plain, watched, store, agents, options.rounds
     )
     if options.moves:
@@ -210,8 +210,8 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
     store.close()
 
 
-class Watched:
-    """A client that keeps its last snapshot, by which the agents are played without reads of their own."""
+class CachingClient:
+    """A client that keeps its last snapshot, from which the agents are simulated without further reads."""
 
     def __init__(self, slurm: SlurmClient) -> None:
         self._slurm = slurm
@@ -224,7 +224,7 @@ class Watched:
         self.last = self._slurm.snapshot()
         return self.last
 
-    def play(self, store: Store, agents: dict[str, PlayedAgent]) -> None:
+    def run_agents(self, store: Store, agents: dict[str, SimulatedAgent]) -> None:
         """Let the agents of the jobs that ran at the last read act once."""
         for job in self.last.jobs if self.last is not None else ():
             if job.state is JobState.RUNNING and job.job_id in agents:
@@ -253,7 +253,7 @@ def toggled(problem: Problem) -> Decision:
 
 
 def daemon(
-    slurm: Watched, store: Store, metrics: DaemonMetrics, options: argparse.Namespace, *, shadow: bool
+    slurm: CachingClient, store: Store, metrics: DaemonMetrics, options: argparse.Namespace, *, shadow: bool
 ) -> Daemon:
     return Daemon(
         slurm=slurm,  # type: ignore[arg-type]
@@ -283,13 +283,13 @@ def cpu_s() -> tuple[float, float]:
     return own.ru_utime + own.ru_stime, commands.ru_utime + commands.ru_stime
 
 
-def hold_rounds(
-    shadow: Daemon, plain: CommandRunner, slurm: Watched, store: Store,
-    agents: dict[str, PlayedAgent], rounds: int,
+def run_rounds(
+    shadow: Daemon, plain: CommandRunner, slurm: CachingClient, store: Store,
+    agents: dict[str, SimulatedAgent], rounds: int,
 ) -> None:  # fmt: skip
-    """Hold rounds that change nothing, and print each one's time and RPCs."""
+    """Run rounds that change nothing, and print each one's time and RPCs."""
     shadow.round()  # registers the jobs
-    slurm.play(store, agents)
+    slurm.run_agents(store, agents)
     for _ in range(rounds):
         phases, commands = totals(shadow.metrics.phases), totals(shadow.metrics.commands)
         before, began, used = rpcs(plain), time.monotonic(), cpu_s()
@@ -314,8 +314,8 @@ def hold_rounds(
 
 
 def move_jobs(
-    acting: Daemon, plain: CommandRunner, slurm: Watched, store: Store,
-    agents: dict[str, PlayedAgent], wanted: int,
+    acting: Daemon, plain: CommandRunner, slurm: CachingClient, store: Store,
+    agents: dict[str, SimulatedAgent], wanted: int,
 ) -> None:  # fmt: skip
     """Enact rounds until enough moves are confirmed; print where their time went, and their RPCs."""
     before, began = rpcs(plain), time.monotonic()
@@ -326,10 +326,10 @@ def move_jobs(
     pause = threading.Event()
     while len(confirmed) < wanted and time.monotonic() < deadline:
         acting.round()
-        slurm.play(store, agents)
+        slurm.run_agents(store, agents)
         while acting.tick() and time.monotonic() < deadline:
             ticks += 1
-            slurm.play(store, agents)
+            slurm.run_agents(store, agents)
             pause.wait(0.5)
         started = {job.job_id: job.started_at for job in slurm.last.jobs} if slurm.last is not None else {}
         for move in (move for job_id in agents for move in store.reallocations(job_id)):

@@ -1,4 +1,4 @@
-"""What the store holds: agents that report and poll, a round's reads and writes, and the reporting views.
+"""The load that a store takes: agents that report and poll, a round's reads and writes, the reporting views.
 
     python -m benchmarks.store agents sqlite --agents 200
     python -m benchmarks.store agents postgresql --agents 100 --poll-s 2
@@ -7,8 +7,8 @@
     python -m benchmarks.store views sqlite --jobs 100000 --plans
 
 Each starts from an empty store: a file in a temporary folder, or a PostgreSQL of its own from Debian,
-with PostgreSQL's own settings. `agents` counts a call from the moment at which it was due, so that waiting
-counts; a daemon's round reads and writes in between. On a busy machine, look at the CPU times.
+with PostgreSQL's own settings. `agents` times a call from the moment at which it was due, so that waiting is
+included; a daemon's rounds read and write meanwhile. On a busy machine, look at the CPU times.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def through_server(server: PostgresServer, options: argparse.Namespace) -> store
 
 
 def bench_agents(options: argparse.Namespace) -> None:
-    """Print how long reports and polls of many agents take while rounds are held."""
+    """Print how long reports and polls of many agents take while rounds run."""
     with empty_store(options.backend) as (url, server):
         jobs = options.agents
         store = open_store(url)

@@ -63,7 +63,7 @@ class RoundsInBetween:
         context = multiprocessing.get_context("spawn")
         self._ready, self._stop, self._told = context.Event(), context.Event(), context.SimpleQueue()
         self._process = context.Process(
-            target=_hold_rounds, args=(url, jobs, every_s, self._ready, self._stop, self._told)
+            target=_run_rounds, args=(url, jobs, every_s, self._ready, self._stop, self._told)
         )
         self.failures, self._times = 0, [0.0]
 
@@ -87,7 +87,7 @@ class RoundsInBetween:
             self._times, self.failures = self._told.get()
 
 
-def _hold_rounds(url: str, jobs: int, every_s: float, ready: Any, stop: Any, told: Any) -> None:
+def _run_rounds(url: str, jobs: int, every_s: float, ready: Any, stop: Any, results: Any) -> None:
     problem, decision = decided(jobs)
     store = open_store(url)
     times: list[float] = []
@@ -105,7 +105,7 @@ def _hold_rounds(url: str, jobs: int, every_s: float, ready: Any, stop: Any, tol
         times.append(time.monotonic() - began)
         stop.wait(max(every_s - times[-1], 0.0))
     store.close()
-    told.put((times, failures))
+    results.put((times, failures))
 
 
 def _now() -> datetime:
@@ -183,7 +183,7 @@ def through_pgbench(
     them, each agent keeps one to the pooler.
 
     It begins calls at the wanted rate whether or not those before have ended, each job's as often as the
-    others'. Its log tells when a call was due and when it had ended.
+    others'. Its log has the times at which each call was due and ended.
     """
     text = report_json(report(1)).replace("'", "''")
     sequence = '"sequence":1,'

@@ -1,4 +1,4 @@
-"""A year of a cluster, made inside the database: what `benchmarks.store` asks its questions about.
+"""A year of a cluster, generated inside the database, for the queries of `benchmarks.store`.
 
 100,000 jobs in 20 accounts report 50 goodput samples each, in one to three runs with a move between them, on
 128 nodes; a round every five minutes decides, each job is in ten of them. Times are UTC, from 2025-01-01 on;

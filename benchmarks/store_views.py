@@ -1,4 +1,4 @@
-"""Time each reporting view on a month of a year's history, and show how the database went about it."""
+"""Time each reporting view on a month of a year's history, and show the query plans."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Answer:
 
 
 def questions() -> Iterator[tuple[str, str]]:
-    """Give a month's question to each view: all that it says about June."""
+    """Return a query of each view: all its rows of June."""
     for kind in ROW_TYPES:
         month = f"{kind.TIME} >= '{SINCE}' AND {kind.TIME} < '{UNTIL}'"
         yield kind.VIEW, f"SELECT * FROM {kind.VIEW} WHERE {month}"
 
 
 def answers(database: Database, used_s: Callable[[], float]) -> Iterator[Answer]:
-    """Ask all questions, each twice; `used_s` tells the CPU time that the database has taken so far."""
+    """Run all queries, each twice; `used_s` returns the CPU time that the database has used so far."""
     for view, question in questions():
         with database.read() as connection:
             if connection.dialect.name == "sqlite":

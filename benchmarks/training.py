@@ -1,11 +1,11 @@
-"""What a real training makes of a device: a byte-level transformer on the text of Python's standard library.
+"""A real training on one device: a byte-level transformer on the text of Python's standard library.
 
-    python -m benchmarks.training compare      to the same held-out loss: fixed batch, and adaptive
-    python -m benchmarks.training moves        stopped by SIGTERM and taken up again: the time of each part
+    python -m benchmarks.training compare      time to the same held-out loss: fixed batch, and adaptive
+    python -m benchmarks.training moves        stopped by SIGTERM and restarted: the time of each part
     python -m benchmarks.training noise        the noise scale by both estimators of a replica, and the truth
 
 On a GPU in bfloat16 with 85 M parameters; on a CPU with a small network, to try the commands. Each training
-is a process of its own, started as a job's would be.
+is a process of its own, like a job's.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def train(options: argparse.Namespace) -> None:
     probe = torch.stack([held_out[index] for index in range(0, len(held_out), max(len(held_out) // 128, 1))])
     probe = probe.to(device)
     begun, num_steps, num_examples = time.perf_counter(), 0, 0
-    tell("setup", parameters=sum(p.numel() for p in network.parameters()), examples=len(training))
+    print_json("setup", parameters=sum(p.numel() for p in network.parameters()), examples=len(training))
     for _ in pt.remaining_epochs_until(10**6):
         for windows in loader:
             windows = windows.to(device, non_blocking=True)
@@ -119,7 +119,7 @@ def train(options: argparse.Namespace) -> None:
                 continue
             loss = evaluate(network, probe, on_gpu=on_gpu)
             found = model.statistics
-            tell(
+            print_json(
                 "step",
                 step=num_steps,
                 examples=num_examples,
@@ -134,7 +134,7 @@ def train(options: argparse.Namespace) -> None:
             )
             if num_steps == options.truth_at:
                 sqr, variance = true_noise(network, optimizer, training, probe.device, on_gpu=on_gpu)
-                tell("truth", sqr=sqr, noise_scale=round(variance / sqr, 1))
+                print_json("truth", sqr=sqr, noise_scale=round(variance / sqr, 1))
                 return
             if loss <= options.target or time.perf_counter() - begun > options.bound_s:
                 return
@@ -189,7 +189,7 @@ def true_noise(
     return mean - variance / (size * num_batches), variance
 
 
-def tell(kind: str, **values: Any) -> None:
+def print_json(kind: str, **values: Any) -> None:
     print(json.dumps({"kind": kind, **values}), flush=True)
 
 
@@ -210,7 +210,7 @@ def finish(*arguments: str) -> list[dict[str, Any]]:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Print what it takes to the same loss, by a fixed batch and by an adaptive one."""
+    """Print time and steps to the same loss, with a fixed batch and with an adaptive one."""
     target = ["--target", str(options.target), "--bound-s", str(options.bound_s), "--every", "25"]
     for name, more in (
         (f"fixed {_FIRST_BATCH}", ["--max-batch", "0"]),
@@ -232,7 +232,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def moves(options: argparse.Namespace) -> None:
-    """Stop and go on several times; print the time of each part."""
+    """Stop and restart a training several times; print the time of each part."""
     parts: list[tuple[float, float, float, float]] = []
     with tempfile.TemporaryDirectory() as directory:
         for number in range(options.moves + 1):
@@ -244,10 +244,10 @@ def moves(options: argparse.Namespace) -> None:
                 for line in process.stdout:
                     if not line.startswith("{"):
                         continue
-                    told = json.loads(line)
-                    if told["kind"] == "step":
-                        steps.append(told)
-                    if len(steps) == 1 and told["kind"] == "step":
+                    report = json.loads(line)
+                    if report["kind"] == "step":
+                        steps.append(report)
+                    if len(steps) == 1 and report["kind"] == "step":
                         first_s = time.perf_counter() - begun
                     if len(steps) == 40:
                         stopped = time.perf_counter()
@@ -257,24 +257,24 @@ def moves(options: argparse.Namespace) -> None:
                 process.wait()
                 stop_s = time.perf_counter() - stopped
             size = max((p.stat().st_size for p in Path(directory, "checkpoints").iterdir()), default=0)
-            told = steps[-1]
+            report = steps[-1]
             print(
                 f"run {number}: exit {process.returncode}, start to first step {first_s:.2f} s "
-                f"(its own clock {told['first_step_s']:.2f} s, restore {told['restore_s']}), "
-                f"SIGTERM to the end {stop_s:.2f} s, step {steps[0]['step']} to {told['step']}, "
-                f"loss {steps[0]['loss']} to {told['loss']}, checkpoint {size / 1e9:.2f} GB",
+                f"(its own clock {report['first_step_s']:.2f} s, restore {report['restore_s']}), "
+                f"SIGTERM to the end {stop_s:.2f} s, step {steps[0]['step']} to {report['step']}, "
+                f"loss {steps[0]['loss']} to {report['loss']}, checkpoint {size / 1e9:.2f} GB",
                 flush=True,
             )
             if number:
-                parts.append((stop_s, first_s, told["restore_s"] or 0.0, size / 1e9))
+                parts.append((stop_s, first_s, report["restore_s"] or 0.0, size / 1e9))
     names = ("stop, checkpoint included", "start to first step", "of it: restore")
     for name, values in zip(names, zip(*parts, strict=True), strict=False):
         print(f"{name}: median {statistics.median(values):.2f} s")
 
 
 def noise(options: argparse.Namespace) -> None:
-    """Print what each estimator of one replica has after the same steps, and the truth at those weights."""
-    for name, local in (("consecutive steps", _FIRST_BATCH), ("4 passes", _FIRST_BATCH // 4)):
+    """Print each estimator's noise scale after the same steps, and the truth at those weights."""
+    for name, local in (("consecutive steps", _FIRST_BATCH), ("4 micro-batches", _FIRST_BATCH // 4)):
         lines = finish(
             *("--max-batch", str(_FIRST_BATCH), "--local", str(local), "--every", "50", "--target", "0"),
             *("--truth-at", str(options.steps), "--bound-s", str(options.bound_s)),
@@ -289,13 +289,13 @@ def noise(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Do one of the three."""
+    """Run one of the three commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=["compare", "moves", "noise", "train"])
     parser.add_argument("--target", type=float, default=1.6, help="held-out loss to stop at, nats a byte")
     parser.add_argument("--bound-s", type=float, default=_BOUND_S)
     parser.add_argument("--max-batch", type=int, default=512)
-    parser.add_argument("--local", type=int, default=128, help="most examples of one pass")
+    parser.add_argument("--local", type=int, default=128, help="most examples of a micro-batch")
     parser.add_argument("--moves", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200, help="before noise scales are compared")
     parser.add_argument("--truth-at", type=int, default=0, help=argparse.SUPPRESS)
