@@ -1,4 +1,4 @@
-"""The reports of accounts and of the whole cluster over a stretch of time."""
+"""The reports of accounts and of the whole cluster over a time range."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pollux_slurm.report.charts.time_axes import Range, range_of
 from pollux_slurm.report.document.document import Document, Fact, Kind
 from pollux_slurm.report.parts.common import accuracy_part, jobs_part
 from pollux_slurm.report.parts.fairness import fairness_part
-from pollux_slurm.report.parts.held_gpus import held_part
+from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import nodes_part, rounds_part
 from pollux_slurm.report.parts.usage import UsageRow, by_gpu_hours, usage_part
@@ -30,7 +30,7 @@ from pollux_slurm.store.reporting.view_rows import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHistory:
-    """What the store tells of some accounts, or all, over a stretch of time: rows of the views by columns.
+    """What the store has of some accounts, or all, over a time range: rows of the views.
 
     `usage` is of account_usage, `users` of user_usage, `jobs` of job_goodput, `moves` of
     reallocation_history, `accuracy` and `fairness` of the views of these names; `events` are job_timeline's,
@@ -66,7 +66,7 @@ def life_of(history: GroupHistory, range_: Range) -> Range:
 
 
 def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime, command: str) -> Document:
-    """Return the report of everything that adaptive jobs did in a stretch of time."""
+    """Return the report of everything that adaptive jobs did in a time range."""
     return Document(
         kind="cluster",
         title="Cluster report",
@@ -75,7 +75,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
         facts=(*_facts(history), *_round_facts(history.rounds)),
         parts=(
             usage_part(history.usage, range_, by="account", title="Usage"),
-            *held_part(history.jobs, history.events, range_, by="account"),
+            *gpus_over_time_part(history.jobs, history.events, range_, by="account"),
             rounds_part(history.rounds, range_),
             fairness_part(
                 history.fairness, by="account", drawn_before=by_gpu_hours(history.usage, "account")
@@ -106,7 +106,7 @@ def account_document(
         facts=_facts(history),
         parts=(
             usage_part(usage, range_, by=by, title="Usage by user" if one else "Usage"),
-            *held_part(history.jobs, history.events, range_, by=by),
+            *gpus_over_time_part(history.jobs, history.events, range_, by=by),
             fairness_part(history.fairness, by=by, drawn_before=by_gpu_hours(usage, by)),
             moves_by_day_part(history.moves, range_),
             accuracy_part(history.accuracy, by="account"),

@@ -33,7 +33,7 @@ from pollux_slurm.store.reporting.view_rows import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHistory:
-    """What the store tells of a job, as rows of the views by their columns, oldest first.
+    """What the store has of a job, as rows of the views, oldest first.
 
     `job` is its row of job_goodput, `samples` what its runs measured, `events` job_timeline's, `moves`
     reallocation_history's, `accuracy` model_accuracy's; `fairness` is its row there, None where there is
@@ -50,7 +50,7 @@ class JobHistory:
 
 
 def job_document(history: JobHistory, *, made_at: datetime, range_: Range | None = None) -> Document:
-    """Return the report of a job, of a stretch of its life where `range_` says so."""
+    """Return the report of a job, of a part of its life where `range_` says so."""
     number = str(history.job.slurm_job_id)
     return Document(
         kind="job",
@@ -71,7 +71,7 @@ def job_document(history: JobHistory, *, made_at: datetime, range_: Range | None
 
 
 def _shown(history: JobHistory, made_at: datetime, range_: Range | None) -> Range:
-    """Return what the plots show: from submission to end or now, and every sample whatever its clock said.
+    """Return the range of the plots: from submission to end or now, and all samples, whatever their clock.
 
     Of a range, the part in which the job lived; all of it where it did not.
     """

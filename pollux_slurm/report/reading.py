@@ -8,7 +8,7 @@ from pollux_slurm.errors import StoreError
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.group import GroupHistory
 from pollux_slurm.report.job import JobHistory
-from pollux_slurm.report.parts.held_gpus import MOST_JOBS
+from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS
 from pollux_slurm.report.parts.job_plots import JobSample
 from pollux_slurm.store.reporting.queries import MOST_ROWS, Reports
 from pollux_slurm.store.reporting.view_rows import (
@@ -43,7 +43,7 @@ def read_job(
     fairness = reports.rows(Fairness, slurm_job_id=slurm_job_id).rows
     samples = [_sample(point) for point in reports.samples(slurm_job_id, max_points=MOST_SAMPLES)]
     if range_ is not None:
-        # A stretch of allocation that began before counts, as far as it reaches into the range.
+        # An allocation interval that began earlier counts for its part within the range.
         samples = [one for one in samples if range_.since <= one.at < range_.until]
         moves = tuple(one for one in moves if range_.since <= one.planned_at < range_.until)
         events = tuple(

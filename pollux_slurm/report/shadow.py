@@ -39,7 +39,7 @@ from pollux_slurm.store.reporting.view_rows import ModelAccuracy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowFindings:
-    """What shadow rounds of a stretch of time come to. `accuracy` are rows of the view model_accuracy."""
+    """The evaluation of a time range's shadow rounds. `accuracy` are rows of the view model_accuracy."""
 
     history: ShadowHistory
     wishes: Sequence[JobWishes]
@@ -49,7 +49,7 @@ class ShadowFindings:
 
 
 def read_shadow(reports: Reports, range_: Range) -> ShadowFindings:
-    """Read and weigh the shadow rounds of a stretch of time.
+    """Read and evaluate the shadow rounds of a time range.
 
     Raises `StoreError` where this login may not read the tables of rounds.
     """
@@ -73,12 +73,12 @@ def read_shadow(reports: Reports, range_: Range) -> ShadowFindings:
 
 
 def _by_number(history: ShadowHistory) -> dict[str, list[AllocationInterval]]:
-    """Return what jobs held by Slurm's number; those of a number that came again stand together."""
+    """Return allocation intervals by Slurm job id; jobs with a reused id are together."""
     numbers = {one.job_id: one.slurm_job_id for one in history.jobs}
     found: defaultdict[str, list[AllocationInterval]] = defaultdict(list)
-    for job_id, stretches in intervals_by_job(history).items():
+    for job_id, intervals in intervals_by_job(history).items():
         if job_id in numbers:
-            found[numbers[job_id]] += stretches
+            found[numbers[job_id]] += intervals
     return found
 
 

@@ -23,7 +23,7 @@ from pollux_slurm.report.document.exports import document_json
 from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import account_document, cluster_document
 from pollux_slurm.report.job import job_document
-from pollux_slurm.report.parts.held_gpus import held_part
+from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
 from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.store.reporting.queries import Reports, open_reports
 from tests.report.document.test_page import assert_self_contained
@@ -304,7 +304,7 @@ def test_that_many_jobs_stand_in_groups_and_too_many_are_left_out(reports: Repor
     def bars(count: int) -> int | None:
         jobs = [dataclasses.replace(one, job_id=i, account=f"a{i % 3}") for i in range(count)]
         events = [dataclasses.replace(event, job_id=i) for i in range(count)]
-        parts = held_part(jobs, events, DAY, by="account")
+        parts = gpus_over_time_part(jobs, events, DAY, by="account")
         if not parts:
             return None
         chart = parts[0].plots[0].chart

@@ -1,7 +1,7 @@
 """Line charts as SVG text. Lengths in SVG units; one is about a pixel at the width of a page.
 
 Colours are classes s0 to s7 that the page's style sheet resolves, for light and dark screens and for print;
-each has a dash pattern of its own, so that no line is told by its colour alone.
+each has a dash pattern of its own, so that no line is distinguished by its colour alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tip:
-    """What a pointer is told over a stretch of the x axis."""
+    """The tooltip of an interval of the x axis."""
 
     low: float
     high: float
@@ -68,7 +68,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChart:
-    """Panels over one x axis. `text` says in words what is to be seen, for those who do not see it.
+    """Panels over one x axis. `text` describes the chart in words, for those who do not see it.
 
     Lines are named in a legend above, or with `end_labels` at their right ends; without either, their axes
     name them.
@@ -104,7 +104,7 @@ class LineChart:
             box = Box(left=_LEFT, top=top, width=WIDTH - _LEFT - right, height=panel.height)
             parts.append(self._panel(panel, box, last=panel is self.panels[-1]))
             top += panel.height + 14
-        # Above the lines, where the pointer finds them: one stretch over all panels.
+        # Above the lines, so that the pointer reaches them; each spans all panels.
         over = Box(left=_LEFT, top=first_top, width=WIDTH - _LEFT - right, height=top - 14 - first_top)
         parts += [hit_area(tip, self.x, over) for tip in self.tips]
         return svg_element(name, self.title, self.text, top - 14 + _BOTTOM, "".join(parts))
@@ -142,7 +142,7 @@ class Box:
 def svg_element(name: str, title: str, text: str, height: float, body: str, *, role: str = "img") -> str:
     """Return an SVG element that scales with the page, with a title and a description for screen readers.
 
-    The role is `group` for one that holds links, since nothing in an `img` is reached.
+    The role is `group` for a chart with links, since nothing within an `img` can be reached.
     """
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="{role}" aria-labelledby="{name}-title {name}-text">'
@@ -243,8 +243,8 @@ def hit_area(tip: Tip, axis: Axis, box: Box) -> str:
 def _line(one: Series, x: Axis, y: Axis, box: Box) -> str:
     style = f"s{one.style % NUM_STYLES}"
     parts, commands = [], []
-    for stretch in _stretches(one):
-        places = [(box.x(x.at(at)), box.y(y.at(value))) for at, value in stretch]
+    for segment in _segments(one):
+        places = [(box.x(x.at(at)), box.y(y.at(value))) for at, value in segment]
         path = _path(places, step=one.step)
         if one.filled:
             path += f"V{box.bottom:.1f}H{places[0][0]:.1f}Z"
@@ -265,17 +265,17 @@ def _line(one: Series, x: Axis, y: Axis, box: Box) -> str:
     return "".join([drawn, *ranges, *parts])
 
 
-def _stretches(one: Series) -> list[list[tuple[float, float]]]:
-    """Return the points between the gaps; a step holds until its gap begins."""
-    stretches: list[list[tuple[float, float]]] = [[]]
+def _segments(one: Series) -> list[list[tuple[float, float]]]:
+    """Return the points between the gaps; a step lasts until its gap begins."""
+    segments: list[list[tuple[float, float]]] = [[]]
     for at, value in one.points:
         if not math.isnan(value):
-            stretches[-1].append((at, value))
-        elif stretches[-1]:
+            segments[-1].append((at, value))
+        elif segments[-1]:
             if one.step:
-                stretches[-1].append((at, stretches[-1][-1][1]))
-            stretches.append([])
-    return [stretch for stretch in stretches if stretch]
+                segments[-1].append((at, segments[-1][-1][1]))
+            segments.append([])
+    return [segment for segment in segments if segment]
 
 
 def _path(places: Sequence[tuple[float, float]], *, step: bool) -> str:
@@ -290,9 +290,9 @@ def _path(places: Sequence[tuple[float, float]], *, step: bool) -> str:
 def _end_labels(panel: Panel, x: Axis, box: Box) -> str:
     """Return the lines' names at their right ends, moved apart where they would overlap."""
     ends = [
-        (box.y(panel.y.at(stretches[-1][-1][1])), box.x(x.at(stretches[-1][-1][0])), one)
-        for one, stretches in ((one, _stretches(one)) for one in panel.series)
-        if stretches
+        (box.y(panel.y.at(segments[-1][-1][1])), box.x(x.at(segments[-1][-1][0])), one)
+        for one, segments in ((one, _segments(one)) for one in panel.series)
+        if segments
     ]
     ends.sort(key=lambda end: end[0])
     ys: list[float] = []

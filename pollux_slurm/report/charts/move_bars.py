@@ -16,14 +16,14 @@ COST_PARTS = (("checkpoint", 0), ("stopped, queued, started", 4), ("launch to fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRow:
-    """One reallocation: `label` and `told` say which, `link` is the id of its row in a table.
+    """One reallocation: `label` and `description` name it, `link` is the id of its row in a table.
 
     `cost_s` are seconds of standstill by `COST_PARTS`, none where it cost nothing that was measured; `note`
     stands in their place, such as "rolled back". `before` and `after` are goodputs, None where not known.
     """
 
     label: str
-    told: str
+    description: str
     link: str
     cost_s: tuple[float, ...] = ()
     note: str = ""
@@ -35,7 +35,7 @@ class MoveRow:
 class MoveChart:
     """Rows of reallocations: the standstill on the left, goodput before and after on the right.
 
-    `text` says in words what is to be seen. Each row is a link to its numbers.
+    `text` describes the chart in words. Each row is a link to its numbers.
     """
 
     title: str
@@ -86,8 +86,8 @@ def _row(row: MoveRow, y: float, costs: Axis, cost_box: Box, gains: Axis, gain_b
         parts.append(text_at(cost_box.x(costs.at(total)) + 6, middle + 4.5, row.note, kind="note"))
     parts.append(_gain(row, middle, gains, gain_box))
     return (
-        f'<a class="move" href="#{safe(row.link)}" aria-label="{safe(row.told)}">'
-        f"<title>{safe(row.told)}</title>{''.join(parts)}</a>"
+        f'<a class="move" href="#{safe(row.link)}" aria-label="{safe(row.description)}">'
+        f"<title>{safe(row.description)}</title>{''.join(parts)}</a>"
     )
 
 

@@ -1,4 +1,4 @@
-"""Texts from strangers, made fit to be shown: what is drawn, spoken or printed is what stands there."""
+"""Make untrusted texts safe to show: no markup, no control characters, no invisible characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes: from values to places between 0 and 1, and ticks at round numbers."""
+"""Axes: map values to positions between 0 and 1, with ticks at round numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LEAST, _MOST = 1e-300, 1e300
 
 
 def linear_axis(label: str, values: Iterable[float], *, zero: bool = True, percent: bool = False) -> Axis:
-    """Return an axis over `values`, from 0 unless told otherwise, with about six ticks.
+    """Return an axis over `values`, by default from 0, with about six ticks.
 
     With `percent`, values are shares and the ticks are in %.
     """

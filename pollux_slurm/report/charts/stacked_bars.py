@@ -34,10 +34,10 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedBars:
-    """A bar for each stretch of the x axis. `text` says in words what is to be seen.
+    """A bar for each interval of the x axis. `text` describes the chart in words.
 
-    `styles` are those of the labels, 0, 1, ... unless told otherwise; `value_text` turns a part's value into
-    what a pointer over it is told. Past eight, labels share styles: group the smallest before.
+    `styles` are those of the labels, by default 0, 1, ...; `value_text` formats a part's value for its
+    tooltip. Beyond eight, labels share styles: group the smallest before.
     """
 
     title: str
@@ -68,7 +68,7 @@ class StackedBars:
         left, right = box.x(self.x.at(stack.low)), box.x(self.x.at(stack.high))
         spare = max(right - left - _WIDEST, 0.0) / 2
         left, right = left + spare, right - spare
-        # Neighbours are told apart by a gap, unless there are too many to see one.
+        # Adjacent bars have a gap, unless there are too many to see one.
         gap = min(2.0, 0.15 * (right - left))
         wide = max(right - left - gap, 0.8)
         kind = "bar" if wide >= _EDGED else "bar thin"
@@ -78,9 +78,9 @@ class StackedBars:
             above = box.y(self.y.at(total))
             if below - above < 0.05:
                 continue
-            told = f"{stack.name}, {label}: {self.value_text(value)}"
+            description = f"{stack.name}, {label}: {self.value_text(value)}"
             rects.append(
                 f'<rect class="{kind} s{style % NUM_STYLES}" x="{left + gap / 2:.1f}" y="{above:.2f}"'
-                f' width="{wide:.1f}" height="{below - above:.2f}"><title>{safe(told)}</title></rect>'
+                f' width="{wide:.1f}" height="{below - above:.2f}"><title>{safe(description)}</title></rect>'
             )
         return "".join(rects)

@@ -14,14 +14,14 @@ MOST_POINTS = 600
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:
     """Return about `most` of the points, by ascending x, that draw the same picture.
 
-    Of each of equally many neighbours the lowest and the highest stay, so that no peak is lost; the first
-    and the last point of each stretch between gaps stay, too.
+    Of each group of adjacent points the lowest and the highest stay, so that no peak is lost; the first and
+    the last point of each segment between gaps stay, too.
     """
     return _by_stretch(points, most, _peaks)
 
 
 def averaged(points: Sequence[Point], most: int = MOST_POINTS // 2) -> tuple[Point, ...]:
-    """Return about `most` means of equally many neighbours each, at the first one's x."""
+    """Return about `most` means of equally large groups of adjacent points, at the first one's x."""
     return _by_stretch(points, most, _means)
 
 
@@ -30,21 +30,21 @@ def _by_stretch(
 ) -> tuple[Point, ...]:
     if len(points) <= most:
         return tuple(points)
-    stretches: list[list[Point]] = [[]]
+    segments: list[list[Point]] = [[]]
     for point in points:
         if not math.isnan(point[1]):
-            stretches[-1].append(point)
-        elif stretches[-1]:
-            stretches.append([])
-    stretches = [stretch for stretch in stretches if stretch]
-    if len(stretches) > most // 4:  # so many gaps cannot be seen
-        stretches = [[point for stretch in stretches for point in stretch]]
-    total = sum(len(stretch) for stretch in stretches)
+            segments[-1].append(point)
+        elif segments[-1]:
+            segments.append([])
+    segments = [segment for segment in segments if segment]
+    if len(segments) > most // 4:  # so many gaps cannot be seen
+        segments = [[point for segment in segments for point in segment]]
+    total = sum(len(segment) for segment in segments)
     kept: list[Point] = []
-    for stretch in stretches:
+    for segment in segments:
         if kept:
             kept.append((kept[-1][0], math.nan))
-        kept += fewer(stretch, max(most * len(stretch) // total, 4))
+        kept += fewer(segment, max(most * len(segment) // total, 4))
     return tuple(kept)
 
 

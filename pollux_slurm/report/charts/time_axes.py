@@ -1,4 +1,4 @@
-"""Stretches of time that a report is about: how people write them, and axes over them. All times are UTC."""
+"""Time ranges that a report is about: how people write them, and axes over them. All times are UTC."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parse_moment(text: str, *, now: datetime, option: str) -> datetime:
 
 
 def parse_range(since: str, until: str | None, *, now: datetime) -> Range:
-    """Return the range between two moments as people write them; it ends `now` unless told otherwise.
+    """Return the range between two moments as people write them; it ends `now` by default.
 
     Raises `UsageError` for what is no time, lies in the future or is the wrong way round.
     """

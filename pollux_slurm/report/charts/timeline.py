@@ -1,4 +1,4 @@
-"""Which job held how many GPUs when: a row for each job, as SVG text."""
+"""The GPUs of each job over time: a row for each job, as SVG text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pollux_slurm.report.charts.line_charts import WIDTH, Box, panel_frame, svg_
 from pollux_slurm.report.charts.safe_texts import safe, shortened
 from pollux_slurm.report.charts.scales import Axis
 
-# The most GPUs of each class but the last, which has no bound; thickness and shade tell them apart.
+# The most GPUs of each class except the last, which has no limit; classes differ in thickness and shade.
 _CLASSES = (1, 2, 4, 8, 16)
 _CLASS_TEXTS = ("1 GPU", "2", "3–4", "5–8", "9–16", "more")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 150.0, 16.0, 34.0, 46.0
@@ -21,18 +21,18 @@ _TALLEST = 950.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One job: there from `begin` to `end`; `held` says from when it held how many GPUs, at each change."""
+    """One job from `begin` to `end`; `gpu_changes` are (time, number of GPUs from then on)."""
 
     name: str
     group: str
     begin: float
     end: float
-    held: tuple[tuple[float, int], ...]
+    gpu_changes: tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Jobs over time, in groups; in each by their begin. `text` says in words what is to be seen."""
+    """Jobs over time, in groups; in each by their begin. `text` describes the chart in words."""
 
     title: str
     text: str
@@ -68,15 +68,15 @@ def _group_label(group: str, num_jobs: int, y: float) -> str:
 
 
 def _row(bar: Bar, x: Axis, box: Box, y: float, row: float) -> str:
-    """Return a thin line while the job is there, and a bar while it holds GPUs."""
+    """Return a thin line from begin to end, and a bar while the job has GPUs."""
     begin, end, middle = box.x(x.at(bar.begin)), box.x(x.at(bar.end)), y + row / 2
     thin = min(0.8, 0.25 * row)
     parts = [
         f'<path class="waiting" style="stroke-width:{thin:.2g}" d="M{begin:.1f} {middle:.1f}H{end:.1f}"/>'
     ]
     shapes: dict[int, list[str]] = {}
-    ends = [at for at, _ in bar.held[1:]] + [bar.end]
-    for (since, gpus), until in zip(bar.held, ends, strict=False):
+    ends = [at for at, _ in bar.gpu_changes[1:]] + [bar.end]
+    for (since, gpus), until in zip(bar.gpu_changes, ends, strict=False):
         if gpus < 1 or until <= since:
             continue
         kind = class_of(gpus)
@@ -87,7 +87,7 @@ def _row(bar: Bar, x: Axis, box: Box, y: float, row: float) -> str:
             f"M{left:.1f} {middle - tall / 2:.2f}h{wide:.1f}v{tall:.2f}h-{wide:.1f}z"
         )
     parts += [f'<path class="g{kind}" d="{"".join(found)}"/>' for kind, found in sorted(shapes.items())]
-    most = max((gpus for _, gpus in bar.held), default=0)
+    most = max((gpus for _, gpus in bar.gpu_changes), default=0)
     return f"<g><title>{safe(bar.name)}: up to {most} GPUs</title>{''.join(parts)}</g>"
 
 

@@ -1,7 +1,7 @@
 """A report before it is a page, a terminal's text, CSV or JSON: facts, plots and tables with raw values.
 
-Every form is made of the same document, so that they cannot tell different stories. Values are plain:
-texts, numbers, booleans, aware times, days, None for what is not known; a `Kind` says how people read them.
+Every form is made from the same document, so that all agree. Values are plain: texts, numbers, booleans,
+aware times, days, None for unknown ones; a `Kind` selects how they are formatted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Column:
 class Data:
     """A table of raw values. `anchors` are ids of its rows, where something links to them.
 
-    `keep` says which of too many rows people see: the `first` (of a ranking), the `last`, or rows `spread`
+    `keep` selects which of too many rows are shown: the `first` (of a ranking), the `last`, or rows `spread`
     evenly over all.
     """
 
@@ -66,14 +66,14 @@ class Data:
     keep: Literal["first", "last", "spread"] = "first"
 
     def places(self, most: int) -> list[int]:
-        """Return the places of the rows that people see, at most `most`."""
+        """Return the indices of the rows that are shown, at most `most`."""
         everything = range(len(self.rows))
         if self.keep == "spread":
             return spread(self.rows, most)
         return list(everything[:most] if self.keep == "first" else everything[-most:])
 
     def hint(self, num_shown: int) -> str:
-        """Return what to say where only some rows are seen, empty where all are."""
+        """Return a hint where only some rows are shown, empty where all are."""
         if num_shown >= len(self.rows):
             return ""
         which = {"first": "the first", "last": "the last", "spread": "evenly apart"}[self.keep]
@@ -82,7 +82,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One value that tells what the report is about. `text` stands for the value where that says more;
+    """One value of the report's subject. `text` is shown instead of the value where it is clearer;
     `wide` values take a line of their own.
     """
 
@@ -108,7 +108,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A headed part. `text` is said first; it stands alone where there is nothing to plot yet."""
+    """A part with a title. `text` comes first; it is alone where there is nothing to plot yet."""
 
     title: str
     text: str = ""
@@ -179,7 +179,7 @@ def number_text(value: float) -> str:
 
 
 def spread(rows: Sequence[Any], most: int) -> list[int]:
-    """Return the places of at most `most` rows, evenly apart, the first and the last among them."""
+    """Return the indices of at most `most` evenly spaced rows, including the first and the last."""
     if len(rows) <= most:
         return list(range(len(rows)))
     return sorted({round(index * (len(rows) - 1) / (most - 1)) for index in range(most)})

@@ -35,7 +35,7 @@ def document_json(document: Document) -> str:
 def data_csv(data: Data) -> str:
     """Return a table as CSV with the columns' keys as its head; what is not known is an empty field.
 
-    Job names come from strangers: a text that a spreadsheet would run as a formula gets an apostrophe before
+    Job names are untrusted: a text that a spreadsheet would run as a formula gets an apostrophe before
     it, and a character that a terminal would obey is replaced. JSON has them as they are.
     """
     out = io.StringIO()

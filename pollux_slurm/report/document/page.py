@@ -64,7 +64,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A whole page. `facts` are the names and values that tell what it is about, `wide_facts` long ones;
+    """A whole page. `facts` are names and values of its subject, `wide_facts` long ones;
     `subject` is a name beside the title, in whatever script.
     """
 

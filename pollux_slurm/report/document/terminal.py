@@ -28,7 +28,7 @@ _MOST = 1e200
 
 
 def print_document(document: Document, console: Console) -> None:
-    """Print the report; texts from strangers are shown, never obeyed."""
+    """Print the report; untrusted texts are printed without control characters."""
     from rich.text import Text
 
     console.print(Text(shown(document.title), style="bold"))
@@ -105,10 +105,10 @@ def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
             (one.label, one.points, one.step, panel.y.label) for panel in chart.panels for one in panel.series
         ]
     elif isinstance(chart, StackedBars):
-        # A stack is drawn in the middle of its stretch.
+        # A stack is drawn in the middle of its interval.
         points = tuple(((stack.low + stack.high) / 2, sum(stack.parts)) for stack in chart.stacks)
         lines = [("in all", points, True, chart.y.label)]
-    else:  # the rows of a table say the same
+    else:  # the rows of a table have the same
         return
     yield Text(f"\n{chart.title}", style="bold", overflow="ellipsis", no_wrap=True)
     room = max(min(width - 60, 100), 20)
@@ -177,18 +177,18 @@ def _table(data: Data, document: Document, width: int) -> Iterator[RenderableTyp
     ]
     hints = [data.hint(len(places)), f"no room for {', '.join(left_out)}" if left_out else ""]
     if any(hints):
-        said = "; ".join(hint for hint in hints if hint)
-        yield Text(f"{said}: {shown(document.command)} --csv --table {data.key}", style="dim")
+        hint_text = "; ".join(hint for hint in hints if hint)
+        yield Text(f"{hint_text}: {shown(document.command)} --csv --table {data.key}", style="dim")
 
 
 def _below(title: str, rows: Sequence[tuple[str, str]], width: int) -> Iterator[RenderableType]:
     """Yield the sentences of a column that has no room in its table, each with the first cell of its row."""
     from rich.text import Text
 
-    told = [(first, sentence) for first, sentence in rows if sentence != text_of(None, Kind.TEXT)]
-    if told:
+    sentences = [(first, sentence) for first, sentence in rows if sentence != text_of(None, Kind.TEXT)]
+    if sentences:
         yield Text(f"{title}:", style="bold")
-    for first, sentence in told:
+    for first, sentence in sentences:
         lead = f"  {first}  "
         lines = textwrap.wrap(
             sentence, max(width, _NARROWEST), initial_indent=lead, subsequent_indent=" " * len(lead)

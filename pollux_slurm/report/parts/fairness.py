@@ -64,14 +64,14 @@ def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[s
         own[f"{len(groups) - len(largest)} others"] = others
     rhos = [rho for _, rho in known]
     worse = sum(rho > 1 for rho in rhos)
-    said = (
+    summary = (
         f"{plural(worse, 'job')} of {len(known):,} took longer than alone on a fair share of the cluster "
         f"(ρ > 1); the worst has ρ {number_text(max(rhos))}."
     )
     axis = log_axis("finish-time fairness ρ (logarithmic)", rhos, around=1.0)
     chart = LineChart(
         title="What sharing cost the jobs",
-        text=said,
+        text=summary,
         x=axis,
         panels=(
             Panel(
@@ -89,7 +89,7 @@ def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[s
     )
     return Part(
         title="Fairness",
-        text=said,
+        text=summary,
         plots=(
             Plot(
                 chart=chart,

@@ -84,18 +84,18 @@ def moves_part(rows: Sequence[ReallocationEntry]) -> Part:
     plotted = moves[-_MOST_ROWS:]
     done = [move for move in moves if move.row.step == "confirmed"]
     lost_s = sum(move.row.total_s or 0.0 for move in done)
-    said = (
+    summary = (
         f"{plural(len(moves), 'reallocation')}, {len(done)} of them completed, cost {duration_text(lost_s)} "
         "of standstill in all."
     )
     if len(plotted) < len(moves):
-        said += f" The last {len(plotted)} are drawn."
+        summary += f" The last {len(plotted)} are drawn."
     chart = MoveChart(
-        title=title, text=f"{said} {_best(done)}".strip(), rows=tuple(_drawn(move) for move in plotted)
+        title=title, text=f"{summary} {_best(done)}".strip(), rows=tuple(_drawn(move) for move in plotted)
     )
     return Part(
         title="Reallocations",
-        text=said,
+        text=summary,
         plots=(
             Plot(
                 chart=chart,
@@ -142,7 +142,7 @@ def _drawn(move: Move) -> MoveRow:
         note = f"under way: {str(row.step).replace('_', ' ')}"
     return MoveRow(
         label=f"{row.planned_at:%d %b %H:%M:%S}  {size}",
-        told=_told(move, size, note),
+        description=_description(move, size, note),
         link=_anchor(move),
         cost_s=move.parts_s,
         note=note,
@@ -151,17 +151,17 @@ def _drawn(move: Move) -> MoveRow:
     )
 
 
-def _told(move: Move, size: str, note: str) -> str:
+def _description(move: Move, size: str, note: str) -> str:
     row = move.row
-    told = [f"{row.planned_at:%Y-%m-%d %H:%M:%S} UTC, {size.replace('→', 'to')}"]
+    parts = [f"{row.planned_at:%Y-%m-%d %H:%M:%S} UTC, {size.replace('→', 'to')}"]
     if note:
-        told.append(note)
+        parts.append(note)
     if row.total_s is not None:
-        told.append(f"stood still for {duration_text(row.total_s)}")
+        parts.append(f"stood still for {duration_text(row.total_s)}")
     before, after = row.goodput_before, row.goodput_after
     if before is not None and after is not None:
-        told.append(f"goodput {number_text(before)} before, {number_text(after)} after, in examples/s")
-    return "; ".join(told)
+        parts.append(f"goodput {number_text(before)} before, {number_text(after)} after, in examples/s")
+    return "; ".join(parts)
 
 
 def _best(done: Sequence[Move]) -> str:

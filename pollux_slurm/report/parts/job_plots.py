@@ -59,7 +59,7 @@ _SAMPLES = (
 def history_part(
     samples: Sequence[JobSample], events: Sequence[JobEvent], moves: Sequence[ReallocationEntry], shown: Range
 ) -> Part:
-    """Return the plots over `shown`; says so where the job has neither run nor reported."""
+    """Return the plots over `shown`, or a text where the job has neither run nor reported."""
     held = _held(events, shown)
     if not samples and not held:
         return Part(
@@ -69,11 +69,11 @@ def history_part(
         )
     x = time_axis([shown.since, shown.until])
     tips = _tips(samples, x)
-    said = "" if samples else "The job has held GPUs, but none of its runs has reported a measurement."
+    summary = "" if samples else "The job has held GPUs, but none of its runs has reported a measurement."
     plots = [Plot(chart=_goodput(samples, held, moves, x, tips), caption=_GOODPUT, data=_data(samples))]
     if samples:
         plots.append(Plot(chart=_batch(samples, x, tips), caption=_BATCH))
-    return Part(title="Over time", text=said, plots=tuple(plots))
+    return Part(title="Over time", text=summary, plots=tuple(plots))
 
 
 _GOODPUT = (
@@ -101,10 +101,11 @@ def _goodput(
     goodput, throughput = points_of(samples, "goodput"), points_of(samples, "throughput")
     moved = [row.planned_at for row in moves if row.step == "confirmed"]
     goodputs = _known(goodput)
-    said = f"Goodput was {_span(goodputs)} examples per second" if goodputs else "No goodput is known"
+    summary = f"Goodput was {_span(goodputs)} examples per second" if goodputs else "No goodput is known"
+    gpus = _span(_known(held))
     return LineChart(
         title="Goodput and GPUs over time",
-        text=f"{said}, on {_span(_known(held))} GPUs, with {plural(len(moved), 'completed reallocation')}.",
+        text=f"{summary}, on {gpus} GPUs, with {plural(len(moved), 'completed reallocation')}.",
         x=x,
         panels=(
             Panel(
@@ -129,10 +130,12 @@ def _goodput(
 def _batch(samples: Sequence[JobSample], x: Axis, tips: tuple[Tip, ...]) -> LineChart:
     batch, efficiency = points_of(samples, "global_batch_size"), points_of(samples, "efficiency")
     shares = [100 * share for share in _known(efficiency)]
-    told = f"Statistical efficiency was {_span(shares)} %." if shares else "No efficiency is known yet."
+    efficiency_text = (
+        f"Statistical efficiency was {_span(shares)} %." if shares else "No efficiency is known yet."
+    )
     return LineChart(
         title="Batch size and statistical efficiency over time",
-        text=f"The global batch size was {_span(_known(batch))} examples per step. {told}",
+        text=f"The global batch size was {_span(_known(batch))} examples per step. {efficiency_text}",
         x=x,
         panels=(
             Panel(
@@ -166,14 +169,14 @@ def points_of(rows: Sequence[JobSample], key: str) -> list[Point]:
 
 
 def _held(events: Sequence[JobEvent], shown: Range) -> list[Point]:
-    """Return the GPUs held over time, with gaps while there were none; a stretch may still last."""
+    """Return the GPUs held over time, with gaps while there were none; an interval may still last."""
     points: list[Point] = []
-    stretches = [
+    intervals = [
         (row.at.timestamp(), (row.until or shown.until).timestamp(), float(row.num_gpus))
         for row in events
         if row.event == "allocated" and row.num_gpus
     ]
-    for begin, end, num_gpus in sorted(stretches):
+    for begin, end, num_gpus in sorted(intervals):
         if points and begin > points[-1][0]:
             points.append((points[-1][0], math.nan))
         points += [(begin, num_gpus), (max(begin, end), num_gpus)]
@@ -181,18 +184,18 @@ def _held(events: Sequence[JobEvent], shown: Range) -> list[Point]:
 
 
 def _tips(rows: Sequence[JobSample], x: Axis) -> tuple[Tip, ...]:
-    """Return what a pointer is told around each sample, or around evenly many of very many."""
+    """Return a tooltip for each sample, or for evenly spread samples where there are too many."""
     if not rows:
         return ()
     places = [(rows[place].at.timestamp(), rows[place]) for place in spread(rows, _MOST_TIPS)]
     edges = [x.low, *((before + after) / 2 for (before, _), (after, _) in pairwise(places)), x.high]
     return tuple(
-        Tip(low=low, high=high, text=_told(row))
+        Tip(low=low, high=high, text=_description(row))
         for (low, high), (_, row) in zip(pairwise(edges), places, strict=True)
     )
 
 
-def _told(row: JobSample) -> str:
+def _description(row: JobSample) -> str:
     at = row.at
     known = [
         ("goodput {}/s", row.goodput),
@@ -201,8 +204,8 @@ def _told(row: JobSample) -> str:
         ("{} GPUs", row.num_gpus),
         ("efficiency {} %", None if row.efficiency is None else 100 * row.efficiency),
     ]
-    said = ", ".join(text.format(number_text(value)) for text, value in known if value is not None)
-    return f"{day_text(at)} {at:%H:%M:%S}: {said or 'nothing was measured'}"
+    summary = ", ".join(text.format(number_text(value)) for text, value in known if value is not None)
+    return f"{day_text(at)} {at:%H:%M:%S}: {summary or 'nothing was measured'}"
 
 
 def _known(points: Sequence[Point]) -> list[float]:

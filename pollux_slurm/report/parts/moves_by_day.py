@@ -38,13 +38,13 @@ def moves_by_day_part(rows: Sequence[ReallocationEntry], range_: Range) -> Part:
         return Part(title="Reallocations", text="No running job was moved in this time.", tables=(data,))
     done = [move for move in moves if move.row.step == "confirmed"]
     lost = [move.row.total_s for move in done if move.row.total_s is not None]
-    said = (
+    summary = (
         f"{plural(len(moves), 'move')} of running jobs, {len(done):,} of them completed; they stood still "
         f"for {duration_text(sum(lost))} in all"
         + (f", {duration_text(sum(lost) / len(lost))} a move." if lost else ".")
     )
-    plots = (Plot(chart=_chart(done, range_, said), caption=_CAPTION),) if lost else ()
-    return Part(title="Reallocations", text=said, plots=plots, tables=(data,))
+    plots = (Plot(chart=_chart(done, range_, summary), caption=_CAPTION),) if lost else ()
+    return Part(title="Reallocations", text=summary, plots=plots, tables=(data,))
 
 
 _CAPTION = (
@@ -53,7 +53,7 @@ _CAPTION = (
 )
 
 
-def _chart(done: Sequence[Move], range_: Range, said: str) -> StackedBars:
+def _chart(done: Sequence[Move], range_: Range, summary: str) -> StackedBars:
     days: defaultdict[date, list[float]] = defaultdict(lambda: [0.0] * len(COST_PARTS))
     for move in done:
         day = days[move.row.planned_at.astimezone(timezone.utc).date()]
@@ -66,7 +66,7 @@ def _chart(done: Sequence[Move], range_: Range, said: str) -> StackedBars:
     ]
     return StackedBars(
         title="Standstill for reallocations by day",
-        text=said,
+        text=summary,
         x=days_axis(days, range_),
         y=linear_axis("standstill (min per day)", [sum(stack.parts) for stack in stacks]),
         labels=tuple(label for label, _ in COST_PARTS),

@@ -144,34 +144,35 @@ def predictions_of(
     weighed: Sequence[WeighedRound],
     windows: Sequence[tuple[datetime, datetime]],
     measured: Sequence[Mapping[str, MeasuredGoodput]],
-    stretches: Mapping[str, Sequence[AllocationInterval]],
+    intervals: Mapping[str, Sequence[AllocationInterval]],
 ) -> tuple[Prediction, ...]:
     """Return predicted against measured goodput of the jobs that rounds left as they were.
 
-    A window counts only where the job held the same GPUs from its begin to its end. `stretches` are by
+    A window counts only if the job had one allocation from its begin to its end. `intervals` are by
     Slurm's number.
     """
     found = []
     for one, (begin, end), by_job in zip(weighed, windows, measured, strict=True):
         for job_id, predicted in one.kept.items():
-            told = by_job.get(job_id)
+            sample = by_job.get(job_id)
             held = next(
                 (
-                    stretch.allocation
-                    for stretch in stretches.get(job_id, ())
-                    if stretch.started_at <= begin and (stretch.ended_at is None or stretch.ended_at >= end)
+                    interval.allocation
+                    for interval in intervals.get(job_id, ())
+                    if interval.started_at <= begin
+                    and (interval.ended_at is None or interval.ended_at >= end)
                 ),
                 None,
             )
-            if told is None or not held or not told.goodput > 0 or not math.isfinite(predicted):
+            if sample is None or not held or not sample.goodput > 0 or not math.isfinite(predicted):
                 continue
             found.append(
                 Prediction(
                     slurm_job_id=job_id,
                     num_gpus=held.num_gpus,
                     predicted=predicted,
-                    measured=told.goodput,
-                    num_samples=told.num_samples,
+                    measured=sample.goodput,
+                    num_samples=sample.num_samples,
                 )
             )
     return tuple(found)
@@ -225,7 +226,7 @@ def gain_part(weighed: Sequence[WeighedRound], range_: Range) -> Part:
     stood = [(one.round.at.timestamp(), one.speedup_stood) for one in weighed]
     decided = [(one.round.at.timestamp(), one.speedup_decided) for one in weighed]
     middle = median_gain(weighed)
-    said = (
+    summary = (
         "No job held anything to compare with."
         if middle is None
         else f"By the jobs' models, decisions were worth {_signed(middle)} in mean speedup over what stood, "
@@ -233,7 +234,7 @@ def gain_part(weighed: Sequence[WeighedRound], range_: Range) -> Part:
     )
     chart = LineChart(
         title="Mean speedup, as it stood and as it was decided",
-        text=said,
+        text=summary,
         x=time_axis([range_.since, range_.until]),
         panels=(
             Panel(
@@ -251,7 +252,7 @@ def gain_part(weighed: Sequence[WeighedRound], range_: Range) -> Part:
         "that took part: for the allocations that Slurm had given, and for those that the round decided on, "
         "with the price of each restart taken off."
     )
-    return Part(title=title, text=said, plots=(Plot(chart=chart, caption=caption, data=data),))
+    return Part(title=title, text=summary, plots=(Plot(chart=chart, caption=caption, data=data),))
 
 
 def median_gain(weighed: Sequence[WeighedRound]) -> float | None:

@@ -37,9 +37,9 @@ KINDS_TEXT: Mapping[MoveKind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A move that round after round asked for: `stood` is what the job held when the first of them did.
+    """A move that consecutive rounds proposed: `stood` is the job's allocation at the first of them.
 
-    It ends when a round asks for something else, or for what the job holds by then.
+    It ends when a round proposes another allocation, or the one that the job has by then.
     """
 
     job: ShadowJob
@@ -64,7 +64,7 @@ class JobWishes:
 
 
 def move_kind(stood: Allocation, decided: Allocation) -> MoveKind | None:
-    """Return what would be done to a job that holds `stood`, None where nothing would."""
+    """Return the kind of move for a job with allocation `stood`, None without a move."""
     if stood == decided:
         return None
     if not stood:
@@ -80,10 +80,10 @@ def wishes_of(history: ShadowHistory) -> tuple[JobWishes, ...]:
     """Return what the rounds wanted of each job, those with the most moves first."""
     at = {one.round_id: one.at for one in history.rounds}
     jobs = {one.job_id: one for one in history.jobs}
-    stretches = intervals_by_job(history)
+    intervals = intervals_by_job(history)
     found = []
     for job_id, group in groupby(history.decisions, key=lambda one: one.job_id):
-        stood = list(_with_standing(group, at, stretches.get(job_id, ())))
+        stood = list(_with_standing(group, at, intervals.get(job_id, ())))
         if job_id not in jobs or not stood:
             continue
         found.append(
@@ -108,22 +108,22 @@ def intervals_by_job(history: ShadowHistory) -> dict[int, tuple[AllocationInterv
 
 
 def _with_standing(
-    decisions: Iterator[ShadowDecision], at: Mapping[int, datetime], stretches: Sequence[AllocationInterval]
+    decisions: Iterator[ShadowDecision], at: Mapping[int, datetime], intervals: Sequence[AllocationInterval]
 ) -> Iterator[tuple[int, Allocation, Allocation | None]]:
-    """Yield round, what the job held then, and what was decided (None: left as it is), in time's order."""
+    """Yield round, the job's allocation then, and the decided one (None: unchanged), in time order."""
     place = 0
     for one in decisions:
         now = at.get(one.round_id)
         if now is None:
             continue
-        while place < len(stretches) and _is_over(stretches[place], now):
+        while place < len(intervals) and _is_over(intervals[place], now):
             place += 1
-        holds = place < len(stretches) and stretches[place].started_at <= now
-        yield one.round_id, stretches[place].allocation if holds else Allocation(), one.decided
+        holds = place < len(intervals) and intervals[place].started_at <= now
+        yield one.round_id, intervals[place].allocation if holds else Allocation(), one.decided
 
 
-def _is_over(stretch: AllocationInterval, now: datetime) -> bool:
-    return stretch.ended_at is not None and stretch.ended_at <= now
+def _is_over(interval: AllocationInterval, now: datetime) -> bool:
+    return interval.ended_at is not None and interval.ended_at <= now
 
 
 def _proposals(
@@ -195,11 +195,11 @@ def _said(wishes: Sequence[JobWishes], proposals: Sequence[Proposal], every: int
     if not wishes:
         return ""
     moved = len({one.job.job_id for one in proposals})
-    said = f"{plural(len(proposals), 'move')} of {moved:,} of {plural(len(wishes), 'job')}."
+    summary = f"{plural(len(proposals), 'move')} of {moved:,} of {plural(len(wishes), 'job')}."
     if every > 1:
-        said += f" One round in {every} was looked at: there are more than a report holds."
+        summary += f" One round in {every} was looked at: there are more than a report holds."
     return (
-        f"{said} A move that several rounds in a row asked for counts once. Nothing was enacted, so each "
+        f"{summary} A move that several rounds in a row asked for counts once. Nothing was enacted, so each "
         "round began from what Slurm had given: a daemon that acts asks for less, once it has moved a job."
     )
 

@@ -164,7 +164,7 @@ def _usage_chart(
 
 
 def _share(part: float, whole: float) -> float | None:
-    """Return a part of what was held, at most 1: reports and Slurm do not see the same second."""
+    """Return a share of the owned GPU hours, at most 1: times of reports and of Slurm differ slightly."""
     return min(part / whole, 1.0) if whole > 0 else None
 
 

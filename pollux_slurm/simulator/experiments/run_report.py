@@ -242,7 +242,7 @@ def _bar(job: JobOutcome) -> Bar:
         group=job.application,
         begin=job.submitted_s / 3600,
         end=job.finished_s / 3600,
-        held=tuple((at_s / 3600, gpus) for at_s, gpus in job.gpu_changes),
+        gpu_changes=tuple((at_s / 3600, gpus) for at_s, gpus in job.gpu_changes),
     )
 
 

@@ -119,7 +119,7 @@ def test_that_a_series_without_points_draws_nothing() -> None:
 
 def test_that_a_timeline_shows_what_was_held_when() -> None:
     """From 2 h to 4 h one GPU, then eight to the end at 10 h; the plot is 734 wide from 150 on."""
-    bar = Bar(name="job <1>", group="app", begin=1, end=10, held=((2, 1), (4, 8), (6, 0), (8, 8)))
+    bar = Bar(name="job <1>", group="app", begin=1, end=10, gpu_changes=((2, 1), (4, 8), (6, 0), (8, 8)))
     chart = Timeline(title="t", text="x", x=linear_axis("h", [0, 10]), bars=(bar,))
     svg = drawn(chart)
     (row,) = svg.all("g")
@@ -134,7 +134,7 @@ def test_that_a_timeline_shows_what_was_held_when() -> None:
 
 def test_that_rows_are_grouped_and_a_thousand_fit_a_page() -> None:
     bars = tuple(
-        Bar(name=f"j{i}", group=f"app{i % 2}", begin=i, end=i + 1, held=((i, 1),)) for i in range(1000)
+        Bar(name=f"j{i}", group=f"app{i % 2}", begin=i, end=i + 1, gpu_changes=((i, 1),)) for i in range(1000)
     )
     svg = drawn(Timeline(title="t", text="x", x=linear_axis("h", [1001]), bars=bars))
     assert float(svg.attributes["viewbox"].split()[3]) < 1150

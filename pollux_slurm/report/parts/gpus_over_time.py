@@ -1,4 +1,4 @@
-"""Which job held how many GPUs when: a row for each job of a report, where they are few enough to be seen."""
+"""The GPUs of each job over time: a row for each job of a report, where they are few enough to be seen."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MOST_JOBS = 200
 _NAMED = 12
 
 
-def held_part(
+def gpus_over_time_part(
     jobs: Sequence[JobGoodput], events: Sequence[JobEvent], range_: Range, *, by: str
 ) -> tuple[Part, ...]:
-    """Return the part about the stretches of allocation among `events`; none where there is none.
+    """Return the part about the intervals of allocation among `events`; none where there is none.
 
     Jobs stand in groups of `by`, account or user_name; a few each under its own name.
     """
@@ -40,7 +40,7 @@ def held_part(
             group=f"{job.slurm_job_id} {job.name}" if few else getattr(job, by) or NAMELESS,
             begin=job.submitted_at.timestamp(),
             end=max((job.finished_at or range_.until).timestamp(), job.submitted_at.timestamp()),
-            held=_merged(held[job.job_id]),
+            gpu_changes=_merged(held[job.job_id]),
         )
         for job in known
     )
@@ -59,7 +59,7 @@ def held_part(
 
 
 def _merged(changes: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
-    """Return the changes in order; where one stretch ends as the next begins, the next one's GPUs count."""
+    """Return the changes in order; where one interval ends as the next begins, the next one's GPUs count."""
     found: list[tuple[float, int]] = []
     for at, gpus in changes:
         if found and found[-1][0] >= at:
