@@ -30,13 +30,13 @@ const box = e => {
   return [r.left, r.top, r.width, r.height].map(round);
 };
 const paint = e => { const s = getComputedStyle(e); return { fill: s.fill, stroke: s.stroke }; };
-const told = e => ({ tag: e.tagName.toLowerCase(), role: e.computedRole, name: e.computedName, box: box(e),
+const described = e => ({ tag: e.tagName.toLowerCase(), role: e.computedRole, name: e.computedName, box: box(e),
                      href: e.getAttribute('href') });
 const figures = {};
 for (const figure of document.querySelectorAll('figure')) {
   const svg = figure.querySelector('svg'), m = svg.getScreenCTM();
   figures[figure.querySelector('h3').textContent] = {
-    told: told(svg), scale: m.a, left: m.e, top: m.f,
+    described: described(svg), scale: m.a, left: m.e, top: m.f,
     texts: [...svg.querySelectorAll('text')].map(e =>
       ({ text: e.textContent, box: box(e), anchor: e.getAttribute('text-anchor'), ...paint(e) })),
     shapes: [...svg.querySelectorAll('path, circle, rect')].map(e =>
@@ -51,7 +51,7 @@ const stops = reached.filter(e => e.checkVisibility()).map(e => {
   const mark = e.querySelector?.('.row');
   const outlined = getComputedStyle(e).outlineStyle !== 'none' ||
     (mark !== null && mark !== undefined && getComputedStyle(mark).stroke !== 'none');
-  return { ...told(e), focused: document.activeElement === e, outlined };
+  return { ...described(e), focused: document.activeElement === e, outlined };
 });
 window.scrollTo(0, 0);
 const seen = e => getComputedStyle(e).display !== 'none';

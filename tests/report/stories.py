@@ -25,7 +25,7 @@ AFTER = [(200.0, 0.75), (220.0, 0.8), (240.0, 0.8), (230.0, 0.8)]
 HOSTILE = "=</title><script>document.title='taken'</script>\x1b[31m\u202etxt שלום"
 
 
-def told_store(template: Path, folder: Path) -> str:
+def filled_store(template: Path, folder: Path) -> str:
     """Return the URL of a store with the story in it, a copy of an empty one."""
     file = folder / "pollux.db"
     shutil.copyfile(template, file)

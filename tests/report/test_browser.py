@@ -18,7 +18,7 @@ from pollux_slurm.report.job import job_document
 from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.store.reporting.queries import open_reports
 from tests.report.browser import contrast, only_first_figure, probe, require_browser, rgb, screenshot
-from tests.report.stories import AFTER, BEFORE, HOSTILE, told_store
+from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
 from tests.store.builders import at
 
 NOW = at(7200)
@@ -30,7 +30,7 @@ MOVES = "What each reallocation cost and brought"
 def pages(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Return pages of a store with the story in it, as HTML text."""
     require_browser()
-    url = told_store(store_template, tmp_path_factory.mktemp("told"))
+    url = filled_store(store_template, tmp_path_factory.mktemp("described"))
     day = Range(since=at(0), until=at(120))
     with open_reports(url) as reports:
         jobs = {number: job_document(read_job(reports, number), made_at=NOW) for number in ("1", "2")}
@@ -104,7 +104,7 @@ def x_scale(figure: Mapping[str, Any]) -> tuple[float, float]:
     return scale_of(ticks)
 
 
-def told(
+def described(
     points: list[tuple[float, float]], x: tuple[float, float], y: tuple[float, float]
 ) -> list[tuple[float, float]]:
     return [(x[0] + x[1] * px, y[0] + y[1] * py) for px, py in points]
@@ -116,7 +116,7 @@ def test_that_the_goodput_line_lies_where_the_axes_say_that_the_values_are(
     """As an eye reads it: from the line's pixels, over the texts of the axes, to values: the store's."""
     figure = job_page[0]["figures"][GOODPUT]
     (line,) = shapes(figure, "line s0", "goodput (throughput × efficiency)")
-    read = told(vertices(figure, line), x_scale(figure), y_scale(figure))
+    read = described(vertices(figure, line), x_scale(figure), y_scale(figure))
     wanted = [(8.0 + 2 * i, a * b) for i, (a, b) in enumerate(BEFORE)]
     wanted += [(40.0 + 2 * i, a * b) for i, (a, b) in enumerate(AFTER)]
     for second, goodput in wanted:
@@ -128,7 +128,7 @@ def test_that_the_goodput_line_lies_where_the_axes_say_that_the_values_are(
 def test_that_the_gpus_held_are_read_from_the_picture(job_page: tuple[dict[str, Any], bool]) -> None:
     figure = job_page[0]["figures"][GOODPUT]
     (area,) = shapes(figure, "area s2", "GPUs held")
-    read = told(vertices(figure, area), x_scale(figure), y_scale(figure, panel=1))
+    read = described(vertices(figure, area), x_scale(figure), y_scale(figure, panel=1))
     tops = [(round(x), round(y)) for x, y in read if y > 0.5]
     assert tops[0] == (4, 2)
     assert (29, 4) in tops
@@ -200,11 +200,11 @@ def test_that_a_keyboard_reaches_everything_and_sees_where_it_is(
     assert len([stop for stop in stops if stop["tag"] == "summary"]) == 1
 
 
-def test_that_a_screen_reader_is_told_what_is_to_be_seen(job_page: tuple[dict[str, Any], bool]) -> None:
+def test_that_a_screen_reader_gets_a_description(job_page: tuple[dict[str, Any], bool]) -> None:
     figures = job_page[0]["figures"]
-    assert figures[GOODPUT]["told"]["role"] in ("image", "img")
-    assert figures[MOVES]["told"]["role"] == "group"
-    name = figures[GOODPUT]["told"]["name"]
+    assert figures[GOODPUT]["described"]["role"] in ("image", "img")
+    assert figures[MOVES]["described"]["role"] == "group"
+    name = figures[GOODPUT]["described"]["name"]
     assert name.startswith(GOODPUT)
     assert "Goodput was 50 to 192 examples per second, on 2 to 4 GPUs, with 1 completed reallocation" in name
 
@@ -237,7 +237,7 @@ def test_that_nothing_hangs_over_on_paper_or_a_phone(
     assert printed["nav"] == [False]
     assert set(printed["details"]) == {False}
     for figure in printed["figures"].values():
-        left, _, width, _ = figure["told"]["box"]
+        left, _, width, _ = figure["described"]["box"]
         assert left >= 0
         assert left + width <= 620
     narrow = probe(pages[name], tmp_path, width=500)
@@ -288,7 +288,7 @@ def test_that_names_at_the_ends_of_lines_are_not_cut_off(tmp_path: Path, width: 
         sections=(Section(title="s", figures=(Figure(chart=chart, caption="c"),)),),
     )
     figure = probe(render_page(page), tmp_path, width=width)["figures"]["Load"]
-    left, _, whole, _ = figure["told"]["box"]
+    left, _, whole, _ = figure["described"]["box"]
     for text in figure["texts"]:
         if text["text"] in names:
             assert text["box"][0] + text["box"][2] <= left + whole, text["text"]

@@ -28,7 +28,7 @@ from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.store.reporting.queries import Reports, open_reports
 from tests.report.document.test_page import assert_self_contained
 from tests.report.parsed import parse
-from tests.report.stories import AFTER, BEFORE, HOSTILE, told_store
+from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
 from tests.store.builders import at
 
 NOW = at(7200)
@@ -38,7 +38,7 @@ DAY = Range(since=at(-3600), until=NOW)
 @pytest.fixture(scope="module")
 def reports(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
     """Open the reports of a store with the story in it; nothing here writes to it."""
-    with open_reports(told_store(store_template, tmp_path_factory.mktemp("told"))) as opened:
+    with open_reports(filled_store(store_template, tmp_path_factory.mktemp("told"))) as opened:
         yield opened
 
 

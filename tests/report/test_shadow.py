@@ -123,12 +123,12 @@ def test_that_predictions_are_held_against_what_jobs_that_stayed_measured(
 ) -> None:
     findings, document = found(harness, folder)
     table = document.table("goodput_predictions")
-    told = [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]
-    assert {row["slurm_job_id"]: row["num_gpus"] for row in told} == {"1": 4, "2": 1}
-    for row in told:
+    rows = [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]
+    assert {row["slurm_job_id"]: row["num_gpus"] for row in rows} == {"1": 4, "2": 1}
+    for row in rows:
         assert row["mean_error"] == pytest.approx(PROMISED / 90.0 - 1.0)
     # Job 2 was to be moved but for the first rounds, and what it then went on with was not predicted.
-    kept = next(row["num_rounds"] for row in told if row["slurm_job_id"] == "1")
+    kept = next(row["num_rounds"] for row in rows if row["slurm_job_id"] == "1")
     assert sum(one.slurm_job_id == "2" for one in findings.predictions) <= 2
     assert isinstance(kept, int)
     assert kept > 8
@@ -139,8 +139,8 @@ def test_that_the_report_has_every_form(harness: Shadow, folder: Path) -> None:
     _, document = found(harness, folder)
     told = json.loads(document_json(document))
     assert told["report"] == "shadow"
-    assert [row["num_grow"] for row in told["tables"]["shadow_jobs"]] == [2, 0]
-    assert {row["kind"]: row["num_moves"] for row in told["tables"]["shadow_kinds"]}["grow"] == 2
+    assert [row["num_grow"] for row in rows["tables"]["shadow_jobs"]] == [2, 0]
+    assert {row["kind"]: row["num_moves"] for row in rows["tables"]["shadow_kinds"]}["grow"] == 2
     rows = list(csv.DictReader(io.StringIO(data_csv(document.table("shadow_moves")))))
     assert [(row["kind"], row["gpus_stood"], row["gpus_decided"]) for row in rows] == [
         ("grow", "1", "3"),

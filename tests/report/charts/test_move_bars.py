@@ -14,8 +14,12 @@ def drawn(*rows: MoveRow) -> Element:
     return parse(MoveChart(title="t", text="x", rows=rows).svg("c"))
 
 
-UP = MoveRow(label="2 → 4", told="grown", link="move-1", cost_s=(1.0, 6.0, 3.0), before=50.0, after=100.0)
-DOWN = MoveRow(label="4 → 2", told="shrunk", link="move-2", cost_s=(1.0, 1.0, 1.0), before=100.0, after=50.0)
+UP = MoveRow(
+    label="2 → 4", description="grown", link="move-1", cost_s=(1.0, 6.0, 3.0), before=50.0, after=100.0
+)
+DOWN = MoveRow(
+    label="4 → 2", description="shrunk", link="move-2", cost_s=(1.0, 1.0, 1.0), before=100.0, after=50.0
+)
 
 
 def test_that_costs_are_as_long_as_they_lasted() -> None:
@@ -45,7 +49,9 @@ def test_that_each_row_is_a_link_with_a_name_in_a_group() -> None:
 
 
 def test_that_what_is_not_known_is_not_drawn() -> None:
-    row = drawn(MoveRow(label="2 → 4", told="x", link="m", note="rolled back", before=50.0)).all("a")[0]
+    row = drawn(MoveRow(label="2 → 4", description="x", link="m", note="rolled back", before=50.0)).all("a")[
+        0
+    ]
     assert [text.text for text in row.all("text")] == ["2 → 4", "rolled back"]
     assert (len(row.all("path")), len(row.all("circle"))) == (0, 1)
     assert drawn().all("a") == []
