@@ -30,7 +30,8 @@ const box = e => {
   return [r.left, r.top, r.width, r.height].map(round);
 };
 const paint = e => { const s = getComputedStyle(e); return { fill: s.fill, stroke: s.stroke }; };
-const described = e => ({ tag: e.tagName.toLowerCase(), role: e.computedRole, name: e.computedName, box: box(e),
+const described = e => ({
+  tag: e.tagName.toLowerCase(), role: e.computedRole, name: e.computedName, box: box(e),
                      href: e.getAttribute('href') });
 const figures = {};
 for (const figure of document.querySelectorAll('figure')) {

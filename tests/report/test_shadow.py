@@ -137,10 +137,10 @@ def test_that_predictions_are_held_against_what_jobs_that_stayed_measured(
 
 def test_that_the_report_has_every_form(harness: Shadow, folder: Path) -> None:
     _, document = found(harness, folder)
-    told = json.loads(document_json(document))
-    assert told["report"] == "shadow"
-    assert [row["num_grow"] for row in rows["tables"]["shadow_jobs"]] == [2, 0]
-    assert {row["kind"]: row["num_moves"] for row in rows["tables"]["shadow_kinds"]}["grow"] == 2
+    content = json.loads(document_json(document))
+    assert content["report"] == "shadow"
+    assert [row["num_grow"] for row in content["tables"]["shadow_jobs"]] == [2, 0]
+    assert {row["kind"]: row["num_moves"] for row in content["tables"]["shadow_kinds"]}["grow"] == 2
     rows = list(csv.DictReader(io.StringIO(data_csv(document.table("shadow_moves")))))
     assert [(row["kind"], row["gpus_stood"], row["gpus_decided"]) for row in rows] == [
         ("grow", "1", "3"),
