@@ -1,4 +1,4 @@
-"""Fixtures for every test that needs a store: a real one, in SQLite, with nothing in it.
+"""Fixtures for every test that needs a store: a real one, in SQLite, empty.
 
 `clean_store` is one store for all, emptied for each test: it stays open, so that its statements are compiled
 once. `store` is a file of the test's own, for tests that move it, close it or let others open it.
@@ -75,7 +75,7 @@ def shared_store(shared_store_url: str) -> Iterator[SqlStore]:
 
 @pytest.fixture
 def clean_store(shared_store: SqlStore) -> SqlStore:
-    """Return the shared store with nothing in it."""
+    """Return the shared store empty."""
     wipe(shared_store)
     return shared_store
 

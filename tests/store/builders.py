@@ -1,4 +1,4 @@
-"""Small literal data for the store's tests, and moments counted in seconds from T0."""
+"""Small literal data for the store's tests, and times in seconds after T0."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BATCH = BatchChoice(global_batch_size=256, atomic_batch_size=64, accumulation_st
 
 
 def at(seconds: float) -> datetime:
-    """Return the moment `seconds` after T0."""
+    """Return the time `seconds` after T0."""
     return T0 + timedelta(seconds=seconds)
 
 
@@ -126,7 +126,7 @@ def report(sequence: int = 1, **changes: Any) -> Report:
 
 
 def confirmation(request_id: int | None, sequence: int = 2, **changes: Any) -> Report:
-    """Return the report of a checkpoint for which training stood still for half a second."""
+    """Return the report of a checkpoint that blocked training for half a second."""
     checkpoint = CheckpointConfirmation(request_id=request_id, blocked_s=0.5, size_bytes=4096)
     return report(sequence, phase=RunPhase.WAITING, checkpoint=checkpoint, **changes)
 
@@ -146,16 +146,16 @@ def plan(store: Store, number: int | str = 1, *, seconds: float = 20.0, **change
 def advance(
     store: Store, reallocation: Reallocation, *steps: tuple[ReallocationStep, float]
 ) -> ReallocationStep:
-    """Move a reallocation from where it stands through `steps`, each with its second."""
-    (stands_at,) = (r.step for r in store.reallocations() if r.id == reallocation.id)
+    """Advance a reallocation from its current step through `steps`, each with its second."""
+    (current,) = (r.step for r in store.reallocations() if r.id == reallocation.id)
     for step, seconds in steps:
-        assert store.advance_reallocation(reallocation.id, step, expected=stands_at, at=at(seconds))
-        stands_at = step
-    return stands_at
+        assert store.advance_reallocation(reallocation.id, step, expected=current, at=at(seconds))
+        current = step
+    return current
 
 
 def move_running_job(store: Store, *, start: float = 20.0, run_number: int = 0) -> Reallocation:
-    """Play a whole reallocation of job 1, which stands still for 12.5 s.
+    """Record a whole reallocation of job 1, with a restart delay of 12.5 s.
 
     Seconds after `start`: requested 1, checkpoint confirmed 3 (half a second blocked), requeued 4, reshaped
     5, released 7, running 9, first step of the next run 15, confirmed 16.
@@ -203,7 +203,7 @@ def problem_of(numbers: list[int]) -> Problem:
 
 
 def decision_of(numbers: list[int]) -> Decision:
-    """Return a decision that gives each job three GPUs on its node and one on another."""
+    """Return a decision that allocates three GPUs on its node and one on another to each job."""
     return Decision(
         jobs=tuple(
             JobDecision(

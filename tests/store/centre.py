@@ -26,7 +26,7 @@ from tests.store.builders import THETA, Step, advance, at, observation, plan, re
 
 # On one GPU its only batch is 128 examples: 0.05 + 0.001 * 128 = 0.178 s a step.
 FIXED_BATCH = GoodputModel(limits=BatchLimits(initial_batch_size=128), throughput=THETA)
-SINGLE_GOODPUT = 128 / 0.178
+ONE_GPU_GOODPUT = 128 / 0.178
 
 
 OWNERS = {
@@ -38,7 +38,7 @@ OWNERS = {
 
 
 def fill(store: Store) -> None:
-    """Play the day."""
+    """Record the day in `store`."""
     for number, submitted in ((1, 0), (3, 0), (2, 3600), (4, 7200)):
         user, user_id, account = OWNERS[number]
         job = registration(
@@ -78,9 +78,9 @@ def allocate(
     gpus: dict[str, int],
     gpu_type: str,
     restarts: int,
-    begun: float | None = None,
+    began: float | None = None,
 ) -> None:
-    started_at = at(second if begun is None else begun)
+    started_at = at(second if began is None else began)
     seen = observation(job, gpus=gpus, started_at=started_at, gpu_type=gpu_type, restart_count=restarts)
     store.observe_jobs([seen], at=at(second))
 
@@ -100,7 +100,7 @@ def train(
     count: int,
     rates: tuple[float, float, float | None],
 ) -> None:
-    """Report a start and, `every` so many seconds, a sample: together they cover `every` times `count`."""
+    """Report a start, and then `count` samples, `every` so many seconds."""
     now = {"run_number": run, "restart_count": run, "gpus_per_node": gpus, "model": None}
     starting = report(0, **now, phase=RunPhase.STARTING, throughput=None, num_steps=0)
     store.report(token_of(job, OWNERS[job][1]), starting, at=at(start))
@@ -108,7 +108,7 @@ def train(
     if run == 0:
         allocate(store, job, start, {"n0": gpus[0]}, "t4", run)
     else:
-        allocate(store, job, start, {"n1": gpus[0], "n2": gpus[1]}, "a100", run, begun=4210)
+        allocate(store, job, start, {"n1": gpus[0], "n2": gpus[1]}, "a100", run, began=4210)
     throughput, efficiency, predicted = rates
     for number in range(1, count + 1):
         sample = report(
@@ -118,9 +118,12 @@ def train(
 
 
 def decide(
-    store: Store, second: float, given: dict[int, tuple[dict[str, int], float, float | None]], moves: int = 0
+    store: Store,
+    second: float,
+    decided: dict[int, tuple[dict[str, int], float, float | None]],
+    moves: int = 0,
 ) -> int:
-    """Record a round: per job the GPUs given, the speedup and the goodput. With `moves`, move job 1."""
+    """Record a round: per job the GPUs, the speedup and the goodput. With `moves`, move job 1."""
     problem = Problem(
         nodes=tuple(
             NodeCapacity(
@@ -130,7 +133,7 @@ def decide(
         ),
         jobs=tuple(
             ProblemJob(job_id=str(job), model=None if goodput is None else FIXED_BATCH)
-            for job, (_, _, goodput) in given.items()
+            for job, (_, _, goodput) in decided.items()
         ),
     )
     decision = Decision(
@@ -148,7 +151,7 @@ def decide(
                 declared_gain=1.5 if job == 1 else None,
                 declaration_doubt="it has passed what it declared" if job == 2 else None,
             )
-            for job, (gpus, speedup, goodput) in given.items()
+            for job, (gpus, speedup, goodput) in decided.items()
         ),
         fitness=0.9,
         solver="test",

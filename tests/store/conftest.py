@@ -40,7 +40,7 @@ _FIXTURES = {"sqlite": "sqlite", "postgresql": "postgres"}
 
 @pytest.fixture(scope="session")
 def postgres(long_store_timeouts: None) -> Iterator[PostgresServer]:
-    """Run a private PostgreSQL; skip where there is none, but on CI, where it is always installed, fail."""
+    """Run a private PostgreSQL; skip where there is none; on CI, where it is always installed, fail."""
     try:
         with running_postgres() as server:
             open_store(server.create_database("store"), create=True).close()
@@ -62,7 +62,7 @@ def postgres_store(postgres: PostgresServer) -> Iterator[Store]:
 
 @pytest.fixture
 def postgres_url(postgres: PostgresServer, postgres_store: Store) -> str:
-    """Return the URL of a store in PostgreSQL with nothing in it."""
+    """Return the URL of an empty store in PostgreSQL."""
     wipe(postgres_store)
     return postgres.url("store")
 
@@ -99,7 +99,7 @@ def sqlite_store(shared_store: SqlStore) -> Store:
 
 @pytest.fixture
 def sqlite_url(shared_store_url: str, clean_store: SqlStore) -> str:
-    """Return the URL of a store in SQLite with nothing in it."""
+    """Return the URL of an empty store in SQLite."""
     return shared_store_url
 
 
@@ -192,7 +192,7 @@ def empty_postgres_url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def any_store_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a store with nothing in it, once on each backend."""
+    """Return the URL of an empty store, once on each backend."""
     return str(request.getfixturevalue(f"{_FIXTURES[request.param]}_url"))
 
 
@@ -206,7 +206,7 @@ def any_empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def any_store(request: pytest.FixtureRequest, any_store_url: str) -> Store:
-    """Return a store with nothing in it, open, once on each backend."""
+    """Return an empty store, once on each backend."""
     backend = any_store_url.split(":")[0]
     store: Store = request.getfixturevalue(f"{_FIXTURES[backend]}_store")
     return store

@@ -155,10 +155,10 @@ class Store(AgentStore, Protocol):
         somebody copied a Comment. So it cannot block the others.
 
         A known job id with another token is another job, and the earlier one ends: either slurmctld has
-        started its job ids anew, or the owner lost the token and put a new one into the Comment. While the
-        earlier job of the same owner has an open reallocation, it stays. An earlier job of another user ends
-        as FAILED. Within one submission, restarts, delays, unanswered requests and declarations still count,
-        and each job has its own part of a run that was under way.
+        started its job ids anew, or the owner lost the token and put a new one into the Comment. If the
+        earlier job has an open reallocation, its owner's new token has to wait until that ends; for another
+        user's job, the reallocation ends as FAILED. Within one submission, restarts, delays, unanswered
+        requests and declarations still count, and a run that was under way is split between its jobs.
         """
 
     def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:

@@ -53,19 +53,19 @@ class EndBounds:
 class IntervalChange:
     """What one observation changes in a job's intervals.
 
-    `new_start` is the later start that Slurm has given to the current run. `misses_a_run`: there was a run of
-    which nothing is known.
+    `new_start` is a later start that Slurm has set for the current run. `has_missed_run`: no round observed
+    one of its runs.
     """
 
     closed_at: datetime | None = None
     closed_is_estimated: bool = False
     new_start: datetime | None = None
     opened: list[NewInterval] = field(default_factory=list)
-    misses_a_run: bool = False
+    has_missed_run: bool = False
 
     @property
     def is_estimated(self) -> bool:
-        return self.closed_is_estimated or self.misses_a_run or any(new.estimated for new in self.opened)
+        return self.closed_is_estimated or self.has_missed_run or any(new.estimated for new in self.opened)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +105,10 @@ class _Run:
 
     def intervals(self, at: datetime) -> list[NewInterval]:
         """Return the intervals of a new run, without the time for which it was suspended."""
-        start, is_guess = (at, True) if self.started_at is None else (self.started_at, False)
+        start, is_estimated = (at, True) if self.started_at is None else (self.started_at, False)
         if not self.suspended and self.resumed_at is None:
             whole = NewInterval(
-                started_at=start, ended_at=self.ended_at, allocation=self.allocation, estimated=is_guess
+                started_at=start, ended_at=self.ended_at, allocation=self.allocation, estimated=is_estimated
             )
             return [whole]
         paused_at = start + timedelta(seconds=self.counted_s)
@@ -132,8 +132,8 @@ def interval_change(
     `others_s` is the sum of the ended intervals of the run that Slurm shows, in seconds.
     """
     run, change = _Run.of(seen), IntervalChange()
-    is_new = run is not None and (last is None or _is_other(run, last, seen))
-    change.misses_a_run = _misses_a_run(last, seen) or (
+    is_new = run is not None and (last is None or _is_new_run(run, last, seen))
+    change.has_missed_run = _has_missed_run(last, seen) or (
         is_new and run is not None and run.has_unknown_allocation
     )
     if last is not None and last.ended_at is None and (run is None or is_new):
@@ -144,13 +144,13 @@ def interval_change(
         if run.allocation:
             change.opened = run.intervals(at)
     elif last is not None and last.ended_at is None:
-        _follow_open(change, last, run, seen, at, others_s)
+        _update_open(change, last, run, seen, at, others_s)
     elif last is not None and last.ended_at is not None:
-        _follow_ended(change, last.ended_at, run, at, others_s)
+        _extend_ended(change, last.ended_at, run, at, others_s)
     return change
 
 
-def _is_other(run: _Run, last: KnownInterval, seen: JobObservation) -> bool:
+def _is_new_run(run: _Run, last: KnownInterval, seen: JobObservation) -> bool:
     if run.started_at is None:
         return last.ended_at is not None and run.ended_at is None
     if run.started_at <= last.started_at:
@@ -160,7 +160,7 @@ def _is_other(run: _Run, last: KnownInterval, seen: JobObservation) -> bool:
     return not (is_same_open and run.ended_at is None and run.allocation == last.allocation)
 
 
-def _follow_open(
+def _update_open(
     change: IntervalChange,
     last: KnownInterval,
     run: _Run,
@@ -190,7 +190,7 @@ def _follow_open(
             change.opened = [NewInterval(started_at=resized_at, ended_at=None, allocation=run.allocation)]
 
 
-def _follow_ended(
+def _extend_ended(
     change: IntervalChange, ended_at: datetime, run: _Run, at: datetime, others_s: float
 ) -> None:
     """Add intervals to a run whose newest one has ended: it was suspended, and may have resumed."""
@@ -203,9 +203,8 @@ def _follow_ended(
         )
 
     unrecorded_s = run.counted_s - others_s
-    if (
-        run.suspended or run.resumed_at is not None
-    ) and unrecorded_s >= 1.0:  # it was resumed and suspended again
+    # It was resumed and suspended again since the last round.
+    if (run.suspended or run.resumed_at is not None) and unrecorded_s >= 1.0:
         add(ended_at, ended_at + timedelta(seconds=unrecorded_s))
     if run.suspended:
         return
@@ -219,7 +218,7 @@ def _follow_ended(
 def _close_without_end(
     change: IntervalChange, last: KnownInterval, seen: JobObservation, at: datetime, end_bounds: EndBounds
 ) -> None:
-    """End the interval of a run whose end Slurm does not show: a new run has began_at, or the job is pending.
+    """End the interval of a run whose end Slurm does not show: a new run has begun, or the job is pending.
 
     Only a time between two of Slurm's own times is exact: `at` and the end bounds are by another clock.
     """
@@ -229,7 +228,7 @@ def _close_without_end(
     shown = (moment for moment in (seen.submitted_at, started_at) if moment is not None)
     later = min((moment for moment in shown if moment > began_at), default=None)
     latest = max(at, began_at) if later is None else later
-    if not _misses_a_run(last, seen):
+    if not _has_missed_run(last, seen):
         change.closed_at, change.closed_is_estimated = latest, later is None or later - began_at > _EXACT
         return
     last_poll_at = began_at if end_bounds.last_poll_at is None else end_bounds.last_poll_at
@@ -240,8 +239,8 @@ def _close_without_end(
     change.closed_is_estimated = True
 
 
-def _misses_a_run(last: KnownInterval | None, seen: JobObservation) -> bool:
-    """Whether there was a run between the newest interval and the one that Slurm shows.
+def _has_missed_run(last: KnownInterval | None, seen: JobObservation) -> bool:
+    """Return whether there was a run between the newest interval and the one that Slurm shows.
 
     The restart count grows with the requeue itself: a pending job, requeued n times, has ended its run n - 1.
     """

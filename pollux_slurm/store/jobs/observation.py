@@ -33,7 +33,7 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
         return
     ids = [entry.slurm_job_id for entry in observations]
     known = _known_jobs(connection, ids)
-    held = _open_nodes(connection, ids)
+    open_nodes = _open_nodes(connection, ids)
     pairs = []
     for entry in observations:
         row = known.pop(entry.slurm_job_id, None)  # only the first of several entries for a job counts
@@ -44,7 +44,7 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
     changes = _Changes(at)
     for row, entry in pairs:
         before = ended.get(row.id, ())
-        last = _last_interval(row, before, Allocation.of(held.get(row.id, {})))
+        last = _last_interval(row, before, Allocation.of(open_nodes.get(row.id, {})))
         times = [(one.started_at, one.ended_at) for one in before]
         others_s = 0.0 if entry.started_at is None else counted_s(times, utc(entry.started_at))
         change = interval_change(last, entry, at=at, others_s=others_s, end_bounds=end_bounds.get(row.id))
@@ -53,7 +53,7 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
     changes.write(connection)
 
 
-def _last_interval(row: Any, before: Sequence[Any], held: Allocation) -> KnownInterval | None:
+def _last_interval(row: Any, before: Sequence[Any], allocation: Allocation) -> KnownInterval | None:
     """Return a job's newest interval: that of its own row, or else of an earlier row of its submission."""
     if row.number is None:
         last = before[-1] if before else None
@@ -68,7 +68,7 @@ def _last_interval(row: Any, before: Sequence[Any], held: Allocation) -> KnownIn
         started_at=row.interval_started_at,
         ended_at=row.interval_ended_at,
         restart_count=row.restart_count,
-        allocation=held,
+        allocation=allocation,
     )
 
 
@@ -320,7 +320,7 @@ def _open_nodes(connection: Connection, slurm_job_ids: Sequence[str]) -> dict[in
         .join(JobRow, JobRow.id == AllocationRow.job_id)
         .where(AllocationRow.ended_at.is_(None), is_one_of(connection, JobRow.slurm_job_id, slurm_job_ids))
     )
-    held: dict[int, dict[str, int]] = {}
+    open_nodes: dict[int, dict[str, int]] = {}
     for row in rows:
-        held.setdefault(row.job_id, {})[row.node_name] = row.num_gpus
-    return held
+        open_nodes.setdefault(row.job_id, {})[row.node_name] = row.num_gpus
+    return open_nodes

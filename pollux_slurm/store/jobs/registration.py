@@ -53,13 +53,13 @@ def register_jobs(
     known = _known_jobs(connection, jobs)
     newest = {entry.slurm_job_id: entry for entry in known}  # by ascending id: the newest wins
     tokens = {(entry.user_id, entry.token_sha256) for entry in known}
-    newcomers: dict[str, JobRegistration] = {}
+    new_jobs: dict[str, JobRegistration] = {}
     first_job_ids: dict[str, int] = {}
     left_out: list[str] = []
     replaced: list[tuple[_Known, JobRegistration]] = []
     for job in jobs:
         before = newest.get(job.slurm_job_id)
-        if job.slurm_job_id in newcomers or (before is not None and _is_same_job(before, job)):
+        if job.slurm_job_id in new_jobs or (before is not None and _is_same_job(before, job)):
             continue
         if not _is_valid(job) or (job.user_id, job.terms.token_sha256) in tokens:
             left_out.append(job.slurm_job_id)
@@ -67,13 +67,13 @@ def register_jobs(
         if before is not None and not before.is_over:
             replaced.append((before, job))
         tokens.add((job.user_id, job.terms.token_sha256))
-        newcomers[job.slurm_job_id] = job
+        new_jobs[job.slurm_job_id] = job
         if before is not None and _is_same_submission(before, job):
             first_job_ids[job.slurm_job_id] = before.first_job_id or before.id
     if replaced:
         _end_replaced(connection, replaced, at)
-    if newcomers:
-        _insert(connection, list(newcomers.values()), first_job_ids, at)
+    if new_jobs:
+        _insert(connection, list(new_jobs.values()), first_job_ids, at)
     return tuple(left_out)
 
 
@@ -117,7 +117,7 @@ def _end_replaced(
         .values(state=JobState.CANCELLED, finished_at=bindparam("b_at"), estimated=True),
         [{"b_id": entry["b_id"], "b_at": at} for entry in ids],
     )
-    when = AllocationRow.started_at.type
+    time_type = AllocationRow.started_at.type
     connection.execute(
         update(AllocationRow)
         .where(AllocationRow.job_id == bindparam("b_id"), AllocationRow.ended_at.is_(None))
@@ -125,10 +125,10 @@ def _end_replaced(
             ended_at=case(
                 (
                     AllocationRow.started_at < bindparam("b_submitted_at"),
-                    bindparam("b_submitted_at", type_=when),
+                    bindparam("b_submitted_at", type_=time_type),
                 ),
                 (AllocationRow.started_at > bindparam("b_at"), AllocationRow.started_at),
-                else_=bindparam("b_at", type_=when),
+                else_=bindparam("b_at", type_=time_type),
             ),
             estimated=True,
         ),

@@ -65,7 +65,7 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
         (
             "vision",
             1,
-            GOODPUT / centre.SINGLE_GOODPUT,
+            GOODPUT / centre.ONE_GPU_GOODPUT,
             GOODPUT / 200,
             (FIRST_S * 0.8 + SECOND_S * 0.5) / (FIRST_S + SECOND_S),
         )
