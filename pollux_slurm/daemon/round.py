@@ -117,7 +117,7 @@ class Rounds:
         Invariant 4: a read that is not complete, or any error, is counted and logged, and nothing is done.
         """
         try:
-            with self.metrics.round_under_way(
+            with self.metrics.measured_round(
                 interval_s=self._config.interval_s, decision_limit_s=self._policy.time_limit_s
             ):
                 return self._run()
@@ -163,8 +163,8 @@ class Rounds:
             self._store.training_runs()
         )  # read before the models: what comes in between triggers a round
         records = cluster_picture.records_of_user(snapshot, self._store.active_jobs(), self._scope())
-        under_way = [record.open_reallocation for record in records if record.open_reallocation is not None]
-        self.watched_state = WatchedState.of(snapshot, adaptive, under_way, training_runs)
+        open_moves = [record.open_reallocation for record in records if record.open_reallocation is not None]
+        self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
         picture = cluster_picture.build_picture(
             snapshot,
             records,
@@ -233,8 +233,8 @@ class Rounds:
                     round_id=round_id,
                     at=self._clock(),
                 )
-                under_way.append(planned)
-        self.watched_state = WatchedState.of(snapshot, adaptive, under_way, training_runs)
+                open_moves.append(planned)
+        self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
         if not self._config.shadow:
             moved = {move.job.slurm.job_id for move in moves}
             self._prolong_pauses(picture, moved, now)

@@ -1,4 +1,4 @@
-"""Whole rounds under the admin's policy: what is decided, recorded, and left for people to look at."""
+"""Whole rounds under the admin's policy: decisions, records and logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.daemon.harness import CONFIG, Harness, running
 
 
 def daemon_of(harness: Harness, policy: PolicyConfig, config: DaemonConfig = CONFIG) -> Daemon:
-    """A daemon that really decides."""
+    """Return a daemon with the real solver."""
     return Daemon(
         slurm=harness.slurm,
         store=harness.store,
@@ -60,15 +60,13 @@ def test_that_a_waiting_job_is_explained_before_it_has_reported(harness: Harness
     assert found is not None
     assert harness.job(job_id).state is JobState.PENDING
     assert (found.job.allocation, found.job.goodput) == (Allocation(), None)
-    # Nothing is left of the nodes, whatever they have in all.
+    # Unmanaged jobs use all GPUs of the nodes.
     reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
     assert found.excluded_reason == reason
     assert found.explanation == f"job {job_id} is left as it is: {found.excluded_reason}"
 
 
-def test_that_a_job_is_that_is_left_out_is_complained_about_once(
-    harness: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_that_an_excluded_job_is_logged_once(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     harness.submit_unmanaged(gpus=4)
     harness.submit_unmanaged(gpus=4)
     harness.clock.advance(1)
@@ -159,7 +157,7 @@ def test_that_moves_go_on_where_a_round_takes_longer_than_the_interval(harness: 
 
     def slowly(problem: Problem) -> Decision:
         harness.clock.advance(2 * CONFIG.interval_s)
-        then((harness.clock() - began).total_seconds())  # whether there is any time between two rounds or not
+        then((harness.clock() - began).total_seconds())  # also if there is no time between two rounds
         return plainly(problem)
 
     def then(passed_s: float) -> None:

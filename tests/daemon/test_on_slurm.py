@@ -1,4 +1,4 @@
-"""The daemon on a real Slurm, with jobs that only sleep and agents that the test plays."""
+"""The daemon on a real Slurm, with jobs that only sleep and simulated agents."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from tests.conftest import running_sandbox
 from tests.daemon.harness import CONFIG, Agent, Harness
 from tests.waiting import cancel_all, wait_until
 
-# Ends with a code of its own on SIGUSR1, as a training script that cannot go on in its new shape.
+# Exits with an error on SIGUSR1, as a training script that cannot run in its new shape.
 SLEEP = """#!/bin/sh
 trap 'exit 7' USR1
 echo run ${SLURM_RESTART_COUNT:-0} listens
 while :; do sleep 0.2; done
 """
-# However slow this machine is: no step of a move is to run out of time here.
+# Long enough for a slow machine: no step of a move should time out here.
 PATIENT = dataclasses.replace(
     CONFIG,
     checkpoint_timeout_s=300,
@@ -53,8 +53,8 @@ PATIENT = dataclasses.replace(
 )
 
 
-class RealWorld(Harness):
-    """Real Slurm and real time; store and agents as in the small harness."""
+class RealHarness(Harness):
+    """A harness with a real Slurm and real time; store and agents are those of the harness."""
 
     def __init__(self, store: Store, sandbox: Sandbox) -> None:
         super().__init__(store)
@@ -84,7 +84,7 @@ class RealWorld(Harness):
         )
 
     def submit_at(self, *options: str, slice_s: int | None = None, total_s: int | None = None) -> str:
-        # Of no other job, nor of one of an earlier test, which Slurm still shows.
+        # Slurm still shows jobs of earlier tests.
         token = new_token(os.geteuid())
         terms = JobTerms(
             token_sha256=hash_token(token),
@@ -118,19 +118,19 @@ class RealWorld(Harness):
 
 
 @pytest.fixture
-def harness(clean_store: SqlStore, sandbox: Sandbox) -> Iterator[RealWorld]:
-    made = RealWorld(clean_store, sandbox)
+def harness(clean_store: SqlStore, sandbox: Sandbox) -> Iterator[RealHarness]:
+    made = RealHarness(clean_store, sandbox)
     yield made
     made.close()
 
 
-def started(harness: RealWorld, daemon: Daemon, *options: str) -> str:
+def started(harness: RealHarness, daemon: Daemon, *options: str) -> str:
     job_id = harness.submit_at(*options)
     harness.until(daemon, lambda: harness.has_stepped(job_id), f"job {job_id} to train")
     return job_id
 
 
-def holds(harness: RealWorld, job_id: str, gpus_by_node: dict[str, int]) -> Callable[[], bool]:
+def holds(harness: RealHarness, job_id: str, gpus_by_node: dict[str, int]) -> Callable[[], bool]:
     def condition() -> bool:
         job: SlurmJob = harness.job(job_id)
         return job.allocation == Allocation.of(gpus_by_node)
@@ -138,7 +138,7 @@ def holds(harness: RealWorld, job_id: str, gpus_by_node: dict[str, int]) -> Call
     return condition
 
 
-def test_that_a_job_is_paused_and_comes_back_in_another_shape(harness: RealWorld) -> None:
+def test_that_a_job_is_paused_and_comes_back_in_another_shape(harness: RealHarness) -> None:
     daemon = harness.daemon(policy=PolicyConfig(pauses=True))
     job_id = started(harness, daemon, "--gpus=2", "--nodelist=n0")
     harness.targets = {job_id: {}}
@@ -155,7 +155,7 @@ def test_that_a_job_is_paused_and_comes_back_in_another_shape(harness: RealWorld
 
 
 def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(
-    harness: RealWorld, tmp_path: Path
+    harness: RealHarness, tmp_path: Path
 ) -> None:
     daemon, log = harness.daemon(), tmp_path / "log"
     job_id = started(harness, daemon, "--gpus=2", "--nodelist=n0", f"--output={log}")
@@ -166,7 +166,7 @@ def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(
     wait_until(lambda: "run 1 listens" in log.read_text(), timeout_s=120, what="the script to take signals")
     assert harness.runner.run("scancel", "--signal=USR1", "--batch", job_id).exit_code == 0
     harness.until(
-        daemon, lambda: harness.store.reallocations(job_id)[0].step is Step.FAILED, "the failed_move"
+        daemon, lambda: harness.store.reallocations(job_id)[0].step is Step.FAILED, "the failed move"
     )
     harness.agents[job_id].reports = True
     harness.until(daemon, holds(harness, job_id, {"n0": 2}), "the job to run on n0 again")
@@ -177,7 +177,7 @@ def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(
     assert (back.step, harness.job(job_id).restart_count) == (Step.CONFIRMED, 2)
 
 
-def test_that_a_job_near_its_limit_goes_on_with_another_slice_of_its_total(harness: RealWorld) -> None:
+def test_that_a_job_near_its_limit_goes_on_with_another_slice_of_its_total(harness: RealHarness) -> None:
     """With 300 s for a checkpoint, 200 s before the end of 10 minutes is near: of 3 at once."""
     daemon = harness.daemon(config=PATIENT)
     job_id = harness.submit_at("--gpus=2", "--nodelist=n0", "--time=10", slice_s=600, total_s=900)
@@ -193,18 +193,18 @@ def test_that_a_job_near_its_limit_goes_on_with_another_slice_of_its_total(harne
     assert (job.state, job.allocation, job.time_limit_s) == (JobState.RUNNING, move.target, 600.0)
 
 
-def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(harness: RealWorld) -> None:
-    """The job names a100, so n3 alone will do. A submit_unmanaged leaves 6 of its 16 CPUs: 3 GPUs' worth."""
+def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(harness: RealHarness) -> None:
+    """The job requests a100, so only n3 fits. An unmanaged job leaves 6 of its 16 CPUs: 3 GPUs' worth."""
     hog = ("--output=/dev/null", "--ntasks=1", "--cpus-per-task=10", "--nodelist=n3", "--mem=100")
-    submit_unmanaged = harness.slurm.submit(SLEEP, hog, [], harness.env)
-    harness.agents[submit_unmanaged] = Agent(harness, submit_unmanaged, "none")
-    harness.agents[submit_unmanaged].reports = False
+    unmanaged = harness.slurm.submit(SLEEP, hog, [], harness.env)
+    harness.agents[unmanaged] = Agent(harness, unmanaged, "none")
+    harness.agents[unmanaged].reports = False
     wait_until(
-        lambda: harness.job(submit_unmanaged).state is JobState.RUNNING,
+        lambda: harness.job(unmanaged).state is JobState.RUNNING,
         timeout_s=120,
-        what="the submit_unmanaged to run",
+        what="the unmanaged job to run",
     )
-    # The young job may move: what a restart costs is little beside the horizon.
+    # The young job may move: a restart costs little over the horizon.
     daemon = harness.daemon(policy=PolicyConfig(penalty="amortised", horizon_s=1e6), decide=decide)
     job_id = started(harness, daemon, "--gpus=a100:1", "--cpus-per-gpu=2")
     harness.until(daemon, holds(harness, job_id, {"n3": 3}), "the job to have what its CPUs allow")
@@ -216,7 +216,7 @@ def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(harness: 
     assert "TresPerJob=gres:gpu:a100:3" in shown or "TresPerJob=gres/gpu:a100:3" in shown, shown
 
 
-def test_that_a_job_whose_start_slurm_ends_is_started_again(harness: RealWorld) -> None:
+def test_that_a_job_whose_start_slurm_ends_is_started_again(harness: RealHarness) -> None:
     """A start within the second of its own kill: "Job credential revoked" (22.05.8)."""
     daemon = harness.daemon()
     job_id = started(harness, daemon, "--gpus=2", "--nodelist=n0")
@@ -262,7 +262,7 @@ def test_that_a_job_that_slurm_holds_after_a_failed_launch_is_released(
         prolog.write_text(PROLOG.replace("FOLDER", str(folder)))
         prolog.chmod(0o755)
         conf.write_text(f"{conf.read_text()}\nProlog={prolog}\n")
-        harness = RealWorld(clean_store, sandbox)
+        harness = RealHarness(clean_store, sandbox)
         harness.runner.run("scontrol", "reconfigure")
 
         def is_known() -> bool:

@@ -1,4 +1,4 @@
-"""Two real users on a real Slurm: one's jobs never answer, and the other's are moved all the same."""
+"""Two real users on a real Slurm: one's jobs never answer, and the other's are moved nevertheless."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pollux_slurm.model import Allocation
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.harness import CONFIG, Agent
-from tests.daemon.test_on_slurm import RealWorld
+from tests.daemon.test_on_slurm import RealHarness
 from tests.people import User, two_users
 
 
-def submit(harness: RealWorld, user: User, *options: str) -> str:
-    """Submit a job as its owner; the test plays its agent."""
+def submit(harness: RealHarness, user: User, *options: str) -> str:
+    """Submit a job as its owner; the test simulates its agent."""
     token = new_token(user.user_id)
     job_id = user.submit("--chdir=/", *options, token=token)
     harness.agents[job_id] = Agent(harness, job_id, token)
@@ -23,7 +23,7 @@ def test_that_unanswering_jobs_of_a_user_do_not_block_anothers_moves(
     clean_store: SqlStore, sandbox: Sandbox
 ) -> None:
     """Nine jobs that would free a GPU each, of eight that may move at a time."""
-    harness = RealWorld(clean_store, sandbox)
+    harness = RealHarness(clean_store, sandbox)
     with two_users(sandbox.env) as (mallory, bob):
         try:
             nodes = ["n0", "n0", "n1", "n1", "n2", "n2", "n3", "n3", "n3"]

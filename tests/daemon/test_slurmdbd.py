@@ -31,7 +31,7 @@ SLEEP = "#!/bin/sh\nexec sleep 600\n"
 
 @pytest.fixture
 def site(slurm_programs: None) -> Iterator[Sandbox]:
-    """Two nodes of four GPUs. The account lab has three for those below it; a QOS has a word of its own."""
+    """Two nodes of four GPUs. The account lab has three for those below it; a QOS has a limit of its own."""
     me = getpass.getuser()
     with running_sandbox(NodeGroup(num_nodes=2)) as box, accounting_of(box) as runner:
         sacctmgr(runner, "add", "account", "lab")
@@ -81,7 +81,7 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
             for one in map(shown, job_ids)
         )
         plain = Problem(nodes=picture.nodes, jobs=jobs)
-        # They are not adaptive, so that the picture has none of them managed: only whom Slurm binds is asked.
+        # They are unmanaged: only which jobs Slurm limits is tested.
         return association_limits.apply_limits(plain, picture, limits_of(Config(), slurm)())
 
     def bounds(found: Problem) -> dict[str, tuple[int, tuple[str, ...] | None]]:
@@ -89,7 +89,7 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
 
     one, two = submitted(2, "vision", "normal"), submitted(2, "physics", "normal")
     runs(one)
-    waits_for(two, "AssocGrpGRES")  # each is below the account's bound, both together are not
+    waits_for(two, "AssocGrpGRES")  # each is below the account's limit, both together are above it
     assert bounds(problem(one, two)) == {"lab": (3, (one, two))}
 
     exempt = submitted(3, "vision", "big")
@@ -101,7 +101,7 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
     assert site.runner().run("scontrol", "update", "PartitionName=main", "QoS=partition").exit_code == 0
     sacctmgr(site.runner(), "modify", "qos", "partition", "set", "GrpTRES=gres/gpu=6")
     slurm.cancel(two)
-    runs(more)  # the partition's word comes first: five are in use with the one before
+    runs(more)  # the partition's limit comes first: with the job before, five are in use
 
 
 def test_that_slurm_keeps_of_a_moved_job_only_limits_on_gpus(

@@ -1,4 +1,4 @@
-"""`pollux daemon` as an ordinary user, with real users: it moves that user's jobs and nobody else's."""
+"""`pollux daemon` as an ordinary user, with real users: it moves only that user's jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shown(slurm: CommandClient, job_id: str) -> SlurmJob:
 
 
 def test_that_it_moves_only_its_own_users_jobs(sandbox: Sandbox, users: tuple[User, User]) -> None:
-    """Both wait with a shape that fits nowhere; the daemon of one gives theirs a place, and theirs only."""
+    """Both users' jobs are pending in shapes that fit nowhere; a user's daemon places only its user's job."""
     ada, bob = users
     slurm = CommandClient(sandbox.runner())
     url = f"sqlite:///{ada.home}/pollux.db"

@@ -124,8 +124,8 @@ def _in_use_after(picture: Picture, moves: Sequence[PlannedMove]) -> Counter[tup
     targets = {move.job.slurm.job_id: move.target for move in moves}
     in_use: Counter[tuple[str, int]] = Counter()
     for job in picture.managed:
-        under_way = job.record.open_reallocation
-        stays = job.slurm.allocation if under_way is None else under_way.target
+        open_move = job.record.open_reallocation
+        stays = job.slurm.allocation if open_move is None else open_move.target
         for node, count in targets.get(job.slurm.job_id, stays).gpus_by_node:
             in_use[node, 0] += count
             in_use[node, 1] += count * job.record.cpus_per_gpu

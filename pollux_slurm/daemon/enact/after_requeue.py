@@ -185,8 +185,8 @@ class StepsAfterRequeue:
         if move.job is not None:
             num_gpus = ledger.most_on_one_node(move.job, most=most, needs=needs, own_id=reallocation.id)
             if num_gpus > least:
-                yield JobShape(num_gpus=num_gpus, nodes=needs.named, cpus_per_gpu=needs.cpus_per_gpu)
-        yield JobShape(num_gpus=least, nodes=needs.named, cpus_per_gpu=needs.cpus_per_gpu)
+                yield JobShape(num_gpus=num_gpus, nodes=needs.required_nodes, cpus_per_gpu=needs.cpus_per_gpu)
+        yield JobShape(num_gpus=least, nodes=needs.required_nodes, cpus_per_gpu=needs.cpus_per_gpu)
 
     def _choose_other_target(self, move: OpenMove, ledger: GpuLedger) -> OpenMove | None:
         """Journal, once, another target for a job whose target was taken; None if nothing fits.
@@ -313,7 +313,7 @@ def _needs(move: OpenMove) -> Needs:
     return Needs(
         cpus_per_gpu=record.cpus_per_gpu,
         memory_per_gpu_mb=record.memory_per_gpu_mb,
-        named=record.required_nodes,
+        required_nodes=record.required_nodes,
     )
 
 

@@ -29,7 +29,7 @@ class Needs:
 
     cpus_per_gpu: int = 1
     memory_per_gpu_mb: int = 0
-    named: tuple[str, ...] = ()
+    required_nodes: tuple[str, ...] = ()
 
 
 class GpuLedger:
@@ -102,7 +102,7 @@ class GpuLedger:
         free = self._unreserved(own_id)
         found = {}
         for node in self._nodes:
-            if not node.available or not job.may_run_on(node, needs.named):
+            if not node.available or not job.may_run_on(node, needs.required_nodes):
                 continue
             room = min(free[node.name], (node.num_cpus - node.used_cpus) // max(needs.cpus_per_gpu, 1))
             if needs.memory_per_gpu_mb > 0:

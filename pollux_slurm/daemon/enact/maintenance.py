@@ -53,12 +53,12 @@ class Maintenance:
         return self._is_not_over
 
     def _is_not_over(self, record: JobRecord, job: SlurmJob) -> bool:
-        under_way = record.open_reallocation
+        open_move = record.open_reallocation
         if job.job_id in self._to_start_again:
             return True
-        if under_way is not None and failed_starts.was_ended_by_slurm(record, job):
+        if open_move is not None and failed_starts.was_ended_by_slurm(record, job):
             return True  # a tick ends the move, and the next round starts the job again
-        if job.state is JobState.FAILED and failed_starts.is_start_again(under_way):
+        if job.state is JobState.FAILED and failed_starts.is_start_again(open_move):
             return True
         return failed_moves.is_not_over(record, job)
 

@@ -58,8 +58,8 @@ class DaemonMetrics:
         self.outcomes = counter(
             "pollux_reallocations", "Reallocations that ended, by kind and outcome.", ["kind", "outcome"]
         )
-        under_way = gauge("pollux_reallocations_open", "Reallocations under way.")
-        under_way.set_function(lambda: self.open_moves)
+        open_moves_gauge = gauge("pollux_reallocations_open", "Open reallocations.")
+        open_moves_gauge.set_function(lambda: self.open_moves)
         self.lost_s = counter(
             "pollux_reallocation_lost_seconds", "Time in which jobs did not train because of moves."
         )
@@ -89,7 +89,7 @@ class DaemonMetrics:
             self.phases.labels(name).observe(self._last_phase_s - began_s)
 
     @contextmanager
-    def round_under_way(self, *, interval_s: float, decision_limit_s: float = 0.0) -> Iterator[None]:
+    def measured_round(self, *, interval_s: float, decision_limit_s: float = 0.0) -> Iterator[None]:
         """Measure a round, of which there is one every `interval_s`.
 
         The solver may take `decision_limit_s` of it.

@@ -1,4 +1,4 @@
-"""How many jobs of whom may be on the move."""
+"""Limits on concurrent moves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pollux_slurm.daemon.decide.concurrent_moves import Mover, Slots
 
 
 def taken(slots: Slots, user: str, *, may_not_answer: bool = False) -> int:
-    """Take all that there is for `user`; return how many that were."""
+    """Take slots for `user` until none is left; return how many."""
     count = 0
     while slots.has_room_for(Mover(user, may_not_answer)):
         slots.take(Mover(user, may_not_answer))
@@ -24,7 +24,7 @@ def test_that_one_of_several_users_has_half_and_the_others_the_rest() -> None:
 
 
 def test_that_moves_above_a_users_half_do_not_count_against_others() -> None:
-    """Ann began when she was alone."""
+    """Ann's moves began when no other user had jobs."""
     slots = Slots(8, users=["ann", "bob"], taken_by=[Mover("ann")] * 8)
     assert [taken(slots, user) for user in ("ann", "bob")] == [0, 4]
 

@@ -1,4 +1,4 @@
-"""Models that jobs report, held against the progress that they make."""
+"""Reported models, compared with the progress of runs."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_that_no_model_is_judged_by_a_moment() -> None:
 def test_that_what_a_job_makes_where_it_has_shrunk_does_not_clear_its_model() -> None:
     failed = [recent_run(0.001, on=FOUR), recent_run(0.001, on=FOUR)]
     assert model_doubt(MODELS, [recent_run(1.0, on=ONE), *failed]) is not None
-    # It is believed as soon as what it reports now agrees with what it made.
+    # It is accepted as soon as its model agrees with its progress.
     theta = MODEL.throughput
     assert theta is not None
     slow = dataclasses.replace(theta, alpha_g=1000 * theta.alpha_g, beta_g=1000 * theta.beta_g)
     assert model_doubt((dataclasses.replace(MODEL, throughput=slow), ()), failed) is None
 
 
-def test_that_one_run_with_little_but_a_validation_is_forgiven() -> None:
+def test_that_one_run_that_was_mostly_a_validation_is_accepted() -> None:
     """It was restored three steps before the end of an epoch, and moved when its validation was over."""
     assert model_doubt(MODELS, [recent_run(1.0), recent_run(0.005), recent_run(1.0)]) is None
     assert model_doubt(MODELS, [recent_run(1.0), recent_run(0.005), recent_run(0.005)]) is not None
@@ -68,8 +68,8 @@ def test_that_a_run_is_held_to_what_it_held_for_as_long_as_it_held_it() -> None:
     assert "on 4 GPUs of 1 node and 1 GPU of 1 node, but a run there made" in reason
 
 
-def test_that_batches_that_were_worth_more_once_are_no_lie() -> None:
-    """Late in training the noise has fallen: 4 GPUs make less by now than they made with large batches."""
+def test_that_batches_that_were_more_efficient_earlier_are_accepted() -> None:
+    """Late in training the noise is lower: 4 GPUs make less progress than earlier with large batches."""
     limits = dataclasses.replace(MODEL.limits, max_batch_size=64 * 64, max_atomic=1024)
     noisy, noiseless = (
         dataclasses.replace(MODEL, limits=limits, statistics=GradientStatistics(sqr=sqr, var=1.0))
@@ -113,19 +113,19 @@ def test_that_a_job_without_reports_is_not_doubted() -> None:
         assert doubt_about(known) is None
 
 
-def test_that_who_is_found_out_is_not_believed_again_with_each_new_run(clean_store: SqlStore) -> None:
+def test_that_a_rejected_model_is_not_accepted_again_with_each_new_run(clean_store: SqlStore) -> None:
     """It predicts a thousand times its progress, is rejected on 8 GPUs, keeps one, and is started again."""
     store, theta = clean_store, MODEL.throughput
     assert theta is not None
     times = {"alpha_g": theta.alpha_g / 1000, "beta_g": theta.beta_g / 1000}
     fast = dataclasses.replace(MODEL, throughput=dataclasses.replace(theta, **times))
     store.register_jobs([registration(1)], at=at(0))
-    believed = []
+    accepted = []
 
     def send(number: int, sequence: int, seconds: float, model: GoodputModel) -> None:
         message = report(sequence, run_number=number, restart_count=number, progress=seconds, model=model)
         store.report(token_of(1), message, at=at(seconds))
-        believed.append(doubt_about(store.job("1")) is None)
+        accepted.append(doubt_about(store.job("1")) is None)
 
     for number, gpus in enumerate((8, 1, 1)):
         begun = 1000.0 * number
@@ -133,6 +133,6 @@ def test_that_who_is_found_out_is_not_believed_again_with_each_new_run(clean_sto
         store.observe_jobs([seen], at=at(begun))
         for sequence, seconds in enumerate((10.0, 70.0, 300.0)):
             send(number, sequence, begun + seconds, fast)
-    assert believed == [True, True, *[False] * 7]
+    assert accepted == [True, True, *[False] * 7]
     send(2, 9, 2400.0, MODEL)
-    assert believed[-1], "its model now agrees with its progress"
+    assert accepted[-1], "its model now agrees with its progress"

@@ -1,4 +1,4 @@
-"""From a decision to moves, in the order in which they should begin."""
+"""From a decision to moves, in the order in which they should start."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_that_a_job_that_fits_but_does_not_start_is_placed() -> None:
 
 
 def test_that_a_pending_job_is_given_nodes_by_name_while_others_move() -> None:
-    """Else Slurm starts it on GPUs that a job leaves only to come back in its new shape."""
+    """Otherwise Slurm starts it on GPUs that a moving job frees only for a moment."""
     waiting = job("2", JobState.PENDING, requested_gpus=1)
     picture = seen(job("1", on={"n0": 4, "n1": 4}), waiting)
     assert names(picture, decided(j1={"n1": 4}, j2={"n0": 1})) == ["2", "1"]
@@ -104,7 +104,7 @@ def test_that_no_job_moves_to_what_another_holds_that_has_no_slot_to_leave_it() 
 
 
 def test_that_a_slot_goes_to_the_next_where_a_move_has_no_room() -> None:
-    """1 comes before 2, by whose move alone it has room."""
+    """Job 1 comes before job 2, but has room only after job 2 moves."""
     nodes = [node("n0", used=4), node("n1")]
     jobs = [job("1", on={"n0": 2}), job("2", on={"n0": 2})]
     picture = cluster_picture.build_picture(snapshot(nodes, jobs), [record("1"), record("2")])

@@ -1,4 +1,4 @@
-"""What a round asks: who is pinned, where jobs may go, and what is known of them."""
+"""The problem of a round: which jobs are pinned, where jobs may run, and their history."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_that_age_measured_delay_and_prediction_error_reach_the_problem() -> Non
     assert one.prediction_error == 0.25
 
 
-def test_that_no_measured_delay_makes_a_job_too_dear_to_be_moved() -> None:
+def test_that_no_measured_delay_prevents_moves() -> None:
     """It reports its first step itself, as late as the time-out allows."""
     slow = record("1", mean_restart_delay_s=900.0)
     seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [slow])

@@ -1,4 +1,4 @@
-"""Jobs that are asked for a checkpoint and never answer: one user's stop nobody else's moves."""
+"""Jobs that never confirm a checkpoint request: they do not block other users' moves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def on_one_gpu(harness: Harness, *jobs: str) -> dict[str, dict[str, int]]:
 
 
 def asked(harness: Harness, job_id: str) -> int:
-    """Return how many moves of the job have come to the request of a checkpoint."""
+    """Return how many moves of the job requested a checkpoint."""
     moves = harness.store.reallocations(job_id)
     return sum(move.entered_at(Step.CHECKPOINT_REQUESTED) is not None for move in moves)
 
@@ -54,14 +54,14 @@ def asked(harness: Harness, job_id: str) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("allowed", [False, True], ids=["forbidden", "allowed"])
 def test_that_unanswering_jobs_of_a_user_do_not_block_anothers_moves(crowd: Harness, allowed: bool) -> None:
-    """More of them than may move at a time, each of which would free GPUs and so goes first."""
-    silent = [submit_as(crowd, "mallory", allow_unconfirmed=allowed) for _ in range(9)]
+    """There are more of them than may move at a time, and each would free GPUs and so goes first."""
+    unanswering = [submit_as(crowd, "mallory", allow_unconfirmed=allowed) for _ in range(9)]
     honest = [submit_as(crowd, "bob", gpus=1) for _ in range(2)]
-    trained(crowd, *silent, *honest)
-    for job_id in silent:
+    trained(crowd, *unanswering, *honest)
+    for job_id in unanswering:
         crowd.agents[job_id].answers = False
     node = crowd.job(honest[0]).allocation.nodes[0]
-    crowd.targets = on_one_gpu(crowd, *silent) | {honest[0]: {node: 2}, honest[1]: {"n11": 3}}
+    crowd.targets = on_one_gpu(crowd, *unanswering) | {honest[0]: {node: 2}, honest[1]: {"n11": 3}}
     crowd.run_until(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 2)
     assert [crowd.job(job_id).allocation.num_gpus for job_id in honest] == [2, 3]
 
@@ -71,59 +71,59 @@ def test_that_unanswering_jobs_of_a_user_do_not_block_anothers_moves(crowd: Harn
 def test_that_unanswering_jobs_of_several_users_do_not_block_anothers_moves(
     crowd: Harness, hostile: tuple[str, ...]
 ) -> None:
-    silent = [submit_as(crowd, user) for user in hostile for _ in range(12 // len(hostile))]
+    unanswering = [submit_as(crowd, user) for user in hostile for _ in range(12 // len(hostile))]
     honest = [submit_as(crowd, "bobby1", gpus=1) for _ in range(2)]
-    trained(crowd, *silent, *honest)
-    for job_id in silent:
+    trained(crowd, *unanswering, *honest)
+    for job_id in unanswering:
         crowd.agents[job_id].answers = False
     where = {job_id: crowd.job(job_id).allocation.nodes[0] for job_id in honest}
     daemon = crowd.daemon()
-    for gpus in (2, 1):  # while the silent are asked for the first time, and again
-        crowd.targets = on_one_gpu(crowd, *silent) | {job_id: {where[job_id]: gpus} for job_id in honest}
+    for gpus in (2, 1):  # while the unanswering jobs are asked for the first time, and again
+        crowd.targets = on_one_gpu(crowd, *unanswering) | {job_id: {where[job_id]: gpus} for job_id in honest}
         crowd.run_until(daemon, seconds=CONFIG.checkpoint_timeout_s - 2)
         assert [crowd.job(job_id).allocation.num_gpus for job_id in honest] == [gpus, gpus]
 
 
 def test_that_jobs_swap_nodes_while_another_does_not_answer(crowd: Harness) -> None:
-    silent = submit_as(crowd, "mallory")
+    unanswering = submit_as(crowd, "mallory")
     swapping = [submit_as(crowd, "bob", gpus=4) for _ in range(2)]
-    trained(crowd, silent, *swapping)
-    crowd.agents[silent].answers = False
-    crowd.targets = on_one_gpu(crowd, silent)
+    trained(crowd, unanswering, *swapping)
+    crowd.agents[unanswering].answers = False
+    crowd.targets = on_one_gpu(crowd, unanswering)
     daemon = crowd.daemon()
-    crowd.run_until(daemon, until=lambda: asked(crowd, silent) == 1, seconds=10)
+    crowd.run_until(daemon, until=lambda: asked(crowd, unanswering) == 1, seconds=10)
     one, two = (crowd.job(job_id).allocation for job_id in swapping)
     crowd.targets = {swapping[0]: two.as_dict(), swapping[1]: one.as_dict()}
     crowd.run_until(daemon, seconds=CONFIG.checkpoint_timeout_s - 6)
-    assert asked(crowd, silent) == 1
+    assert asked(crowd, unanswering) == 1
     assert [crowd.job(job_id).allocation for job_id in swapping] == [two, one]
 
 
 def test_that_unanswering_jobs_near_their_limits_do_not_block_others_renewals(crowd: Harness) -> None:
-    silent = [submit_as(crowd, "mallory", minutes=10, total_minutes=60) for _ in range(9)]
+    unanswering = [submit_as(crowd, "mallory", minutes=10, total_minutes=60) for _ in range(9)]
     honest = submit_as(crowd, "bob", minutes=10, total_minutes=60)
-    trained(crowd, *silent, honest)
-    for job_id in silent:
+    trained(crowd, *unanswering, honest)
+    for job_id in unanswering:
         crowd.agents[job_id].answers = False
     daemon = crowd.daemon()
     crowd.clock.advance(545)
     crowd.run_until(daemon, until=lambda: crowd.job(honest).restart_count == 1, seconds=15)
     assert crowd.job(honest).restart_count == 1
-    assert sum(asked(crowd, job_id) for job_id in silent) == CONFIG.max_in_flight // 2
+    assert sum(asked(crowd, job_id) for job_id in unanswering) == CONFIG.max_in_flight // 2
 
 
 @pytest.mark.slow
 def test_that_no_job_of_an_array_whose_slices_end_together_is_lost(crowd: Harness) -> None:
-    """Twelve, of which one may move at a time, beside silent jobs that keep all slots."""
+    """Twelve, of which one may move at a time, beside unanswering jobs that take all slots."""
     config = dataclasses.replace(CONFIG, max_in_flight=2, checkpoint_timeout_s=60)
-    silent = [submit_as(crowd, user) for user in ("mallory", "trudy")]
+    unanswering = [submit_as(crowd, user) for user in ("mallory", "trudy")]
     array = [submit_as(crowd, "bob", gpus=1, minutes=10, total_minutes=60) for _ in range(12)]
-    trained(crowd, *silent, *array)
-    for job_id in silent:
+    trained(crowd, *unanswering, *array)
+    for job_id in unanswering:
         crowd.agents[job_id].answers = False
     daemon = crowd.daemon(config=config)
     crowd.clock.advance(560)
-    crowd.targets = on_one_gpu(crowd, *silent)
+    crowd.targets = on_one_gpu(crowd, *unanswering)
     crowd.run_until(
         daemon, until=lambda: all(crowd.job(job_id).restart_count for job_id in array), seconds=30
     )
@@ -132,14 +132,14 @@ def test_that_no_job_of_an_array_whose_slices_end_together_is_lost(crowd: Harnes
 
 @pytest.mark.slow
 def test_that_each_unanswered_request_is_followed_by_a_longer_wait(crowd: Harness) -> None:
-    silent = submit_as(crowd, "mallory")
-    trained(crowd, silent)
-    crowd.agents[silent].answers = False
-    crowd.targets = on_one_gpu(crowd, silent)
+    unanswering = submit_as(crowd, "mallory")
+    trained(crowd, unanswering)
+    crowd.agents[unanswering].answers = False
+    crowd.targets = on_one_gpu(crowd, unanswering)
     crowd.run_until(crowd.daemon(), seconds=140)
     begun = [
         at
-        for move in crowd.store.reallocations(silent)
+        for move in crowd.store.reallocations(unanswering)
         if (at := move.entered_at(Step.CHECKPOINT_REQUESTED)) is not None
     ]
     waits = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(begun)]
@@ -159,7 +159,7 @@ def test_that_a_job_that_trains_on_after_its_checkpoint_has_not_answered(crowd: 
     daemon.round()
     daemon.tick()
     assert asked(crowd, job_id) == 1
-    for _ in range(2):  # it confirms, and goes on before the daemon looks
+    for _ in range(2):  # it confirms, and trains on before the daemon reads that
         crowd.clock.advance(0.1)
         agent.act()
     daemon.tick()
@@ -189,16 +189,16 @@ def test_that_a_job_whose_target_is_taken_during_its_checkpoint_has_answered(cro
 
 
 def test_that_a_new_daemon_knows_of_unanswered_requests(crowd: Harness) -> None:
-    silent = submit_as(crowd, "mallory")
-    trained(crowd, silent)
-    crowd.agents[silent].answers = False
-    crowd.targets = on_one_gpu(crowd, silent)
+    unanswering = submit_as(crowd, "mallory")
+    trained(crowd, unanswering)
+    crowd.agents[unanswering].answers = False
+    crowd.targets = on_one_gpu(crowd, unanswering)
     first = crowd.daemon()
-    crowd.run_until(first, until=lambda: asked(crowd, silent) == 1, seconds=10)
+    crowd.run_until(first, until=lambda: asked(crowd, unanswering) == 1, seconds=10)
     crowd.run_until(first, until=lambda: not crowd.open_moves(), seconds=30)
     crowd.run_until(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 6)
-    assert asked(crowd, silent) == 1
-    assert "confirmed no checkpoint" in (crowd.store.job(silent).excluded_reason or "")
+    assert asked(crowd, unanswering) == 1
+    assert "confirmed no checkpoint" in (crowd.store.job(unanswering).excluded_reason or "")
 
 
 def test_that_a_job_that_answers_again_is_moved(crowd: Harness) -> None:
@@ -214,15 +214,15 @@ def test_that_a_job_that_answers_again_is_moved(crowd: Harness) -> None:
 
 
 def test_that_a_pending_job_is_placed_whatever_it_left_unanswered(crowd: Harness) -> None:
-    """There is no checkpoint to ask it for."""
+    """A pending job has no checkpoint to request."""
     known = record(
         "1", state=JobState.PENDING, unanswered=(UnansweredRequest(requested_at=NOON, ended_at=NOON),)
     )
     assert unanswered_requests.not_asked_because(known, NOON, timeout_s=0.0) is None
 
 
-def test_that_only_a_request_that_lasted_as_long_as_it_may_counts() -> None:
-    """Others ended since the job did, or the daemon was stopped."""
+def test_that_only_a_request_that_timed_out_counts() -> None:
+    """Other requests ended because the job did, or because the daemon was stopped."""
     short = UnansweredRequest(
         requested_at=NOON - timedelta(seconds=100), ended_at=NOON - timedelta(seconds=10)
     )

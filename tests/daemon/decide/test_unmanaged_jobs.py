@@ -1,4 +1,4 @@
-"""What adaptive jobs leave to others: waiting jobs' turn, and a share of each partition."""
+"""GPUs reserved for unmanaged jobs: the next ones in the queue, and a share of each partition."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_that_a_share_is_reserved_on_the_emptiest_nodes_and_unmanaged_jobs_count
 
 
 def test_that_adaptive_jobs_shrink_for_a_wide_rigid_job_whose_turn_it_is(harness: Harness) -> None:
-    """Grown over both nodes, the job makes room for a submit_unmanaged that needs one whole."""
+    """Grown over both nodes, the job makes room for an unmanaged one that needs a whole node."""
     job_id = harness.submit()
     daemon = harness.daemon(decide=decide)
     harness.run_until(daemon, until=lambda: harness.job(job_id).allocation.num_gpus > 4, seconds=120)

@@ -1,4 +1,4 @@
-"""What `pollux doctor --from-nodes` makes of nodes' answers, and what a real node answers."""
+"""`pollux doctor --from-nodes`: findings from nodes' answers, and the answer of a real node."""
 
 from __future__ import annotations
 

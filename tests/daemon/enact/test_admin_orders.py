@@ -82,7 +82,7 @@ def test_that_a_drained_job_stays_held_until_it_is_released(harness: Harness, by
 
 
 def test_that_a_job_that_trains_on_after_its_checkpoint_is_not_stopped_by_an_order(harness: Harness) -> None:
-    """An order's reason must not pass for the owner's leave to go on without a checkpoint."""
+    """An order's reason must not count as the owner's permission to continue without a checkpoint."""
     job_id = started(harness)
     admin_orders.pause(harness.store, job_id, by="ann", drain=False, at=harness.clock())
     daemon = harness.daemon()

@@ -1,4 +1,4 @@
-"""Which GPUs a move still waits for."""
+"""Which GPUs a move waits for."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_that_gpus_of_a_target_in_motion_are_spoken_for() -> None:
     ledger = GpuLedger(
         snapshot([node("n0"), node("n1", used=1)], [job("1"), job("2", on={"n1": 1})]), [stopped, grow]
     )
-    assert not ledger.is_free_for(grow)  # 4 free on n0, 2 of them promised to job 1
+    assert not ledger.is_free_for(grow)  # 4 free on n0, 2 of them reserved for job 1
 
 
-@pytest.mark.parametrize(("submit_unmanaged", "lost"), [(1, False), (3, True)])
-def test_that_gpus_taken_by_an_unmanaged_job_are_lost(submit_unmanaged: int, lost: bool) -> None:
+@pytest.mark.parametrize(("taken", "lost"), [(1, False), (3, True)])
+def test_that_gpus_taken_by_an_unmanaged_job_are_lost(taken: int, lost: bool) -> None:
     grow = reallocation(1, "1", Step.PLANNED, source={"n0": 1}, target={"n0": 3})
-    jobs = [job("1", on={"n0": 1}), job("99", on={"n0": submit_unmanaged})]
-    ledger = GpuLedger(snapshot([node("n0", used=1 + submit_unmanaged)], jobs), [grow])
+    jobs = [job("1", on={"n0": 1}), job("99", on={"n0": taken})]
+    ledger = GpuLedger(snapshot([node("n0", used=1 + taken)], jobs), [grow])
     assert ledger.target_is_lost(grow) is lost
 
 

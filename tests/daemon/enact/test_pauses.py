@@ -1,4 +1,4 @@
-"""Running jobs that are left without GPUs for a while: the way there, the way back, and hands between."""
+"""Pauses: stopping and resuming running jobs, with external commands in between."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_that_a_job_is_paused_behind_its_checkpoint_and_gets_gpus_again(harness:
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
     record = harness.store.job(job_id)
     assert (record.paused_at, record.num_restarts, last(harness, job_id)[0]) == (None, 1, Step.CONFIRMED)
-    # How long it was paused is no cost of a restart.
+    # The time of a pause is not part of the restart delay.
     assert record.mean_restart_delay_s is None
 
 
@@ -209,7 +209,7 @@ def test_that_a_daemon_killed_at_any_call_of_a_pause_still_brings_the_job_back(c
 
 
 def test_that_a_paused_job_that_waited_too_long_is_served_first(clean_store: SqlStore) -> None:
-    """The real policy on a full cluster of one node: the objective pauses, the bound on waiting ends it."""
+    """The real policy on a full cluster of one node: the objective pauses, `max_wait_s` resumes."""
     harness = Harness(clean_store, nodes=1)
     one, two = started(harness, gpus=2), started(harness, gpus=2)
     policy = PolicyConfig(objective="attained-work", max_wait_s=60.0)

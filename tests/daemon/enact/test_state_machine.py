@@ -1,4 +1,4 @@
-"""The journaled steps: the way there, every way back, and a crash at any instant."""
+"""The journaled steps: success, every failure, and a crash at any instant."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_that_a_waiting_job_that_starts_first_is_not_shrunk(harness: Harness) ->
 
     def make_room() -> None:
         harness.slurm.finish(blocker[0])
-        harness.slurm.snapshot()  # time for Slurm to start what waits
+        harness.slurm.snapshot()  # time for Slurm to start pending jobs
 
     harness.slurm.before["reshape"] = make_room
     daemon = harness.daemon()
@@ -162,7 +162,7 @@ def test_that_gpus_taken_after_the_requeue_still_let_the_job_run(harness: Harnes
 
 
 def test_that_a_job_whose_target_an_adaptive_job_took_gets_the_best_that_fits(harness: Harness) -> None:
-    """Slurm starts a waiting job of ours on GPUs that were freed for another, as soon as it can."""
+    """Slurm starts a pending adaptive job on GPUs that were freed for another."""
     job_id = started(harness)
     harness.submit_unmanaged(gpus=2)
     harness.targets = {job_id: {"n1": 4}}
@@ -328,7 +328,7 @@ def test_that_a_job_requeued_externally_is_not_requeued_again(harness: Harness) 
 
 
 def test_that_a_job_that_trains_on_after_its_checkpoint_is_not_requeued(harness: Harness) -> None:
-    """The agent gives up waiting when no daemon is alive; the next one must not kill what it did since."""
+    """The agent trains on when no daemon runs; the next daemon must not discard that progress."""
     job_id = started(harness)
     harness.targets = {job_id: {"n1": 2}}
     daemon = harness.daemon()
@@ -419,7 +419,7 @@ def test_that_a_node_that_drains_under_a_planned_move_rolls_it_back(harness: Har
 
 
 def test_that_another_job_with_the_id_of_a_registered_one_is_not_touched(harness: Harness) -> None:
-    """A cluster that was set up anew counts from 1 again; the store still knows the old jobs."""
+    """A cluster that was set up anew repeats job ids, and the store still has the old jobs."""
     job_id = started(harness)
     harness.targets = {job_id: {"n1": 2}}
     daemon = harness.daemon()

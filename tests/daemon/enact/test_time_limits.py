@@ -1,4 +1,4 @@
-"""All runs of a job together keep to its time limit, however often it is moved."""
+"""All runs of a job together keep its time limit, however often it is moved."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_that_a_job_is_never_left_too_little_to_save_itself_nor_more_than_it_had
 
 
 def near_its_limit(harness: Harness, *, total_minutes: int, slice_minutes: int = 60) -> str:
-    """Let a job of an hour a run use most of its first hour."""
+    """Let a job with slices of an hour use most of its first one."""
     job_id = harness.submit(minutes=60, total_minutes=total_minutes, slice_minutes=slice_minutes)
     harness.run_until(harness.daemon(), until=lambda: harness.has_stepped(job_id), seconds=8)
     harness.clock.advance(59.7 * 60)
@@ -133,9 +133,9 @@ def test_that_a_total_gives_whole_slices_while_it_lasts(harness: Harness) -> Non
 def test_that_no_run_gets_more_than_slurm_had_granted_whatever_the_comment_has(
     harness: Harness, shared_store_url: str, is_known: bool
 ) -> None:
-    """A daemon that may set any limit does not lend that right to whoever can write a Comment."""
+    """Owners, who can write the Comment, must not gain from the daemon's right to set any limit."""
     job_id = near_its_limit(harness, total_minutes=600, slice_minutes=300)
-    if not is_known:  # registered by a version that did not ask
+    if not is_known:  # the granted limit is not known
         file = shared_store_url.removeprefix("sqlite:///")
         with contextlib.closing(sqlite3.connect(file)) as connection, connection:
             connection.execute("UPDATE jobs SET time_limit_s = NULL")
@@ -159,7 +159,7 @@ def test_that_a_job_is_renewed_although_its_node_takes_no_jobs_any_more(harness:
         (36000, 36000, 10, 300),  # Slurm's SIGTERM 120 s before the end, up to 60 s early, and two rounds
         (900, 900, 300, 300),  # a third
         (120, 120, 300, 60),  # SIGTERM may come 72 s before the end: all that is possible is half
-        (36000, 120, 300, 60),  # what Slurm grants bounds a run, whatever its owner wishes
+        (36000, 120, 300, 60),  # what Slurm granted limits a run, whatever the Comment has
         (900, None, 300, 300),
     ],
 )

@@ -1,4 +1,4 @@
-"""Slurm's own limits on GPUs become limits of the problem."""
+"""Slurm's own GPU limits become limits of the problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENFORCED = {"AccountingStorageType": "accounting_storage/slurmdbd", "AccountingS
 def bounded(site: SiteLimits, *jobs: tuple[str, str, str], others: tuple[str, ...] = ()) -> Problem:
     """Return the problem of running managed jobs (user, account, QOS) with two GPUs each.
 
-    Each of `others` is the account of a submit_unmanaged with one GPU, of user "eve" and QOS "long".
+    Each of `others` is the account of an unmanaged job with one GPU, of user "eve" and QOS "long".
     """
     shown, records = [], []
     for number, (user, account, qos) in enumerate(jobs, start=1):
@@ -115,7 +115,7 @@ def test_that_a_user_is_bounded_in_each_account_on_their_own() -> None:
 
 
 def test_that_limits_of_a_qos_override_those_of_accounts() -> None:
-    """As on Slurm 22.05.8: who is exempt is not bound, but counts."""
+    """As on Slurm 22.05.8: an exempt job is not limited, but counts."""
     site = SiteLimits(
         associations=(Association(account="vision", gpus=3, gpus_per_job=1),),
         qos_limits=(QosLimits(name="big", gpus=8, gpus_per_job=4), QosLimits(name="other", gpus_per_user=9)),

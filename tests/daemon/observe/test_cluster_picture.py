@@ -133,7 +133,7 @@ def test_that_a_job_with_another_users_token_is_refused_with_a_reason() -> None:
     jobs = [
         job("1", comment=of(1000), on={"n0": 1}),
         job("2", comment=of(1001), on={"n0": 1}),  # copied as it stood
-        job("3", user_id=1001, comment=of(1001), on={"n0": 1}),  # copied, with the copier's own number
+        job("3", user_id=1001, comment=of(1001), on={"n0": 1}),  # copied, with the copying user's own id
         job("4", comment=of(1000), on={"n0": 1}),
         job("5", comment=of(1000, "cd" * 32), on={"n0": 1}),
         job("6", comment=f"pollux/1:sha256={'ab' * 32},min=1", on={"n0": 1}),

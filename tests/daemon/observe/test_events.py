@@ -80,7 +80,7 @@ def test_that_the_steps_of_a_move_are_no_events() -> None:
     arrived = state([HALF, node("n1", used=1)], [job("1", on={"n1": 1}), other])
     assert requeued.slurm_event_since(planned) is None
     assert arrived.slurm_event_since(planned) is None
-    # One that ends elsewhere than it should is: the GPUs that it was to take are free.
+    # A move that ends with another allocation is an event: its target's GPUs are free.
     back = state([FULL, node("n1")], [job("1", on={"n0": 2}), other])
     assert back.slurm_event_since(planned) == "1 GPUs are free on n1"
 
@@ -99,7 +99,7 @@ def test_that_a_report_is_an_event_only_where_there_is_something_to_give() -> No
 
 
 def acting(harness: Harness, then: Callable[[float], None]) -> Callable[[float], None]:
-    """Let agents report, every thirty seconds and at once where a checkpoint is asked for, before `then`."""
+    """Let agents report, every thirty seconds and at once where a checkpoint is requested, before `then`."""
     reported_at: dict[tuple[str, int], float] = {}
 
     def step(passed_s: float) -> None:
@@ -125,7 +125,7 @@ def run_until(
 
     def read() -> None:
         harness.slurm.before["snapshot"] = read
-        if next(reads) > 5000:  # rounds without end in one instant
+        if next(reads) > 5000:  # endless rounds at one instant
             harness.stop.set()
 
     ended: list[float] = []
@@ -169,7 +169,7 @@ def test_that_a_job_that_ends_and_a_node_that_comes_back_bring_a_round(
     first, second = harness.submit(gpus=2), harness.submit(gpus=2)
 
     def happens(passed_s: float) -> bool:
-        # Long after the last round that followed the jobs' coming.
+        # Long after the last round that the new jobs triggered.
         if passed_s > 60 and f"job {first} ended" not in caplog.text and gpus(harness, first):
             harness.slurm.finish(first)
             harness.targets = {second: {"n0": 4}}

@@ -43,7 +43,7 @@ def moved(job_id: str, step: Step) -> CurrentJob:
     ("seen", "after_s", "text"),
     [
         (SEEN, 30, None),
-        (SEEN, 39, None),  # clocks of two hosts may differ so much
+        (SEEN, 39, None),  # two hosts' clocks may differ by that
         (
             SEEN,
             41,
@@ -135,7 +135,7 @@ def test_that_doctor_warns_of_a_silent_daemon_and_fails_over_jobs_that_it_left_h
 
 
 def left_alone(harness: Harness) -> str:
-    """Let a daemon die with a job of its held; return the job."""
+    """Let a daemon die while it holds a job; return the job."""
     job_id = harness.submit()
     first = harness.daemon(owner="ctl:1:first")
     harness.run_until(first, until=lambda: harness.has_stepped(job_id), seconds=8)
@@ -190,7 +190,7 @@ def test_that_orders_and_status_report_that_no_daemon_runs(harness: Harness, sha
     )
     for command in ("pause", "drain"):
         given = pollux(command, other, "--store", shared_store_url)
-        # The harness's clock stands at New Year: its daemon is long silent for whoever asks now.
+        # The harness's clock is in the past, so its daemon counts as silent now.
         assert "the daemon is silent: process 1 on ctl" in given.stderr, given
     shown = pollux("status", "--store", shared_store_url)
     assert shown.stdout.startswith("the daemon is silent: process 1 on ctl")

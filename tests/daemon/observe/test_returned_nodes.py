@@ -17,15 +17,15 @@ SETTLING_S = returned_nodes.SETTLING.total_seconds()
 
 
 def started(harness: Harness, *, gpus: int) -> tuple[str, Daemon]:
-    """Start a job under a daemon that has seen it take its first steps."""
+    """Start a job under a daemon, and let it report its first steps."""
     job_id, daemon = harness.submit(gpus=gpus), harness.daemon()
     harness.run_until(daemon, until=lambda: harness.has_stepped(job_id), seconds=8)
     assert harness.job(job_id).state is JobState.RUNNING
     return job_id, daemon
 
 
-def hold_rounds(harness: Harness, daemon: Daemon, seconds: float) -> None:
-    """Let time pass with a round every 20 s."""
+def run_rounds(harness: Harness, daemon: Daemon, seconds: float) -> None:
+    """Advance the clock with a round every 20 s."""
     for _ in range(int(seconds / 20)):
         harness.clock.advance(20)
         daemon.tick()
@@ -43,7 +43,7 @@ def bring_back(harness: Harness, name: str) -> None:
 
 
 def requeue_off_lost_node(harness: Harness, job_id: str) -> None:
-    """Do as slurmctld does with a job of a node that it gives up: back into the queue, to begin in 121 s."""
+    """Requeue the job as slurmctld does for a DOWN node: with a begin time 121 s ahead."""
     number = harness.job(job_id).restart_count
     harness.slurm.requeue(job_id, restart_count=number)
     harness.clock.advance(1)
@@ -63,7 +63,7 @@ def test_that_a_node_that_came_back_takes_nothing_until_it_has_settled() -> None
     slurm.set_node("n0", available=False, responds=False)
     assert available() == [False, True]
     slurm.set_node("n0", available=True, responds=True)
-    clock.advance(500)  # nobody looked
+    clock.advance(500)  # no daemon read Slurm
     assert available() == [False, True]
     assert returned_nodes.unsettled_nodes(seen.snapshot()) == {"n0"}
     clock.advance(SETTLING_S - 1)
@@ -76,8 +76,8 @@ def test_that_a_node_that_came_back_takes_nothing_until_it_has_settled() -> None
     assert available() == [True, True]
 
 
-def daemon_that_wants(harness: Harness, job_id: str, place: dict[str, int]) -> Daemon:
-    """Return a daemon that gives the job its place as soon as the nodes take jobs."""
+def daemon_that_places(harness: Harness, job_id: str, place: dict[str, int]) -> Daemon:
+    """Return a daemon that places the job as soon as the nodes accept jobs."""
 
     def decide(problem: Problem) -> Decision:
         takes_jobs = {node.name for node in problem.nodes if node.accepts_new}
@@ -91,20 +91,20 @@ def test_that_a_job_requeued_off_a_lost_node_waits_until_the_node_has_settled(ha
     harness.submit_unmanaged(gpus=4)
     job_id, _ = started(harness, gpus=2)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
-    daemon = daemon_that_wants(harness, job_id, {"n1": 2})
+    daemon = daemon_that_places(harness, job_id, {"n1": 2})
     lose(harness, "n1")
     requeue_off_lost_node(harness, job_id)
-    hold_rounds(harness, daemon, 300)  # longer than Slurm's own delay
+    run_rounds(harness, daemon, 300)  # longer than Slurm's own delay
     assert harness.job(job_id).state is JobState.PENDING
     bring_back(harness, "n1")
-    hold_rounds(harness, daemon, SETTLING_S)
+    run_rounds(harness, daemon, SETTLING_S)
     assert harness.job(job_id).state is JobState.PENDING, "its leftover may still end there"
     harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=60)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
 
 
 def lose_and_bring_back(harness: Harness, name: str, job_id: str) -> None:
-    """Let a node be lost with a job and come back while no daemon looks."""
+    """Let a node go DOWN with a job and return while no daemon reads Slurm."""
     lose(harness, name)
     requeue_off_lost_node(harness, job_id)
     harness.clock.advance(30)
@@ -118,7 +118,7 @@ def test_that_a_daemon_started_after_a_node_was_lost_and_came_back_is_as_careful
     lose_and_bring_back(harness, "n1", job_id)
     back_at = harness.clock()
     harness.clock.advance(10)
-    daemon = daemon_that_wants(harness, job_id, {"n1": 2})
+    daemon = daemon_that_places(harness, job_id, {"n1": 2})
     harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=200)
     started_at = harness.job(job_id).started_at
     assert started_at is not None
@@ -161,11 +161,11 @@ def test_that_a_job_is_not_kept_waiting_for_ever_by_a_node_that_stays_lost(harne
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
     lose(harness, "n1")
     requeue_off_lost_node(harness, job_id)
-    hold_rounds(harness, daemon, returned_nodes.WAITS_AT_MOST.total_seconds() - returned_nodes.WAIT_S)
+    run_rounds(harness, daemon, returned_nodes.WAITS_AT_MOST.total_seconds() - returned_nodes.WAIT_S)
     begins_at = harness.job(job_id).begins_at
     assert begins_at is not None
     assert begins_at > harness.clock()
-    hold_rounds(harness, daemon, 3 * returned_nodes.WAIT_S)
+    run_rounds(harness, daemon, 3 * returned_nodes.WAIT_S)
     harness.slurm.cancel(other)
     harness.slurm.snapshot()
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2}), "Slurm starts it, with no round's help"
@@ -198,15 +198,15 @@ def test_that_a_move_whose_node_is_lost_on_the_way_does_not_end_anywhere_slurm_l
     assert begins_at > harness.clock() + timedelta(seconds=1), (
         "should the daemon die, it starts by itself then"
     )
-    hold_rounds(harness, daemon, 360)
+    run_rounds(harness, daemon, 360)
     assert harness.job(job_id).state is JobState.RUNNING
 
 
 @pytest.mark.parametrize("target", [{"n1": 4}, {}], ids=["move", "pause"])
-def test_that_a_daemon_started_amid_a_move_does_not_take_the_node_left_for_one_that_came_back(
+def test_that_a_daemon_started_during_a_move_does_not_take_its_source_for_a_returned_node(
     harness: Harness, target: dict[str, int]
 ) -> None:
-    """Slurm sets the time of submission anew before the last process of the run is gone."""
+    """Slurm resets the time of submission before the last process of the run has ended."""
     job_id, daemon = started(harness, gpus=2)
     harness.store.plan_reallocation(
         job_id,

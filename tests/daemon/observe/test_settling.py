@@ -1,4 +1,4 @@
-"""How often a round asks Slurm's accounting database for what is estimated."""
+"""How often rounds query Slurm's accounting database for estimated runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_that_rounds_a_few_seconds_apart_query_slurmdbd_once(harness: Harness) -
     daemon = harness.daemon(past_runs=past_runs)
     harness.run_until(daemon, until=lambda: harness.has_stepped(job_id), seconds=8)
     harness.slurm.forget(job_id)
-    for _ in range(2):  # only then it is taken for over, and its end for a guess
+    for _ in range(2):  # only then it counts as over, with an estimated end
         daemon.round()
     harness.clock.advance(accounted_runs.CORRECTED_EVERY.total_seconds())
     assert asked == []

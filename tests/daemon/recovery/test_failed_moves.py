@@ -1,4 +1,4 @@
-"""Bad moves: a job that fails in its new shape goes back to its old one, once, and is then left alone."""
+"""Failed moves: a job that fails in its new shape is returned to its old one, once, and not moved again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_that_a_job_that_fails_in_its_new_shape_is_returned_and_not_moved_again(
     assert (back.cause, back.job_failed) == (ReallocationCause.AFTER_FAILURE, False)
     assert back.reason == "returned to the shape it last ran in, after it failed: exit code 7 in n1:4"
     assert (back.source, back.target) == (Allocation.of(NEW), Allocation.of(OLD))
-    harness.run_until(harness.daemon(), seconds=12)  # rounds go on wishing for the new shape
+    harness.run_until(harness.daemon(), seconds=12)  # rounds still decide on the new shape
     assert len(harness.store.reallocations(job_id)) == 2
     problem, _ = harness.store.round_problem()
     assert (problem.jobs[0].pinned, problem.jobs[0].pinned_because) == (True, back.reason)
@@ -120,7 +120,7 @@ def test_that_other_ends_are_ends(harness: Harness, how: str) -> None:
 
 
 def waits_again(harness: Harness, job_id: str, how: str) -> None:
-    """Let the job wait in the queue after it has run, paused by a person or put back by one."""
+    """Let the job be pending after it has run: paused manually, or requeued externally."""
     if how == "paused":
         admin_orders.pause(harness.store, job_id, by="ann", drain=False, at=harness.clock())
         harness.run_until(harness.daemon(), until=lambda: is_paused(harness, job_id), seconds=20)
@@ -142,7 +142,7 @@ def test_that_a_job_that_fails_right_after_it_waited_goes_back_as_well(harness: 
     job_id = started(harness)
     harness.targets = {job_id: NEW}
     daemon = harness.daemon()
-    if how == "paused":  # it is resumed in the place that it had, which has gone
+    if how == "paused":  # it is resumed on its former nodes, which are gone
         harness.targets = {}
     waits_again(harness, job_id, how)
     runs = harness.job(job_id).restart_count
@@ -159,7 +159,7 @@ def test_that_a_job_that_fails_right_after_it_waited_goes_back_as_well(harness: 
         "returned to the shape it last ran in, after it failed: exit code 7 in n"
     )
     assert not harness.store.job(job_id).state.is_over
-    harness.slurm.finish(job_id, exit_code=7)  # and then it is left alone
+    harness.slurm.finish(job_id, exit_code=7)  # and then it is not touched
     harness.run_until(daemon, seconds=12)
     assert harness.store.job(job_id).state is JobState.FAILED
 
@@ -240,7 +240,7 @@ def test_that_a_daemon_killed_at_any_call_of_the_way_back_leaves_a_running_job(c
 
 
 def test_that_gpus_that_vanish_leave_the_most_that_still_fits(harness: Harness) -> None:
-    """Planned for 4 on n1: when that and the old place are gone, 3 on n2 are better than its minimum."""
+    """Planned for 4 on n1: if that and its source are taken, 3 on n2 are better than its minimum."""
     harness.slurm.nodes["n2"] = fake_node("n2")
     job_id = started(harness)
     harness.targets = {job_id: NEW}

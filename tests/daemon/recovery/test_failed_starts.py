@@ -1,4 +1,4 @@
-"""Starts that Slurm ends before the script runs, and jobs that it holds itself: they go on, so many times."""
+"""Failed starts, and jobs that Slurm itself holds: they are started again, a limited number of times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def started(harness: Harness) -> str:
 
 
 def starts_anew(harness: Harness, job_id: str) -> None:
-    """Requeue the job externally; it starts as Slurm likes, and has made no step there."""
+    """Requeue the job externally; it starts where Slurm chooses, and has made no step there."""
     harness.agents[job_id].reports = False
     harness.slurm.requeue_hold(job_id)
     harness.clock.advance(1)
@@ -128,7 +128,7 @@ def test_that_a_job_that_ends_so_with_a_move_planned_is_started_again(harness: H
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_that_a_daemon_killed_around_the_plan_leaves_a_job_that_runs(harness: Harness, at: int) -> None:
-    """All that follows is the way back from a failed_move, which is tried at every call."""
+    """A return after a failed move is tested in the same way."""
     job_id = started(harness)
     starts_anew(harness, job_id)
     harness.slurm.finish(job_id, exit_code=1)

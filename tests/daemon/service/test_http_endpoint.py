@@ -54,7 +54,7 @@ def asked(port: int | None, path: str) -> tuple[int, str]:
 def test_that_metrics_count_rounds_moves_and_commands() -> None:
     clock = Clock()
     metrics = DaemonMetrics(monotonic=clock)
-    with metrics.round_under_way(interval_s=60):
+    with metrics.measured_round(interval_s=60):
         with metrics.phase("decide"):
             clock.now_s += 2.5
         for _ in range(3):
@@ -113,7 +113,7 @@ def test_that_a_leader_without_rounds_is_not_well() -> None:
 
 
 def give_up_a_round(metrics: DaemonMetrics, *, interval_s: float) -> None:
-    with metrics.round_under_way(interval_s=interval_s):
+    with metrics.measured_round(interval_s=interval_s):
         pass
 
 
@@ -128,7 +128,7 @@ def test_that_a_leader_that_never_finished_a_round_is_not_well_and_patience_foll
     assert metrics.health()[0]
     clock.now_s += 2
     assert not metrics.health()[0]
-    with metrics.round_under_way(interval_s=60):
+    with metrics.measured_round(interval_s=60):
         assert not metrics.health()[0]
     give_up_a_round(metrics, interval_s=600)
     assert metrics.health()[0]
@@ -140,7 +140,7 @@ def test_that_a_long_round_differs_from_one_that_hangs() -> None:
     metrics.is_leader = True
     metrics.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
     clock.now_s += 60
-    with metrics.round_under_way(interval_s=60, decision_limit_s=30):
+    with metrics.measured_round(interval_s=60, decision_limit_s=30):
         for _ in range(3):
             with metrics.phase("read_slurm"):
                 clock.now_s += 200
@@ -212,7 +212,7 @@ def test_that_a_real_round_and_its_moves_are_counted(harness: Harness) -> None:
 
 @contextmanager
 def slow_peers(port: int | None, number: int) -> Iterator[list[socket.socket]]:
-    """Open connections that ask for nothing yet, more at once than a queue of connections holds."""
+    """Open connections without a request, more than the listen queue has room for."""
     assert port is not None
     with ExitStack() as stack:
         yield [
@@ -230,7 +230,7 @@ def test_that_slow_peers_leave_file_descriptors_and_do_not_block_others() -> Non
         before = num_descriptors()
         with slow_peers(port, 300) as peers:
             assert asked(port, "/health")[0] == 200
-            # They are taken in order: by that answer all were, and of those all but the last are at an end.
+            # Connections are accepted in order: all were by that answer, and all but the last are closed.
             assert all(peer.recv(1) == b"" for peer in peers[:-MAX_CONNECTIONS])
             allowed = before + len(peers) + MAX_CONNECTIONS
             wait_until(lambda: num_descriptors() <= allowed, timeout_s=120, what="closed connections")

@@ -21,7 +21,7 @@ from tests.daemon.crashing import MUTATING, Killed
 from tests.daemon.harness import CONFIG, Harness
 from tests.store_fixtures import wipe
 
-# More than any lease of the small harness.
+# More than any lease of the harness.
 _LONG_S = CONFIG.lease_ttl_s + 1
 
 
@@ -37,12 +37,10 @@ def arrived(harness: Harness, job_id: str, gpus_by_node: dict[str, int]) -> Call
 
 
 class StoppedAt:
-    """Passes calls on; just before the `at`-th that changes anything, `meanwhile` happens, once."""
+    """Passes calls on; just before the `at`-th that changes anything, `interrupt` is called, once."""
 
-    def __init__(
-        self, target: Any, counter: Iterator[int], at: int, while_deciding: Callable[[], None]
-    ) -> None:
-        self._target, self._counter, self._at, self._while_deciding = target, counter, at, while_deciding
+    def __init__(self, target: Any, counter: Iterator[int], at: int, interrupt: Callable[[], None]) -> None:
+        self._target, self._counter, self._at, self._while_deciding = target, counter, at, interrupt
 
     def guarded(self, guard: Callable[[], None]) -> StoppedAt:
         return StoppedAt(self._target.guarded(guard), self._counter, self._at, self._while_deciding)
@@ -61,8 +59,8 @@ class StoppedAt:
 
 
 @pytest.mark.slow
-def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(clean_store: SqlStore) -> None:
-    """Stopped there, it finds the lease lost before the command: the job is requeued once and no more."""
+def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_continues(clean_store: SqlStore) -> None:
+    """It finds the lease lost before the command, so the job is requeued only once."""
     for at in itertools.count():
         wipe(clean_store)
         harness = Harness(clean_store)
@@ -88,7 +86,7 @@ def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(cle
             store=StoppedAt(harness.store, counter, at, take_over),  # type: ignore[arg-type]
         )
         harness.run_until(first, until=done, seconds=30)
-        first.tick()  # awake again, it goes on where it was
+        first.tick()  # it continues where it was suspended
         harness.run_until(successor, until=done, seconds=30)
         job = harness.job(job_id)
         assert (job.state, job.held, job.restart_count) == (JobState.RUNNING, False, 1), f"call {at}"
@@ -100,7 +98,7 @@ def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(cle
 
 @pytest.mark.parametrize("method", ["requeue_hold", "reshape", "release"])
 def test_that_a_command_that_reaches_slurm_too_late_leaves_no_job_held(harness: Harness, method: str) -> None:
-    """The gap that no check closes: stopped between the last look at the lease and Slurm's socket."""
+    """The daemon is suspended between its check of the lease and the command."""
     job_id, target = started(harness), {"n1": 2}
     harness.targets = {job_id: target}
     done = arrived(harness, job_id, target)
@@ -199,7 +197,7 @@ def test_that_it_is_undone_once_and_a_later_external_hold_stays(
 
 
 def moved_by_two(harness: Harness, job_id: str, *, first: str, second: str, command_happens: bool) -> Daemon:
-    """Let the first daemon die at its requeue, and the second go on with the move."""
+    """Let the first daemon die at its requeue, and the second continue the move."""
     harness.targets = {job_id: {"n1": 2}}
     if command_happens:
         harness.run_until(harness.daemon(owner=first), until=lambda: harness.job(job_id).held, seconds=30)
@@ -224,8 +222,8 @@ def moved_by_two(harness: Harness, job_id: str, *, first: str, second: str, comm
     ("first", "command_happens", "passes_s"),
     [
         ("elsewhere:1:a", False, 601),  # too long ago
-        ("elsewhere:1:a", True, 0),  # its command was seen to have happened
-        ("here:999999999:a", False, 0),  # no such process is here: it can be on its way nowhere
+        ("elsewhere:1:a", True, 0),  # the effect of its command was seen
+        ("here:999999999:a", False, 0),  # there is no such process on this host
     ],
 )
 def test_that_an_external_hold_after_a_takeover_stays_where_no_late_command_can_explain_it(
@@ -273,7 +271,7 @@ def test_that_moves_go_on_and_the_lease_is_kept_while_a_decision_is_searched_for
         return harness.decide(problem)
 
     class Time(Notifier):
-        """Passes with every tick: the agents act, and once the job has moved the search ends."""
+        """At each tick the agents act; once the job has moved, the solver returns."""
 
         def alive(self) -> None:
             if not began.is_set():

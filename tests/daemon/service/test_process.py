@@ -1,4 +1,4 @@
-"""`pollux daemon` as a process on a real Slurm: stopped and woken, reloaded, asked how it is."""
+"""`pollux daemon` as a process on a real Slurm: suspended and continued, reloaded, and its health."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_that_a_second_daemon_takes_over_from_a_stopped_one_which_then_waits(sit
     )
     acting = [process.pid for process in site.processes if process.poll() is None]
     assert len(acting) == 2
-    # One that a busy machine has kept from renewing its lease takes it again at once.
+    # A daemon that a busy machine kept from renewing its lease acquires it again at once.
     wait_until(
         lambda: not site.store.acquire_lease("nobody", ttl_s=1, at=datetime.now(timezone.utc)),
         timeout_s=120,

@@ -42,7 +42,7 @@ def test_that_systemd_hears_of_every_change(systemd: socket.socket) -> None:
     notifier.reloading()
     notifier.status("round 1:\n2 jobs")
     notifier.stopping()
-    notifier.alive()  # no watchdog was asked for
+    notifier.alive()  # there is no watchdog
     assert heard(systemd) == [
         "READY=1",
         "RELOADING=1\nMONOTONIC_USEC=5000000",
