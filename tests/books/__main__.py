@@ -1,4 +1,4 @@
-"""`python -m tests.books`: the mixture, with and without slurmdbd. Exits with 0 when the books agree."""
+"""`python -m tests.books`: the mixture, with and without slurmdbd. Exits with 0 when both accounts agree."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def show(name: str, lines: list[Line]) -> None:
-    """Print a table of what is stored beside what Slurm has."""
+    """Print a table of the store's and Slurm's figures."""
     print(f"\n{'job':>4} {'stored':>8} {'Slurm':>8}  GPU seconds by {name}")
     for line in lines:
         mark = "estimated" if line.estimated else ""

@@ -1,4 +1,4 @@
-"""Run the mixture and compare the books, without an accounting database or with one."""
+"""Run the mixture of jobs and compare the accounts, without an accounting database or with one."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.books.mixture import Mixture, Played
 _LINE = re.compile(r"^\[([0-9T:.-]+)\] (.*)$")
 _STARTED = re.compile(r"(?:Started|Allocate) JobId=(\d+)\b")
 _SUSPENDED = re.compile(r"_slurm_rpc_suspend\((suspend|resume)\) for (\d+)")
-# A cancelled job ends with the request for it, a timed-out one with the word of it.
+# How the log shows the end of a cancelled job, and of one that timed out.
 _ENDED = re.compile(
     r"(?:Requeuing|REQUEST_KILL_JOB|Time limit exhausted for|_job_complete:) JobId=(\d+)(?:$| (?!done))"
 )
@@ -91,7 +91,7 @@ def _utc(text: str) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One job in both books."""
+    """One job in both accounts."""
 
     played: Played
     stored_gpu_s: float

@@ -1,4 +1,4 @@
-"""A mixture of jobs on a private Slurm under a real daemon, each with what befalls it between two rounds."""
+"""A mixture of jobs on a private Slurm under a real daemon, each with an event between two rounds."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import Store
 from tests.daemon.harness import CONFIG, Agent
-from tests.daemon.test_on_slurm import RealWorld
+from tests.daemon.test_on_slurm import RealHarness
 from tests.waiting import wait_until
 
 PATIENT = "#!/bin/sh\nexec sleep 900\n"
 SHORT = "#!/bin/sh\nsleep 3\n"
 FAILING = "#!/bin/sh\nsleep 2\nexit 3\n"
-# Ends only when slurmd kills it, KillWait after it was asked to.
+# Ignores SIGTERM: it ends only when slurmd kills it, KillWait later.
 STUBBORN = "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.2; done\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """One job of the mixture: what happened to it in words, and how many GPUs each of its runs held."""
+    """One job of the mixture: a description of what happened to it, and the GPUs of each of its runs."""
 
     job_id: str
     what: str
     gpus: int
 
 
-class Mixture(RealWorld):
-    """Jobs are submitted and meddled with while nobody holds a round, and a round follows."""
+class Mixture(RealHarness):
+    """Submits jobs and changes them between two rounds."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Mixture(RealWorld):
     # ------------------------------------------------------------------------------------------- one job
 
     def play(self, what: str, script: str, *, gpus: int, options: tuple[str, ...] = ()) -> str:
-        """Submit a job and wait until it runs; nobody else looks meanwhile."""
+        """Submit a job and wait until it runs, without a round."""
         token = f"{os.geteuid()}-token-{len(self.played)}"
         terms = JobTerms(token_sha256=hash_token(token), user_id=os.geteuid(), min_gpus=1, max_gpus=8)
         given = (
@@ -102,7 +102,7 @@ class Mixture(RealWorld):
         )
 
     def let_pass(self, seconds: float) -> None:
-        """Wait until so much time has passed, unseen by any round."""
+        """Wait for some time without a round."""
         since = self.clock()
         wait_until(
             lambda: (self.clock() - since).total_seconds() > seconds,
@@ -216,7 +216,7 @@ class Mixture(RealWorld):
         self.round()
 
     def vanish(self) -> None:
-        """Let a job end and be forgotten by slurmctld while nobody looks; MinJobAge is 2 s from here on."""
+        """Let a job end and be forgotten by slurmctld without a round; MinJobAge is 2 s from here on."""
         lost = self.play("is forgotten by Slurm before anybody looked", SHORT, gpus=2)
         self.round()
         self.agents.clear()

@@ -1,4 +1,4 @@
-"""The books agree with Slurm's own, job by job, over the short mixture: see `make check-books`."""
+"""The store's accounts agree with Slurm's own, job by job, over the short mixture: see `make check-books`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=3.0, help="after which the run gives up")
     parser.add_argument("--keep", action="store_true", help="keep logs, checkpoints and store in any case")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and so everything that was started is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything that was started is stopped
     folder = Path(tempfile.mkdtemp(prefix="pollux-chaos-", dir="/tmp"))
     folder.chmod(0o755)
     print(

@@ -1,6 +1,6 @@
-"""Each kind of fault: how it is done to a site, and how it is over again.
+"""The kinds of faults: how each is injected into a site, and undone.
 
-A fault takes hold of a *resource* (the daemon, slurmctld, the nodes, the store) until it is undone, so that
+A fault occupies a *resource* (the daemon, slurmctld, the nodes, the store) until it is undone, so that
 faults of different resources overlap and those of one do not.
 """
 
@@ -30,13 +30,13 @@ from tests.chaos.site import Site
 from tests.chaos.watch import Replica, replicas
 from tests.stopping import may_write
 
-# How long a leftover stays while its job waits for GPUs elsewhere.
+# How long a leftover stays while its job waits for GPUs on other nodes.
 _SUPERSEDED_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """What ends a fault: `act` is called `after_s` seconds later, and again until it is True."""
+    """How a fault is undone: `act` is called after `after_s` seconds, and repeated until it returns True."""
 
     after_s: float
     act: Callable[[], bool]
@@ -44,13 +44,13 @@ class Undo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
-    """A fault that was done: what was hit, and how it ends (None: it was over at once)."""
+    """An injected fault: its target, and how it is undone (None: nothing to undo)."""
 
     detail: str
     undo: Undo | None = None
 
 
-# Returns None when there is nothing to hit just now: another kind comes first.
+# Returns None when there is no target now: another kind comes first.
 Inject = Callable[[Site, Planned, random.Random], "Injected | None"]
 
 
@@ -71,7 +71,7 @@ def kill_daemon(site: Site, planned: Planned, rng: random.Random) -> Injected | 
 
 
 def freeze_daemon(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    """Stop the daemon wherever it is, let another one take over, and continue the first beside it."""
+    """Suspend the daemon, let another one take over, and continue the first beside it."""
     process = site.user.process
     if process is None or process.poll() is not None:
         return None
@@ -112,10 +112,10 @@ def _busy_node(site: Site, rng: random.Random) -> str | None:
 
 
 def lose_node(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    """Cut the power of a node: everything on it falls silent, slurmctld gives it up, and it is gone.
+    """Simulate a power failure of a node.
 
-    Stopped first and killed when slurmctld has given the node up: of a machine without power no peer gets
-    the reset connection that the kernel sends for a process that was killed.
+    Its processes are stopped first, and killed once slurmctld has marked the node DOWN. After a power failure
+    no peer gets the connection reset that the kernel sends for a killed process.
     """
     node = _busy_node(site, rng)
     if node is None:
@@ -126,7 +126,7 @@ def lose_node(site: Site, planned: Planned, rng: random.Random) -> Injected | No
         send_signal(process, signal.SIGSTOP)
     site.sandbox = site.sandbox.stop(node, signum=signal.SIGKILL)
     site.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
-    for process in reversed(on_it):  # the stopped children of a process that ends would be woken by SIGHUP
+    for process in reversed(on_it):  # SIGHUP would continue the stopped children of a process that ends
         send_signal(process, signal.SIGKILL)
     return Injected(
         detail=f"{node}, {len(on_it)} processes",
@@ -135,9 +135,9 @@ def lose_node(site: Site, planned: Planned, rng: random.Random) -> Injected | No
 
 
 def lose_slurmd(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    """Take a node's slurmd away: its jobs start elsewhere while their old steps train on there.
+    """Kill a node's slurmd: its jobs start on other nodes while their old steps train on there.
 
-    As soon as a job has started elsewhere, what trains on here gets SIGTERM, and tries to write a last
+    As soon as a job has started on another node, its old step gets SIGTERM, and tries to write a last
     checkpoint: too late. Before slurmd comes back, all other processes get SIGTERM, too.
     """
     node = _node_of_whole_jobs(site, rng)
@@ -167,9 +167,9 @@ def lose_slurmd(site: Site, planned: Planned, rng: random.Random) -> Injected | 
 
 
 def _node_of_whole_jobs(site: Site, rng: random.Random) -> str | None:
-    """Return a node with a job that trains there and nowhere else: it can go on when the others are gone.
+    """Return a node with a job that trains only there, so that it can continue without the other nodes.
 
-    Its run has claimed the checkpoints already: it is the next one's claim that makes it a leftover.
+    Its run owns the checkpoints already: the next run's claim makes it a leftover.
     """
     nodes_of: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for replica in replicas(site.watch.slurm_conf):
@@ -184,7 +184,7 @@ def _node_of_whole_jobs(site: Site, rng: random.Random) -> str | None:
 
 
 def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) -> None:
-    """Send SIGTERM to the replicas of each job whose next run has claimed its checkpoints, in some time.
+    """Send SIGTERM, later, to the replicas of each job whose next run has claimed its checkpoints.
 
     At once: when that run has reported to the store, the leftover ends without one more checkpoint.
     They train on for `stall_after_s` and stall then, or they would be at their end before; but never while
@@ -210,7 +210,7 @@ def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) 
         waiting -= over
         if not stalled and time.monotonic() - begun > stall_after_s:
             signal_all(waiting, signal.SIGSTOP)
-            # PostgreSQL sees to those who stall by itself.
+            # PostgreSQL itself ends clients that stall.
             stalled = site.server is not None or may_write(site.disk / "pollux.db")
             if not stalled:
                 signal_all(waiting, signal.SIGCONT)
@@ -229,7 +229,7 @@ def _newest_claim(site: Site, job_id: str) -> int:
 
 
 def _bring_up(site: Site, node: str) -> bool:
-    """Start a node's slurmd, and let the node take jobs again once no step of before is left on it."""
+    """Start a node's slurmd, and resume the node once no old step is left on it."""
     site.sandbox = site.sandbox.start(node)
     left = [
         replica for replica in site.replicas_on(node) if _is_stale(site, replica.job_id, replica.run, node)
@@ -251,7 +251,7 @@ def _is_stale(site: Site, job_id: str, run: str, node: str) -> bool:
 
 
 def _processes_on(site: Site, node: str, *, of: set[tuple[str, str]] | None = None) -> list[ProcessRecord]:
-    """Return what the jobs (of certain runs) run on a node, and the slurmstepds above it, these first."""
+    """Return the slurmstepds of jobs (of certain runs) on a node, followed by the processes below them."""
     tasks = processes_with_environ(
         {"SLURM_CONF": site.watch.slurm_conf, "SLURMD_NODENAME": node}, present=("SLURM_JOB_ID",)
     )
@@ -317,7 +317,7 @@ def take_store_away(site: Site, planned: Planned, rng: random.Random) -> Injecte
 
 
 def fill_disk(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    """Fill the disk of the journal; where no small one could be mounted, let the daemon write no file."""
+    """Fill the store's disk; where no small one could be mounted, let the daemon write no file."""
     after_s = rng.uniform(3, 8)
     if not site.is_small_disk:
         site.limit_files(to_nothing=True)
@@ -368,7 +368,7 @@ def _let_go(site: Site, job_id: str, rng: random.Random) -> Undo:
     def release() -> bool:
         job = site.user.slurm.read_job(job_id)
         if job is not None and job.state is JobState.COMPLETING:
-            return False  # Slurm refuses until it waits
+            return False  # Slurm refuses until it is pending
         if job is not None and not job.state.is_over:
             site.scontrol("release", job_id)
         site.held_externally.discard(job_id)
@@ -378,7 +378,7 @@ def _let_go(site: Site, job_id: str, rng: random.Random) -> Undo:
 
 
 def hold_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    """Hold a job that waits, if there is one; one that runs is held at its next requeue (22.05)."""
+    """Hold a pending job if there is one; a running job is held at its next requeue (22.05)."""
     alive = _alive(site, JobState.PENDING) or _alive(site, JobState.RUNNING)
     if not alive:
         return None
@@ -405,7 +405,7 @@ def requeue_and_hold_job(site: Site, planned: Planned, rng: random.Random) -> In
     return Injected(detail=job_id, undo=_let_go(site, job_id, rng))
 
 
-# What each kind takes hold of, and how it is done. To kill the daemon at a point is the run's own.
+# The resource of each kind, and its function. `Run` itself kills the daemon at a point.
 KINDS: dict[str, tuple[str, Inject]] = {
     "daemon killed at any time": ("daemon", kill_daemon),
     "daemon frozen, another takes over": ("daemon", freeze_daemon),

@@ -1,8 +1,8 @@
-"""The daemon as `pollux daemon` runs it, but for this: it kills itself at a call that a file names.
+"""The daemon as `pollux daemon` runs it, except that it kills itself at a call that a file names.
 
 The file $CHAOS_KILL_FILE holds points, one a line, such as `before advance requeued` or `after scontrol
-release`. Where the first of them is reached, it is written to `<file>.hit`, and the process sends itself
-SIGKILL: nothing is flushed, closed or given back.
+release`. When one is reached, it is written to `<file>.hit`, and the process sends itself
+SIGKILL: nothing is flushed, closed or released.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ VARIABLE = "CHAOS_KILL_FILE"
 
 
 def arm(file: Path, points: Iterable[str]) -> None:
-    """Let the daemon die when it comes to one of `points` next."""
+    """Make the daemon die at the next of `points`."""
     draft = file.with_suffix(".new")
     draft.write_text("\n".join(points), encoding="utf-8")
     draft.replace(file)
 
 
 def disarm(file: Path) -> None:
-    """Let the daemon live."""
+    """Remove all points."""
     file.unlink(missing_ok=True)
 
 
 def taken_hit(file: Path) -> str | None:
-    """Return the point at which a daemon died since this was last asked, None if it did not."""
+    """Return the point at which a daemon died since the last call, None if it did not."""
     hit = file.with_suffix(".hit")
     try:
         point = hit.read_text(encoding="utf-8")
@@ -46,8 +46,8 @@ def taken_hit(file: Path) -> str | None:
     return point
 
 
-def make_mortal(owner: type, name: str, label: Callable[..., str], file: Path) -> None:
-    """Let calls of a method look for its points in `file`."""
+def make_killable(owner: type, name: str, label: Callable[..., str], file: Path) -> None:
+    """Make calls of a method check for its points in `file`."""
     method = getattr(owner, name)
 
     def die_at(point: str) -> None:
@@ -77,13 +77,13 @@ def _command(_job_id: str, program: str, *arguments: str) -> str:
 
 def run(file: Path) -> None:
     """Run the daemon with this process's arguments."""
-    make_mortal(SqlStore, "advance_reallocation", _advance, file)
-    make_mortal(SqlStore, "plan_reallocation", lambda *_, **__: "plan", file)
-    make_mortal(SqlStore, "record_round", lambda *_, **__: "record", file)
-    make_mortal(SqlStore, "register_jobs", lambda *_, **__: "register", file)
-    make_mortal(CommandClient, "_change", _command, file)
-    make_mortal(SlurmJobCommands, "requeue_hold", lambda *_: "scontrol requeuehold", file)
-    make_mortal(SlurmJobCommands, "release", lambda *_: "scontrol release", file)
+    make_killable(SqlStore, "advance_reallocation", _advance, file)
+    make_killable(SqlStore, "plan_reallocation", lambda *_, **__: "plan", file)
+    make_killable(SqlStore, "record_round", lambda *_, **__: "record", file)
+    make_killable(SqlStore, "register_jobs", lambda *_, **__: "register", file)
+    make_killable(CommandClient, "_change", _command, file)
+    make_killable(SlurmJobCommands, "requeue_hold", lambda *_: "scontrol requeuehold", file)
+    make_killable(SlurmJobCommands, "release", lambda *_: "scontrol release", file)
     main()
 
 

@@ -21,14 +21,14 @@ from tests.chaos.schedule import DAEMON_KILL, Planned, make_schedule
 from tests.chaos.site import NUM_JOBS, ChaosJob, Site
 
 _STEP_S = 0.25
-# How long an armed daemon may go on without coming to a point; then it is armed again.
+# How long an armed daemon may run without reaching a point; then it is armed again.
 _ARMED_S = 20.0
 _REWEIGH_S = 5.0
 _FEW_JOBS = 2
 _UNMANAGED_S = 17.0
-# How long a fault waits for jobs to train and the daemon to hold a round; some do not wait at all.
+# How long a fault waits for jobs to train and for a round; some do not wait.
 _READY_S = 10.0
-# How many rounds a daemon holds before it is killed or frozen.
+# How many rounds a daemon completes before it is killed or frozen.
 _ROUNDS_BETWEEN = 3
 _OVERLAP = 0.5
 _LOOK_S = 3.0
@@ -37,7 +37,7 @@ _MISCOUNTED_S = 6.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What was done in a run and what was wrong at its end."""
+    """The counts of a run, and what was wrong at its end."""
 
     faults: Counter[str] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
@@ -52,9 +52,9 @@ class Outcome:
 
 @dataclass(slots=True)
 class Run:
-    """Drives a site through `num_faults` faults. `pause_s` is (least, most) between two of them.
+    """Injects `num_faults` faults into a site. `pause_s` is the (least, most) time between two of them.
 
-    Six jobs are there as long as faults come; once `most_jobs` were submitted, two. The points at which the
+    Six jobs run while faults come, or two once `most_jobs` were submitted. Points at which the
     daemon is to die are given up when it came to none of them `tries` times in a row.
     """
 
@@ -88,7 +88,7 @@ class Run:
     # ---------------------------------------------------------------------------------------------- the loop
 
     def inject_all(self) -> None:
-        """Go through the schedule; at the end nothing is broken any more."""
+        """Inject all faults of the schedule, and undo them."""
         self._begun = time.monotonic()
         self.site.start_daemon()
         next_fault, overlaps = self._begun + 3.0, False
@@ -120,7 +120,7 @@ class Run:
         self._undo_everything()
 
     def _is_at_work(self) -> bool:
-        """Whether a round was held since the last fault, and two jobs train."""
+        """Whether a round was completed since the last fault, and two jobs train."""
         with (self.site.folder / "daemon.log").open("rb") as log:
             log.seek(self._log_read)
             if b"fitness" not in log.read():
@@ -145,7 +145,7 @@ class Run:
         self.log(f"{self._elapsed_s():7.1f} s  {text}")
 
     def _inject_one(self, now: float) -> bool:
-        """Do the first fault of the schedule that there is something to do for."""
+        """Inject the first fault of the schedule that has a target now."""
         for planned in list(self._waiting):
             if planned.kind == DAEMON_KILL:
                 if not self._is_daemon_busy() and "daemon" not in self._undos:
@@ -170,7 +170,7 @@ class Run:
         return False
 
     def _arm(self, now: float) -> None:
-        """Let the daemon die at the first of the points that wait for it: some are come to seldom."""
+        """Arm the remaining points: some are reached seldom."""
         killable_daemon.arm(
             self.site.kill_file, {planned.point for planned in self._waiting if planned.point}
         )
@@ -203,20 +203,20 @@ class Run:
     # -------------------------------------------------------------------------------------------- the daemon
 
     def _store_is_or_was_away(self, now: float) -> bool:
-        """Whether a daemon may just have been started that found no store, and ended as it should."""
+        """Whether a daemon may have been started without a store, and rightly ended."""
         return "store" in self._undos or now - self._store_back_at < _REWEIGH_S
 
     def _is_daemon_busy(self) -> bool:
         return self._armed_at is not None or self._restart_at is not None or not self._has_settled()
 
     def _has_settled(self) -> bool:
-        """Whether the daemon has held some rounds since it was started: one that never does moves nobody."""
+        """Whether the daemon has completed some rounds since its start."""
         with (self.site.folder / "daemon.log").open("rb") as log:
             log.seek(self.site.log_at_start)
             return log.read().count(b"fitness") >= _ROUNDS_BETWEEN
 
     def _keep_daemon(self) -> None:
-        """Restart the daemon some seconds after it died; its death is a fault, or a bug of its own."""
+        """Restart the daemon some seconds after it died, by a fault or a bug."""
         now = time.monotonic()
         if self._restart_at is not None:
             if now >= self._restart_at:
@@ -247,11 +247,11 @@ class Run:
     # ---------------------------------------------------------------------------------------------- the jobs
 
     def _keep_jobs(self) -> None:
-        """Let six jobs be there as long as faults come. To submit takes seconds: one at a time, aside."""
+        """Keep six jobs while faults come. A submission takes seconds: one at a time, in a thread."""
         if self._submitting is not None:
             if not self._submitting.done():
                 return
-            if self._submitting.exception() is not None:  # slurmctld was taken away under it
+            if self._submitting.exception() is not None:  # slurmctld was stopped during it
                 self._tell(f"(not submitted: {str(self._submitting.exception()).strip()[-200:]})")
             self._submitting = None
         if "slurmctld" in self._undos or not (self._waiting or len(self.site.jobs) < NUM_JOBS):
@@ -262,20 +262,20 @@ class Run:
                 self._submitting = self._submitter.submit(self.site.submit)
 
     def _submit_unmanaged(self) -> None:
-        """Let a job that is not adaptive come and go, for which others must make room; one at a time."""
+        """Submit one short unmanaged job at a time, for which adaptive jobs must make room."""
         with contextlib.suppress(SlurmError, AssertionError, subprocess.TimeoutExpired):
             if not self._running_unmanaged():
                 options = ("--gpus=2", "--nodes=1", "--mem=100M")
                 self.site.unmanaged.append(self.site.user.plain("sleep 8", *options))
 
     def _mend_slurm(self, now: float) -> None:
-        """Restart a slurmctld that counts GPUs as used that no job holds, as an admin would.
+        """Restart a slurmctld that counts GPUs as used that no job has, as an admin would.
 
         22.05.8 does so when it was restarted while a job was completing; another restart counts anew.
         """
         if "slurmctld" in self._undos:
             return
-        if not self.site.sandbox.daemons()["slurmctld"]:  # a crash of its own: a service manager starts it
+        if not self.site.sandbox.daemons()["slurmctld"]:  # it crashed: start it, as a service manager would
             self.outcome.crashes += 1
             self._tell("(slurmctld has ended by itself: started again)")
             self._restart_slurmctld(now)
@@ -302,7 +302,7 @@ class Run:
         self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.open_partition))
 
     def _running_unmanaged(self) -> list[SlurmJob]:
-        """Return those that are not over; cancel one that Slurm holds, as its owner would.
+        """Return the unmanaged jobs that are not over; cancel those that Slurm holds.
 
         Raises `SlurmError`.
         """
@@ -313,7 +313,7 @@ class Run:
         return [job for job in jobs if not job.state.is_over]
 
     def let_finish(self, *, timeout_s: float) -> None:
-        """Wait until every job is over, for Slurm and for the daemon, and the journal has nothing open."""
+        """Wait until every job is over in Slurm and in the store, and the journal has nothing open."""
         begun = time.monotonic()
         while time.monotonic() - begun < timeout_s:
             self._keep_daemon()
@@ -328,7 +328,7 @@ class Run:
         self._tell(f"gave up waiting after {timeout_s:g} s")
 
     def _undo_everything(self) -> None:
-        """Leave a whole site, with a daemon that nobody will kill."""
+        """Undo all faults, and leave a daemon that will not be killed."""
         self._disarm()
         deadline = time.monotonic() + 300
         while self._undos and time.monotonic() < deadline:

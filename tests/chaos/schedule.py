@@ -1,4 +1,4 @@
-"""Which faults come in which order: seeded, bounded, every kind in its share. Pure."""
+"""The order of the faults: seeded, bounded, every kind with its share. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 # Where a daemon can die: before and after each step is journaled, and before and after each command.
-# `checkpointed` is journaled by the job's own report, but for a job that may go on without.
+# `checkpointed` is journaled by the job's own report, except for a job that may continue without.
 _STEPS = ("checkpoint_requested", "requeued", "reshaped", "released", "running", "confirmed", "failed")
 _COMMANDS = ("requeuehold", "update", "release")
 POINTS = tuple(
@@ -49,7 +49,7 @@ class Planned:
 def make_schedule(num_faults: int, rng: random.Random) -> list[Planned]:
     """Return `num_faults` faults: each kind at least once where there are enough, the rest by share.
 
-    The points at which the daemon dies go round, so that each is used before one is used again.
+    All points at which the daemon dies are used before one is repeated.
     """
     kinds = list(SHARES)
     counts = dict.fromkeys(kinds[:num_faults], 1)

@@ -1,4 +1,4 @@
-"""What a run of chaos has: a sandbox, a store on a small disk, one daemon, and six jobs at a time."""
+"""The site of a run: a sandbox, a store on a small disk, one daemon, and up to six jobs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.e2e.user_commands import UserCommands
 from tests.store.postgres import PostgresServer
 
 NUM_JOBS = 6
-# Where training processes leave word of the exception that ended them.
-WITNESS = "exit_recorder"
-_WITNESS_CODE = Path(__file__).with_name("exit_recorder")
+# Where training processes record the exception that ended them.
+EXIT_RECORDS = "exit_records"
+_EXIT_RECORDER = Path(__file__).with_name("exit_recorder")
 _DISK_MB = 64
 
 _SETTINGS = """
@@ -48,7 +48,7 @@ horizon_s = 36000
 
 @dataclass(slots=True)
 class ChaosJob:
-    """One job of the run. `cancelled` is set when the harness took it away."""
+    """One job of the run. `cancelled` is set when the harness cancelled it."""
 
     job_id: str
     name: str
@@ -57,7 +57,7 @@ class ChaosJob:
 
 @dataclass(slots=True)
 class Site:
-    """The daemon and what it depends on, each of which can be taken away.
+    """The daemon and what it depends on; each part can fail.
 
     `server` is the PostgreSQL that holds the store, None for SQLite on `disk`.
     """
@@ -79,7 +79,7 @@ class Site:
     frozen: list[subprocess.Popen[bytes]] = field(default_factory=list)
     # Held by the harness, as an admin would, until it releases them.
     held_externally: set[str] = field(default_factory=set)
-    # Left alone by other hands for a while, for what another fault is to come to.
+    # Not held, requeued or cancelled for a while, since another fault needs them.
     reserved: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------- the daemon
@@ -90,7 +90,7 @@ class Site:
 
     def start_daemon(self) -> None:
         """Start the daemon, as systemd would after it died."""
-        # The file alone says what it goes by: tests of training keep jobs where they are.
+        # The settings file alone counts: variables of training tests keep jobs where they are.
         env = {
             name: value
             for name, value in self.user.env.items()
@@ -118,7 +118,7 @@ class Site:
         return process.poll() if process is not None else None
 
     def reweigh(self, rng: random.Random) -> None:
-        """Change what the admin thinks of the jobs, so that the policy moves some of them."""
+        """Change the jobs' weights, so that the policy moves some of them."""
         weights = [
             f'"{job.job_id}" = {rng.choice((0.1, 1.0, 10.0))}' for job in self.jobs if not job.cancelled
         ]
@@ -131,7 +131,7 @@ class Site:
 
     def submit(self) -> ChaosJob:
         """Submit the next training job."""
-        name = f"chaos-{self.submissions}"  # a submission that fails has used its name up
+        name = f"chaos-{self.submissions}"  # a failed submission has also used its name
         self.submissions += 1
         number = self.user.digits(name, max_gpus=4, epochs=self.epochs, pass_s=self.pass_s)
         self.jobs.append(ChaosJob(job_id=number, name=name))
@@ -143,7 +143,7 @@ class Site:
         return [job for job in self.jobs if job.job_id in states and not states[job.job_id].is_over]
 
     def scontrol(self, *arguments: str) -> str:
-        """Type a command as a person would; what Slurm answers is not this run's concern."""
+        """Run a command as a person would, whatever its result."""
         done = subprocess.run(
             ["scontrol", *arguments],
             env=self.user.env,
@@ -192,7 +192,7 @@ class Site:
     # ------------------------------------------------------------------------------------------- the store
 
     def limit_files(self, *, to_nothing: bool) -> None:
-        """Let the daemon write no more to any file, or again: a full disk where none can be mounted."""
+        """Stop or allow the daemon's writes to files: a full disk where none can be mounted."""
         process = self.user.process
         if process is None or process.poll() is not None:
             return
@@ -202,7 +202,7 @@ class Site:
 
 
 def _has_handler(pid: int, signum: int) -> bool:
-    """Whether a process catches a signal yet: a daemon that is just starting would die of SIGHUP."""
+    """Whether a process has a signal handler yet: a daemon that is just starting would die of SIGHUP."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("SigCgt:"):
@@ -212,7 +212,7 @@ def _has_handler(pid: int, signum: int) -> bool:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
-    """Make `folder` a disk of its own where this user may; return whether it is one."""
+    """Mount a small disk at `folder` if this user may; return whether it is mounted."""
     folder.mkdir()
     size = f"size={_DISK_MB}m"
     done = subprocess.run(
@@ -229,17 +229,20 @@ def small_disk(folder: Path) -> Iterator[bool]:
 def running_site(
     folder: Path, sandbox: Sandbox, *, epochs: int, pass_s: str, server: PostgresServer | None = None
 ) -> Iterator[Site]:
-    """Have a site on a sandbox; at the end its daemon and jobs are gone, and what it wrote stays."""
+    """Yield a site on a sandbox; at the end stop its daemon and jobs, and keep its files."""
     with small_disk(folder / "disk") as is_small_disk:
         url = server.create_database("chaos") if server is not None else f"sqlite:///{folder}/disk/pollux.db"
         slurm = connect(SlurmConfig(), {**os.environ, **sandbox.env})
-        (folder / WITNESS).mkdir()
-        looked_for = [str(_WITNESS_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        exit_recorder = {"CHAOS_WITNESS": str(folder / WITNESS), "PYTHONPATH": os.pathsep.join(looked_for)}
+        (folder / EXIT_RECORDS).mkdir()
+        python_path = [str(_EXIT_RECORDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {
+            "CHAOS_EXIT_RECORDS": str(folder / EXIT_RECORDS),
+            "PYTHONPATH": os.pathsep.join(python_path),
+        }
         user = UserCommands(
             directory=folder,
             slurm=slurm,
-            slurm_env={**sandbox.env, **exit_recorder},
+            slurm_env={**sandbox.env, **variables},
             store=open_store(url, create=True),
             store_url=url,
         )

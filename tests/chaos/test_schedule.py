@@ -1,4 +1,4 @@
-"""The schedule: seeded, bounded, every kind and every point of a reallocation in its turn."""
+"""The schedule: seeded, bounded, with every kind and every point of a reallocation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.schedule import DAEMON_KILL, POINTS, SHARES, make_schedule
 
 
 def test_that_every_kind_of_fault_can_be_done() -> None:
-    assert {*KINDS, DAEMON_KILL} == set(SHARES)  # that one is the run's own
+    assert {*KINDS, DAEMON_KILL} == set(SHARES)  # `Run` itself does that one
 
 
 @pytest.mark.parametrize("num_faults", [0, 5, len(SHARES), 40, 200])

@@ -54,7 +54,7 @@ def test_that_more_gpus_than_a_node_has_are_wrong() -> None:
         ([None, "0-1", "0-1", "2-1"], True),  # run 1 wrote nothing
         ([None, "0-1", "0-2"], False),  # run 0 wrote that when run 1 had begun
         ([None, "0-1", "1-1", "0-1"], False),
-        ([None, "0-1", None], False),  # begun anew
+        ([None, "0-1", None], False),  # started from the beginning
     ],
 )
 def test_that_a_run_goes_on_only_in_its_line(

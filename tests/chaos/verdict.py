@@ -14,7 +14,7 @@ from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.store.contract.interface import Reallocation
 from tests.chaos.faults import integrity
 from tests.chaos.run import Outcome
-from tests.chaos.site import WITNESS, ChaosJob, Site
+from tests.chaos.site import EXIT_RECORDS, ChaosJob, Site
 
 LEAST_ACCURACY = 0.95
 _REFUSED = "has taken over from run"
@@ -22,7 +22,7 @@ _LEFTOVER = "a newer run of this job has reported to the store"
 
 
 def judge(site: Site, outcome: Outcome) -> None:
-    """Put everything that is wrong into `outcome`, and count the moves by their outcomes."""
+    """Add everything that is wrong to `outcome`, and count the moves by their outcomes."""
     snapshot = site.user.slurm.snapshot()
     by_id = {job.job_id: job for job in snapshot.jobs}
     for job in site.jobs:
@@ -78,10 +78,10 @@ def of_job(site: Site, job: ChaosJob, seen: SlurmJob | None) -> list[str]:
 
 
 def lineage_errors(directory: Path) -> list[str]:
-    """Return where a run went on from a checkpoint that was not in its line.
+    """Return which runs resumed from a checkpoint outside their lineage.
 
-    A run goes on from what the run before it wrote, or from what that one had gone on from: a checkpoint
-    that any earlier run wrote later is in nobody's line.
+    A run resumes from a checkpoint of the run before it, or from the one that run had resumed from. A
+    checkpoint that an earlier run wrote later is in no lineage.
     """
     runs = sorted(
         int(match[1])
@@ -103,7 +103,7 @@ def lineage_errors(directory: Path) -> list[str]:
 
 def superseded_runs(site: Site, words: str) -> int:
     """Return how many runs of jobs ended because another had superseded them, by `words` in their logs."""
-    ends = {file: file.read_text(errors="replace") for file in (site.folder / WITNESS).iterdir()}
+    ends = {file: file.read_text(errors="replace") for file in (site.folder / EXIT_RECORDS).iterdir()}
     return len(
         {
             tuple(file.name.split("-")[:2])
@@ -114,7 +114,7 @@ def superseded_runs(site: Site, words: str) -> int:
 
 
 def by_outcome(moves: Iterable[Reallocation]) -> Counter[str]:
-    """Count moves by their last step and why it was, without the numbers in the words."""
+    """Count moves by their last step and reason, without the numbers in the reason."""
     return Counter(
         f"{move.step.value}: {re.sub(r'[0-9]+', 'N', move.reason)[:90]}" if move.reason else move.step.value
         for move in moves

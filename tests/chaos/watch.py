@@ -1,8 +1,8 @@
-"""What must hold at every moment of a run, looked at again and again from outside the daemon.
+"""What must hold during a run, checked repeatedly from outside the daemon.
 
-From Slurm: no node gives more GPUs than it has. From the processes: no two jobs train on one GPU, and no job
+From Slurm: no node has too many GPUs in use. From the processes: no two jobs train on one GPU, and no job
 trains in two of its runs at once. A node whose slurmd is lost counts again when it is clean: there steps
-outlive their job, which is the fault that was asked for.
+outlive their job, which is the injected fault.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _environ(process: ProcessRecord) -> Mapping[str, str]:
 
 
 def oversold(snapshot: ClusterSnapshot) -> list[str]:
-    """Return what is wrong with the GPUs that Slurm has given away."""
+    """Return the nodes with more GPUs in use than they have."""
     given: defaultdict[str, int] = defaultdict(int)
     for job in snapshot.jobs:
         if job.state in (JobState.RUNNING, JobState.SUSPENDED):
@@ -77,7 +77,7 @@ def oversold(snapshot: ClusterSnapshot) -> list[str]:
 
 
 def overlaps(seen: list[Replica], *, lost_nodes: frozenset[str]) -> list[tuple[str, Replica, Replica]]:
-    """Return the pairs of replicas that may not both run, each with the word for why."""
+    """Return the pairs of replicas that may not both run, each with the reason."""
     counted = [replica for replica in seen if replica.node not in lost_nodes]
     pairs = []
     for number, one in enumerate(counted):
@@ -95,7 +95,7 @@ def overlaps(seen: list[Replica], *, lost_nodes: frozenset[str]) -> list[tuple[s
 
 @dataclass(slots=True)
 class Watch:
-    """Looks on from a thread of its own between `start` and `stop`; what it saw is in `violations`."""
+    """Checks in a thread between `start` and `stop`, and collects `violations`."""
 
     slurm: SlurmClient
     slurm_conf: str
@@ -119,10 +119,10 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """Look once. A slurmctld that is away shows nothing; processes are there to be seen all the same."""
+        """Check once. Without slurmctld only processes are checked."""
         with contextlib.suppress(SlurmError):
             self.violations.update(oversold(self.slurm.snapshot()))
-        # Twice the same, or it was a node that is just being lost, or one that ended while we read.
+        # It must be seen twice: a node may just be failing, or a process ending.
         lost = self.lost_nodes
         for word, one, other in overlaps(replicas(self.slurm_conf), lost_nodes=lost):
             still = is_running(one.process) and is_running(other.process)

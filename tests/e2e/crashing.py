@@ -1,4 +1,4 @@
-"""A training script that reports as it should, and then raises: no test, but what one of them submits."""
+"""A training script for a test to submit: it reports, and then raises."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
     log = (user.directory / f"{first}.log").read_text()
     assert f"pollux: job {first} is moved from n0:2 to n0:4, " in log
     assert f"pollux: job {first} goes on from the checkpoint of its run 0, with 4 replicas\n" in log
-    # Runs follow each other: each starts only after the one before has reported for the last time.
+    # Runs do not overlap: each starts after the last report of the one before.
     for earlier, later in pairwise(user.store.run_history(first)):
         assert earlier.last_report_at <= later.first_report_at
 

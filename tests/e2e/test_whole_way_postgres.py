@@ -1,4 +1,4 @@
-"""The same user over a real PostgreSQL: jobs come with a login that may call three functions only."""
+"""The whole way with a real PostgreSQL: the jobs' login may call three functions only."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def user(server: PostgresServer, two_node_sandbox: dict[str, str], tmp_path: Pat
 def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
     user: UserCommands, server: PostgresServer
 ) -> None:
-    """Nothing that was acknowledged is lost, no step waits, and job and daemon go on when it is back."""
+    """Nothing that was acknowledged is lost, no step waits, and job and daemon continue when it is back."""
     user.start_daemon()
     job_id = user.digits("moved", "--gpus=2", max_gpus=2, epochs=40)
     user.wait(lambda: len(user.store.sample_history(job_id)) > 1, "a sample")
     before = user.store.sample_history(job_id)
-    # By order: what is measured on a busy machine decides nothing here.
+    # A manual move: measurements on a busy machine must not decide here.
     pause = admin_orders.pause(user.store, job_id, by="an admin", drain=False, at=now())
     server.stop()
     try:

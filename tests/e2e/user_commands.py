@@ -30,12 +30,12 @@ FAST = {
     "POLLUX_AGENT_REPORT_INTERVAL_S": "1",
     "POLLUX_AGENT_POLL_INTERVAL_S": "0.3",
     "POLLUX_DAEMON_TICK_S": "0.3",
-    # A busy machine restarts slowly and measures that: whether a move is worth it must not depend on it here.
+    # A busy machine measures slow restarts; whether a move is worth it must not depend on that here.
     "POLLUX_POLICY_PENALTY": "amortised",
     "POLLUX_POLICY_HORIZON_S": "36000",
-    # Nor moves a job for what noisy measurements differ by.
+    # Noisy measurements must not cause moves.
     "POLLUX_POLICY_HYSTERESIS": "0.15",
-    # As long: a busy machine may take a minute to start eight ranks.
+    # A busy machine may take a minute to start eight ranks.
     "POLLUX_DAEMON_CHECKPOINT_TIMEOUT_S": "120",
     "POLLUX_DAEMON_START_TIMEOUT_S": "120",
 }
@@ -88,7 +88,7 @@ class UserCommands:
         )
 
     def sbatch(self, *arguments: str) -> str:
-        """Submit with `pollux sbatch`; return the job's number."""
+        """Submit with `pollux sbatch`; return the job's id."""
         done = subprocess.run(
             [*POLLUX, "sbatch", "--parsable", f"--output={self.directory}/%j.log", *arguments],
             env={**self.env, "POLLUX_STORE_URL": self.jobs_url or self.store_url},
@@ -119,7 +119,7 @@ class UserCommands:
         )
 
     def plain(self, body: str, *options: str) -> str:
-        """Submit an ordinary job that pollux_slurm has nothing to do with."""
+        """Submit an unmanaged job."""
         done = subprocess.run(
             ["sbatch", "--parsable", "--output=/dev/null", *options],
             input=f"#!/bin/bash\n{body}\n",
@@ -172,7 +172,7 @@ class UserCommands:
         return found
 
     def ended(self, move: Reallocation) -> Reallocation | None:
-        """Return a reallocation as the journal has it now, once it has ended in whatever way."""
+        """Wait until a reallocation has ended; return it as the journal has it."""
         now = next(one for one in self.store.reallocations(move.slurm_job_id) if one.id == move.id)
         return now if now.step.is_end else None
 

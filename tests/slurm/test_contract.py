@@ -20,7 +20,7 @@ SLEEP = "#!/bin/sh\ntrap 'exit 7' USR1\nwhile :; do sleep 0.2; done\n"
 
 
 @dataclass
-class RealWorld:
+class RealHarness:
     client: SlurmClient
     runner: CommandRunner
     environ: dict[str, str]
@@ -82,7 +82,7 @@ class TestCommandsClient(SlurmClientContract):
     @pytest.fixture
     def world(self, sandbox: Sandbox) -> Iterator[World]:
         runner = sandbox.runner(timeout_s=120)
-        world = RealWorld(CommandClient(runner), runner, {**os.environ, **sandbox.env})
+        world = RealHarness(CommandClient(runner), runner, {**os.environ, **sandbox.env})
         yield world
         world.clean()
 

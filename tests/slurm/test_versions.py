@@ -15,7 +15,7 @@ from pollux_slurm.slurm import connect
 from tests.conftest import CONTRACT_GROUPS, running_sandbox
 from tests.slurm.contract import SlurmClientContract, World
 from tests.slurm.roots import BUILT_VARIABLE, ROOTS_VARIABLE, SUITES, NoRootError, search_path
-from tests.slurm.test_contract import RealWorld
+from tests.slurm.test_contract import RealHarness
 from tests.waiting import wait_until
 
 PYSLURM_RELEASE = "25.11"
@@ -43,7 +43,7 @@ def world_of(sandbox: Sandbox, *, backend: str) -> Iterator[World]:
     """Reach the cluster as the daemon does, by its settings."""
     environ = {**sandbox.environ, **sandbox.env}
     client = connect(SlurmConfig(backend=backend), environ)
-    world = RealWorld(client, sandbox.runner(), environ)
+    world = RealHarness(client, sandbox.runner(), environ)
     yield world
     world.clean()
 
