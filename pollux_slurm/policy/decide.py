@@ -16,7 +16,6 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.exact.search import Solution, solve
 from pollux_slurm.policy.exact.upper_bound import bound_serving
 from pollux_slurm.policy.explain.missing_resources import find_unplaceable
@@ -33,6 +32,7 @@ from pollux_slurm.policy.objectives.registry import OBJECTIVES
 from pollux_slurm.policy.participation import user_shares
 from pollux_slurm.policy.participation.admission import check_problem, find_exclusions, pinned_copy
 from pollux_slurm.policy.participation.longest_wait import restrict_newcomers
+from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_facts import NodeFacts, NodeFactsCache
 from pollux_slurm.policy.problem.node_sets import Cluster
 from pollux_slurm.policy.problem.speedup_tables import build_tables

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed, State
-from pollux_slurm.policy.exact.search import Solution, total_value
+from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.pricing import Market
@@ -48,7 +48,7 @@ def solve_genetically(
     held = State(cluster, candidates)
     movable = np.flatnonzero(~candidates.settled)
     if not len(movable) or not len(cluster.names):
-        return Solution(state=held, value=total_value(held, candidates), bound=dual.bound, dual=dual)
+        return Solution(state=held, value=held.value(), bound=dual.bound, dual=dual)
     breed = _Breed(held, candidates, movable, np.random.default_rng(seed))
     first = np.stack([breed.matrix(held), breed.matrix(start)])
     members = np.concatenate([first, breed.mutate(first[np.arange(population - 2) % 2])])
@@ -64,10 +64,8 @@ def solve_genetically(
         keep = np.argsort(-value, kind="stable")[:population]
         members, worth = both[keep], value[keep]
     state = breed.state(members[int(worth.argmax())])
-    best = max((held, start, state), key=lambda one: total_value(one, candidates))
-    return Solution(
-        state=best, value=total_value(best, candidates), bound=dual.bound, dual=dual, timed_out=timed_out
-    )
+    best = max((held, start, state), key=State.value)
+    return Solution(state=best, value=best.value(), bound=dual.bound, dual=dual, timed_out=timed_out)
 
 
 class _Breed:

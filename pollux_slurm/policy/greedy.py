@@ -17,7 +17,7 @@ from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed, State
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.exact.exchange import Exchange
-from pollux_slurm.policy.exact.search import Solution, total_value
+from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.pricing import Market
 from pollux_slurm.policy.problem.node_sets import Cluster
@@ -57,7 +57,7 @@ def solve_greedily(
         if _gpus(state, job) == 0
     ]
     if waiting and not stop():
-        Exchange(state, candidates).run(waiting, len(waiting))
+        Exchange(state, candidates).run(waiting)
 
     heap = [
         (-gain, job) for job in range(candidates.num_jobs) if (gain := _step(state, candidates, job)[0]) > 0
@@ -79,9 +79,7 @@ def solve_greedily(
         state.put(job, found or before)
         if found is not None and (gain := _step(state, candidates, job)[0]) > 0:
             heapq.heappush(heap, (-gain, job))
-    return Solution(
-        state=state, value=total_value(state, candidates), bound=dual.bound, dual=dual, timed_out=timed_out
-    )
+    return Solution(state=state, value=state.value(), bound=dual.bound, dual=dual, timed_out=timed_out)
 
 
 def _gpus(state: State, job: int) -> int:

@@ -59,6 +59,7 @@ class State:
         self._is_running = [bool(job.current) for job in jobs]
         self._moves_left = len(jobs) + 1 if candidates.max_moves is None else candidates.max_moves
         self._has_shared = bool(self._groups) or candidates.max_moves is not None or cluster.is_tight
+        self._num_jobs = candidates.num_jobs
         self.placed: list[Placed | None] = [None] * len(jobs)
         self.members: list[set[int]] = [set() for _ in cluster.names]
         self._at_home: list[list[int]] = [[] for _ in cluster.names]
@@ -72,6 +73,7 @@ class State:
         """Return a state with the same places, that changes by itself."""
         other = State.__new__(State)  # a dictionary of attributes from elsewhere makes each look-up dearer
         other.cluster, other._widest, other._has_shared = self.cluster, self._widest, self._has_shared
+        other._num_jobs = self._num_jobs
         other._need, other._home, other._home_sets = self._need, self._home, self._home_sets
         other._eligible, other._groups, other._is_running = self._eligible, self._groups, self._is_running
         other._at_home = self._at_home
@@ -88,6 +90,10 @@ class State:
         placed = self.placed[job]
         assert placed is not None
         return placed
+
+    def value(self) -> float:
+        """Return what the options of all jobs of the objective add to the sum."""
+        return sum(self.at(job).candidate.value for job in range(self._num_jobs))
 
     def put(self, job: int, placed: Placed) -> None:
         """Give `job`, which has no place, this one. Whether it fits is the caller's to know."""
@@ -193,17 +199,6 @@ class State:
         """Return how many GPUs more a job's limits leave it, None where it has none."""
         return min((self._left[group] for group in self._groups[job]), default=None) if self._groups else None
 
-    def rivals(self, job: int, candidate: Candidate) -> list[int]:
-        """Return the jobs that share a limit which `candidate` of a taken-out job would break."""
-        if not self._groups:
-            return []
-        broken = {group for group in self._groups[job] if candidate.num_gpus > self._left[group]}
-        return [
-            other
-            for other, groups in enumerate(self._groups)
-            if other != job and self.placed[other] is not None and broken.intersection(groups)
-        ]
-
     def room(self, job: int, gpus: int) -> NodeSet:
         """Return the nodes with room for so many GPUs of a job, whether or not it may use them."""
         if gpus > self.cluster.max_gpus_per_node:
@@ -304,16 +299,6 @@ class State:
         """Return how many of these nodes have at least k free GPUs, k from 0 to one more than any has."""
         return [(nodes & room).bit_count() for room in self._room]
 
-    def room_for(self, job: int) -> tuple[int, int]:
-        """Return the most free GPUs on one node that `job` may use, and their number on all such nodes."""
-        eligible, largest, total = self._eligible[job], 0, 0
-        for k in range(1, len(self._room)):
-            nodes = eligible & self._room[k]
-            if not nodes:
-                break
-            largest, total = k, total + nodes.bit_count()
-        return largest, total
-
     def fit(self, job: int, candidate: Candidate, nodes: Sequence[int]) -> Placed | None:
         """Return `candidate` placed on exactly these nodes, None where it does not fit."""
         if candidate.stays:
@@ -383,15 +368,3 @@ class State:
     def usable(self, job: int, kind: int) -> NodeSet:
         """Return which nodes of a GPU type may take a job anew."""
         return self._eligible[job] & self.cluster.of_kind[kind]
-
-    def large_enough(self, job: int, candidate: Candidate) -> NodeSet:
-        """Return the nodes that a job may use and that would hold one node's share of it, were they empty."""
-        share = candidate.per_node or 1
-        if share > self.cluster.max_gpus_per_node:
-            return 0
-        found = self.usable(job, candidate.kind) & self.cluster.at_least[share]
-        if self.cluster.is_tight:
-            enough = share * np.array(self._need[job], dtype=np.int64)
-            size = self.cluster.capacity
-            found = node_set(node for node in members_of(found) if (size[node] >= enough).all())
-        return found

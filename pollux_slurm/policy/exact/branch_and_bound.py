@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from pollux_slurm.policy.candidates.candidate import Candidate
 from pollux_slurm.policy.candidates.placed_state import Placed, State
-from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.pricing.candidate_pruning import Offers
+from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import NodeSet, members_of
 
 # Ways to spread one uneven allocation that are looked at, possible or not.

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed, State
-from pollux_slurm.policy.exact.local_search import above, above_all
 from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.problem.deterministic_rounding import above, above_all
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

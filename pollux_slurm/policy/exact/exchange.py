@@ -7,12 +7,14 @@ greatest. Legend: J jobs, n nodes, k GPUs on one node.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed, State
-from pollux_slurm.policy.exact.local_search import above
+from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import members_of
 
 FloatArray = npt.NDArray[np.float64]
@@ -53,12 +55,10 @@ class Exchange:
         for node in range(num_nodes):
             self._look_for_victims(node)
 
-    def run(self, jobs: list[int], max_steps: int) -> int:
-        """Let these jobs look, in this order; return how many found something."""
-        found = 0
-        for job in jobs[:max_steps]:
-            found += self._look(job)
-        return found
+    def run(self, jobs: Sequence[int]) -> None:
+        """Let these jobs look, in this order."""
+        for job in jobs:
+            self._look(job)
 
     def _usable(self, job: int, kind: int) -> BoolArray:
         nodes = self._state.usable(job, kind)
@@ -104,7 +104,7 @@ class Exchange:
                     least[freed], victim[freed] = cost, job
         self._cost[node], self._victim[node] = least, victim
 
-    def _look(self, job: int) -> bool:
+    def _look(self, job: int) -> None:
         state = self._state
         placed = state.at(job)
         now = placed.candidate.value
@@ -127,14 +127,15 @@ class Exchange:
             if gain[first] > best:
                 best = float(gain[first])
                 target = (kind, int(wanted[first]), int(nodes[pick[first]]), int(missing[first, pick[first]]))
-        return target is not None and self._apply(job, placed, *target)
+        if target is not None:
+            self._apply(job, placed, *target)
 
-    def _apply(self, job: int, placed: Placed, kind: int, wanted: int, node: int, missing: int) -> bool:
+    def _apply(self, job: int, placed: Placed, kind: int, wanted: int, node: int, missing: int) -> None:
         """Move a job to a node on which another one shrinks; put everything back where that does not fit."""
         state, candidates = self._state, self._candidates
         victim = int(self._victim[node, missing]) if missing else -1
         if victim == job:
-            return False
+            return
         state.take(job)
         before = None
         if victim >= 0:
@@ -145,7 +146,7 @@ class Exchange:
             if settled is None:
                 state.put(victim, before)
                 state.put(job, placed)
-                return False
+                return
             state.put(victim, settled)
         found = state.fit(job, candidates.candidate(job, int(self._column[kind, job, wanted])), [node])
         if found is None:
@@ -153,8 +154,7 @@ class Exchange:
                 state.take(victim)
                 state.put(victim, before)
             state.put(job, placed)
-            return False
+            return
         state.put(job, found)
         for touched in {node, *(one for one, _ in placed.gpus)}:
             self._survey(touched)
-        return True

@@ -11,16 +11,12 @@ from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.exact.exchange import Exchange
-from pollux_slurm.policy.exact.local_search import value
-from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Dual, Market
+from pollux_slurm.policy.pricing.dual_bound import Dual, solve_dual
+from pollux_slurm.policy.pricing.pricing import Market
 from pollux_slurm.policy.problem.node_sets import Cluster
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-
-# Turns of filling and exchanging, and how often a job looks in each.
-_TURNS, _LOOKS_PER_JOB = 6, 1
 
 
 class Starts:
@@ -45,14 +41,9 @@ class Starts:
         if state.idle_gpus > 0:
             self._constructor(state).fill()
 
-    def bought(self, choice: IntArray | None = None) -> State | None:
-        """Return each job's choice placed, and filled; None where a running job found no place to move to."""
-        state = self._as_held.copy()
-        constructor = self._constructor(state)
-        if not constructor.build(self._dual.choice if choice is None else choice):
-            return None
-        self._refine(state, constructor)
-        return state
+    def bought(self) -> State | None:
+        """Return what jobs buy at the prices, placed and filled; None where a running job found no place."""
+        return self._placed(self._dual.choice)
 
     def narrow(self) -> Iterator[State]:
         """Yield what jobs buy where only shares that pack well are allowed: parts of nodes, powers of two."""
@@ -68,36 +59,34 @@ class Starts:
             if any((choice == other).all() for other in tried):
                 continue
             tried.append(choice)
-            state = self.bought(choice)
+            state = self._placed(choice)
             if state is not None:
                 yield state
 
-    def smallest(self, *, anew: bool = False) -> State | None:
-        """Return everyone at the fewest GPUs that are allowed, filled; None where that cannot be placed.
-
-        A running job that holds no more stays where it is, unless all are to be placed `anew`.
-        """
+    def smallest(self) -> State | None:
+        """Return everyone placed anew at the fewest GPUs that are allowed, filled; None where that fails."""
         candidates = self._candidates
         gpus = np.where(
             candidates.allowed & (candidates.tables.num_gpus > 0), candidates.tables.num_gpus[None, :], 10**9
         )
         if not gpus.shape[1]:
             return None
-        held = np.where(candidates.waits, 10**8, candidates.stay_gpus[: candidates.num_jobs].sum(axis=1))
-        if anew:
-            held = np.where(candidates.settled, 0, 10**8)
-        return self.bought(np.where(gpus.min(axis=1) < held, gpus.argmin(axis=1), -1))
+        some = ~candidates.settled & (gpus.min(axis=1) < 10**9)
+        return self._placed(np.where(some, gpus.argmin(axis=1), -1))
+
+    def _placed(self, choice: IntArray) -> State | None:
+        state = self._as_held.copy()
+        constructor = self._constructor(state)
+        if not constructor.build(choice):
+            return None
+        self._refine(state, constructor)
+        return state
 
     def _constructor(self, state: State) -> Constructor:
         return Constructor(state, self._candidates, self._market, self._dual.prices)
 
     def _refine(self, state: State, constructor: Constructor) -> None:
-        """Fill what is idle and exchange, in turns, until the gap is small or nothing helps."""
-        candidates = self._candidates
-        for _ in range(_TURNS):
-            constructor.fill()
-            if value(state, range(candidates.num_jobs)) >= self._enough:
-                return
-            exchange = Exchange(state, candidates)
-            if not exchange.run(constructor.regretful(), _LOOKS_PER_JOB * candidates.num_jobs):
-                return
+        """Fill what is idle, then let each job that regrets its place exchange, unless the gap is small."""
+        constructor.fill()
+        if state.value() < self._enough:
+            Exchange(state, self._candidates).run(constructor.regretful())

@@ -1,7 +1,7 @@
-"""The solver `exact`: prices and bound, starts placed from them, searches, and a proof where small.
+"""The solver `exact`: prices and bound, a placed start, parts of it solved anew, a proof where small.
 
-It ends early when the upper bound is nearly reached. Ties go to the earlier start, so that what the jobs hold
-wins unless a change is worth it. Work is bounded by counting steps; the watchdog (`stop`) only cuts it short.
+It ends early when the upper bound is nearly reached. Ties go to what the jobs hold, so that it wins unless a
+change is worth it. Work is bounded by counting steps; the watchdog (`stop`) only cuts it short.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.exact.branch_and_bound import Branch
 from pollux_slurm.policy.exact.initial_solutions import Starts
-from pollux_slurm.policy.exact.local_search import LocalSearch, above, value
 from pollux_slurm.policy.exact.neighbourhood import improve_parts
 from pollux_slurm.policy.pricing.candidate_pruning import Offers
-from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Dual, Market
+from pollux_slurm.policy.pricing.dual_bound import Dual, solve_dual
+from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
 
-# At effort 1: displacements tried from each start, and from the best of them; nodes of the branch-and-bound
-# tree; parts of a placed answer that are solved anew.
-_FIRST_STEPS, _MORE_STEPS, _BRANCH_STEPS, _PARTS = 500, 2000, 20_000, 300
+# At effort 1: parts of a placed answer that are solved anew, in all and for each job that may change; nodes
+# of the tree of the whole problem.
+_PARTS, _PARTS_PER_JOB, _BRANCH_STEPS = 300, 16, 20_000
 # Nodes of the tree of a part, at most and at least.
-_TREE_STEPS, _LEAST_TREE_STEPS = 100, 30
-# At less effort than this, only the best start is improved.
-_ALL_STARTS = 0.5
+_TREE_STEPS, _LEAST_TREE_STEPS = 150, 30
 # The most jobs for which branch and bound of the whole problem is worth a try.
 _BRANCH_JOBS = 8
-# With more jobs than this one start is placed, and of that only a few parts are solved anew, where the gap is
-# larger than the one named.
+# With more jobs than this two starts are tried, and only a few parts solved anew, where the gap is larger
+# than the one named.
 _MANY_JOBS = 100
 _FEW_PARTS, _LARGE_GAP = 16, 4e-3
 # The gap at which an answer is good enough, at effort 1 and at the least effort.
@@ -49,11 +47,6 @@ class Solution:
     bound: float
     dual: Dual
     timed_out: bool = False
-
-
-def total_value(state: State, candidates: Candidates) -> float:
-    """Return what all jobs of the objective add to the sum."""
-    return value(state, range(candidates.num_jobs))
 
 
 def solve(
@@ -93,9 +86,7 @@ class _Search:
             candidates, self._market, enough=_near(candidates, accepted) if effort < 1 else -np.inf
         )
         self._movable = np.flatnonzero(~candidates.settled).tolist()
-        # At little effort a proof is not worth its time, and what parts find as good.
-        self._few = len(self._movable) <= _BRANCH_JOBS and effort >= _ALL_STARTS
-        self._many = len(self._movable) > _MANY_JOBS
+        self._few, self._many = len(self._movable) <= _BRANCH_JOBS, len(self._movable) > _MANY_JOBS
         # What the bound's jobs are worth, without what it costs that some of them wait: beside that, a gap in
         # proportion would hide all that can be gained by those who are served.
         waits = (self._dual.choice < 0) & candidates.waits
@@ -109,39 +100,27 @@ class _Search:
 
     def run(self) -> Solution:
         """Return the best state that the work allowed comes to."""
-        if self._many:
-            self._take_up(self._starts.bought() or self._starts.held(filled=True))
-            self._serve_all()
-            if not self._is_over() and self._value < self._below_bound(_LARGE_GAP):
-                self._solve_parts(_FEW_PARTS)
-            return self._solution(self._dual.bound)
-        if self._effort < _ALL_STARTS:
-            self._take_up(self._starts.held())
-            if self._value < self._enough:
-                bought = self._starts.bought() or self._starts.held(filled=True)
-                if total_value(bought, self._candidates) > above(self._value):
-                    self._take_up(bought)
-        else:
-            self._climb_from_each()
+        self._take_up(self._starts.held())
+        for state in self._other_starts():
+            self._take_up_if_better(state)
         self._serve_all()
-        self._climb(_MORE_STEPS, widely=True)
-        if not self._few:
-            self._solve_parts(_PARTS)
+        if not self._many:
+            self._solve_parts(min(_PARTS, _PARTS_PER_JOB * len(self._movable)))
+        elif self._value < self._below_bound(_LARGE_GAP):
+            self._solve_parts(_FEW_PARTS)
         return self._solution(self._branch() if self._few else self._dual.bound)
 
-    def _climb_from_each(self) -> None:
-        best: State | None = None
-        best_value = -np.inf
-        for state in self._all_starts():
-            self._take_up(state)
-            limit = max(best_value, self._value)
-            self._climb(_FIRST_STEPS, widely=False, known=limit)
-            if best is None or self._value > above(best_value):
-                best, best_value = self._best, self._value
-            if self._is_over() or above(best_value) >= self._enough:
-                break
-        assert best is not None
-        self._take_up(best)
+    def _other_starts(self) -> Iterator[State]:
+        """Yield placed states beside what the jobs hold, for as long as none is good enough."""
+        if self._is_good():
+            return
+        # At prices at which waiting and being served are as good, nobody regrets to wait: where nothing can
+        # be bought, what is idle is allowed to those who wait.
+        yield self._starts.bought() or self._starts.held(filled=True)
+        if not self._many:
+            narrow = self._starts.narrow()
+            while not self._is_good() and (state := next(narrow, None)) is not None:
+                yield state
 
     def _serve_all(self) -> None:
         """Where somebody is left waiting although all minimums may fit, place all jobs anew at these."""
@@ -163,46 +142,26 @@ class _Search:
             > self._cluster.capacity[:, 0].sum()
         ):
             return
-        packed = self._starts.smallest(anew=True)
-        if packed is not None and total_value(packed, candidates) > above(self._value):
-            self._take_up(packed)
-
-    def _all_starts(self) -> Iterator[State]:
-        starts = self._starts
-        if self._few:
-            yield starts.held()
-        bought = starts.bought()
-        if bought is not None:
-            yield bought
-        yield from starts.narrow()
-        if not self._few:
-            # At prices at which waiting and being served are as good, nobody regrets to wait: what is idle is
-            # sold first.
-            yield starts.held(filled=bought is None)
-        smallest = starts.smallest()
-        if smallest is not None:
-            yield smallest
+        packed = self._starts.smallest()
+        if packed is not None:
+            self._take_up_if_better(packed)
 
     def _take_up(self, state: State) -> None:
-        self._best, self._value = state, total_value(state, self._candidates)
+        self._best, self._value = state, state.value()
 
-    def _climb(self, steps: int, *, widely: bool, known: float = -np.inf) -> None:
-        """Search around the state; an answer worth `known` is there already."""
-        if self._is_over() or self._value >= self._enough:
-            return
-        search = LocalSearch(self._best, self._offers(known), max_steps=self._much(steps), stop=self._stop)
-        search.climb(widely=widely)
-        self._timed_out |= search.stopped
-        self._take_up(self._best)
+    def _take_up_if_better(self, state: State) -> None:
+        if state.value() > above(self._value):
+            self._take_up(state)
 
     def _solve_parts(self, parts: int) -> None:
-        if self._is_over() or self._value >= self._enough:
+        if self._is_good():
             return
         self._timed_out |= improve_parts(
             self._best,
             self._offers(),
             max_parts=self._much(parts),
             tree_steps=min(max(self._much(_TREE_STEPS), _LEAST_TREE_STEPS), _TREE_STEPS),
+            enough=self._enough,
             rng=self._rng,
             stop=self._stop,
         )
@@ -212,7 +171,7 @@ class _Search:
         """Search everything, if there is not too much of it; return what no answer is worth more than."""
         tables = self._candidates.tables
         uneven = bool(((tables.per_node == 0) & (tables.num_gpus > 0)).any())
-        if self._is_over() or uneven or above(self._value) >= self._enough:
+        if uneven or self._is_good():
             return self._dual.bound
         offers = self._offers()
         slack = offers.slack(self._best)
@@ -221,9 +180,12 @@ class _Search:
         self._take_up(self._best)
         return self._value if proved else self._dual.bound
 
-    def _offers(self, known: float = -np.inf) -> Offers:
-        limit = self._dual.bound - max(self._value, known)
-        return Offers(self._candidates, self._market, self._dual, limit=limit)
+    def _offers(self) -> Offers:
+        return Offers(self._candidates, self._market, self._dual, limit=self._dual.bound - self._value)
+
+    def _is_good(self) -> bool:
+        """Whether the answer is good enough, or time is up."""
+        return above(self._value) >= self._enough or self._is_over()
 
     def _is_over(self) -> bool:
         self._timed_out |= self._stop()

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.pricing import ROUNDING, Market
+from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
 
 FloatArray = npt.NDArray[np.float64]
@@ -59,14 +59,43 @@ def _bound_leaving(
     """
     market = Market(candidates, cluster)
     count = int(waiting.sum())
-    least, _ = market.leaving(candidates, solution.dual.prices, count)
+    least, _ = _leaving(candidates, market, solution.dual.prices, count)
     for _ in range(_TURNS):
         if least <= enough:
             break
         prices = solve_dual(candidates, market.without(waiting, candidates.idle_worth)).prices
-        bound, others = market.leaving(candidates, prices, count)
+        bound, others = _leaving(candidates, market, prices, count)
         least = min(least, bound)
         if (others == waiting).all():
             break
         waiting = others
     return least
+
+
+def _leaving(
+    candidates: Candidates, market: Market, prices: FloatArray, num_waiting: int
+) -> tuple[float, BoolArray]:
+    """Return what no answer that leaves so many jobs waiting is worth, and which would wait then, (J,).
+
+    What their waiting costs is not counted. At these prices, those wait that lose least by it; only jobs
+    that come before all else (`Candidates.waiting_cost`) are counted.
+    """
+    reduced = market.reduced(prices)
+    first = candidates.waiting_cost > 0
+    without = np.full(len(first), -np.inf)
+    new = first & candidates.waits
+    without[new] = candidates.stay_worth[new]
+    reduced[new, -1] = -np.inf
+    if candidates.pause_column is not None:
+        held = first & ~candidates.waits
+        without[held] = (reduced[:, candidates.pause_column] + candidates.waiting_cost)[held]
+        reduced[held, candidates.pause_column] = -np.inf
+    served = reduced.max(axis=1)
+    with np.errstate(invalid="ignore"):
+        loss = np.where(first, served - without, np.inf)
+    waiting = np.zeros(len(first), dtype=bool)
+    waiting[np.argsort(loss, kind="stable")[:num_waiting]] = True
+    won = np.where(waiting, without, served)
+    paid = prices * market.budget
+    size = float(np.abs(won).sum() + np.abs(paid).sum())
+    return float(won.sum() + paid.sum()) + ROUNDING * size, waiting

@@ -8,21 +8,21 @@ than V gives no job a candidate whose regret is L − V or more, and the searche
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 
 from pollux_slurm.policy.candidates.candidate import Candidate
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.pricing.pricing import Dual, Market
+from pollux_slurm.policy.pricing.dual_bound import Dual
+from pollux_slurm.policy.pricing.pricing import Market
 
 
 class Offers:
     """Options of all jobs as the searches look at them, made when they are asked for.
 
     Only those with a regret below `limit` are allowed: pass the bound less the value of an answer that is
-    known. Of options that fit wherever another does and are worth no more, none is.
+    known.
     """
 
     def __init__(self, candidates: Candidates, market: Market, dual: Dual, *, limit: float = np.inf) -> None:
@@ -34,7 +34,6 @@ class Offers:
         # Rows of it as lists, of the jobs that were asked for: looked at one by one, they are sooner read.
         self._rows: dict[int, list[float]] = {}
         self._near: dict[int, list[tuple[float, Candidate]]] = {}
-        self._by_value: dict[int, list[Candidate]] = {}
 
     def is_movable(self, job: int) -> bool:
         """Tell whether a job may get anything else than it has."""
@@ -54,26 +53,14 @@ class Offers:
         """Return (regret, candidate) of a job, the least regret first."""
         near = self._near.get(job)
         if near is None:
-            regret = self._row(job)
-            found = [(regret[candidate.column], candidate) for candidate in self.by_value(job)]
-            near = self._near[job] = sorted(found, key=lambda pair: (pair[0], not pair[1].stays))
-        return near
-
-    def by_value(self, job: int) -> list[Candidate]:
-        """Return the options of a job, the one worth most first."""
-        known = self._by_value.get(job)
-        if known is None:
-            candidates, limit, regrets = self._candidates, self.limit, self._row(job)
-            options = [
-                candidates.candidate(job, column)
-                for column, regret in enumerate(regrets[:-1])
-                if regret < limit
+            candidates, last = self._candidates, len(self._row(job)) - 1
+            near = self._near[job] = [
+                (regret, candidates.candidate(job, column if column < last else -1))
+                for column, regret in enumerate(self._row(job))
+                if regret < self.limit
             ]
-            if regrets[-1] < limit:
-                options.append(candidates.candidate(job, -1))
-            options.sort(key=lambda o: (-o.value, not o.stays, o.num_gpus, o.num_nodes, o.kind))
-            known = self._by_value[job] = _undominated(options)
-        return known
+            near.sort(key=lambda pair: (pair[0], not pair[1].stays, -pair[1].value, pair[1].num_gpus))
+        return near
 
     def slack(self, state: State) -> float:
         """Return λ·(what is unused) of a state: what it falls short of the bound beyond all regrets."""
@@ -91,24 +78,3 @@ class Offers:
             if not settled
         ]
         return [job for regret, job in sorted(found, key=lambda pair: (-pair[0], pair[1])) if regret > 0]
-
-
-def _undominated(options: Iterable[Candidate]) -> list[Candidate]:
-    """Return those of some options, best first, than which none before needs less on as few nodes."""
-    kept: list[Candidate] = []
-    # What those that are kept need, by GPU type and whether shares are free: nodes and GPUs on each.
-    needs: dict[tuple[int, bool], list[tuple[int, int]]] = {}
-    for candidate in options:
-        if candidate.stays:
-            kept.append(candidate)
-            continue
-        uneven = candidate.is_uneven
-        nodes, each = (0, candidate.num_gpus) if uneven else (candidate.num_nodes, candidate.per_node)
-        known = needs.setdefault((candidate.kind, uneven), [])
-        for fewer, less in known:
-            if fewer <= nodes and less <= each:
-                break
-        else:
-            kept.append(candidate)
-            known.append((nodes, each))
-    return kept

@@ -17,11 +17,14 @@ What is found is a bound wherever it stops.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.pricing.pricing import ROUNDING, Dual, Market
+from pollux_slurm.policy.candidates.shared_resources import Resources
+from pollux_slurm.policy.pricing.pricing import ROUNDING, Market
 from pollux_slurm.policy.problem.deterministic_rounding import (
     grid_step,
     ordered_inner,
@@ -53,6 +56,43 @@ _SAMPLE = 300
 # Prices that are moved together are rounded to this many bits of the highest, for matrices are multiplied and
 # equations solved a little differently on every machine.
 _PRICE_BITS = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dual:
+    """`prices` (R,) of one more of each resource; `bound` at least the value of every allocation.
+
+    `choice` (J,) is the column that each job takes at these prices, −1 for what it has or nothing.
+    """
+
+    prices: FloatArray
+    bound: float
+    choice: IntArray
+    resources: Resources
+
+    def node_prices(self) -> FloatArray:
+        """Return the price of a GPU of each node, (n,): 0 where nothing new is taken."""
+        return np.append(self._of_cells, 0.0)[self.resources.cell_of]  # −1, in no cell, is the last
+
+    def kind_prices(self, count: int) -> FloatArray:
+        """Return the price of a GPU of each of `count` types, (T,), where it is dearest."""
+        on_kind = self.resources.kind_of[:, None] == np.arange(count)
+        return np.asarray(np.where(on_kind, self._of_cells[:, None], 0.0).max(axis=0), dtype=np.float64)
+
+    def job_prices(self, count: int) -> FloatArray:
+        """Return the price of a GPU of each of `count` types where a job finds it cheapest, (J, T).
+
+        It is 0 where it may have none.
+        """
+        inside: BoolArray = np.any(self.resources.may, axis=1)
+        on_kind = inside[:, :, None] & (self.resources.kind_of[:, None] == np.arange(count))
+        cheapest = np.where(on_kind, self._of_cells[:, None], np.inf).min(axis=1)
+        found: FloatArray = np.where(np.isfinite(cheapest), cheapest, 0.0)[self.resources.class_of]
+        return found
+
+    @property
+    def _of_cells(self) -> FloatArray:
+        return self.prices[: len(self.resources.kind_of)]
 
 
 def solve_dual(candidates: Candidates, market: Market, *, enough: float = -np.inf) -> Dual:

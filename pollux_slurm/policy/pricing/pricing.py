@@ -7,13 +7,12 @@ each (`shared_resources`). R resources in all: S = A·X of the cells, each limit
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.candidates.shared_resources import Resources, shared_resources
+from pollux_slurm.policy.candidates.shared_resources import shared_resources
 from pollux_slurm.policy.problem.deterministic_rounding import grid_step, ordered_inner, round_to_grid
 from pollux_slurm.policy.problem.node_sets import Cluster
 
@@ -27,43 +26,6 @@ ROUNDING = 1e-14
 _OUT_OF_QUESTION = -80.0
 # What sums that cancel are rounded to, as a part of their terms.
 _BITS_OF_SUMS = 36
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Dual:
-    """`prices` (R,) of one more of each resource; `bound` at least the value of every allocation.
-
-    `choice` (J,) is the column that each job takes at these prices, −1 for what it has or nothing.
-    """
-
-    prices: FloatArray
-    bound: float
-    choice: IntArray
-    resources: Resources
-
-    def node_prices(self) -> FloatArray:
-        """Return the price of a GPU of each node, (n,): 0 where nothing new is taken."""
-        return np.append(self._of_cells, 0.0)[self.resources.cell_of]  # −1, in no cell, is the last
-
-    def kind_prices(self, count: int) -> FloatArray:
-        """Return the price of a GPU of each of `count` types, (T,), where it is dearest."""
-        on_kind = self.resources.kind_of[:, None] == np.arange(count)
-        return np.asarray(np.where(on_kind, self._of_cells[:, None], 0.0).max(axis=0), dtype=np.float64)
-
-    def job_prices(self, count: int) -> FloatArray:
-        """Return the price of a GPU of each of `count` types where a job finds it cheapest, (J, T).
-
-        It is 0 where it may have none.
-        """
-        inside: BoolArray = np.any(self.resources.may, axis=1)
-        on_kind = inside[:, :, None] & (self.resources.kind_of[:, None] == np.arange(count))
-        cheapest = np.where(on_kind, self._of_cells[:, None], np.inf).min(axis=1)
-        found: FloatArray = np.where(np.isfinite(cheapest), cheapest, 0.0)[self.resources.class_of]
-        return found
-
-    @property
-    def _of_cells(self) -> FloatArray:
-        return self.prices[: len(self.resources.kind_of)]
 
 
 class Market:
@@ -145,34 +107,6 @@ class Market:
         other._stay_use = np.where(waiting[:, None], 0.0, self._stay_use)
         other._held = np.where(waiting, 0.0, self._held)
         return other
-
-    def leaving(
-        self, candidates: Candidates, prices: FloatArray, num_waiting: int
-    ) -> tuple[float, BoolArray]:
-        """Return what no answer that leaves so many jobs waiting is worth, and which would wait then, (J,).
-
-        What their waiting costs is not counted. At these prices, those wait that lose least by it; only jobs
-        that come before all else (`Candidates.waiting_cost`) are counted.
-        """
-        reduced = self.reduced(prices)
-        first = candidates.waiting_cost > 0
-        without = np.full(len(first), -np.inf)
-        new = first & candidates.waits
-        without[new] = candidates.stay_worth[new]
-        reduced[new, -1] = -np.inf
-        if candidates.pause_column is not None:
-            held = first & ~candidates.waits
-            without[held] = (reduced[:, candidates.pause_column] + candidates.waiting_cost)[held]
-            reduced[held, candidates.pause_column] = -np.inf
-        served = reduced.max(axis=1)
-        with np.errstate(invalid="ignore"):
-            loss = np.where(first, served - without, np.inf)
-        waiting = np.zeros(len(first), dtype=bool)
-        waiting[np.argsort(loss, kind="stable")[:num_waiting]] = True
-        won = np.where(waiting, without, served)
-        paid = prices * self.budget
-        size = float(np.abs(won).sum() + np.abs(paid).sum())
-        return float(won.sum() + paid.sum()) + ROUNDING * size, waiting
 
     def _cell_costs(self, prices: FloatArray) -> FloatArray:
         """Return what each column costs each class in each cell, (E, C, X): infinite where it may not."""

@@ -40,7 +40,8 @@ def even_shapes(
 
     `sizes` are the GPUs of each node, the largest first. The result has a shape for each GPU count in
     `wanted` on as few nodes as possible, and for each in `minimums` on every possible number of nodes.
-    `shares` are parts of nodes that count as whole nodes.
+    `shares` are parts of nodes that count as whole nodes. Shapes are sorted by nodes: the first of several of
+    equal value is chosen.
     """
     if not sizes:
         return []
@@ -66,7 +67,7 @@ def even_shapes(
             count = gpus // share
             if gpus <= most and gpus % share == 0 and count <= len(sizes) and share <= sizes[count - 1]:
                 found[count, share] = None
-    return list(found)
+    return sorted(found)
 
 
 def uneven_shapes(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 
 # Bits that are kept of compared values: enough to tell values apart that differ by a part in 10^12.
 _BITS = 40
+_EPSILON = 1e-10
 
 
 def round_to_bits(x: npt.ArrayLike, bits: int = _BITS) -> FloatArray:
@@ -41,3 +42,17 @@ def round_to_grid(x: FloatArray, step: FloatArray) -> FloatArray:
 def ordered_inner(rows: FloatArray, x: FloatArray) -> FloatArray:
     """Return the inner products Σ rows·x along the last axis, added in a fixed order."""
     return np.add.reduce(rows * x, axis=-1)  # type: ignore[no-any-return]
+
+
+def above(value: float) -> float:
+    """Return what a change of something worth `value` must exceed, so that rounding never moves a job."""
+    return value + _EPSILON * max(abs(value), 1.0)
+
+
+def above_all(values: FloatArray) -> FloatArray:
+    """Return `above` of each of many values."""
+    found: FloatArray = np.abs(values)
+    np.maximum(found, 1.0, out=found)
+    found *= _EPSILON
+    found += values
+    return found

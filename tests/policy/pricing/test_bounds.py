@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pollux_slurm.model import GpuLimit, MovingRules, Problem
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.decide import build_candidates
-from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Dual, Market
+from pollux_slurm.policy.pricing.dual_bound import Dual, solve_dual
+from pollux_slurm.policy.pricing.pricing import Market
 from pollux_slurm.policy.problem.node_sets import Cluster
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, node, nodes, problem

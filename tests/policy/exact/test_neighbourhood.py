@@ -1,11 +1,15 @@
-"""The two steps of the local search, in problems where nothing else leads to the answer."""
+"""Parts of a placed answer solved anew, in problems where nothing else leads to the answer."""
 
 from __future__ import annotations
+
+import random
+
+import numpy as np
 
 from pollux_slurm.model import NodeCapacity, ProblemJob
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
-from pollux_slurm.policy.exact.local_search import LocalSearch
+from pollux_slurm.policy.exact.neighbourhood import improve_parts
 from pollux_slurm.policy.pricing.candidate_pruning import Offers
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.pricing import Market
@@ -13,15 +17,26 @@ from pollux_slurm.policy.problem.node_sets import Cluster
 from tests.policy.builders import job, linear_model, nodes, problem
 
 
-def climbed(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_steps: int = 1000) -> dict[str, str]:
-    """Return where the local search alone ends when it starts from what the jobs hold."""
+def improved(
+    cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_parts: int = 100, enough: float = np.inf
+) -> dict[str, str]:
+    """Return what solving parts alone comes to when it starts from what the jobs hold."""
     small = problem(cluster, *jobs)
     candidates = build_candidates(small, list(small.jobs))
     places = Cluster(candidates.tables.facts, small.jobs)
     state = State(places, candidates)
     market = Market(candidates, places)
     offers = Offers(candidates, market, solve_dual(candidates, market))
-    LocalSearch(state, offers, max_steps=max_steps).climb()
+    stopped = improve_parts(
+        state,
+        offers,
+        max_parts=max_parts,
+        tree_steps=100,
+        enough=enough,
+        rng=random.Random(0),
+        stop=lambda: False,
+    )
+    assert not stopped
     return {
         one.job_id: str(places.allocation_of(placed.gpus))
         for one, placed in zip(small.jobs, state.placed, strict=True)
@@ -33,7 +48,7 @@ ON_ONE_NODE = linear_model(network_s=1e3)
 
 
 def test_that_a_job_takes_the_best_place_that_is_free() -> None:
-    assert climbed(nodes(2), job("a", {"n0": 1}, model=ON_ONE_NODE)) == {"a": "n0:4"}
+    assert improved(nodes(2), job("a", {"n0": 1}, model=ON_ONE_NODE)) == {"a": "n0:4"}
 
 
 def test_that_two_jobs_are_moved_aside_for_one_that_needs_a_node() -> None:
@@ -41,16 +56,21 @@ def test_that_two_jobs_are_moved_aside_for_one_that_needs_a_node() -> None:
     small = [
         job(name, {node: 1}, max_gpus=1) for name, node in zip("abcd", ("n0", "n0", "n1", "n1"), strict=True)
     ]
-    found = climbed(nodes(2), *small, job("wide", min_gpus=4, max_gpus=4, model=ON_ONE_NODE))
+    found = improved(nodes(2), *small, job("wide", min_gpus=4, max_gpus=4, model=ON_ONE_NODE))
     assert found["wide"] in ("n0:4", "n1:4")
     assert len({found[name] for name in "abcd"}) == 1
 
 
 def test_that_a_rich_job_gives_way_to_a_poor_one() -> None:
-    found = climbed(nodes(1), job("rich", {"n0": 3}), job("poor", {"n0": 1}))
+    found = improved(nodes(1), job("rich", {"n0": 3}), job("poor", {"n0": 1}))
     assert found == {"rich": "n0:2", "poor": "n0:2"}
 
 
-def test_that_without_steps_nobody_is_displaced() -> None:
-    found = climbed(nodes(1), job("rich", {"n0": 3}), job("poor", {"n0": 1}), max_steps=0)
+def test_that_without_parts_nobody_is_displaced() -> None:
+    found = improved(nodes(1), job("rich", {"n0": 3}), job("poor", {"n0": 1}), max_parts=0)
+    assert found == {"rich": "n0:3", "poor": "n0:1"}
+
+
+def test_that_an_answer_good_enough_is_left_as_it_is() -> None:
+    found = improved(nodes(1), job("rich", {"n0": 3}), job("poor", {"n0": 1}), enough=-1e9)
     assert found == {"rich": "n0:3", "poor": "n0:1"}
