@@ -1,4 +1,4 @@
-"""Traces of a made-up application, small enough to compute with by hand."""
+"""Traces of a synthetic application, small enough to verify results manually."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class SlurmClientContract:
         began = world.client.snapshot().read_at
         job = self.requeued(world, job_id)
         assert (job.held, job.restart_count, job.allocation, job.started_at) == (True, 1, Allocation(), None)
-        # By this, a new start is kept away from the kill. In whole seconds, and by slurmctld's clock.
+        # The begin time of the next start is computed from this time of the kill, in whole seconds.
         assert job.submitted_at is not None
         assert job.submitted_at > began - timedelta(seconds=1)
 

@@ -305,7 +305,7 @@ def test_that_reshape_keeps_every_job_it_starts_again(cluster: Cluster) -> None:
     for job_id in jobs:
         job = cluster.wait_not_pending(job_id)
         assert (job.state, job.restart_count) == (JobState.RUNNING, 1)
-    # A lost job is over within a second of its start; ask once more after one.
+    # A lost job is over within a second of its start; read once more after it.
     started = max(cluster.job(job_id).started_at for job_id in jobs)  # type: ignore[type-var]
     assert started is not None
     wait_until(lambda: time.time() > started.timestamp() + 1.5, timeout_s=120, what="a second to pass")

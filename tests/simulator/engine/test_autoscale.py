@@ -104,7 +104,7 @@ def test_that_a_node_is_paid_for_from_its_request_and_used_once_it_is_up(tmp_pat
     assert result.node_seconds == {"t4": 60 + 150 * 3}
 
 
-def test_that_the_least_used_node_goes_and_its_job_moves(tmp_path: Path) -> None:
+def test_that_the_least_used_node_is_given_back_and_its_job_moves(tmp_path: Path) -> None:
     """Two nodes until 240 s, then one: b's, which is the fuller, and a moves there."""
 
     def rule(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
@@ -123,7 +123,7 @@ def test_that_the_least_used_node_goes_and_its_job_moves(tmp_path: Path) -> None
     assert [job.num_restarts for job in result.jobs] == [1, 1]
 
 
-def test_that_a_cluster_shrinks_when_nobody_is_there(tmp_path: Path) -> None:
+def test_that_a_cluster_without_jobs_shrinks(tmp_path: Path) -> None:
     policy = PolluxPolicy(Objective())
     autoscaler = UtilityAutoscaler(policy, low=0.3, high=0.5, limits=ScalingLimits(boot_s=0.0))
     jobs = [*(made_job(f"j{index}") for index in range(8)), made_job("late", at_s=3000)]
@@ -143,7 +143,7 @@ def test_that_a_cluster_of_one_size_is_paid_for_from_the_first_job_to_the_last(t
     assert result.node_seconds == {"t4": 16 * (60 + 150 - 25)}
 
 
-def test_that_throughput_asks_for_more_nodes_than_goodput(tmp_path: Path) -> None:
+def test_that_throughput_based_scaling_requests_more_nodes_than_goodput_based(tmp_path: Path) -> None:
     """A batch of 32 gains less than four times as much as one of 8: only goodput knows."""
     cluster = Cluster(num_nodes=4, restart_delay_s=0, interval_s=10)
 
@@ -160,8 +160,8 @@ def test_that_throughput_asks_for_more_nodes_than_goodput(tmp_path: Path) -> Non
     assert wanted == [2, 3]
 
 
-def test_that_the_number_of_nodes_does_not_go_up_and_down_for_what_was_only_asked() -> None:
-    """By throughput one job uses 15 nodes or all 16, by what it measured last; it changed 44 times."""
+def test_that_the_number_of_nodes_is_stable_while_the_policy_is_only_consulted() -> None:
+    """By throughput one job uses 15 nodes or all 16, by its last measurement."""
     policy = PolluxPolicy(Objective(), agents=Agents(by_throughput=True))
     job = WorkloadJob(name="a", submitted_s=0.0, application="imagenet", num_replicas=1, batch_size=200)
     result = simulate(

@@ -23,7 +23,7 @@ def test_that_jobs_start_in_their_order_while_they_fit() -> None:
     assert backfill(1000.0, {"t4": 4}, (), queue).pools == {"a": "t4", "b": "t4"}
 
 
-def test_that_a_short_job_passes_and_a_long_one_does_not() -> None:
+def test_that_a_short_job_is_backfilled_and_a_long_one_is_not() -> None:
     """All 8 GPUs are a's from 1100 on: what ends by then may use the 4 that are free now."""
     queue = waiting(a=(8, 50), long=(2, 101), short=(2, 100))
     assert backfill(1000.0, {"t4": 4}, RUNNING, queue).pools == {"short": "t4"}
@@ -41,7 +41,7 @@ def test_that_a_job_beyond_its_limit_is_expected_to_end() -> None:
     assert backfill(1000.0, {"t4": 4}, late, queue).pools == {}
 
 
-def test_that_what_is_kept_for_no_job_is_spare() -> None:
+def test_that_gpus_without_a_reservation_are_spare() -> None:
     """Of 8, 4 are free until a has 6 of them from 1100 to 1150: 2 are free for ever."""
     found = backfill(1000.0, {"t4": 4}, RUNNING, waiting(a=(6, 50)))
     assert (found.pools, found.spare) == ({}, {"t4": 2})
@@ -56,7 +56,7 @@ def test_that_a_job_takes_the_pool_in_which_it_starts_first() -> None:
     assert backfill(1000.0, {"t4": 4, "a100": 4}, (), queue).pools == {"a": "t4", "b": "a100"}
 
 
-def test_that_a_job_too_large_for_now_keeps_nobody_waiting() -> None:
+def test_that_a_job_too_large_for_the_pool_delays_no_other() -> None:
     assert backfill(1000.0, {"t4": 4}, (), waiting(a=(5, 10), b=(4, 10))).pools == {"b": "t4"}
 
 
@@ -65,7 +65,7 @@ def test_that_a_job_too_large_for_now_keeps_nobody_waiting() -> None:
     running=st.lists(st.tuples(st.integers(1, 4), st.floats(1, 100)), max_size=4),
     queue=st.lists(st.tuples(st.integers(1, 6), st.floats(1, 100)), max_size=6),
 )
-def test_that_no_job_starts_later_for_those_behind_it(
+def test_that_no_job_is_delayed_by_later_ones(
     free: int, running: list[tuple[int, float]], queue: list[tuple[int, float]]
 ) -> None:
     """With or without the rest of the queue, the same ones of the first half start."""

@@ -1,4 +1,4 @@
-"""The rules of the clock: when jobs are seen, how long they take, what a move costs."""
+"""The main loop: when jobs take part in rounds, how long they take, what a move costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_that_a_lone_job_takes_what_its_epochs_take(tmp_path: Path) -> None:
     assert (job.num_restarts, job.gpu_seconds, job.lost_gpu_seconds) == (0, 180.0, 30.0)
 
 
-def test_that_a_job_submitted_at_a_round_is_seen_by_it(tmp_path: Path) -> None:
+def test_that_a_job_submitted_at_a_round_takes_part_in_it(tmp_path: Path) -> None:
     results = [run(tmp_path / str(at), one_gpu_each, made_job("a", at_s=at)).jobs[0] for at in (60.0, 60.5)]
     assert [job.finished_s for job in results] == [240, 300]
 
@@ -81,7 +81,7 @@ def test_that_an_impossible_allocation_is_refused(tmp_path: Path, allocation: Gp
         run(tmp_path, lambda *_: {"a": allocation}, made_job("a"))
 
 
-def test_that_a_workload_that_never_ends_is_given_up(tmp_path: Path) -> None:
+def test_that_a_workload_that_never_ends_raises(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="1 jobs have not ended"):
         run(tmp_path, lambda *_: {}, made_job("a"), cluster=Cluster(longest_s=3600))
 

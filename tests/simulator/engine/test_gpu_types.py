@@ -48,7 +48,7 @@ def test_that_an_application_may_have_a_speed_of_its_own(tmp_path: Path) -> None
     assert job.finished_s == pytest.approx(60 + 150.25 / 5, abs=1)
 
 
-def test_that_a_job_remembers_what_it_measured_by_type(tmp_path: Path) -> None:
+def test_that_a_jobs_measurements_are_by_gpu_type(tmp_path: Path) -> None:
     def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 1),) if now_s < 60 else ((2, 1),)}
 
@@ -60,7 +60,7 @@ def test_that_a_job_remembers_what_it_measured_by_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("objective", ["generalized-mean", "price-rank"])
-def test_that_the_daemons_policy_knows_types_apart(tmp_path: Path, objective: str) -> None:
+def test_that_the_daemons_policy_has_models_by_gpu_type(tmp_path: Path, objective: str) -> None:
     """A lone job ends up on the fast node; with more jobs, all GPUs of both types are used, never mixed."""
     policy = PolluxPolicy(Objective(name=objective), declared=True)
     (alone,) = run(tmp_path / "alone", policy, made_job("a"), cluster=MIXED).jobs
@@ -77,7 +77,7 @@ def test_that_the_daemons_policy_knows_types_apart(tmp_path: Path, objective: st
 
 
 @pytest.mark.parametrize("policy", [SiaPolicy, SlurmPolicy])
-def test_that_others_keep_to_one_type_a_job(
+def test_that_the_baselines_give_a_job_gpus_of_one_type(
     tmp_path: Path, policy: type[SiaPolicy] | type[SlurmPolicy]
 ) -> None:
     jobs = [made_job(f"j{index}", num_replicas=1 + 2 * (index % 2), batch_size=16) for index in range(8)]

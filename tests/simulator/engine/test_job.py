@@ -1,4 +1,4 @@
-"""One job by itself: when it asks for a batch, and what it makes of its GPUs."""
+"""One job by itself: when its batch is chosen, and its progress on its GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHOLE = BatchChoice(global_batch_size=8, atomic_batch_size=8, accumulation_steps
 DOUBLE = BatchChoice(global_batch_size=16, atomic_batch_size=8, accumulation_steps=0)
 
 
-def test_that_a_batch_is_asked_for_where_something_changed(tmp_path: Path) -> None:
+def test_that_a_batch_is_chosen_when_its_inputs_change(tmp_path: Path) -> None:
     asked: list[tuple[int, int, int]] = []
 
     def choose(job: SimulatedJob) -> BatchChoice:
@@ -37,8 +37,8 @@ def test_that_a_batch_is_asked_for_where_something_changed(tmp_path: Path) -> No
     assert asked[4:] == []  # the gradients of this application's epochs are all the same
 
 
-def test_that_a_job_on_other_gpus_makes_what_it_would_make_there(tmp_path: Path) -> None:
-    """On one GPU a step of 1 s is worth 1, on four one of 0.5 s; twice as fast GPUs take half of it."""
+def test_that_a_job_on_other_gpus_has_their_rate(tmp_path: Path) -> None:
+    """A step makes progress 1: it takes 1 s on one GPU, 0.5 s on four, and half on GPUs twice as fast."""
     job = SimulatedJob(
         job=made_job("one"),
         application=made_application(tmp_path),

@@ -32,7 +32,7 @@ def measured(seed: int = 0, job: str = "a", **noise: float) -> list[Observation]
     return [noisy.measure(TRUTH, "t4") for _ in range(500)]
 
 
-def test_that_the_same_seed_and_job_measure_the_same_and_others_something_else() -> None:
+def test_that_measurements_depend_on_seed_and_job_only() -> None:
     assert measured(spread=0.2) == measured(spread=0.2)
     assert measured(spread=0.2) != measured(spread=0.2, seed=1)
     assert measured(spread=0.2) != measured(spread=0.2, job="b")
@@ -44,7 +44,7 @@ def test_that_medians_of_five_minutes_are_half_as_far_off_as_a_minute() -> None:
     assert all(seen.iter_time_s >= seen.grad_time_s for seen in measured(spread=0.2))
 
 
-def test_that_outliers_are_ten_times_too_long_and_lost_in_the_medians() -> None:
+def test_that_outliers_are_ten_times_too_long_and_removed_by_the_medians() -> None:
     first = [
         NoisyMeasurements(MeasurementNoise(outliers=0.25), seed=seed, job="a").measure(TRUTH, "t4")
         for seed in range(400)
@@ -62,7 +62,7 @@ def test_that_a_situation_is_confirmed_from_its_second_minute_on() -> None:
 
 
 @pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.0), (0.1, 0.05), (0.3, 0.15)])
-def test_that_the_error_is_what_a_minute_is_off_of_what_minutes_say(spread: float, expected: float) -> None:
+def test_that_the_error_is_that_of_a_minute_against_the_medians(spread: float, expected: float) -> None:
     noisy = NoisyMeasurements(MeasurementNoise(spread=spread), seed=0, job="a")
     assert noisy.error == 0.0
     errors = []
@@ -90,7 +90,7 @@ def test_that_a_job_trains_as_fast_as_without_noise_and_measures_anew_in_each_ro
     assert (len(set(seen[:4])), len(set(seen[4:])) > 1) == (1, True)
 
 
-def test_that_a_noisy_simulation_is_the_same_again_and_another_with_another_seed(tmp_path: Path) -> None:
+def test_that_a_noisy_simulation_is_reproducible_and_depends_on_the_seed(tmp_path: Path) -> None:
     applications = {"made": made_application(tmp_path)}
     jobs = [made_job(str(index), at_s=15.0 * index) for index in range(6)]
 
@@ -105,6 +105,6 @@ def test_that_a_noisy_simulation_is_the_same_again_and_another_with_another_seed
 
 
 @pytest.mark.parametrize("noise", [{"spread": -0.1}, {"spread": math.nan}, {"outliers": 1.1}])
-def test_that_noise_that_cannot_be_is_refused(noise: dict[str, float]) -> None:
+def test_that_impossible_noise_is_refused(noise: dict[str, float]) -> None:
     with pytest.raises(SimulationError, match="must lie between"):
         MeasurementNoise(**noise)

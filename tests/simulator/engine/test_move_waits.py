@@ -1,4 +1,4 @@
-"""When jobs can leave for GPUs that others hold: each of `a`, `b`, `c` takes 7 s to leave its own."""
+"""How long moves wait for GPUs that others own: each of `a`, `b`, `c` takes 7 s to leave its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAVING_S = {"a": 7.0, "b": 7.0, "c": 7.0}
     [
         ({}, {"a": ((0, 4),)}, [4, 4], {"a": 0}),
         ({"a": ((0, 4),)}, {"a": ((0, 4),)}, [0, 4], {}),
-        # Free GPUs go to the first that asks.
+        # Free GPUs go to the first job in order.
         ({"c": ((0, 2),)}, {"a": ((0, 2),), "b": ((0, 2),)}, [2], {"a": 0, "b": 7}),
         # A chain: a leaves for a free node, b follows it, c follows b.
         (
@@ -28,14 +28,14 @@ LEAVING_S = {"a": 7.0, "b": 7.0, "c": 7.0}
         ),
         # A circle: one makes its checkpoint first, the other then finds its GPUs free.
         ({"a": ((0, 4),), "b": ((1, 4),)}, {"a": ((1, 4),), "b": ((0, 4),)}, [0, 0], {"a": 7, "b": 0}),
-        # What a job holds itself, it need not wait for.
+        # A job does not wait for its own GPUs.
         ({"a": ((0, 2),)}, {"a": ((0, 4),)}, [2], {"a": 0}),
-        # A job that shrinks leaves GPUs, too, and one that gives all up.
+        # A job that shrinks frees GPUs, too, and so does a paused one.
         ({"a": ((0, 4),)}, {"a": ((0, 1),), "b": ((0, 3),)}, [0], {"a": 0, "b": 7}),
         ({"a": ((0, 4),)}, {"b": ((0, 1),)}, [0], {"b": 7}),
     ],
 )
-def test_that_jobs_wait_for_those_that_leave(
+def test_that_jobs_wait_for_the_owners_of_their_gpus(
     before: Mapping[str, GpusByNode],
     after: Mapping[str, GpusByNode],
     free: list[int],
@@ -45,14 +45,14 @@ def test_that_jobs_wait_for_those_that_leave(
     assert {name: wait_s for name, (wait_s, _) in found.items()} == waits
 
 
-def test_that_who_leaves_first_out_of_a_circle_stands_in_the_queue() -> None:
+def test_that_the_job_that_leaves_first_in_a_circle_waits_in_the_queue() -> None:
     """b is out at 7 s, a, who waits for that, at 14 s: b's new GPUs are free 7 s after it left."""
     before: Mapping[str, GpusByNode] = {"a": ((0, 4),), "b": ((1, 4),)}
     after: Mapping[str, GpusByNode] = {"a": ((1, 4),), "b": ((0, 4),)}
     assert move_waits(before, after, [0, 0], LEAVING_S) == {"a": (7, 0), "b": (0, 7)}
 
 
-def test_that_a_long_chain_is_no_trouble() -> None:
+def test_that_a_chain_longer_than_the_recursion_limit_is_resolved() -> None:
     before = {f"j{index}": ((index, 1),) for index in range(3000)}
     after = {f"j{index}": ((index + 1, 1),) for index in range(3000)}
     waits = move_waits(before, after, [0] * 3000 + [1], dict.fromkeys(before, 1.0))

@@ -9,7 +9,7 @@ from pollux_slurm.simulator import Failures
 from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_unmanaged_jobs
 
 
-def test_that_nodes_fail_as_often_as_said_and_come_back() -> None:
+def test_that_nodes_fail_with_their_mean_time_and_come_back() -> None:
     """20 nodes for 100 times 1,000 s of being up and 100 s of being down."""
     outages = Outages(Failures(mtbf_s=1000, repair_s=100), 20, seed=1)
     num_failures = num_down = 0
@@ -37,7 +37,7 @@ def test_that_without_failures_nothing_fails() -> None:
     assert outages.down(1e9) == frozenset()
 
 
-def test_that_unmanaged_jobs_use_the_share_that_was_asked_for() -> None:
+def test_that_unmanaged_jobs_use_the_requested_share() -> None:
     jobs = draw_unmanaged_jobs(seed=2, share=0.25, num_gpus=64, hours=200, mean_duration_s=1800)
     used = sum(job.duration_s * job.num_gpus for job in jobs) / (64 * 200 * 3600)
     assert used == pytest.approx(0.25, rel=0.1)
@@ -52,7 +52,7 @@ def test_that_impossible_unmanaged_jobs_are_refused(options: dict[str, float]) -
         draw_unmanaged_jobs(**{"seed": 1, "share": 0.1, "num_gpus": 8, "hours": 1.0} | options)  # type: ignore[arg-type]
 
 
-def test_that_more_adoption_leaves_nobody_out_who_adapted() -> None:
+def test_that_a_larger_adaptive_share_contains_a_smaller_one() -> None:
     few, more = (draw_adaptive(160, share, seed=4) for share in (0.2, 0.5))
     assert (len(few), len(more)) == (32, 80)
     assert few < more

@@ -81,8 +81,8 @@ def test_that_a_job_trains_on_its_source_until_its_agent_polls(tmp_path: Path) -
     assert job.finished_s == pytest.approx(142 + (150.25 - 46) * 0.5)
 
 
-def test_that_jobs_that_change_places_wait_for_each_other(tmp_path: Path) -> None:
-    """b goes first and is out after 7 s; a follows and is out at 14 s; until then b stands in the queue."""
+def test_that_jobs_that_swap_nodes_wait_for_each_other(tmp_path: Path) -> None:
+    """b leaves first, after 7 s; a follows at 14 s; until then b waits in the queue."""
 
     def swapped(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         places = (0, 1) if now_s < 120 else (1, 0)
@@ -94,7 +94,7 @@ def test_that_jobs_that_change_places_wait_for_each_other(tmp_path: Path) -> Non
     assert (a.num_restarts, b.num_restarts) == (1, 1)
 
 
-def test_that_a_paused_job_keeps_what_it_did(tmp_path: Path) -> None:
+def test_that_a_paused_job_keeps_its_progress(tmp_path: Path) -> None:
     def paused(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {} if now_s == 120 else {"a": ((0, 1),)}
 
@@ -124,7 +124,7 @@ def test_that_checkpoints_cost_time_at_their_interval(tmp_path: Path) -> None:
     assert job.finished_s == pytest.approx(60 + FIRST_S + 150.25 + 3 * 5)
 
 
-def test_that_a_failure_takes_what_came_after_the_last_checkpoint(tmp_path: Path) -> None:
+def test_that_a_failure_destroys_progress_since_the_last_checkpoint(tmp_path: Path) -> None:
     """Each 20 s of training end in a checkpoint of 5 s, which is worth what was done before it."""
     failures = Failures(mtbf_s=400, repair_s=30)
     seed, fails_s = next(
@@ -154,7 +154,7 @@ def single_failure(failures: Failures, seed: int) -> list[float]:
     return [at_s] if is_lost and at_s < 170 and not outages.between(at_s + 31, 1000) else []
 
 
-def test_that_a_user_who_does_not_adapt_is_served_as_by_slurm(tmp_path: Path) -> None:
+def test_that_a_rigid_job_is_served_as_by_slurm(tmp_path: Path) -> None:
     jobs = [
         made_job(f"j{index}", at_s=20.0 * index, num_replicas=1 + index % 3, batch_size=8)
         for index in range(8)
@@ -169,9 +169,7 @@ def test_that_a_user_who_does_not_adapt_is_served_as_by_slurm(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_that_adaptive_jobs_make_room_for_rigid_ones_if_the_site_wants_so(
-    tmp_path: Path, first: bool
-) -> None:
+def test_that_adaptive_jobs_yield_to_rigid_ones_with_rigid_first(tmp_path: Path, first: bool) -> None:
     jobs = [made_job("a"), made_job("b", at_s=100, num_replicas=4)]
     seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
     rules = dataclasses.replace(SLURM, adaptive_share=0.5, rigid_first=first, seed=seed)
@@ -194,8 +192,8 @@ def test_that_adaptive_jobs_make_room_for_rigid_ones_if_the_site_wants_so(
         assert policy.seen[120.0] == (2,), "what a holds; the rest is kept for b"
 
 
-def test_that_a_large_rigid_job_is_not_passed_for_ever_beside_adaptive_ones(tmp_path: Path) -> None:
-    """a holds two of four GPUs. b wants all four; c, after it, would take one of them beyond a's limit."""
+def test_that_a_large_rigid_job_starts_beside_adaptive_ones(tmp_path: Path) -> None:
+    """a owns two of four GPUs. b requests all four; c, after it, would keep one of them beyond a's limit."""
     jobs = [
         made_job("a"),
         made_job("b", at_s=100, num_replicas=4),
@@ -215,7 +213,7 @@ def test_that_a_large_rigid_job_is_not_passed_for_ever_beside_adaptive_ones(tmp_
     assert policy.seen[120.0] == (2,), "what is free is kept for b"
 
 
-def test_that_an_adaptive_job_beyond_its_limit_may_grow_on_what_a_large_one_waits_for(
+def test_that_an_adaptive_job_beyond_its_limit_may_grow_on_gpus_that_a_large_job_waits_for(
     tmp_path: Path,
 ) -> None:
     """Its user asked for two GPUs and 102 s, until 137; on one it takes 204 s. b waits for all four.
@@ -235,8 +233,8 @@ def test_that_an_adaptive_job_beyond_its_limit_may_grow_on_what_a_large_one_wait
     assert 150 < a.finished_s < b.first_started_s
 
 
-def test_that_an_adaptive_newcomer_passes_a_large_job_only_where_it_delays_it_not(tmp_path: Path) -> None:
-    """b waits for all four GPUs, three of which a holds for up to 300 s; a new one asks for one."""
+def test_that_a_new_adaptive_job_starts_before_a_large_job_only_without_delaying_it(tmp_path: Path) -> None:
+    """b waits for all four GPUs, three of which a owns for up to 300 s; a new job requests one."""
 
     def one_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         free = policy.seen[now_s][0] - sum(job.num_gpus for job in jobs)
@@ -263,7 +261,7 @@ def test_that_an_adaptive_newcomer_passes_a_large_job_only_where_it_delays_it_no
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_that_nobody_adapts_under_policy_slurm_however_many_could(share: float) -> None:
+def test_that_all_jobs_are_rigid_under_policy_slurm(share: float) -> None:
     others = SlurmSettings(adaptive_share=share, unmanaged_share=0.3, unmanaged_hours=1.0)
     settings = RunSettings(policy="slurm", rules="slurm", num_nodes=1, slurm=others)
     assert settings.make_rules().adaptive_share == 0.0
@@ -271,7 +269,7 @@ def test_that_nobody_adapts_under_policy_slurm_however_many_could(share: float) 
     assert adapting.make_rules().adaptive_share == share
 
 
-def test_that_unmanaged_jobs_hold_gpus_for_their_time(tmp_path: Path) -> None:
+def test_that_unmanaged_jobs_own_gpus_for_their_duration(tmp_path: Path) -> None:
     """From the round at 60 s for 100 s: the GPUs are back at the round at 180 s."""
     rules = dataclasses.replace(
         SLURM, unmanaged_jobs=(UnmanagedJob(submitted_s=0, duration_s=100, num_gpus=3),)
@@ -283,7 +281,7 @@ def test_that_unmanaged_jobs_hold_gpus_for_their_time(tmp_path: Path) -> None:
     assert policy.seen[60.0] == (1,)
 
 
-def test_that_unmanaged_jobs_come_and_go_while_nobody_else_is_there(tmp_path: Path) -> None:
+def test_that_unmanaged_jobs_run_without_other_jobs(tmp_path: Path) -> None:
     """The first is over long before the job comes, and so is the second, which had to wait for it."""
     others = tuple(UnmanagedJob(submitted_s=0, duration_s=100, num_gpus=4) for _ in range(2))
     rules = dataclasses.replace(SLURM, unmanaged_jobs=others)
@@ -303,7 +301,7 @@ def test_that_jobs_over_several_nodes_slow_each_other_down(tmp_path: Path) -> No
     assert c.finished_s == pytest.approx(90 + 150.25 / 2, abs=1)
 
 
-def test_that_all_of_it_comes_out_the_same_again(tmp_path: Path) -> None:
+def test_that_a_simulation_is_reproducible(tmp_path: Path) -> None:
     others = draw_unmanaged_jobs(seed=3, share=0.3, num_gpus=8, hours=2, mean_duration_s=600)
     rules = slurm_rules(
         delays=DELAYS,
@@ -356,13 +354,13 @@ def test_that_a_rigid_job_too_large_for_the_cluster_is_refused(tmp_path: Path) -
         run(tmp_path, one_gpu_each, made_job("a", num_replicas=9, batch_size=32), rules=rules)
 
 
-def test_that_jobs_that_come_after_the_end_of_all_simulations_are_refused(tmp_path: Path) -> None:
+def test_that_jobs_submitted_after_the_longest_simulation_are_refused(tmp_path: Path) -> None:
     """As with times in seconds since 1970, which no cluster is too small for."""
     with pytest.raises(SimulationError, match=r"job late is submitted at 1768000000 s.* first submission"):
         run(tmp_path, one_gpu_each, made_job("a"), made_job("late", at_s=1768000000))
 
 
-def test_that_a_size_nobody_measured_is_told_with_the_job(tmp_path: Path) -> None:
+def test_that_an_unmeasured_size_raises_with_the_jobs_name(tmp_path: Path) -> None:
     odd = made_job("odd", num_replicas=2, batch_size=2)
     with pytest.raises(TraceError, match="job odd: made: the traces have no step time on 2 GPUs with 1 "):
         run(tmp_path / "a", lambda *_: {"odd": ((0, 2),)}, odd)

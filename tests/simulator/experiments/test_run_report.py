@@ -54,7 +54,7 @@ def figures(page: Element) -> dict[str, Element]:
     return {figure.all("h3")[0].text: figure for figure in page.all("figure")}
 
 
-def test_that_each_plot_stands_once(tmp_path: Path) -> None:
+def test_that_each_plot_occurs_once(tmp_path: Path) -> None:
     page, _ = shown(tmp_path, "w")
     assert list(figures(page)) == [
         "How soon jobs are done",
@@ -65,7 +65,7 @@ def test_that_each_plot_stands_once(tmp_path: Path) -> None:
     ]
 
 
-def test_that_the_table_holds_the_summaries(tmp_path: Path) -> None:
+def test_that_the_table_has_the_summaries(tmp_path: Path) -> None:
     page, found = shown(tmp_path, "w")
     rows = page.all("tbody")[0].all("tr")
     assert [row.all("th")[0].text for row in rows] == ["tiresias", "optimus"]
@@ -162,7 +162,7 @@ def test_that_a_sweep_is_plotted_along_each_axis_that_varies() -> None:
     assert table.tables[0].columns[:4] == ("policy", "load", "delay (s)", "runs")
 
 
-def test_that_lines_look_alike_all_over_the_page() -> None:
+def test_that_a_label_has_one_line_style_on_the_whole_page() -> None:
     plots, _ = sweep_sections(sweep(), {"two": 0, "other": 1})
     svg = parse(plots.figures[0].chart.svg("c"))
     ends = {text.text: text.attributes["class"] for text in svg.all("text") if text.text in ("one", "two")}
@@ -170,7 +170,7 @@ def test_that_lines_look_alike_all_over_the_page() -> None:
     assert ends["one"] not in ("end s0", "end s1")
 
 
-def test_that_nothing_swept_is_nothing_shown() -> None:
+def test_that_a_sweep_without_runs_has_no_section() -> None:
     assert sweep_sections([]) == ()
 
 

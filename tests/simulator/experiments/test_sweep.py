@@ -1,4 +1,4 @@
-"""Sweeps: which runs there are, and what a folder holds of them."""
+"""Sweeps: their runs, and the folder in which their results are stored."""
 
 from __future__ import annotations
 

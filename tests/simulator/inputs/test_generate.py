@@ -1,4 +1,4 @@
-"""Workloads by the paper's recipe, held against the published ones."""
+"""Generated workloads, compared with the published ones."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def replay(workload: int, policy: str) -> Summary:
         ("optimus", 6, 5301.88),
     ],
 )
-def test_that_the_published_averages_come_out_to_the_second_decimal(
+def test_that_the_published_averages_are_reproduced_to_the_second_decimal(
     policy: str, workload: int, average_s: float
 ) -> None:
     summary = replay(workload, policy)
@@ -51,7 +51,7 @@ def test_that_the_published_averages_come_out_to_the_second_decimal(
     assert round(summary.avg_jct_s, 2) == average_s
 
 
-def test_that_the_search_of_the_paper_and_ours_bring_jobs_to_their_ends_alike() -> None:
+def test_that_the_papers_search_and_ours_have_similar_completion_times() -> None:
     """A short part of what docs/evaluation.md has in full: 16 jobs, 4 nodes, a tenth of the generations."""
     small = ("cifar10", "deepspeech2", "ncf", "bert")
     jobs = [job for job in read_workload(workload_file(6), published()) if job.application in small][:16]
@@ -75,7 +75,7 @@ def test_that_an_unknown_policy_is_refused() -> None:
         make_policy("best", objective="generalized-mean", declared=False)
 
 
-def test_that_the_daemons_policy_gives_a_lone_job_more_as_it_learns(tmp_path: Path) -> None:
+def test_that_the_daemons_policy_grows_a_lone_job_as_it_measures(tmp_path: Path) -> None:
     """One GPU first, then at most double the most it was measured on."""
     made = {"made": made_application(tmp_path)}
     policy = make_policy("pollux", objective="generalized-mean", declared=False)

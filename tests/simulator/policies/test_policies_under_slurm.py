@@ -48,7 +48,9 @@ def drawn_cluster(rng: random.Random) -> Cluster:
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "genetic"])
-def test_that_the_books_are_kept_whatever_happens(policy: str, made: Mapping[str, Application]) -> None:
+def test_that_the_accounts_of_gpu_time_balance_whatever_happens(
+    policy: str, made: Mapping[str, Application]
+) -> None:
     for seed in range(8):
         rng = random.Random(f"{policy} {seed}")
         cluster = drawn_cluster(rng)
@@ -108,8 +110,10 @@ class Watched:
 
 
 @pytest.mark.parametrize("policy", ["pollux", "sia"])
-def test_that_jobs_stay_put_until_their_first_step(policy: str, made: Mapping[str, Application]) -> None:
-    """With plain requeues, and a round each 20 s in which a job comes."""
+def test_that_jobs_are_not_moved_before_their_first_step(
+    policy: str, made: Mapping[str, Application]
+) -> None:
+    """With plain requeues, a round each 20 s, and a submission in each."""
     watched = Watched(make_policy(policy, objective="generalized-mean", declared=False))
     jobs = [made_job(f"j{index}", at_s=20.0 * index) for index in range(12)]
     cluster = Cluster(num_nodes=2, interval_s=20)
@@ -118,7 +122,7 @@ def test_that_jobs_stay_put_until_their_first_step(policy: str, made: Mapping[st
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "genetic"])
-def test_that_a_job_waits_while_others_have_all(policy: str, made: Mapping[str, Application]) -> None:
+def test_that_a_job_waits_while_others_own_all_gpus(policy: str, made: Mapping[str, Application]) -> None:
     """All GPUs are free again at the round at 240 s."""
     rules = slurm_rules(unmanaged_jobs=(UnmanagedJob(submitted_s=0, duration_s=130, num_gpus=4),))
     chosen = make_policy(policy, objective="generalized-mean", declared=False)
@@ -126,7 +130,7 @@ def test_that_a_job_waits_while_others_have_all(policy: str, made: Mapping[str, 
     assert job.first_started_s == 240 + 15
 
 
-def test_that_the_papers_search_runs(made: Mapping[str, Application]) -> None:
+def test_that_the_papers_search_runs_two_jobs_side_by_side(made: Mapping[str, Application]) -> None:
     chosen = make_policy("genetic", objective="generalized-mean", declared=False)
     jobs = [made_job("a"), made_job("b")]
     result = simulate(jobs, made, chosen, Cluster(num_nodes=1, interval_s=120))

@@ -44,7 +44,7 @@ def test_that_the_papers_example_has_its_configurations() -> None:
     ]
 
 
-def test_that_the_papers_example_has_its_answer() -> None:
+def test_that_the_papers_example_has_its_solution() -> None:
     """J1 gets all of B, J2 all of A: here also with p = −0.5."""
     assert choose(TABLE_1, configurations(EXAMPLE), EXAMPLE, pinned={}) == {0: 4, 1: 1}
 
@@ -80,22 +80,22 @@ def test_that_more_jobs_than_gpus_leave_some_out() -> None:
     assert len(chosen) == 2
 
 
-def test_that_placement_evicts_what_is_in_the_way_and_finds_it_room() -> None:
-    """c needs a whole node; both have one GPU in use: one of the two moves over."""
+def test_that_placement_evicts_smaller_jobs_and_places_them_again() -> None:
+    """c needs a whole node; both have one GPU in use: one of the two is evicted."""
     kept = {"a": ((0, 1),), "b": ((1, 1),)}
     wanted = {"a": shape(1), "b": shape(1), "c": shape(4)}
     placed = place(wanted, kept, frozenset({"b"}), Cluster(num_nodes=2))
     assert placed == {"b": ((1, 1),), "c": ((0, 4),), "a": ((1, 1),)}
 
 
-def test_that_what_finds_no_place_gets_none() -> None:
+def test_that_a_job_that_does_not_fit_gets_nothing() -> None:
     kept = {"a": ((0, 1),), "b": ((1, 1),)}
     wanted = {"a": shape(1), "b": shape(1), "c": shape(4)}
     placed = place(wanted, kept, frozenset({"a", "b"}), Cluster(num_nodes=2))
     assert placed == kept
 
 
-def test_that_powers_of_two_always_find_room() -> None:
+def test_that_powers_of_two_always_fit() -> None:
     wanted = {f"j{index}": shape(size) for index, size in enumerate([1, 2, 1, 4, 2, 1, 1, 4])}
     placed = place(wanted, {}, frozenset(), Cluster(num_nodes=4))
     assert len(placed) == 8
@@ -149,6 +149,6 @@ def test_that_jobs_share_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"power": 0.5}, {"no_allocation": 1.0}])
-def test_that_another_sense_is_refused(options: dict[str, float]) -> None:
+def test_that_impossible_parameters_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(SimulationError):
         SiaPolicy(**options)

@@ -106,7 +106,7 @@ def test_that_slurm_starts_a_job_at_its_submission_and_not_at_a_round() -> None:
 
 
 def test_that_a_job_waits_where_no_node_has_its_size_unused() -> None:
-    """The first holds three of four GPUs: the second waits for a round, which may make room for it."""
+    """The first owns three of four GPUs: the second waits for a round, which may shrink the first."""
     first = dataclasses.replace(FIXED, min_gpus=3, max_gpus=3, start_gpus=3)
     second = dataclasses.replace(FIXED, min_gpus=2, max_gpus=2, start_gpus=2, name="8", submitted_s=5.0)
     one, two = run(first, second, interval_s=10.0).jobs

@@ -116,7 +116,7 @@ def test_that_what_a_real_sacct_wrote_is_read() -> None:
 
 
 def test_that_steps_and_names_of_a_real_sacct_change_nothing() -> None:
-    """The same, with local times, job steps, places in arrays, and a name that holds the delimiter."""
+    """The same, with local times, job steps, array indices, and a name that contains the delimiter."""
     text = (RECORDED / "steps.txt").read_text()
     assert "|a|b name" in text
     assert "3.0|" in text

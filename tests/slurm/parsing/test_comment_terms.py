@@ -1,4 +1,4 @@
-"""A job's terms in its Comment: there and back, whatever else stands in it."""
+"""Writing a job's terms into its Comment and reading them back, whatever else it contains."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_that_a_malformed_answer_is_an_error(odd: Any, tmp_path: Path) -> None:
 
 
 def test_that_array_tasks_use_slurms_commands(tmp_path: Path) -> None:
-    """The number 7 would mean the whole array."""
+    """The id 7 would mean the whole array."""
     log = tmp_path / "log"
     for name, answer in (("squeue", "7 7 0 RUNNING 100 1 1000 0"), ("scontrol", "")):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\necho "{answer}"\n')

@@ -1,4 +1,4 @@
-"""Batch scripts apart: what sbatch takes for directives, and what it does not."""
+"""Splitting batch scripts: which lines sbatch reads as directives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of the options of command line, environment and script, and how many GPUs that makes."""
+"""Effective options from command line, environment and script, and the GPUs that they request."""
 
 from __future__ import annotations
 
