@@ -104,7 +104,7 @@ def test_that_no_word_is_lost_or_changed(words: list[str]) -> None:
 
 
 def test_that_the_table_agrees_with_sbatch_22_05() -> None:
-    # The options that sbatch 22.05.8 passes to getopt_long, except --requeue, which takes a value from 25.11 on.
+    # sbatch 22.05.8 passes these to getopt_long, except --requeue, which takes a value from 25.11 on.
     letters = "A:a:b:D:M:C:S:c:d:m:e:x:B:G:hHi:J:L:k::F:w:N:n:o:Osp:q:Qt:vVW"
     suffix = {Takes.VALUE: ":", Takes.OPTIONAL: "::", Takes.NOTHING: ""}
     own = {option.letter: suffix[option.takes] for option in SBATCH_OPTIONS if option.letter}
