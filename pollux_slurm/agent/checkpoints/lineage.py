@@ -11,7 +11,7 @@ choice. It follows:
 
 - Run n chooses among the checkpoints of run n − 1, else it takes what run n − 1 resumed from, and so on back.
 - What a leftover process of run n − 1 writes after claim n exists is ignored: run n has chosen, and run n + 1
-  looks at the files of run n or at its recorded choice. This needs neither a lock nor a clock (invariant 2).
+  looks at the files of run n or at its recorded choice. This needs neither a lock nor a clock.
 
 `write` also looks for a newer claim, before and after writing, so that a leftover process stops early. The
 rule above does not depend on that: it holds where a shared file system shows the claim late.

@@ -1,4 +1,4 @@
-"""The background thread of rank 0 that reports to the store (invariant 6: training never waits for it).
+"""The background thread of rank 0 that reports to the store, so that training never waits for it.
 
 Memory is bounded: a report is composed when it is sent, from the latest state, and at most one confirmation
 of a checkpoint waits to be sent. An outage of the store costs reports, never steps.

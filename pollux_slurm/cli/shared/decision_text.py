@@ -243,8 +243,9 @@ def _line(name: str, text: str) -> list[str]:
 
 
 def _gpus_of(gpus_by_node: Mapping[str, int], gpu_type: str | None) -> str:
-    held = Allocation.of(gpus_by_node)
-    return f"{_gpus(held.num_gpus, held.num_nodes, gpu_type)} ({held})" if held else "no GPUs"
+    allocation = Allocation.of(gpus_by_node)
+    gpus = _gpus(allocation.num_gpus, allocation.num_nodes, gpu_type)
+    return f"{gpus} ({allocation})" if allocation else "no GPUs"
 
 
 def _gpus(num_gpus: int, num_nodes: int, gpu_type: str | None) -> str:

@@ -134,11 +134,11 @@ def limits_of(config: Config, slurm: SlurmClient) -> LimitsReader:
         site = slurm.settings()
         if not are_enforced(site):
             return SiteLimits()
-        asked = accounting(config.slurm, os.environ)
+        database = accounting(config.slurm, os.environ)
         return SiteLimits(
-            associations=asked.associations(site.get("ClusterName", "")),
-            qos_limits=asked.qos_limits(),
-            partitions=asked.partition_qos(),
+            associations=database.associations(site.get("ClusterName", "")),
+            qos_limits=database.qos_limits(),
+            partitions=database.partition_qos(),
         )
 
     return LimitsReader(read, monotonic=time.monotonic)
