@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 VARIABLES = "docs/user.md, “Variables of your own”"
-LOCAL = "docs/user.md, “What is not”"
+LOCAL = "docs/user.md, “Limits”"
 CHANGES = "docs/user.md, “What changes in your script”"
 STATES = "docs/training.md, “Checkpoints”"
 AVERAGES = "docs/training.md, “An average of the weights”"

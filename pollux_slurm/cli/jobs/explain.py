@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    job: Annotated[str, typer.Argument(help="The job's number.")],
+    job: Annotated[str, typer.Argument(help="The Slurm job id.")],
     round_id: Annotated[
         int | None, typer.Option("--round", min=1, help="A round other than the job's last.")
     ] = None,

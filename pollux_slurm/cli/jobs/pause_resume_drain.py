@@ -18,7 +18,7 @@ from pollux_slurm.errors import PolluxError
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import Reallocation, Store
 
-JobArgument = Annotated[str, typer.Argument(help="The job's number.")]
+JobArgument = Annotated[str, typer.Argument(help="The Slurm job id.")]
 WaitOption = Annotated[
     float,
     typer.Option(

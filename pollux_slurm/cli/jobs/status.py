@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(help="One job's number; default: all active jobs.")] = None,
+    job: Annotated[str | None, typer.Argument(help="A Slurm job id; default: all active jobs.")] = None,
     all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also finished jobs.")] = False,
     as_json: JsonOption = False,
     config_file: ConfigOption = None,

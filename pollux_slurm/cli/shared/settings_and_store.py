@@ -26,7 +26,7 @@ StoreOption = Annotated[
     typer.Option("--store", help="SQLAlchemy URL of the store, such as sqlite:////path/to/pollux.db."),
 ]
 _BEYOND_ASCII = re.compile(r"[^\n -~]")
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def settings(config_file: Path | None, store_url: str | None) -> Config:

@@ -51,7 +51,7 @@ def daemon(
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Run the scheduler of adaptive jobs: it changes their GPUs for the highest goodput of the cluster.
+    """Run the scheduler of adaptive jobs: decide in rounds how many GPUs each job gets, and move jobs.
 
     SIGTERM stops it. SIGHUP makes it read its settings again; with an error in them the old ones stay.
 

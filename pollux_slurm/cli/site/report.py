@@ -138,7 +138,7 @@ def _report(make: Callable[..., Document]) -> Callable[..., None]:
 @_report
 def job(
     wanted: Wanted,
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's number.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The Slurm job id.")],
     since: JobSinceOption = None,
     until: UntilOption = None,
 ) -> Document:
