@@ -13,7 +13,7 @@ MIDDLE = Stop(moment=StopMoment.STEP, method=StopMethod.REQUEST, epoch=0, loader
 EPOCH_END = Stop(moment=StopMoment.EPOCH_END, method=StopMethod.REQUEST, epoch=0)
 
 
-def handed(start: int, size: int, *, epoch: int = 0, loop: int = 0) -> dict[str, Any]:
+def micro_batch(start: int, size: int, *, epoch: int = 0, loop: int = 0) -> dict[str, Any]:
     return {
         "kind": "micro_batch",
         "loader": "loader-0",
@@ -88,7 +88,7 @@ def state(*numbers: float, kind: str = "optimizer", type_: str = "Adam") -> dict
 CHECKPOINT = {"kind": "checkpoint", "time": 0.0, "blocked_s": 0.1, "size_bytes": 1000}
 
 
-def played(
+def script_run(
     *events: Sequence[dict[str, Any]],
     stop: Stop | None = None,
     outcome: RunOutcome = RunOutcome.FINISHED,

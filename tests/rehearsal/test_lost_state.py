@@ -12,10 +12,10 @@ from tests.rehearsal.builders import (
     CHECKPOINT,
     EPOCH_END,
     MIDDLE,
-    handed,
     loop,
     loop_end,
-    played,
+    micro_batch,
+    script_run,
     snapshot,
     state,
 )
@@ -24,14 +24,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_that_samples_on_both_sides_of_a_move_count_once() -> None:
-    before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
-    after = played([loop(), handed(10, 5), loop_end()], [handed(15, 5)])
+    before = script_run([loop(), micro_batch(0, 10), CHECKPOINT], stop=MIDDLE)
+    after = script_run([loop(), micro_batch(10, 5), loop_end()], [micro_batch(15, 5)])
     assert list(wrong_samples([[before, after]])) == []
 
 
 def test_that_samples_after_the_last_checkpoint_of_a_run_do_not_count() -> None:
-    before = played([loop(), handed(0, 10), CHECKPOINT, handed(10, 10)], stop=MIDDLE)
-    after = played([loop(), handed(10, 10), loop_end()])
+    before = script_run([loop(), micro_batch(0, 10), CHECKPOINT, micro_batch(10, 10)], stop=MIDDLE)
+    after = script_run([loop(), micro_batch(10, 10), loop_end()])
     assert list(wrong_samples([[before, after]])) == []
 
 
@@ -43,33 +43,35 @@ def test_that_samples_after_the_last_checkpoint_of_a_run_do_not_count() -> None:
     ],
 )
 def test_that_samples_missed_or_used_twice_are_a_finding(again_from: int, text: str) -> None:
-    before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
-    after = played([loop(), handed(again_from, 20 - again_from), loop_end()])
+    before = script_run([loop(), micro_batch(0, 10), CHECKPOINT], stop=MIDDLE)
+    after = script_run([loop(), micro_batch(again_from, 20 - again_from), loop_end()])
     assert [finding.text for finding in wrong_samples([[before, after]])] == [text]
 
 
 def test_that_an_epoch_that_ends_early_misses_samples_unless_the_rest_is_dropped() -> None:
-    short = [handed(0, 15), loop_end()]
-    (finding,) = wrong_samples([[played([loop(), *short])]])
+    short = [micro_batch(0, 15), loop_end()]
+    (finding,) = wrong_samples([[script_run([loop(), *short])]])
     assert finding.text == "Over the moves 5 samples of epoch 0 were missed."
-    assert not list(wrong_samples([[played([loop(drops_last=True), *short])]]))
-    assert not list(wrong_samples([[played([loop(length=None), *short])]]))
+    assert not list(wrong_samples([[script_run([loop(drops_last=True), *short])]]))
+    assert not list(wrong_samples([[script_run([loop(length=None), *short])]]))
 
 
 def test_that_a_loop_that_the_script_left_is_not_checked() -> None:
-    assert not list(wrong_samples([[played([loop(), handed(0, 5), handed(0, 5)])]]))
+    assert not list(wrong_samples([[script_run([loop(), micro_batch(0, 5), micro_batch(0, 5)])]]))
 
 
 def test_that_another_order_or_length_after_a_move_is_a_finding() -> None:
-    before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
+    before = script_run([loop(), micro_batch(0, 10), CHECKPOINT], stop=MIDDLE)
     for changed in (loop(order="xyz"), loop(length=40)):
-        found = list(wrong_samples([[before, played([changed, handed(10, 10)])]]))
+        found = list(wrong_samples([[before, script_run([changed, micro_batch(10, 10)])]]))
         assert [finding.kind for finding in found] == ["order"]
 
 
 def test_that_a_state_that_a_move_in_mid_epoch_has_lost_is_found() -> None:
-    before = played([snapshot("checkpoint", objects={"adam": state(5.0), "sgd": state(2.0)})], stop=MIDDLE)
-    after = played([snapshot("epoch", position=10, objects={"adam": state(), "sgd": state(2.0)})])
+    before = script_run(
+        [snapshot("checkpoint", objects={"adam": state(5.0), "sgd": state(2.0)})], stop=MIDDLE
+    )
+    after = script_run([snapshot("epoch", position=10, objects={"adam": state(), "sgd": state(2.0)})])
     (finding,) = lost_states([[before, after]])
     assert finding.text == "`adam` (Adam) is not in the checkpoint: after a move it began anew."
     assert finding.cure == "Pass it to AdaptiveDataParallel, with the model."
@@ -78,8 +80,11 @@ def test_that_a_state_that_a_move_in_mid_epoch_has_lost_is_found() -> None:
 def test_that_states_with_one_cure_are_one_finding_over_all_runs() -> None:
     def move(numbers: float) -> list[Any]:
         saved = {name: state(numbers) for name in ("adam", "sgd")}
-        before = played([snapshot("checkpoint", objects=saved)], stop=MIDDLE)
-        return [before, played([snapshot("epoch", position=10, objects={"adam": state(), "sgd": state()})])]
+        before = script_run([snapshot("checkpoint", objects=saved)], stop=MIDDLE)
+        return [
+            before,
+            script_run([snapshot("epoch", position=10, objects={"adam": state(), "sgd": state()})]),
+        ]
 
     (finding,) = lost_states([move(5.0), move(7.0)])
     assert finding.text.startswith("`adam` (Adam) and `sgd` (Adam) are not in the checkpoint")
@@ -95,8 +100,10 @@ def test_that_states_with_one_cure_are_one_finding_over_all_runs() -> None:
     ],
 )
 def test_that_a_lost_state_points_at_the_section_that_cures_it(kind: str, type_: str, guide: str) -> None:
-    before = played([snapshot("checkpoint", objects={"it": state(5.0, kind=kind, type_=type_)})], stop=MIDDLE)
-    after = played([snapshot("epoch", position=10, objects={"it": state(kind=kind, type_=type_)})])
+    before = script_run(
+        [snapshot("checkpoint", objects={"it": state(5.0, kind=kind, type_=type_)})], stop=MIDDLE
+    )
+    after = script_run([snapshot("epoch", position=10, objects={"it": state(kind=kind, type_=type_)})])
     (finding,) = lost_states([[before, after]])
     assert finding.guide == guide
     file, _, heading = guide.partition(", ")
@@ -111,17 +118,17 @@ def test_that_a_lost_state_points_at_the_section_that_cures_it(kind: str, type_:
 def test_that_a_lost_module_that_holds_an_average_points_at_averages() -> None:
     objects = {"it": state(5.0, kind="module", type_="Linear")}
     averaged = {"kind": "averaged", "names": ["it"]}
-    before = played([averaged, snapshot("checkpoint", objects=objects)], stop=MIDDLE)
+    before = script_run([averaged, snapshot("checkpoint", objects=objects)], stop=MIDDLE)
     lost = {"it": state(kind="module", type_="Linear")}
-    (finding,) = lost_states([[before, played([snapshot("epoch", position=10, objects=lost)])]])
+    (finding,) = lost_states([[before, script_run([snapshot("epoch", position=10, objects=lost)])]])
     assert finding.guide == AVERAGES
 
 
 def test_that_wrong_sample_counts_in_several_epochs_are_one_finding() -> None:
     def short(epoch: int) -> list[Any]:
-        return [loop(epoch=epoch), handed(0, 15, epoch=epoch), loop_end(epoch=epoch)]
+        return [loop(epoch=epoch), micro_batch(0, 15, epoch=epoch), loop_end(epoch=epoch)]
 
-    (finding,) = wrong_samples([[played(short(0))], [played([*short(0), *short(1)])]])
+    (finding,) = wrong_samples([[script_run(short(0))], [script_run([*short(0), *short(1)])]])
     assert (
         finding.text
         == "Over the moves 5 samples of epoch 0 were missed and 5 samples of epoch 1 were missed."
@@ -129,18 +136,20 @@ def test_that_wrong_sample_counts_in_several_epochs_are_one_finding() -> None:
 
 
 def test_that_states_are_not_compared_over_code_between_epochs() -> None:
-    before = played([snapshot("checkpoint", in_loop=False, objects={"adam": state(5.0)})], stop=EPOCH_END)
-    assert not list(lost_states([[before, played([snapshot("epoch", epoch=1, objects={"adam": state()})])]]))
+    before = script_run([snapshot("checkpoint", in_loop=False, objects={"adam": state(5.0)})], stop=EPOCH_END)
+    assert not list(
+        lost_states([[before, script_run([snapshot("epoch", epoch=1, objects={"adam": state()})])]])
+    )
 
 
 def test_that_reset_variables_are_named_with_their_values() -> None:
     def values(n: str, start: str) -> dict[str, str]:
         return {"main:n": n, "train:n": n, "main:best": "0.0", "main:start": start}
 
-    first_run = played([snapshot("epoch", variables=values("0", "100.5"))])
+    first_run = script_run([snapshot("epoch", variables=values("0", "100.5"))])
     saved = snapshot("checkpoint", variables=values("640", "200.5"))
-    before = played([saved, CHECKPOINT], stop=MIDDLE)
-    after = played([snapshot("epoch", variables=values("0", "300.5"))])
+    before = script_run([saved, CHECKPOINT], stop=MIDDLE)
+    after = script_run([snapshot("epoch", variables=values("0", "300.5"))])
     (finding,) = lost_variables(first_run, [before, after])
     assert finding.level is Level.LOOK
     assert finding.text.endswith("reset: `n` (640 before a move in mid-epoch, 0 after it).")
@@ -149,10 +158,12 @@ def test_that_reset_variables_are_named_with_their_values() -> None:
 
 
 def test_that_the_scripts_tensors_that_differ_after_a_move_are_a_finding() -> None:
-    kept, first_run = {"main:points": "9 numbers #0000000a"}, played([snapshot("epoch")])
+    kept, first_run = {"main:points": "9 numbers #0000000a"}, script_run([snapshot("epoch")])
     saved = snapshot("checkpoint", tensors={**kept, "main:queue": "8 numbers #0000000b"})
     after = snapshot("epoch", tensors={**kept, "main:queue": "8 numbers #0000000c"})
-    (finding,) = lost_variables(first_run, [played([saved, CHECKPOINT], stop=MIDDLE), played([after])])
+    (finding,) = lost_variables(
+        first_run, [script_run([saved, CHECKPOINT], stop=MIDDLE), script_run([after])]
+    )
     assert finding.text.endswith(
         "reset: `queue` (8 numbers #0000000b before a move in mid-epoch, 8 numbers #0000000c after it)."
     )
@@ -160,19 +171,19 @@ def test_that_the_scripts_tensors_that_differ_after_a_move_are_a_finding() -> No
 
 def test_that_over_an_epochs_end_variables_are_compared_with_those_of_an_unmoved_run() -> None:
     first = {"main:history": "[]", "main:n": "0"}
-    first_run = played(
+    first_run = script_run(
         [
             snapshot("epoch", variables=first),
             snapshot("epoch", epoch=1, variables={"main:history": "[0.5]", "main:n": "0"}),
         ]
     )
-    before = played([snapshot("checkpoint", in_loop=False), CHECKPOINT], stop=EPOCH_END)
-    after = played([snapshot("epoch", epoch=1, variables=first)])
+    before = script_run([snapshot("checkpoint", in_loop=False), CHECKPOINT], stop=EPOCH_END)
+    after = script_run([snapshot("epoch", epoch=1, variables=first)])
     (finding,) = lost_variables(first_run, [before, after])
     assert "`history` ([0.5] before a move at an epoch's end, [] after it)" in finding.text
     assert "`n`" not in finding.text
 
 
 def test_that_all_events_of_a_failed_run_count() -> None:
-    failed = played([loop(), handed(0, 20), loop_end()], outcome=RunOutcome.FAILED, exit_code=1)
+    failed = script_run([loop(), micro_batch(0, 20), loop_end()], outcome=RunOutcome.FAILED, exit_code=1)
     assert not list(wrong_samples([[failed]]))

@@ -11,7 +11,7 @@ from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.result import as_text
 from pollux_slurm.rehearsal.run_failures import failures, never_trained
 from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, outcome_of
-from tests.rehearsal.builders import CHECKPOINT, MIDDLE, handed, loop, loop_end, played, snapshot
+from tests.rehearsal.builders import CHECKPOINT, MIDDLE, loop, loop_end, micro_batch, script_run, snapshot
 
 
 def error(kind: str, message: str, *, time: float = 1.0, has_stepped: bool = False) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def error(kind: str, message: str, *, time: float = 1.0, has_stepped: bool = Fal
 
 
 def failed(*events: list[dict[str, Any]]) -> ScriptRun:
-    return played(*events, outcome=RunOutcome.FAILED, exit_code=1)
+    return script_run(*events, outcome=RunOutcome.FAILED, exit_code=1)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_that_theoutcome_of_follows_from_exit_code_events_and_sigterm(
 
 
 def test_that_an_error_after_a_move_is_a_finding_with_its_line_and_cure() -> None:
-    before = played([loop(), handed(0, 10), CHECKPOINT], [], stop=MIDDLE)
+    before = script_run([loop(), micro_batch(0, 10), CHECKPOINT], [], stop=MIDDLE)
     (finding,) = failures([[before, failed([error("NameError", "name 'loss' is not defined")])]])
     assert finding.level is Level.CHANGE
     assert finding.text == (
@@ -75,7 +75,7 @@ def test_that_an_error_after_a_move_is_a_finding_with_its_line_and_cure() -> Non
 def test_that_the_cure_for_reset_variables_is_given_only_where_they_explain_the_error(
     raised: dict[str, Any],
 ) -> None:
-    before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
+    before = script_run([loop(), micro_batch(0, 10), CHECKPOINT], stop=MIDDLE)
     (finding,) = failures([[before, failed([raised])]])
     assert finding.cure == ""
 
@@ -93,7 +93,7 @@ def test_that_of_several_ranks_errors_the_cause_is_reported() -> None:
 
 
 def test_that_a_line_that_fails_after_several_moves_is_one_finding() -> None:
-    before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
+    before = script_run([loop(), micro_batch(0, 10), CHECKPOINT], stop=MIDDLE)
     after = failed([error("NameError", "name 'loss' is not defined")])
     other = failed([error("KeyError", "'data'")])
     found = list(failures([[before, after], [before, after], [before, other]]))
@@ -104,14 +104,16 @@ def test_that_a_line_that_fails_after_several_moves_is_one_finding() -> None:
 
 
 def test_that_a_script_without_a_step_or_without_the_library_must_change() -> None:
-    (finding,) = never_trained(played([]))
+    (finding,) = never_trained(script_run([]))
     assert finding.kind == "no_session"
-    (finding,) = never_trained(played([{"kind": "start"}, loop(), handed(0, 10)]))
+    (finding,) = never_trained(script_run([{"kind": "start"}, loop(), micro_batch(0, 10)]))
     assert finding.kind == "never_stepped"
-    assert not list(never_trained(played([{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 10)])))
+    assert not list(
+        never_trained(script_run([{"kind": "start"}, {"kind": "first_step"}, loop(), micro_batch(0, 10)]))
+    )
 
 
-def rehearsed(*runs: ScriptRun, skipped: int = 0) -> RehearsalRuns:
+def rehearsal_runs(*runs: ScriptRun, skipped: int = 0) -> RehearsalRuns:
     return RehearsalRuns(
         command=("python", "train.py"),
         folder=Path("/tmp/rehearsal"),
@@ -124,22 +126,22 @@ def rehearsed(*runs: ScriptRun, skipped: int = 0) -> RehearsalRuns:
     )
 
 
-STEPPED = [{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 10), snapshot("epoch")]
+STEPPED = [{"kind": "start"}, {"kind": "first_step"}, loop(), micro_batch(0, 10), snapshot("epoch")]
 
 
 def test_that_a_rehearsal_without_a_move_does_not_pass() -> None:
-    kinds = {finding.kind: finding.level for finding in all_findings(rehearsed(played(STEPPED)))}
+    kinds = {finding.kind: finding.level for finding in all_findings(rehearsal_runs(script_run(STEPPED)))}
     assert kinds["no_move"] is Level.CHANGE
-    early = all_findings(rehearsed(played([], outcome=RunOutcome.OUT_OF_TIME)))
+    early = all_findings(rehearsal_runs(script_run([], outcome=RunOutcome.OUT_OF_TIME)))
     assert "no_move" in [finding.kind for finding in early if finding.level is Level.CHANGE]
 
 
 def test_that_stops_without_time_are_in_the_verdict() -> None:
-    events = [{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 20), loop_end()]
-    runs = rehearsed(played(events), played(events, stop=MIDDLE), played(events), skipped=2)
+    events = [{"kind": "start"}, {"kind": "first_step"}, loop(), micro_batch(0, 20), loop_end()]
+    runs = rehearsal_runs(script_run(events), script_run(events, stop=MIDDLE), script_run(events), skipped=2)
     (text,) = [finding.text for finding in all_findings(runs) if finding.kind == "time"]
     assert "before 2 of the planned stops" in text
-    alone = rehearsed(played(events), skipped=2)
+    alone = rehearsal_runs(script_run(events), skipped=2)
     assert as_text(alone, []).endswith("Nothing must change, as far as there was time.")
     looks = [Finding(level=Level.LOOK, kind="weights", text="They differ.")] * 2
     assert as_text(alone, looks).endswith(", as far as there was time; 2 things to look at.")
@@ -147,7 +149,7 @@ def test_that_stops_without_time_are_in_the_verdict() -> None:
 
 def test_that_layers_whose_result_depends_on_the_micro_batch_are_noted() -> None:
     events = [{"kind": "start"}, snapshot("epoch", layers=("BatchNorm2d", "Dropout", "Linear"))]
-    found = {finding.kind: finding for finding in all_findings(rehearsed(played(events)))}
+    found = {finding.kind: finding for finding in all_findings(rehearsal_runs(script_run(events)))}
     assert found["batch_statistics"].level is Level.NOTE
     assert found["batch_statistics"].text.startswith(
         "BatchNorm2d: each process normalizes by its own micro-batch"
@@ -156,7 +158,7 @@ def test_that_layers_whose_result_depends_on_the_micro_batch_are_noted() -> None
 
 
 def test_that_the_result_names_command_finding_cure_and_folder() -> None:
-    runs = rehearsed(played([{"kind": "start"}]))
+    runs = rehearsal_runs(script_run([{"kind": "start"}]))
     assert [line.strip() for line in as_text(runs, all_findings(runs)).split("\n")] == [
         "",
         "Rehearsed python train.py in 12 s.",

@@ -5,14 +5,21 @@ from pathlib import Path
 from pollux_slurm.agent.rehearsal_protocol import RunPlan, Stop, StopMethod, StopMoment, read_run_plan
 from pollux_slurm.rehearsal.rehearse import process_counts
 from pollux_slurm.rehearsal.stop_plan import plan_stops, training_loops
-from tests.rehearsal.builders import handed, loop, loop_end, loop_left, played
+from tests.rehearsal.builders import loop, loop_end, loop_left, micro_batch, script_run
 
 STEPPED = {"kind": "first_step", "age_s": 1.0}
-EPOCH_0 = [STEPPED, loop(), handed(0, 10), handed(10, 10), loop_end(), {"kind": "epoch_end", "epoch": 0}]
+EPOCH_0 = [
+    STEPPED,
+    loop(),
+    micro_batch(0, 10),
+    micro_batch(10, 10),
+    loop_end(),
+    {"kind": "epoch_end", "epoch": 0},
+]
 EPOCH_1 = [
     loop(epoch=1),
-    handed(0, 10, epoch=1),
-    handed(10, 10, epoch=1),
+    micro_batch(0, 10, epoch=1),
+    micro_batch(10, 10, epoch=1),
     loop_end(epoch=1, steps=4),
     {"kind": "epoch_end", "epoch": 1},
 ]
@@ -23,7 +30,7 @@ def in_short(stops: list[Stop]) -> list[tuple[str, str, int, int]]:
 
 
 def test_that_two_whole_epochs_give_every_kind_of_move_in_the_order_of_training() -> None:
-    first_run = played([*EPOCH_0, *EPOCH_1])
+    first_run = script_run([*EPOCH_0, *EPOCH_1])
     assert in_short(plan_stops(first_run)) == [
         ("step", "request", 0, 10),
         ("after_loop", "sigterm", 0, 0),
@@ -40,7 +47,7 @@ def test_that_two_whole_epochs_give_every_kind_of_move_in_the_order_of_training(
 
 
 def test_that_an_epoch_that_did_not_end_gives_moves_within_its_observed_part() -> None:
-    first_run = played([STEPPED, loop(length=1000), handed(0, 30), handed(30, 30)])
+    first_run = script_run([STEPPED, loop(length=1000), micro_batch(0, 30), micro_batch(30, 30)])
     assert in_short(plan_stops(first_run)) == [
         ("step", "request", 0, 20),
         ("step", "sigterm", 0, 40),
@@ -52,11 +59,11 @@ def test_that_a_loop_that_the_script_leaves_is_whole_but_has_no_stop_after_it() 
     events = [STEPPED]
     for epoch in (0, 1):
         steps = 2 * epoch + 2
-        events += [loop(1000, epoch=epoch), handed(0, 10, epoch=epoch), handed(10, 10, epoch=epoch)]
-        events += [loop_left(epoch=epoch, steps=steps), handed(0, 5, epoch=epoch, loop=1)]
+        events += [loop(1000, epoch=epoch), micro_batch(0, 10, epoch=epoch), micro_batch(10, 10, epoch=epoch)]
+        events += [loop_left(epoch=epoch, steps=steps), micro_batch(0, 5, epoch=epoch, loop=1)]
         # Nothing was trained in this one.
         events += [loop_end(epoch=epoch, number=1, steps=steps), {"kind": "epoch_end", "epoch": epoch}]
-    assert in_short(plan_stops(played(events))) == [
+    assert in_short(plan_stops(script_run(events))) == [
         ("step", "request", 0, 10),
         ("epoch_end", "request", 0, 0),
         ("step", "sigterm", 1, 10),
@@ -65,17 +72,19 @@ def test_that_a_loop_that_the_script_leaves_is_whole_but_has_no_stop_after_it() 
 
 
 def test_that_the_first_validation_has_the_most_processes() -> None:
-    whole, short = (plan_stops(played([*EPOCH_0, *EPOCH_1]), is_short=is_short) for is_short in (False, True))
+    whole, short = (
+        plan_stops(script_run([*EPOCH_0, *EPOCH_1]), is_short=is_short) for is_short in (False, True)
+    )
     for counts, runs in (((1, 2), [2, 1, 2, 1, 2]), ((1, 2, 3), [1, 2, 3, 1, 2]), ((2,), [2] * 5)):
         assert [count for count, _ in zip(process_counts(counts, whole), whole, strict=False)] == runs
     assert [count for count, _ in zip(process_counts((1, 2, 3), short), short, strict=False)] == [2, 3, 1, 2]
 
 
 def test_that_loops_without_steps_are_no_training() -> None:
-    evaluated = [loop(), handed(0, 20), loop_end(steps=0)]
-    assert training_loops(played([STEPPED, *evaluated])) == []
-    assert training_loops(played([*evaluated, handed(0, 5, epoch=1)])) == []
-    assert plan_stops(played(evaluated)) == []
+    evaluated = [loop(), micro_batch(0, 20), loop_end(steps=0)]
+    assert training_loops(script_run([STEPPED, *evaluated])) == []
+    assert training_loops(script_run([*evaluated, micro_batch(0, 5, epoch=1)])) == []
+    assert plan_stops(script_run(evaluated)) == []
 
 
 def test_that_a_run_plan_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def _writers(path: Path, status: os.stat_result) -> str | None:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Tell whether the group is root's, or has the owner as its only member."""
+    """Tell whether the group is root's, or the owner's own group of the same name without other members."""
     if status.st_gid == 0:
         return True
     try:
