@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.place import Place, a_place
+from tests.agent.submit_directory import SubmitDirectory, make_submit_directory
 
 
 @pytest.fixture
-def place(two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[Place]:
-    made = a_place(tmp_path / "it's a place", two_node_sandbox)
+def submit_directory(two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[SubmitDirectory]:
+    made = make_submit_directory(tmp_path / "it's a directory", two_node_sandbox)
     yield made
     for job_id in made.jobs:
         made.slurm.cancel(job_id)

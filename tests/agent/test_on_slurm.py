@@ -15,66 +15,73 @@ from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.model import Allocation, JobShape, JobState
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment, user_part
-from tests.agent.place import BODY, Place, a_place
+from tests.agent.submit_directory import BODY, SubmitDirectory, make_submit_directory
 from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def job_at_its_limit(
     two_node_sandbox: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Place, str]]:
+) -> Iterator[tuple[SubmitDirectory, str]]:
     """A job with a limit of one minute, started before the other tests, so that the minute passes meanwhile.
 
     It takes a GPU of n1, and leaves n0 to them. Its script writes its own exit code: slurmctld may have
     forgotten the job when the other tests are done.
     """
-    made = a_place(tmp_path_factory.mktemp("limit"), two_node_sandbox)
+    made = make_submit_directory(tmp_path_factory.mktemp("limit"), two_node_sandbox)
     body = f"{BODY}echo $? > ended.new && mv ended.new ended\n"
-    job_id = made.submit("--time=1", "--nodelist=n1", "train.sbatch", "hold", body=body)
+    job_id = made.submit("--time=1", "--nodelist=n1", "train.sbatch", "wait", body=body)
     yield made, job_id
     made.slurm.cancel(job_id)
 
 
 def test_that_a_job_is_submitted_as_sbatch_does_with_its_terms_in_the_comment(
-    place: Place, job_at_its_limit: tuple[Place, str]
+    submit_directory: SubmitDirectory, job_at_its_limit: tuple[SubmitDirectory, str]
 ) -> None:
-    (place.folder / "train.sbatch").write_text(BODY)
-    done = place.pollux_sbatch(
+    (submit_directory.folder / "train.sbatch").write_text(BODY)
+    done = submit_directory.pollux_sbatch(
         "--comment", "ask Ada\nfirst", "--max-gpus=4", "-o", "log", "train.sbatch", "pass"
     )
     assert re.fullmatch(r"Submitted batch job [0-9]+\n", done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
-    (env,) = place.ranks(0, 1)
-    job = place.wait(place.jobs[-1], JobState.COMPLETED)
+    (env,) = submit_directory.ranks(0, 1)
+    job = submit_directory.wait(submit_directory.jobs[-1], JobState.COMPLETED)
     # No store is configured here, and the script never calls the library.
-    assert f"pollux: job {job.job_id} trains without a store: it reports nothing" in place.log()
-    assert place.log().count("pollux: no process of this run has called pollux_slurm.torch.init_process") == 1
+    assert f"pollux: job {job.job_id} trains without a store: it reports nothing" in submit_directory.log()
+    assert (
+        submit_directory.log().count(
+            "pollux: no process of this run has called pollux_slurm.torch.init_process"
+        )
+        == 1
+    )
     terms = decode_comment(job.comment)
     assert terms is not None
     assert (terms.min_gpus, terms.max_gpus) == (1, 4)
     assert user_part(job.comment) == "ask Ada\nfirst"
     assert terms.token_sha256 == token_sha256(read_token(Path(env["POLLUX_TOKEN_FILE"])))
-    assert Path(env["POLLUX_CHECKPOINT_DIR"]).parent == place.folder / "pollux-checkpoints"
+    assert Path(env["POLLUX_CHECKPOINT_DIR"]).parent == submit_directory.folder / "pollux-checkpoints"
     assert (job.name, job.requested_gpus, job.cpus_per_gpu, job.held) == ("train.sbatch", 1, 1, False)
     assert (env["WORLD_SIZE"], env["POLLUX_JOB_ID"]) == ("1", job.job_id)
     assert env["CUDA_VISIBLE_DEVICES"].isdecimal()
 
 
-def test_that_uneven_nodes_and_a_new_allocation_after_a_requeue_give_the_right_ranks(place: Place) -> None:
-    job_id = place.submit("--gpus=5", "--nodes=2", "train.sbatch", "hold")
-    first = place.ranks(0, 5)
+def test_that_uneven_nodes_and_a_new_allocation_after_a_requeue_give_the_right_ranks(
+    submit_directory: SubmitDirectory,
+) -> None:
+    job_id = submit_directory.submit("--gpus=5", "--nodes=2", "train.sbatch", "wait")
+    first = submit_directory.ranks(0, 5)
     assert [env["LOCAL_RANK"] for env in first] == ["0", "1", "2", "3", "0"]
     assert [env["SLURMD_NODENAME"] for env in first] == ["n0"] * 4 + ["n1"]
     assert {env["POLLUX_GPUS_PER_NODE"] for env in first} == {"4,1"}
     assert {env["MASTER_PORT"] for env in first} == {first[0]["MASTER_PORT"]}
     assert [len(env["CUDA_VISIBLE_DEVICES"].split(",")) for env in first] == [4, 4, 4, 4, 1]
 
-    place.slurm.requeue_hold(job_id)
-    place.wait(job_id, JobState.PENDING)
-    assert place.saved() == [f"0.{rank}.saved" for rank in range(5)]
-    place.slurm.reshape(job_id, JobShape.of(Allocation.of({"n0": 1, "n1": 2})))
-    place.slurm.release(job_id)
-    second = place.ranks(1, 3)
+    submit_directory.slurm.requeue_hold(job_id)
+    submit_directory.wait(job_id, JobState.PENDING)
+    assert submit_directory.saved() == [f"0.{rank}.saved" for rank in range(5)]
+    submit_directory.slurm.reshape(job_id, JobShape.of(Allocation.of({"n0": 1, "n1": 2})))
+    submit_directory.slurm.release(job_id)
+    second = submit_directory.ranks(1, 3)
     # Slurm chooses which of the nodes gives two GPUs (22.05); the ranks must agree with it.
     split = [[env["SLURMD_NODENAME"] for env in second].count(node) for node in ("n0", "n1")]
     assert sorted(split) == [1, 2]
@@ -85,22 +92,24 @@ def test_that_uneven_nodes_and_a_new_allocation_after_a_requeue_give_the_right_r
     assert second[0]["POLLUX_TOKEN_FILE"] == first[0]["POLLUX_TOKEN_FILE"]
     assert second[0]["POLLUX_CHECKPOINT_DIR"] == first[0]["POLLUX_CHECKPOINT_DIR"]
 
-    place.slurm.requeue_hold(job_id)
-    place.wait(job_id, JobState.PENDING)
-    place.slurm.reshape(job_id, JobShape.of(Allocation.of({"n1": 2})))
-    place.slurm.release(job_id)
-    third = place.ranks(2, 2)
+    submit_directory.slurm.requeue_hold(job_id)
+    submit_directory.wait(job_id, JobState.PENDING)
+    submit_directory.slurm.reshape(job_id, JobShape.of(Allocation.of({"n1": 2})))
+    submit_directory.slurm.release(job_id)
+    third = submit_directory.ranks(2, 2)
     assert {(env["WORLD_SIZE"], env["MASTER_ADDR"]) for env in third} == {("2", "127.0.0.1")}
-    (place.folder / "go").touch()
-    assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
+    (submit_directory.folder / "go").touch()
+    assert submit_directory.wait(job_id, JobState.COMPLETED).exit_code == 0
 
 
 @pytest.mark.parametrize(("rank", "code"), [("0", 3), ("4", 7)])
-def test_that_the_job_has_the_failing_ranks_exit_code(place: Place, rank: str, code: int) -> None:
-    job_id = place.submit("--gpus=5", "--nodes=2", "train.sbatch", "fail", rank, str(code))
-    place.ranks(0, 5)
-    assert place.wait(job_id, JobState.FAILED).exit_code == code
-    left = list((place.folder / "pollux-checkpoints").rglob("*.exit"))
+def test_that_the_job_has_the_failing_ranks_exit_code(
+    submit_directory: SubmitDirectory, rank: str, code: int
+) -> None:
+    job_id = submit_directory.submit("--gpus=5", "--nodes=2", "train.sbatch", "fail", rank, str(code))
+    submit_directory.ranks(0, 5)
+    assert submit_directory.wait(job_id, JobState.FAILED).exit_code == code
+    left = list((submit_directory.folder / "pollux-checkpoints").rglob("*.exit"))
     assert left == []
 
 
@@ -127,92 +136,114 @@ time.sleep(600)
 """
 
 
-def test_that_when_a_rank_runs_out_of_memory_all_ranks_start_again_in_the_same_job(place: Place) -> None:
+def test_that_when_a_rank_runs_out_of_memory_all_ranks_start_again_in_the_same_job(
+    submit_directory: SubmitDirectory,
+) -> None:
     body = HUNGRY.replace("PYTHON", sys.executable)
-    job_id = place.submit("--gpus=5", "--nodes=2", "train.sbatch", body=body)
-    assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
-    env = [line for line in place.log().splitlines() if line.startswith("rank")]
+    job_id = submit_directory.submit("--gpus=5", "--nodes=2", "train.sbatch", body=body)
+    assert submit_directory.wait(job_id, JobState.COMPLETED).exit_code == 0
+    env = [line for line in submit_directory.log().splitlines() if line.startswith("rank")]
     assert sorted(line for line in env if "True" in line) == [f"rank {rank} True" for rank in range(5)]
     assert "rank 4 False" in env
-    assert "starting again with smaller micro-batches" in place.log()
+    assert "starting again with smaller micro-batches" in submit_directory.log()
 
 
-def test_that_after_sigterm_to_the_batch_scripts_launcher_the_ranks_save(place: Place) -> None:
+def test_that_after_sigterm_to_the_batch_scripts_launcher_the_ranks_save(
+    submit_directory: SubmitDirectory,
+) -> None:
     # srun itself would kill them at once.
     wait_for_ranks = "while [ ! -e 0.0.json ] || [ ! -e 0.1.json ]; do sleep 0.1; done"
     command = BODY.splitlines()[1]
     body = f"#!/bin/bash\n{command} &\n{wait_for_ranks}\nkill -TERM $!\nwait $!\n"
-    job_id = place.submit("--gpus=2", "train.sbatch", "hold", body=body)
-    assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
-    assert place.saved() == ["0.0.saved", "0.1.saved"]
+    job_id = submit_directory.submit("--gpus=2", "train.sbatch", "wait", body=body)
+    assert submit_directory.wait(job_id, JobState.COMPLETED).exit_code == 0
+    assert submit_directory.saved() == ["0.0.saved", "0.1.saved"]
 
 
-def test_that_a_job_started_without_its_gpus_is_requeued(place: Place) -> None:
+def test_that_a_job_started_without_its_gpus_is_requeued(submit_directory: SubmitDirectory) -> None:
     """As after a restart of slurmctld: the environment has GPUs that slurmctld has not allocated."""
     body = BODY.replace("\n", "\nexport SLURM_GPUS_ON_NODE=3\n", 1)
-    job_id = place.submit("--gpus=1", "--nodes=1", "train.sbatch", "end", body=body)
+    job_id = submit_directory.submit("--gpus=1", "--nodes=1", "train.sbatch", "end", body=body)
     wait_until(
-        lambda: (place.job(job_id).state, place.job(job_id).restart_count) == (JobState.PENDING, 1),
+        lambda: (
+            (submit_directory.job(job_id).state, submit_directory.job(job_id).restart_count)
+            == (JobState.PENDING, 1)
+        ),
         timeout_s=120,
-        what=f"the job to be back in the queue; its log: {place.log()}",
+        what=f"the job to be back in the queue; its log: {submit_directory.log()}",
     )
     said = f"Slurm has started job {job_id} with 1 of its 3 GPUs: requeuing it"
-    assert said in place.log()
+    assert said in submit_directory.log()
 
 
-def test_that_a_leftover_of_an_earlier_run_does_not_signal_the_present_run(place: Place) -> None:
+def test_that_a_leftover_of_an_earlier_run_does_not_signal_the_present_run(
+    submit_directory: SubmitDirectory,
+) -> None:
     """Its node was DOWN and has returned: slurmd ends the old run, the job trains elsewhere."""
-    job_id = place.submit("--max-gpus=2", "train.sbatch", "hold")
-    place.ranks(0, 1)
-    place.slurm.requeue_hold(job_id)
-    place.wait(job_id, JobState.PENDING)
-    place.slurm.reshape(job_id, JobShape(num_gpus=2, cpus_per_gpu=1))
-    place.slurm.release(job_id)
-    place.ranks(1, 2)
-    before = place.saved()
-    runner = CommandRunner(environ=place.environ)
+    job_id = submit_directory.submit("--max-gpus=2", "train.sbatch", "wait")
+    submit_directory.ranks(0, 1)
+    submit_directory.slurm.requeue_hold(job_id)
+    submit_directory.wait(job_id, JobState.PENDING)
+    submit_directory.slurm.reshape(job_id, JobShape(num_gpus=2, cpus_per_gpu=1))
+    submit_directory.slurm.release(job_id)
+    submit_directory.ranks(1, 2)
+    before = submit_directory.saved()
+    runner = CommandRunner(environ=submit_directory.environ)
     assert not signal_step(signal.SIGTERM, job_id=job_id, restart_count=0, runner=runner)
-    assert place.job(job_id).state is JobState.RUNNING
-    assert place.saved() == before
+    assert submit_directory.job(job_id).state is JobState.RUNNING
+    assert submit_directory.saved() == before
     assert signal_step(signal.SIGTERM, job_id=job_id, restart_count=1, runner=runner)
-    wait_until(lambda: {"1.0.saved", "1.1.saved"} <= set(place.saved()), timeout_s=120, what="both ranks")
+    wait_until(
+        lambda: {"1.0.saved", "1.1.saved"} <= set(submit_directory.saved()), timeout_s=120, what="both ranks"
+    )
 
 
-def test_that_a_leftover_of_an_earlier_run_does_not_end_the_step_of_this_one(place: Place) -> None:
+def test_that_a_leftover_of_an_earlier_run_does_not_end_the_step_of_this_one(
+    submit_directory: SubmitDirectory,
+) -> None:
     """Its srun ends a step by number, and Slurm counts the steps of each run from 0."""
-    job_id = place.submit("--gpus=1", "train.sbatch", "hold")
-    (first,) = place.ranks(0, 1)
-    place.slurm.requeue_hold(job_id)
-    place.wait(job_id, JobState.PENDING)
-    place.slurm.reshape(job_id, JobShape(num_gpus=1, cpus_per_gpu=1))
-    place.slurm.release(job_id)
-    (second,) = place.ranks(1, 1)
+    job_id = submit_directory.submit("--gpus=1", "train.sbatch", "wait")
+    (first,) = submit_directory.ranks(0, 1)
+    submit_directory.slurm.requeue_hold(job_id)
+    submit_directory.wait(job_id, JobState.PENDING)
+    submit_directory.slurm.reshape(job_id, JobShape(num_gpus=1, cpus_per_gpu=1))
+    submit_directory.slurm.release(job_id)
+    (second,) = submit_directory.ranks(1, 1)
     assert second["SLURM_STEP_ID"] != first["SLURM_STEP_ID"]
-    done = place.run("scancel", "--signal=KILL", f"{job_id}.{first['SLURM_STEP_ID']}")  # as srun asks for it
-    (place.folder / "go").touch()
-    assert place.wait(job_id, JobState.COMPLETED).exit_code == 0, (done.stderr, place.log())
+    done = submit_directory.run(
+        "scancel", "--signal=KILL", f"{job_id}.{first['SLURM_STEP_ID']}"
+    )  # as srun asks for it
+    (submit_directory.folder / "go").touch()
+    assert submit_directory.wait(job_id, JobState.COMPLETED).exit_code == 0, (
+        done.stderr,
+        submit_directory.log(),
+    )
 
 
-def test_that_no_rank_outlives_a_killed_launcher_of_the_batch_script(place: Place) -> None:
+def test_that_no_rank_outlives_a_killed_launcher_of_the_batch_script(
+    submit_directory: SubmitDirectory,
+) -> None:
     wait_for_ranks = "while [ ! -e 0.0.json ] || [ ! -e 0.1.json ]; do sleep 0.1; done"
     command = BODY.splitlines()[1]
     wait_for_us = "while [ ! -e go ]; do sleep 0.1; done"
     body = f"#!/bin/bash\n{command} &\n{wait_for_ranks}\nkill -KILL $!\nwait $!\n{wait_for_us}\n"
-    job_id = place.submit("--gpus=2", "train.sbatch", "hold", body=body)
-    pids = [int(env["PID"]) for env in place.ranks(0, 2)]
+    job_id = submit_directory.submit("--gpus=2", "train.sbatch", "wait", body=body)
+    pids = [int(env["PID"]) for env in submit_directory.ranks(0, 2)]
     wait_until(
         lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in pids),
         timeout_s=120,
         what="the end of the ranks",
     )
-    assert place.job(job_id).state is JobState.RUNNING
+    assert submit_directory.job(job_id).state is JobState.RUNNING
 
 
-def test_that_a_job_is_warned_before_its_time_limit_and_saves(job_at_its_limit: tuple[Place, str]) -> None:
-    place, job_id = job_at_its_limit
-    ended = place.folder / "ended"
+def test_that_a_job_is_warned_before_its_time_limit_and_saves(
+    job_at_its_limit: tuple[SubmitDirectory, str],
+) -> None:
+    submit_directory, job_id = job_at_its_limit
+    ended = submit_directory.folder / "ended"
     wait_until(ended.exists, timeout_s=300, what="the end of the job's script")
-    assert place.saved() == ["0.0.saved"]
+    assert submit_directory.saved() == ["0.0.saved"]
     assert ended.read_text() == "0\n"
-    job = place.slurm.read_job(job_id)
+    job = submit_directory.slurm.read_job(job_id)
     assert job is None or job.state in (JobState.RUNNING, JobState.COMPLETING, JobState.COMPLETED)

@@ -25,7 +25,7 @@ run = os.environ["POLLUX_RESTART_COUNT"]
 def save(*_):
     time.sleep(0.5)  # a checkpoint takes its time
     leave(f"{run}.{os.environ['RANK']}.saved", "")
-    sys.exit(0 if sys.argv[1] == "hold" else 99)
+    sys.exit(0 if sys.argv[1] == "wait" else 99)
 signal.signal(signal.SIGTERM, save)
 leave(f"{run}.{os.environ['RANK']}.json", json.dumps({**os.environ, "PID": str(os.getpid())}))
 if sys.argv[1] == "fail":
@@ -34,14 +34,14 @@ if sys.argv[1] == "fail":
             time.sleep(0.05)
         sys.exit(int(sys.argv[3]))
     time.sleep(600)
-while sys.argv[1] == "hold" and not os.path.exists("go"):
+while sys.argv[1] == "wait" and not os.path.exists("go"):
     time.sleep(0.05)
 """
 BODY = f'#!/bin/bash\n{sys.executable} -m pollux_slurm run -- {sys.executable} -S rank.py "$@"\n'
 
 
 @dataclass
-class Place:
+class SubmitDirectory:
     """A working directory on the cluster, and the jobs submitted from it."""
 
     folder: Path
@@ -105,9 +105,9 @@ class Place:
         return sorted(path.name for path in self.folder.glob("*.saved"))
 
 
-def a_place(folder: Path, env: dict[str, str]) -> Place:
+def make_submit_directory(folder: Path, env: dict[str, str]) -> SubmitDirectory:
     folder.mkdir(exist_ok=True)
     (folder / "rank.py").write_text(RANK)
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "POLLUX", "CUDA"))}
     environ = {**plain, **env}
-    return Place(folder=folder, environ=environ, slurm=connect(SlurmConfig(), environ))
+    return SubmitDirectory(folder=folder, environ=environ, slurm=connect(SlurmConfig(), environ))
