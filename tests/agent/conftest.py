@@ -11,7 +11,7 @@ from tests.agent.submit_directory import SubmitDirectory, make_submit_directory
 
 
 @pytest.fixture
-def submit_directory(two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[SubmitDirectory]:
+def submit_dir(two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[SubmitDirectory]:
     made = make_submit_directory(tmp_path / "it's a directory", two_node_sandbox)
     yield made
     for job_id in made.jobs:
