@@ -20,7 +20,6 @@ from pollux_slurm.errors import LaunchError
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
-_MAX_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,8 @@ class NodeProcesses:
     """The processes of one node, from their start to the end of the last.
 
     `forward` is called with a forwarded signal instead of sending it to the processes. The kernel sends them
-    `death_signal` if this process dies. To be used once, from the main thread.
+    `death_signal` if this process dies. It waits for signals `max_wait_s` at a time. To be used once, from
+    the main thread.
     """
 
     def __init__(
@@ -50,6 +50,8 @@ class NodeProcesses:
         on_failure: Callable[[int], None] = lambda code: None,
         forward: Callable[[int], None] | None = None,
         death_signal: int = signal.SIGKILL,
+        monotonic: Callable[[], float] = time.monotonic,
+        max_wait_s: float = 5.0,
     ) -> None:
         self._command = list(command)
         self._environments = environments
@@ -57,6 +59,7 @@ class NodeProcesses:
         self._on_failure = on_failure
         self._forward = forward if forward is not None else self._signal_all
         self._death_signal = death_signal
+        self._monotonic, self._max_wait_s = monotonic, max_wait_s
         self._running: list[subprocess.Popen[bytes]] = []
         self._first_failure: int | None = None
         self._failed_by_itself = False
@@ -105,12 +108,12 @@ class NodeProcesses:
 
     def _wait(self, watched: set[signal.Signals]) -> None:
         """Wait for a signal and handle it; kill the processes when that is due."""
-        limit_s = _MAX_WAIT_S
+        limit_s = self._max_wait_s
         if self._kill_at is not None:
-            limit_s = min(limit_s, max(self._kill_at - time.monotonic(), 0.0))
+            limit_s = min(limit_s, max(self._kill_at - self._monotonic(), 0.0))
         found = signal.sigtimedwait(watched, limit_s)
         if found is None:
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            if self._kill_at is not None and self._monotonic() >= self._kill_at:
                 self._kill_at = None
                 self._kill_all()
             return
@@ -141,7 +144,7 @@ class NodeProcesses:
         self._failed_by_itself = True
         self._on_failure(code)
         self._signal_all(signal.SIGTERM)
-        self._kill_at = time.monotonic() + self._kill_after_s
+        self._kill_at = self._monotonic() + self._kill_after_s
 
     def _signal_all(self, number: int) -> None:
         """Signal the processes, but not their children: the last checkpoint may need those."""

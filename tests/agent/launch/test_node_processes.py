@@ -20,23 +20,22 @@ from tests.waiting import wait_until
 
 DRIVER = """
 import os, sys, time
-from pollux_slurm.agent.launch import node_processes
 from pollux_slurm.agent.launch.node_processes import NodeProcesses
-count, patience, script = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+count, kill_after_s, script = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 environments = [{**os.environ, "RANK": str(rank)} for rank in range(count)]
+options = {}
 if len(sys.argv) > 4:
     # Once that file exists, each reading of the clock exceeds the time to SIGKILL, on any machine.
-    class Clock:
-        looked_s = 0.0
-        @classmethod
-        def monotonic(cls):
-            cls.looked_s += patience * os.path.exists(sys.argv[4])
-            return time.monotonic() + cls.looked_s
-    node_processes.time, node_processes._MAX_WAIT_S = Clock, 0.05
-crew = NodeProcesses([sys.executable, "-S", "-c", script], environments, kill_after_s=patience,
-            on_failure=lambda code: print("failure", code, flush=True))
-outcome = crew.run()
-print("outcome", outcome.exit_code, outcome.failed_by_itself, flush=True)
+    skipped_s = 0.0
+    def monotonic():
+        global skipped_s
+        skipped_s += kill_after_s * os.path.exists(sys.argv[4])
+        return time.monotonic() + skipped_s
+    options = {"monotonic": monotonic, "max_wait_s": 0.05}
+processes = NodeProcesses([sys.executable, "-S", "-c", script], environments, kill_after_s=kill_after_s,
+                          on_failure=lambda code: print("failure", code, flush=True), **options)
+status = processes.run()
+print("outcome", status.exit_code, status.failed_by_itself, flush=True)
 """
 # The ranks' script: RANK as r, and a function that writes marker files atomically.
 PRELUDE = """
