@@ -50,7 +50,7 @@ class JobHistory:
 
 
 def job_document(history: JobHistory, *, made_at: datetime, range_: Range | None = None) -> Document:
-    """Return the report of a job, of a part of its life where `range_` says so."""
+    """Return the report of a job, or of the part of its life within `range_`."""
     number = str(history.job.slurm_job_id)
     return Document(
         kind="job",

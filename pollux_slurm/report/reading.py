@@ -65,7 +65,7 @@ def read_group(
 ) -> GroupHistory:
     """Return the history of one account; without a name that of all, with rounds and nodes.
 
-    Of each view the newest `most_rows` rows, at most; the history says where there were more.
+    Of each view the newest `most_rows` rows, at most; the history marks where there were more.
 
     Raises `StoreError` for an account without a job in the range, with what to ask instead.
     """

@@ -78,7 +78,7 @@ class FakeWorld:
         raise AssertionError(f"job {job_id} is not {what}: {job}")
 
 
-class TestCommandsClient(SlurmClientContract):
+class TestCommandClient(SlurmClientContract):
     @pytest.fixture
     def world(self, sandbox: Sandbox) -> Iterator[World]:
         runner = sandbox.runner(timeout_s=120)

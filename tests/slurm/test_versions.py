@@ -60,7 +60,7 @@ def pyslurm_cluster() -> Iterator[Sandbox]:
         yield running
 
 
-class TestCommandsClient(SlurmClientContract):
+class TestCommandClient(SlurmClientContract):
     @pytest.fixture
     def world(self, cluster: Sandbox) -> Iterator[World]:
         with world_of(cluster, backend="commands") as world:

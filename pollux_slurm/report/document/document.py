@@ -38,8 +38,8 @@ class Kind(enum.Enum):
 class Column:
     """`key` names it in CSV and JSON, `title`, with the unit, for people.
 
-    Where not `shown`, it is for programs only: people have the same from other columns. One of sentences is
-    told whole: where a terminal has no room for it beside the others, below the table.
+    A column that is not `shown` is for programs only. A column of sentences is never cut: where a terminal is
+    too narrow for it, it is printed below the table.
     """
 
     key: str

@@ -37,9 +37,9 @@ _USAGE_TITLES = {
     "goodput": "mean goodput (examples/s)",
 }
 USAGE_NOTE = (
-    "GPU hours with progress: during which reports told of training, rather than of starts, moves or "
-    "nothing. Useful: what is left when each is weighted with its statistical efficiency, so that "
-    "hours of different groups compare. Mean goodput is of one job while it trained."
+    "GPU hours with progress: during which reports showed training, rather than starts, moves or "
+    "nothing. Useful: these hours weighted with their statistical efficiency, so that hours of different "
+    "groups can be compared. Mean goodput is of one job while it trained."
 )
 
 
@@ -122,8 +122,8 @@ def _totals_table(totals: Sequence[tuple[str, float, float, float]], by: str) ->
             (name, held, _ratio(held, whole), trained, _share(trained, held), useful, _share(useful, held))
             for name, held, trained, useful in totals
         ),
-        note="With progress: while reports told of training. Useful: that, weighted with efficiency: "
-        "what a group got for the GPU hours that it held.",
+        note="With progress: while reports showed training. Useful: these hours weighted with their "
+        "efficiency: what a group got for the GPU hours that it owned.",
     )
 
 

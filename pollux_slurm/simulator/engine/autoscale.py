@@ -111,19 +111,19 @@ class UtilityAutoscaler:
     def _utility(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster, nodes: Sequence[int]
     ) -> float:
-        room = [0] * cluster.num_nodes
+        available = [0] * cluster.num_nodes
         for node in nodes:
-            room[node] = cluster.node_gpus[node]
+            available[node] = cluster.node_gpus[node]
         owned = [job.allocation for job in jobs]
         for job in jobs:
-            if any(room[node] == 0 for node, _ in job.allocation):
+            if any(available[node] == 0 for node, _ in job.allocation):
                 job.allocation = ()
         try:
-            given = self._policy.consider(now_s, jobs, cluster.with_available(room))
+            given = self._policy.consider(now_s, jobs, cluster.with_available(available))
         finally:
             for job, allocation in zip(jobs, owned, strict=True):
                 job.allocation = allocation
-        return sum(self._speedup(job, given.get(job.job.name, ())) for job in jobs) / sum(room)
+        return sum(self._speedup(job, given.get(job.job.name, ())) for job in jobs) / sum(available)
 
     def _speedup(self, job: SimulatedJob, allocation: GpusByNode) -> float:
         num_gpus = sum(gpus for _, gpus in allocation)

@@ -57,7 +57,7 @@ def check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -
 
 def check_allocations(allocations: Mapping[str, GpusByNode], cluster: Cluster) -> None:
     """Refuse allocations of GPUs that do not exist or are not available in this round."""
-    room, num_nodes = cluster.node_gpus, cluster.num_nodes
+    available, num_nodes = cluster.node_gpus, cluster.num_nodes
     used = [0] * num_nodes
     for name, allocation in allocations.items():
         for node, gpus in allocation:
@@ -65,5 +65,5 @@ def check_allocations(allocations: Mapping[str, GpusByNode], cluster: Cluster) -
                 raise SimulationError(f"job {name} was given {gpus} GPUs on node {node}")
             used[node] += gpus
     for node, gpus in enumerate(used):
-        if gpus > room[node]:
-            raise SimulationError(f"node {node} was given away {gpus} times over {room[node]} GPUs")
+        if gpus > available[node]:
+            raise SimulationError(f"node {node} was given away {gpus} times over {available[node]} GPUs")

@@ -117,9 +117,9 @@ class Cluster:
         """All GPUs that may be allocated."""
         return sum(self.node_gpus)
 
-    def with_available(self, room: Sequence[int]) -> Cluster:
-        """Return the cluster of a round in which only `room` GPUs may be allocated of each node."""
-        return replace(self, available=tuple(room))
+    def with_available(self, available: Sequence[int]) -> Cluster:
+        """Return the cluster of a round in which only `available` GPUs may be allocated of each node."""
+        return replace(self, available=tuple(available))
 
 
 class SchedulingPolicy(Protocol):

@@ -115,15 +115,15 @@ class RigidJobs:
         """
         if not self._unfinished:
             return [], list(capacity)
-        room = [gpus - used for gpus, used in zip(capacity, self.owned_gpus(), strict=True)]
+        available = [gpus - used for gpus, used in zip(capacity, self.owned_gpus(), strict=True)]
         queue = {one.name: one for one in self._unfinished if not one.allocation and one.submitted_s <= now_s}
         if not queue:
-            return [], [max(gpus, 0) for gpus in room]
-        free = list(room)
+            return [], [max(gpus, 0) for gpus in available]
+        free = list(available)
         for job in adaptive:
             for node, gpus in job.allocation:
                 free[node] -= gpus
-        offered = room if first else free
+        offered = available if first else free
         pools = pool_sizes(offered, self._types, self._order)
         running = [
             Running(
@@ -152,15 +152,15 @@ class RigidJobs:
                 continue
             one = queue[name]
             unused = one.num_gpus <= pool_sizes(free, self._types, self._order)[kind]
-            one.allocation = pack_pool(one.num_gpus, free if unused else room, self._types, kind)
+            one.allocation = pack_pool(one.num_gpus, free if unused else available, self._types, kind)
             one.started_s = now_s
             for node, gpus in one.allocation:
-                room[node] -= gpus
+                available[node] -= gpus
                 free[node] -= gpus
             started.append(one)
         if not first:
-            self._keep(room, free, spare)
-        return started, [max(gpus, 0) for gpus in room]
+            self._keep(available, free, spare)
+        return started, [max(gpus, 0) for gpus in available]
 
     def _queued_adaptive(
         self, adaptive: Sequence[SimulatedJob], *, resizes: bool
@@ -198,10 +198,10 @@ class RigidJobs:
             if ends[job.job.name] > now_s
         ]
 
-    def _keep(self, room: list[int], free: Sequence[int], spare: Mapping[str, int]) -> None:
-        """Remove the reserved GPUs (free and not spare) from `room`, on the nodes with the fewest first."""
+    def _keep(self, available: list[int], free: Sequence[int], spare: Mapping[str, int]) -> None:
+        """Subtract reserved GPUs (free, not spare) from `available`, on the nodes with the fewest first."""
         kept = {kind: gpus - spare[kind] for kind, gpus in pool_sizes(free, self._types, self._order).items()}
         for node in sorted(range(len(free)), key=lambda node: (free[node], node)):
             taken = min(max(free[node], 0), max(kept[self._types[node]], 0))
-            room[node] -= taken
+            available[node] -= taken
             kept[self._types[node]] -= taken

@@ -184,41 +184,41 @@ class _Simulation:
         owned = _owned_gpus(adaptive, self.cluster.num_nodes)
         up = self._scale(adaptive, owned)
         free = () if self.rules.delays is None else _subtract(_subtract(up, self._rigid.owned_gpus()), owned)
-        started, room = self._rigid.start(
+        started, available = self._rigid.start(
             self.now_s, up, adaptive, first=self.rules.rigid_first, resizes=self._policy.resizes
         )
-        self._update_unused(room, adaptive)
+        self._update_unused(available, adaptive)
         if not active:
             return
-        seen = self.cluster
-        if tuple(room) != seen.node_gpus:
-            _evict(adaptive, room)
-            seen = seen.with_available(room)
+        cluster = self.cluster
+        if tuple(available) != cluster.node_gpus:
+            _evict(adaptive, available)
+            cluster = cluster.with_available(available)
         by_slurm = self._start_by_slurm(0.0, self.now_s)
-        given: Mapping[str, GpusByNode] = {}
+        decision: Mapping[str, GpusByNode] = {}
         solve_s = 0.0
         if adaptive:
             began = clock()
-            given = self._policy.allocate(self.now_s, adaptive, seen)
+            decision = self._policy.allocate(self.now_s, adaptive, cluster)
             solve_s = clock() - began
-        check_allocations(given, seen)
+        check_allocations(decision, cluster)
         for job in adaptive:
             if job.job.name not in by_slurm:
                 job.allocation = before.get(job.job.name, ())
         after = {one.name: one.allocation for one in started}
         after |= {job.job.name: job.allocation for job in active if not job.adaptive and job.allocation}
-        after |= {job.job.name: given[job.job.name] for job in adaptive if given.get(job.job.name)}
+        after |= {job.job.name: decision[job.job.name] for job in adaptive if decision.get(job.job.name)}
         if self.rules.delays is None:
             self._move_at_once(active, after)
         else:
             self._move(active, before, after, free, self.rules.delays)
         self._apply_interference(active)
-        self._update_unused(room, adaptive)
+        self._update_unused(available, adaptive)
         self._record(active, up, solve_s)
 
-    def _update_unused(self, room: Sequence[int], adaptive: Sequence[SimulatedJob]) -> None:
+    def _update_unused(self, available: Sequence[int], adaptive: Sequence[SimulatedJob]) -> None:
         if self._slurm_starts:
-            self._unused = _subtract(room, _owned_gpus(adaptive, self.cluster.num_nodes, sources=True))
+            self._unused = _subtract(available, _owned_gpus(adaptive, self.cluster.num_nodes, sources=True))
 
     def _start_by_slurm(self, after_s: float, until_s: float) -> frozenset[str]:
         """Start adaptive jobs submitted in this time with a size of their own, where a node has it unused.
@@ -237,15 +237,13 @@ class _Simulation:
             if nodes:
                 node = min(nodes, key=lambda node: (self._unused[node], node))
                 self._unused[node] -= wanted
-                time_to_first_step_s = delays.time_to_first_step_s(
-                    job.job.application, restore=False, num_gpus=wanted
-                )
+                launch_s = delays.time_to_first_step_s(job.job.application, restore=False, num_gpus=wanted)
                 self._reallocate(
                     job,
                     ((node, wanted),),
                     [
                         Interruption(step="slurm", left_s=delays.start_s),
-                        Interruption(step="launch", left_s=time_to_first_step_s),
+                        Interruption(step="launch", left_s=launch_s),
                     ],
                     at_s=max(at_s, self.now_s),
                 )
@@ -379,9 +377,9 @@ def _subtract(gpus: Sequence[int], taken: Sequence[int]) -> list[int]:
     return [all_ - used if all_ > used else 0 for all_, used in zip(gpus, taken, strict=True)]
 
 
-def _evict(adaptive: Sequence[SimulatedJob], room: Sequence[int]) -> None:
+def _evict(adaptive: Sequence[SimulatedJob], available: Sequence[int]) -> None:
     """Take their GPUs from the last submitted jobs on each node that has fewer GPUs than its jobs own."""
-    over = [used - left for used, left in zip(_owned_gpus(adaptive, len(room)), room, strict=True)]
+    over = [used - left for used, left in zip(_owned_gpus(adaptive, len(available)), available, strict=True)]
     if any(gpus > 0 for gpus in over):
         for job in sorted(adaptive, key=lambda job: -job.job.submitted_s):
             if any(over[node] > 0 for node, _ in job.allocation):

@@ -67,13 +67,6 @@ class RunOutcome:
     rounds: tuple[RoundOutcome, ...]
 
 
-def summarize(
-    result: SimulationResult, *, policy: str, objective: str | None, workload: str, wall_s: float
-) -> Summary:
-    """Return the summary of a simulation that took `wall_s` seconds to run."""
-    return make_outcome(result, policy=policy, objective=objective, workload=workload, wall_s=wall_s).summary
-
-
 def make_outcome(
     result: SimulationResult, *, policy: str, objective: str | None, workload: str, wall_s: float
 ) -> RunOutcome:

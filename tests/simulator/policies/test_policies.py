@@ -15,7 +15,7 @@ from pollux_slurm.simulator import Application, Cluster, read_applications, read
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.policies import PolluxPolicy, make_policy
 from pollux_slurm.simulator.policies.packing import FreeGpus
-from pollux_slurm.simulator.results.summary import Summary, summarize
+from pollux_slurm.simulator.results.summary import Summary, make_outcome
 from tests.published import traces_dir, workload_file
 from tests.simulator.builders import made_application, made_job
 
@@ -29,7 +29,7 @@ def replay(workload: int, policy: str) -> Summary:
     jobs = read_workload(workload_file(workload), published())
     made = make_policy(policy, objective="generalized-mean", declared=False)
     result = simulate(jobs, published(), made, Cluster())
-    return summarize(result, policy=policy, objective=None, workload=str(workload), wall_s=0.0)
+    return make_outcome(result, policy=policy, objective=None, workload=str(workload), wall_s=0.0).summary
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,8 @@ def test_that_the_papers_search_and_ours_have_similar_completion_times() -> None
     for solver, effort in (("exact", 0.02), ("genetic", 0.1)):
         policy = PolluxPolicy(Objective(name="osdi21"), solver=solver, effort=effort)
         result = simulate(jobs, published(), policy, Cluster(num_nodes=4))
-        averages.append(summarize(result, policy=solver, objective=None, workload="6", wall_s=0.0).avg_jct_s)
+        outcome = make_outcome(result, policy=solver, objective=None, workload="6", wall_s=0.0)
+        averages.append(outcome.summary.avg_jct_s)
     exact, genetic = averages
     assert genetic == pytest.approx(exact, rel=0.05)
     assert genetic != exact, "two searches, not one"
