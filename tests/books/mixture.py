@@ -165,8 +165,8 @@ class Mixture(RealHarness):
         self.round()
 
     def _requeue_externally(self) -> None:
-        held = self.play("is requeued by hand and held in the queue, unseen", PATIENT, gpus=2)
-        stubborn = self.play("is requeued by hand, and slow to die", STUBBORN, gpus=1)
+        held = self.play("is requeued externally and held in the queue, unseen", PATIENT, gpus=2)
+        stubborn = self.play("is requeued externally, and slow to die", STUBBORN, gpus=1)
         twice = self.play("is requeued twice between two rounds", PATIENT, gpus=2)
         self.round()
         self.let_pass(4)

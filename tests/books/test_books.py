@@ -35,8 +35,8 @@ def test_that_the_books_agree_with_slurmctlds_log(clean_store: Store, slurm_prog
     assert differences(lines) == {}
     # Without slurmdbd, the end of a run that was requeued between two rounds is estimated and marked.
     assert {line.played.what for line in lines if line.estimated} <= {
-        "is requeued by hand and held in the queue, unseen",
-        "is requeued by hand, and slow to die",
+        "is requeued externally and held in the queue, unseen",
+        "is requeued externally, and slow to die",
         "is requeued twice between two rounds",
     }
     assert next(line for line in lines if "twice between" in line.played.what).estimated

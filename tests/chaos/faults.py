@@ -414,8 +414,8 @@ KINDS: dict[str, tuple[str, Inject]] = {
     "slurmd lost, its steps go on": ("nodes", lose_slurmd),
     "store away": ("store", take_store_away),
     "disk full": ("store", fill_disk),
-    "job cancelled": ("hand", cancel_job),
-    "job held by hand": ("hand", hold_job),
-    "job requeued by hand": ("hand", requeue_job),
-    "job requeued and held by hand": ("hand", requeue_and_hold_job),
+    "job cancelled": ("jobs", cancel_job),
+    "job held externally": ("jobs", hold_job),
+    "job requeued externally": ("jobs", requeue_job),
+    "job requeued and held externally": ("jobs", requeue_and_hold_job),
 }

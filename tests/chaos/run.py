@@ -153,7 +153,7 @@ class Run:
                 continue
             resource, inject = KINDS[planned.kind]
             busy = resource in self._undos or (resource == "daemon" and self._is_daemon_busy())
-            if busy or (resource in ("nodes", "hand") and "slurmctld" in self._undos):
+            if busy or (resource in ("nodes", "jobs") and "slurmctld" in self._undos):
                 continue
             try:
                 done = inject(self.site, planned, self._rng)
@@ -186,7 +186,7 @@ class Run:
 
     def _undo_what_is_due(self, now: float) -> None:
         for resource, (at, undo) in list(self._undos.items()):
-            if now < at or (resource in ("nodes", "hand") and "slurmctld" in self._undos):
+            if now < at or (resource in ("nodes", "jobs") and "slurmctld" in self._undos):
                 continue
             try:
                 done = undo.act()

@@ -32,9 +32,9 @@ SHARES = {
     "store away": 3,
     "disk full": 3,
     "job cancelled": 2,
-    "job held by hand": 3,
-    "job requeued by hand": 3,
-    "job requeued and held by hand": 2,
+    "job held externally": 3,
+    "job requeued externally": 3,
+    "job requeued and held externally": 2,
 }
 
 
