@@ -113,12 +113,12 @@ class Maintenance:
                 continue
             if not failed_starts.may_start_again(self.store.reallocations(job.job_id), now):
                 continue
-            if place := self._start_allocation(record, job):
+            if target := self._start_allocation(record, job):
                 self._to_start_again.add(job.job_id)
                 if self._slots.has_room_for(self._mover(record)):
                     _log.warning("job %s: Slurm ended its start: it is started again", job.job_id)
                     reason = failed_starts.restart_reason(job)
-                    self._plan_stopped(record, job, place, place, ReallocationCause.FAILED_START, reason)
+                    self._plan_stopped(record, job, target, target, ReallocationCause.FAILED_START, reason)
 
     def _return_after_failure(self) -> None:
         """Return each job that failed in the target of a reallocation."""
@@ -126,9 +126,11 @@ class Maintenance:
             failed_move = record.last_reallocation
             if failed_move is None or job.job_id in self._to_start_again:
                 continue
-            back = failed_moves.shape_to_return_to(failed_move, self.store.allocation_history(job.job_id))
+            target = failed_moves.shape_to_return_to(failed_move, self.store.allocation_history(job.job_id))
             reason = failed_moves.return_reason(failed_move, job)
-            self._plan_stopped(record, job, failed_move.target, back, ReallocationCause.AFTER_FAILURE, reason)
+            self._plan_stopped(
+                record, job, failed_move.target, target, ReallocationCause.AFTER_FAILURE, reason
+            )
 
     def _release_late_holds(self, now: datetime) -> None:
         """Release each job that a late command of an earlier daemon holds."""
@@ -154,13 +156,13 @@ class Maintenance:
                 continue
             if not failed_starts.may_be_released(self.store.reallocations(job.job_id), now):
                 continue
-            if place := self._start_allocation(record, job):
+            if target := self._start_allocation(record, job):
                 _log.warning("job %s: Slurm holds it (%s): it is released", job.job_id, job.reason)
                 self.guard()
                 late_commands.plan_release(
                     self.store,
                     job,
-                    allocation=place,
+                    allocation=target,
                     was_requeued=False,
                     at=self.clock(),
                     cause=ReallocationCause.HELD_BY_SLURM,
@@ -178,8 +180,8 @@ class Maintenance:
             history = self.store.allocation_history(job.job_id)
             if time_limits.next_slice_s(job, record, history, now) is None:
                 continue
-            place, cause = job.allocation, ReallocationCause.TIME_LIMIT
-            self._plan_stopped(record, job, place, place, cause, time_limits.RENEWAL)
+            target, cause = job.allocation, ReallocationCause.TIME_LIMIT
+            self._plan_stopped(record, job, target, target, cause, time_limits.RENEWAL)
 
     def _may_renew(self, record: JobRecord) -> bool:
         """Whether a renewal may start now.

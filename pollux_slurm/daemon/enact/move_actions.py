@@ -72,7 +72,7 @@ class MoveActions:
         metrics: DaemonMetrics | None = None,
         predecessor_may_live: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._telemetry = metrics
+        self._metrics = metrics
         self.predecessor_may_live = predecessor_may_live
         self.slurm = slurm.guarded(guard)
         self.store = store
@@ -139,8 +139,8 @@ class MoveActions:
                 del self._journaled_here[reallocation.id]
                 self._released_here.pop(reallocation.id, None)
                 self._maybe_given_twice.discard(reallocation.id)
-            if step.is_end and self._telemetry is not None:
-                self._telemetry.end_move(reallocation, step, self.clock())
+            if step.is_end and self._metrics is not None:
+                self._metrics.end_move(reallocation, step, self.clock())
             level = logging.WARNING if step in (Step.FAILED, Step.ROLLED_BACK) else logging.INFO
             _log.log(
                 level,

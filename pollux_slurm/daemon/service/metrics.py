@@ -72,7 +72,7 @@ class DaemonMetrics:
             self.errors.labels(source)  # exported as 0 from the start
         self.commands = counter("pollux_slurm_commands", "Slurm commands run, by command.", ["command"])
         self._last_commands = gauge("pollux_slurm_commands_last_round", "Slurm commands of the last round.")
-        leader = gauge("pollux_leader", "1 where this daemon holds the lease.")
+        leader = gauge("pollux_leader", "1 where this daemon has the lease.")
         leader.set_function(lambda: self.is_leader)
 
     def _age_s(self) -> float:
