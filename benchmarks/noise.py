@@ -73,9 +73,7 @@ def run(case: Case) -> tuple[float, float]:
     )
     policy = settings.make_policy()
     if not case.guarded and settings.noise:
-        policy = UnguardedPolicy(
-            Objective(name=case.objective), declared=declared, agents=UnguardedAgents(), patience_rounds=0
-        )
+        policy = UnguardedPolicy(Objective(name=case.objective), declared=declared, agents=UnguardedAgents())
     jobs = read_workload(case.workload, applications)
     done = simulate(jobs, applications, policy, settings.cluster(), rules=settings.make_rules()).jobs
     completion_s = [(job.finished_s or 0.0) - job.job.submitted_s for job in done]

@@ -51,13 +51,7 @@ class ScalingLimits:
 
 
 class GoodputPolicy(SchedulingPolicy, Protocol):
-    """A policy that also predicts its own decisions and a job's goodput."""
-
-    def consider(
-        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
-    ) -> Mapping[str, GpusByNode]:
-        """Return what `allocate` would, without recording it."""
-        ...
+    """A policy that also predicts a job's goodput, and whose decisions do not depend on earlier calls."""
 
     def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
         """Return a job's predicted goodput in examples/s; None without a model."""
@@ -119,7 +113,7 @@ class UtilityAutoscaler:
             if any(available[node] == 0 for node, _ in job.allocation):
                 job.allocation = ()
         try:
-            given = self._policy.consider(now_s, jobs, cluster.with_available(available))
+            given = self._policy.allocate(now_s, jobs, cluster.with_available(available))
         finally:
             for job, allocation in zip(jobs, owned, strict=True):
                 job.allocation = allocation

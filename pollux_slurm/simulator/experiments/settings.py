@@ -18,7 +18,6 @@ from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures,
 from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
 from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
-from pollux_slurm.simulator.policies.pollux import PATIENCE_ROUNDS
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
 
 PENALTIES = ("paper", "amortised")
@@ -189,8 +188,6 @@ class RunSettings:
                 between=self.between,
             ),
             declared=self.declared,
-            # With noise, each round has new measurements, which may change the decision.
-            patience_rounds=0 if self.noise else PATIENCE_ROUNDS,
         )
 
 

@@ -35,7 +35,7 @@ def make_policy(name: str, *, objective: str, declared: bool) -> SchedulingPolic
     if name == "pollux":
         return PolluxPolicy(Objective(name=objective), declared=declared)
     if name == "genetic":
-        return PolluxPolicy(Objective(name="osdi21"), solver="genetic", effort=1.0, patience_rounds=0)
+        return PolluxPolicy(Objective(name="osdi21"), solver="genetic", effort=1.0)
     if name == "sia":
         return SiaPolicy()
     if name == "tiresias":

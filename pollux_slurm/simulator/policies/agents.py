@@ -8,7 +8,6 @@ there would be a new one, and a new fit, in each epoch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -198,8 +197,3 @@ class Agents:
         if (limits, num_gpus) not in self._geometric:
             self._geometric[limits, num_gpus] = geometric_batches(limits, num_gpus)
         return self._geometric[limits, num_gpus]
-
-
-def num_sizes(seen: Iterable[Situation]) -> int:
-    """Return how many sizes were measured; a size is a number of GPUs, on one node or on several."""
-    return len({(nodes > 1, gpus) for nodes, gpus, _ in seen})

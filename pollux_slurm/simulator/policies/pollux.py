@@ -19,13 +19,10 @@ from pollux_slurm.policy import NodeFactsCache, allocate
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
-from pollux_slurm.simulator.policies.quiet import QuietRounds
 
 # The solver's effort. Between 0.005 and 0.5, average completion times differ by chance alone. Where jobs may
 # be paused, 0.005 costs workload 1 of the artifact 2 %.
 EFFORT, EFFORT_WITH_PAUSES = 0.005, 0.02
-# For how many rounds an answer stands where nothing happens: see `quiet`.
-PATIENCE_ROUNDS = 5
 # Objectives that by default pause running jobs for others.
 _PAUSING = frozenset({"price-rank", "attained-work"})
 
@@ -34,7 +31,6 @@ class PolluxPolicy:
     """`allocate` with an objective. With `declared`, jobs declare how many epochs they will train.
 
     `pauses` allows pausing running jobs; with None, the objective decides that, and the effort of the search.
-    With `patience_rounds` of 0, every round is decided, as in the daemon.
     """
 
     resizes = True
@@ -48,7 +44,6 @@ class PolluxPolicy:
         effort: float | None = None,
         pauses: bool | None = None,
         agents: Agents | None = None,
-        patience_rounds: int = PATIENCE_ROUNDS,
     ) -> None:
         self._objective, self._declared, self._solver = objective, declared, solver
         pauses = objective.name in _PAUSING if pauses is None else pauses
@@ -56,7 +51,6 @@ class PolluxPolicy:
         self._moving = MovingRules(pauses=pauses)
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
-        self._quiet = QuietRounds(patience_rounds)
         self._allocations: dict[GpusByNode, Allocation] = {}
         self._nodes: tuple[Cluster | None, tuple[NodeCapacity, ...]] = (None, ())  # of the last cluster seen
 
@@ -70,16 +64,6 @@ class PolluxPolicy:
     def allocate(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
-        if self._quiet.stands(now_s, jobs, cluster):
-            return {job.job.name: job.allocation for job in jobs if job.allocation}
-        given = self.consider(now_s, jobs, cluster)
-        self._quiet.decided(now_s, jobs, cluster, given)
-        return given
-
-    def consider(
-        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
-    ) -> Mapping[str, GpusByNode]:
-        """Return the policy's decision for now, without recording it."""
         several = len(cluster.gpu_types) > 1
         if self._nodes[0] != cluster:
             self._nodes = (cluster, _capacities(cluster, several=several))

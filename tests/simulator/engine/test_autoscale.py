@@ -38,7 +38,7 @@ class SquareRoot(Scripted):
     def __init__(self) -> None:
         super().__init__(lambda now_s, jobs: {"a": ((0, 1),)})
 
-    def consider(
+    def allocate(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
         return {"a": tuple((node, gpus) for node, gpus in enumerate(cluster.node_gpus) if gpus)}

@@ -10,7 +10,7 @@ import pytest
 from pollux_slurm.goodput import Observation
 from pollux_slurm.model import GoodputModel
 from pollux_slurm.simulator.engine.job import SimulatedJob
-from pollux_slurm.simulator.policies.agents import Agents, num_sizes
+from pollux_slurm.simulator.policies.agents import Agents
 from tests.simulator.builders import made_application, made_job
 
 
@@ -64,7 +64,3 @@ def test_that_batch_sizes_make_a_fit_once_they_are_a_quarter_more(job: Simulated
         fitted.append(known(agents, job).throughput)
     changed = [after != before for before, after in itertools.pairwise(fitted)]
     assert changed == [False, True, False, False], "at ten, and then at twelve and a half"
-
-
-def test_that_sizes_are_gpus_on_one_node_or_on_several() -> None:
-    assert num_sizes([(1, 2, 4), (1, 2, 8), (2, 2, 4), (3, 2, 4), (1, 1, 4)]) == 3
