@@ -1,4 +1,4 @@
-"""A real Chromium that shows a page: what it laid out, what it painted, what it tells a screen reader."""
+"""A real Chromium that shows a page: its layout, its colours, and what a screen reader gets."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Picture:
         return red, green, blue
 
     def has_near(self, x: float, y: float, colour: tuple[int, ...], *, radius: int = 2) -> bool:
-        """Tell whether a pixel around a place is about of a colour: edges are smoothed."""
+        """Return whether a pixel around a position has about this colour; edges are smoothed."""
         return any(
             max(abs(a - b) for a, b in zip(self.colour(x + dx, y + dy), colour, strict=True)) <= 40
             for dx in range(-radius, radius + 1)

@@ -1,4 +1,4 @@
-"""A store with a story to report on: see `tell`."""
+"""A store with jobs, runs and moves to report on: see `fill`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def filled_store(template: Path, folder: Path) -> str:
     shutil.copyfile(template, file)
     file.chmod(0o600)
     store = open_store(f"sqlite:///{file}")
-    tell(store)
+    fill(store)
     store.close()
     return f"sqlite:///{file}"
 
 
-def tell(store: Store) -> None:
+def fill(store: Store) -> None:
     """Job 1 of vision has two GPUs from 4 s on, moves at 20 s, and has four from 29 s until it ends at 89 s.
 
     Job 2 of physics, with a hostile name, runs on; job 3 of no account waits. Two rounds decide about them.

@@ -51,7 +51,7 @@ def job_page(
     return probe(pages["job 1"], folder, dark=dark), dark
 
 
-def stretches(figure: Mapping[str, Any], shape: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
+def line_pieces(figure: Mapping[str, Any], shape: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
     """Return the corners of each piece of a path of M, L, H and V in pixels of the screen."""
     x = y = 0.0
     found: list[list[tuple[float, float]]] = []
@@ -66,7 +66,7 @@ def stretches(figure: Mapping[str, Any], shape: Mapping[str, Any]) -> list[list[
 
 
 def vertices(figure: Mapping[str, Any], shape: Mapping[str, Any]) -> list[tuple[float, float]]:
-    return [corner for piece in stretches(figure, shape) for corner in piece]
+    return [corner for piece in line_pieces(figure, shape) for corner in piece]
 
 
 def shapes(figure: Mapping[str, Any], kind: str, title: str | None = None) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def shapes(figure: Mapping[str, Any], kind: str, title: str | None = None) -> li
 
 
 def scale_of(ticks: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return offset and factor from pixels to values, from what two texts of an axis say where they stand."""
+    """Return offset and factor from pixels to values, from two texts of an axis and their positions."""
     (at_low, low), (at_high, high) = ticks[0], ticks[-1]
     factor = (high - low) / (at_high - at_low)
     return low - at_low * factor, factor
@@ -142,7 +142,7 @@ def test_that_the_line_is_painted_in_its_colour(pages: Mapping[str, str], tmp_pa
     probed, picture = probe(page, tmp_path, dark=dark), screenshot(page, tmp_path, dark=dark)
     figure = probed["figures"][GOODPUT]
     (line,) = shapes(figure, "line s0", "goodput (throughput × efficiency)")
-    pieces = stretches(figure, line)
+    pieces = line_pieces(figure, line)
     for x, y in (corner for piece in pieces for corner in piece):
         assert picture.has_near(x, y, rgb(line["stroke"])), f"nothing of {line['stroke']} at {x}, {y}"
     ends = [(before[-1], after[0]) for before, after in pairwise(pieces)]
@@ -172,9 +172,9 @@ def test_that_what_a_move_cost_and_brought_is_read_from_the_picture(
         for one in (shapes(figure, "hollow s2")[0], shapes(figure, "dot s2")[0])
     )
     row = job_page[0]["stops"][[stop["href"] for stop in job_page[0]["stops"]].index("#move-1")]
-    said = re.search(r"goodput ([\d.]+) before, ([\d.]+) after", row["name"])
-    assert said is not None
-    assert (before, after) == pytest.approx((float(said[1]), float(said[2])), abs=2)
+    match = re.search(r"goodput ([\d.]+) before, ([\d.]+) after", row["name"])
+    assert match is not None
+    assert (before, after) == pytest.approx((float(match[1]), float(match[2])), abs=2)
 
 
 def test_that_values_stand_in_a_table_beside_the_plot(job_page: tuple[dict[str, Any], bool]) -> None:
@@ -195,7 +195,7 @@ def test_that_a_keyboard_reaches_everything_and_sees_where_it_is(
     for stop in stops:
         assert stop["focused"], stop
         assert stop["outlined"], f"nobody sees the focus on {stop}"
-        assert stop["name"].strip(), f"nothing is said of {stop}"
+        assert stop["name"].strip(), f"no name for {stop}"
     assert {stop["role"] for stop in stops} >= {"link", "region"}
     assert len([stop for stop in stops if stop["tag"] == "summary"]) == 1
 

@@ -1,4 +1,4 @@
-"""Reports say what the store's views say, of whatever is in the store."""
+"""Reports agree with the store's views, whatever is in the store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DAY = Range(since=at(-3600), until=NOW)
 @pytest.fixture(scope="module")
 def reports(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
     """Open the reports of a store with the story in it; nothing here writes to it."""
-    with open_reports(filled_store(store_template, tmp_path_factory.mktemp("told"))) as opened:
+    with open_reports(filled_store(store_template, tmp_path_factory.mktemp("filled"))) as opened:
         yield opened
 
 
@@ -99,13 +99,13 @@ def test_that_a_move_shows_what_it_cost_and_brought(reports: Reports) -> None:
     (row,) = chart.rows
     assert row.cost_s == pytest.approx((0.5, 6.0, 6.0), abs=0.01)
     found = document.table("reallocations")
-    told = dict(zip([column.key for column in found.columns], found.rows[0], strict=True))
-    assert (told["source_gpus"], told["target_gpus"], told["step"]) == (2, 4, "confirmed")
-    before, after = told["goodput_before"], told["goodput_after"]
+    cells = dict(zip([column.key for column in found.columns], found.rows[0], strict=True))
+    assert (cells["source_gpus"], cells["target_gpus"], cells["step"]) == (2, 4, "confirmed")
+    before, after = cells["goodput_before"], cells["goodput_after"]
     assert isinstance(before, float)
     assert isinstance(after, float)
     assert (row.before, row.after) == (before, after)
-    assert told["paid_back_s"] == pytest.approx(12.5 * before / (after - before), abs=0.01)
+    assert cells["paid_back_s"] == pytest.approx(12.5 * before / (after - before), abs=0.01)
     assert row.link == found.anchors[0]
 
 
@@ -235,8 +235,8 @@ def test_that_an_empty_store_makes_pages_that_say_so(empty: Reports) -> None:
 
 
 def test_that_every_table_is_there_whatever_the_story(reports: Reports, empty: Reports) -> None:
-    told, untold = cluster(reports).tables(), cluster(empty).tables()
-    assert set(untold) <= set(told)
+    filled, unfilled = cluster(reports).tables(), cluster(empty).tables()
+    assert set(unfilled) <= set(filled)
 
 
 def test_that_one_sample_and_ten_thousand_make_a_page(reports: Reports) -> None:
@@ -291,8 +291,8 @@ def test_that_few_jobs_have_a_row_each_under_their_names(reports: Reports) -> No
     first, second = sorted(chart.bars, key=lambda bar: bar.name)
     begin = at(0).timestamp()
     assert (first.group, first.begin - begin, first.end - begin) == ("1 train-1", 0, 89)
-    assert [(since - begin, gpus) for since, gpus in first.held] == [(4, 2), (29, 4), (89, 0)]
-    assert [(since - begin, gpus) for since, gpus in second.held] == [(5, 1)]
+    assert [(since - begin, gpus) for since, gpus in first.gpu_changes] == [(4, 2), (29, 4), (89, 0)]
+    assert [(since - begin, gpus) for since, gpus in second.gpu_changes] == [(5, 1)]
     assert second.end == NOW.timestamp(), "it runs on"
 
 

@@ -26,7 +26,7 @@ from tests.cli.inside import pollux
 from tests.daemon.harness import Harness
 from tests.store_fixtures import copied
 
-# What the decisions promise for a job that stays; its agent measures 100 · 0.9.
+# The goodput that the decisions predict for a job that stays; its agent measures 100 · 0.9.
 PROMISED = 120.0
 
 

@@ -4,7 +4,7 @@
 on the machine: a command of such a release is a small script that enters the root in a mount namespace of its
 own, so that no mount outlives it. That takes root. The mirror is the one that this machine's apt uses.
 
-    python -m tests.slurm.roots          # make those that are missing, say where their commands lie
+    python -m tests.slurm.roots          # make those that are missing, print where their commands are
 """
 
 from __future__ import annotations

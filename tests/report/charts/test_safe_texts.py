@@ -1,4 +1,4 @@
-"""What strangers wrote is shown, not obeyed."""
+"""Untrusted texts are shown without control characters and markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stretches of time as people write them, and axes over them."""
+"""Time ranges as people write them, and axes over them."""
 
 from __future__ import annotations
 

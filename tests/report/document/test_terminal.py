@@ -61,7 +61,7 @@ def test_that_sentences_without_room_in_their_table_stand_whole_below_it() -> No
         Column(key="reason", title="reason", kind=Kind.TEXT, is_sentence=True),
         Column(key="gpus", title="GPUs", kind=Kind.COUNT),
     )
-    why = "the GPUs of its target were taken by a neighbour, and the job went to what was left of it"
+    why = "the GPUs of its target were taken by another job, and the job got what was left of it"
     rows = ((NOW, why, 4), (NOW + timedelta(hours=1), None, 2))
     moves = Data(key="moves", title="", columns=columns, rows=rows)
     for width in (80, 100):

@@ -30,7 +30,7 @@ MIXED = Cluster(
         # 0.4 s of computing and 0.1 s of synchronisation, which no GPU makes faster.
         (((0, 2),), 0.5),
         (((2, 2),), 0.4 / 2.5 + 0.1),
-        # The slowest sets the pace.
+        # The slowest GPU determines the speed.
         (((1, 1), (2, 1)), 0.5),
     ],
 )
