@@ -32,10 +32,10 @@ from pollux_slurm.slurm.commands.job_commands import (
     JobCommands,
     JobStatus,
     SlurmJobCommands,
-    change,
     error_of_result,
     is_unknown_job,
     job_number,
+    run_job_command,
 )
 from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
 from pollux_slurm.slurm.parsing.job_json import parse_job
@@ -306,7 +306,7 @@ class CommandClient:
         self._change(job_id, "scontrol", "update", f"JobId={address}", *pairs)
 
     def _change(self, job_id: str, command: str, *arguments: str) -> None:
-        self._act(job_id, lambda: change(self._runner, job_id, command, *arguments))
+        self._act(job_id, lambda: run_job_command(self._runner, job_id, command, *arguments))
 
     def _act(self, job_id: str, command: Callable[[], None]) -> None:
         """Call the guard, then give the command unless the job's state is stale by then."""

@@ -116,18 +116,18 @@ class SlurmJobCommands:
 
     def requeue_hold(self, job_id: str, address: str) -> None:
         """Requeue a running, failed or completed job, held."""
-        change(self._runner, job_id, "scontrol", "requeuehold", address)
+        run_job_command(self._runner, job_id, "scontrol", "requeuehold", address)
 
     def release(self, job_id: str, address: str) -> None:
         """Release a held job."""
-        change(self._runner, job_id, "scontrol", "release", address)
+        run_job_command(self._runner, job_id, "scontrol", "release", address)
 
     def cancel(self, job_id: str, address: str) -> None:
         """Cancel the job."""
-        change(self._runner, job_id, "scancel", address)
+        run_job_command(self._runner, job_id, "scancel", address)
 
 
-def change(runner: CommandRunner, job_id: str, command: str, *arguments: str) -> None:
+def run_job_command(runner: CommandRunner, job_id: str, command: str, *arguments: str) -> None:
     """Run a command that changes a job, and turn a failure of it into the right error."""
     if any("\0" in argument for argument in arguments):
         raise UsageError(f"job {job_id}: a NUL character cannot be passed to Slurm")
