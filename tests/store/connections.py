@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL outlive whoever made them: a statement that was sent is still carried out."""
+"""Wait for connections to PostgreSQL to end: they outlive their clients until a sent statement is done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from tests.waiting import wait_until
 
-_ASKED = """
+_QUERY = """
 SELECT pid, usename FROM pg_stat_activity
 WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
@@ -19,7 +19,7 @@ def connections(url: str) -> dict[int, str]:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as asking:
-        return {int(pid): str(login) for pid, login in asking.execute(_ASKED)}
+        return {int(pid): str(login) for pid, login in asking.execute(_QUERY)}
 
 
 def await_ends(url: str, *, but: Collection[int]) -> None:

@@ -1,4 +1,4 @@
-"""A private PgBouncer in front of the tests' PostgreSQL, set up as docs/admin.md says."""
+"""A private PgBouncer in front of the tests' PostgreSQL, set up as in docs/admin.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "admin.md"
 
 
 class PgBouncerMissingError(Exception):
-    """No PgBouncer can be started here; the message says why."""
+    """No PgBouncer can be started here, for the reason in the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def running_pgbouncer(
 
 
 def make_certificate(folder: Path) -> None:
-    """Make a certificate of its own for 127.0.0.1 and, as an authority, for itself."""
+    """Make a self-signed certificate for 127.0.0.1."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
          "-days", "2", "-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.crt"],

@@ -21,12 +21,12 @@ _PATIENTLY = ("-t", "240")
 
 
 class PostgresMissingError(Exception):
-    """No PostgreSQL can be started here; the message says why."""
+    """No PostgreSQL can be started here, for the reason in the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
-    """A running server. `stop` and `start` let a test play an outage."""
+    """A running server. With `stop` and `start` a test makes an outage."""
 
     folder: Path
     bin_dir: Path
@@ -158,7 +158,7 @@ def running_postgres(*options: str, **settings: str) -> Iterator[PostgresServer]
 
 
 def _unprivileged_user() -> str | None:
-    """Return whom to run the server as: it refuses root."""
+    """Return the user to run the server as, because it refuses root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

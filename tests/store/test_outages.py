@@ -1,4 +1,4 @@
-"""Disks that are full and processes that are killed: what was acknowledged stays, and nobody crashes."""
+"""Full disks and killed processes: acknowledged writes stay, and no client crashes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ can_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a 
 
 @contextlib.contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """Mount a disk of so many megabytes at `folder`; skip where even root may not."""
+    """Mount a disk of so many megabytes at `folder`; skip where root may not mount."""
     folder.mkdir(exist_ok=True)
     size = f"size={megabytes}m"
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=False, timeout=120)
@@ -126,7 +126,7 @@ def test_that_a_full_disk_under_sqlite_loses_nothing_acknowledged(tmp_path: Path
 
 @can_mount
 def test_that_a_full_disk_under_postgresql_loses_nothing_acknowledged(postgres: PostgresServer) -> None:
-    """The tables are on a small disk, the server's log is not: without room for that the server stops."""
+    """Only the tables are on a small disk: without room for its log the server would stop."""
     with small_disk(postgres.folder / "disk", 24) as disk:
         os.chown(disk, *owner_of(postgres.folder))
         postgres.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")
@@ -147,7 +147,7 @@ def test_that_a_full_disk_under_postgresql_loses_nothing_acknowledged(postgres: 
 
 @can_mount
 def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> None:
-    """Without room for its log the server ends itself; it goes on when somebody has made room."""
+    """Without room for its log the server stops; it starts again once there is room."""
     try:
         with (
             running_postgres("--wal-segsize=1", min_wal_size="2MB", fsync="off") as server,
@@ -170,7 +170,7 @@ def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> 
             (disk / "ballast").unlink()
             with contextlib.suppress(PostgresMissingError):
                 server.stop()  # where it tried to recover, and waits
-            # Its last processes may outlive it by a moment, and keep another server from starting.
+            # Its last processes may outlive it briefly, and another server cannot start until they end.
             wait_until(lambda: starts(server), timeout_s=120, what="the server to start")
             wait_until(lambda: is_there(store), timeout_s=120, what="the store")
             assert rounds > 0
@@ -263,7 +263,7 @@ def test_that_a_daemon_killed_between_two_statements_leaves_whole_rounds(
 def test_that_agent_and_rounds_continue_over_a_server_restart(
     postgres: PostgresServer, postgres_store: Store, postgres_url: str
 ) -> None:
-    """A real reporter of a running job, with the jobs' login; a confirmation in the midst of the outage."""
+    """A real reporter of a running job, with the jobs' login; it confirms a checkpoint during the outage."""
     store = postgres_store
     store.register_jobs([registration(1)], at=at(0))
     store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))

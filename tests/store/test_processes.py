@@ -1,4 +1,4 @@
-"""Real processes at one store: many writers, races, sudden death, forks."""
+"""Real processes at one store: many writers, races, kills, forks."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def test_that_a_killed_writer_leaves_whole_reports_and_loses_no_acknowledged_one
         assert acknowledged <= len(samples) <= acknowledged + 1
         assert record.model.max_gpus_seen == len(samples), "the model of the last whole report"
         assert record.run.num_steps == 10 * len(samples)
-        # The store goes on: the next run reports as if nothing had happened.
+        # The store still works: the next run reports.
         any_store.report(token_of(number), report(1, run_number=1), at=at(1))
 
 
 def kill_while_reporting(url: str, number: int, *, after: int) -> int:
-    """Kill (SIGKILL) a reporting process in the midst of it; return the last number acknowledged to it."""
+    """Kill (SIGKILL) a process while it reports; return the last acknowledged sequence number."""
     others = connections(url)
     mine, theirs = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=workers.report_for_ever, args=(url, theirs, number))

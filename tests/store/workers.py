@@ -75,7 +75,7 @@ def hold_rounds(url: str, barrier: Barrier, outcome: Connection, jobs: int, roun
 
 
 def race_for_lease(url: str, barrier: Barrier, outcome: Connection, owner: str, rounds: int) -> None:
-    """Say in which of the rounds, each with a barrier before it, this owner got the lease."""
+    """Return in which of the rounds, each after a barrier, this owner got the lease."""
     store = open_store(url)
     won = []
     for turn in range(rounds):

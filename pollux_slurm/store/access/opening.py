@@ -66,8 +66,8 @@ def check_version(url: StoreUrl, version: str | None) -> None:
         raise SchemaVersionError(f"the store {url} has no tables yet; make them: {url.command('init')}")
     if version == "":
         raise SchemaVersionError(
-            f"the store {url} has tables, but its table {VERSION_TABLE} is empty, so that nobody knows their "
-            f"version; restore it from a backup, or, if this release ({REVISIONS[-1]}) made them: "
+            f"the store {url} has tables, but its table {VERSION_TABLE} is empty, so that their "
+            f"version is unknown; restore it from a backup, or, if this release ({REVISIONS[-1]}) made them: "
             f"INSERT INTO {VERSION_TABLE} VALUES ('{REVISIONS[-1]}'), then {url.command('check')}"
         )
     if version < REVISIONS[0]:

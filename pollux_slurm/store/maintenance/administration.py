@@ -64,7 +64,7 @@ def check_store(url: str) -> StoreStatus:
     with _unchecked_database(url) as database, database.read() as connection:
         version = read_version(connection)
         check_version(database.url, version)
-        problems = [f"not as the schema says: {text}" for text in migration.differences(connection)]
+        problems = [f"differs from the schema: {text}" for text in migration.differences(connection)]
         problems += security_problems(connection)
         for view in VIEWS:
             connection.exec_driver_sql(f"SELECT * FROM {view} LIMIT 1")

@@ -1,4 +1,4 @@
-"""Outages and damage under an open store: whole or not at all, and never a driver's error."""
+"""Outages and damage under an open store: writes are atomic, and no driver's error gets out."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_that_a_client_that_stalls_within_a_write_to_postgresql_does_not_block_o
         asked = f"SELECT setting FROM pg_settings WHERE name = '{setting}'"
         assert connection.exec_driver_sql(asked).scalar() == "1000000"
         connection.execute(UserRow.__table__.insert(), row)
-        # Only now, or a busy machine would stall before it has written.
+        # Set only now: earlier, a busy machine could exceed it before the write.
         connection.exec_driver_sql(f"SET LOCAL {setting} = 200")
         with other.write() as waiting:
             waiting.execute(UserRow.__table__.insert(), row)

@@ -50,7 +50,7 @@ class TestHosts:
         assert read_host_id(path_of(store_url)) == host_id()
 
     def test_that_reading_the_host_id_keeps_the_locks_of_this_process(self, store_url: str) -> None:
-        # Else the other process would be the last to leave, and delete the log that this one goes on writing.
+        # Without the locks, the other process would delete the write-ahead log that this one still uses.
         with contextlib.closing(open_store(store_url)) as mine:
             mine.register_jobs([registration(1)], at=at(0))
             with contextlib.closing(open_store(store_url)):

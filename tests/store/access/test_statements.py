@@ -1,4 +1,4 @@
-"""A round takes as many statements for 100 jobs as for 3, and each finds its rows by an index."""
+"""A round takes as many statements for 100 jobs as for 3, and each reads by an index."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def engine_of(store: Store) -> Engine:
 
 @contextmanager
 def statements_of(store: Store) -> Iterator[list[str]]:
-    """Gather the statements that are sent while the block runs."""
+    """Return the statements that are sent while the block runs."""
     sent: list[str] = []
 
-    def gather(_connection, _cursor, statement, _parameters, _context, _many) -> None:  # type: ignore[no-untyped-def]
+    def record(_connection, _cursor, statement, _parameters, _context, _many) -> None:  # type: ignore[no-untyped-def]
         if not statement.startswith("BEGIN"):  # sent as a statement in SQLite only
             sent.append(statement)
 
     engine = engine_of(store)
-    event.listen(engine, "before_cursor_execute", gather)
+    event.listen(engine, "before_cursor_execute", record)
     try:
         yield sent
     finally:
-        event.remove(engine, "before_cursor_execute", gather)
+        event.remove(engine, "before_cursor_execute", record)
 
 
 def fill(store: Store, jobs: int) -> None:
@@ -56,14 +56,14 @@ def fill(store: Store, jobs: int) -> None:
     store.record_round(problem_of([*numbers]), decision_of([*numbers]), shadow=False, at=at(2))
     for n in numbers:
         store.report(token_of(n), report(1), at=at(3))
-        if n % 10 == 1:  # a transaction each: enough of them to be seen
+        if n % 10 == 1:  # a transaction each: some are enough
             moved = plan(store, n, seconds=4)
             advance(store, moved, (Step.REQUEUED, 5), (Step.RUNNING, 6), (Step.CONFIRMED, 7))
             plan(store, n, seconds=8)
     assert len(store.active_jobs()) == jobs
 
 
-# What a round's parts send, for 3 jobs as for 100, the BEGIN of a transaction not counted.
+# Statements of a round's parts, the same for 3 jobs as for 100, without BEGIN.
 COUNTS = {
     "active_jobs": 20,
     "open_reallocations": 3,
@@ -155,14 +155,14 @@ def test_that_a_round_reads_no_history_in_postgresql(postgres_store: Store, post
     fill(store, 3)
     sent: list[tuple[str, Any]] = []
 
-    def gather(_connection, _cursor, statement, parameters, _context, _many) -> None:  # type: ignore[no-untyped-def]
+    def record(_connection, _cursor, statement, parameters, _context, _many) -> None:  # type: ignore[no-untyped-def]
         sent.append((statement, parameters))
 
-    event.listen(engine_of(store), "before_cursor_execute", gather)
+    event.listen(engine_of(store), "before_cursor_execute", record)
     try:
         store.active_jobs()
     finally:
-        event.remove(engine_of(store), "before_cursor_execute", gather)
+        event.remove(engine_of(store), "before_cursor_execute", record)
     plans: list[str] = []
     with store.database.read() as connection:  # type: ignore[attr-defined]
         for statement, parameters in sent:

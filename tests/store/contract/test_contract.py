@@ -247,8 +247,8 @@ class TestNewToken:
         return registration(number, terms={"token_sha256": hash_token(token_of("another"))}, **changes)
 
     @staticmethod
-    def with_a_past(store: Store) -> None:
-        """Give job 1 a move that cost 12.5 s, a request that it did not answer, and a declaration."""
+    def with_history(store: Store) -> None:
+        """Record a move of job 1 that cost 12.5 s, an unanswered request, and a declaration."""
         store.report(token_of(1), report(2, epoch=2, progress=100.0, total_epochs=5), at=at(12))
         move_running_job(store, start=20)
         asked = plan(store, seconds=60, from_restart_count=1)
@@ -257,7 +257,7 @@ class TestNewToken:
     def test_that_restarts_delays_unanswered_requests_and_declarations_still_count(
         self, running: Store
     ) -> None:
-        self.with_a_past(running)
+        self.with_history(running)
         before = running.job("1")
         # Slurm resets the submission time at a requeue.
         changed = self.with_new_token(submitted_at=at(40), restart_count=1)
@@ -271,7 +271,7 @@ class TestNewToken:
         assert after.first_submitted_at == before.submitted_at
 
     def test_that_later_restarts_are_added(self, running: Store) -> None:
-        self.with_a_past(running)
+        self.with_history(running)
         running.register_jobs([self.with_new_token()], at=at(400))
         running.report(token_of("another"), report(1, epoch=1, progress=1.0, total_epochs=5), at=at(410))
         running.report(token_of("another"), report(2, epoch=1, progress=2.0, total_epochs=3), at=at(420))
@@ -289,13 +289,13 @@ class TestNewToken:
 
     def test_that_a_comment_without_terms_for_a_while_loses_nothing(self, running: Store) -> None:
         """The daemon takes the job for over until its Comment has terms again."""
-        self.with_a_past(running)
+        self.with_history(running)
         running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(380))], at=at(390))
         running.register_jobs([self.with_new_token()], at=at(400))
         assert running.job("1").num_restarts == 1
 
     def test_that_a_reused_id_has_no_history(self, running: Store) -> None:
-        self.with_a_past(running)
+        self.with_history(running)
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(380))], at=at(390))
         running.register_jobs([self.with_new_token(submitted_at=at(5000))], at=at(5001))
         job = running.job("1")
@@ -303,7 +303,7 @@ class TestNewToken:
         assert job.first_submitted_at is None
 
     def test_that_another_users_job_of_the_same_id_has_no_history(self, running: Store) -> None:
-        self.with_a_past(running)
+        self.with_history(running)
         running.register_jobs([self.with_new_token(user_id=1002, user_name="grace")], at=at(400))
         assert running.job("1").num_restarts == 0
 
@@ -556,7 +556,7 @@ class TestReports:
             message = report(sequence, throughput=200.0 * (1 - error), predicted_throughput=200.0)
             running.report(token_of(1), message, at=at(10.0 + sequence / 100))
         assert running.job("1").prediction_error == pytest.approx(0.25)
-        # A number that any job may report counts as 1 at most, whatever a quotient would be.
+        # The error counts as 1 at most, whatever a job reports.
         for throughput, predicted in ((1e12, 1e-7), (1e-7, 1e12), (None, 200.0)):
             sequence += 1000
             message = report(sequence, throughput=throughput, predicted_throughput=predicted)
@@ -1145,7 +1145,7 @@ class TestTrainingRuns:
         assert runs_after(2, num_steps=1, model=unmeasured) == {TrainingRun("1", 0, False)}
         assert runs_after(3, num_steps=9) == {TrainingRun("1", 0, True)}
         assert runs_after(4, num_steps=9, phase=RunPhase.WAITING) == frozenset()
-        # A run after a move has everything before it again.
+        # A run after a move starts with no step again.
         again = {"run_number": 1, "restart_count": 1}
         assert runs_after(5, **again, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
         assert runs_after(6, **again, num_steps=10, model=unmeasured) == {TrainingRun("1", 1, False)}

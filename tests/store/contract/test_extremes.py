@@ -1,4 +1,4 @@
-"""The smallest and the largest that each column takes: no view and no report fails on what is stored."""
+"""With the smallest and the largest value of each column, no view and no report fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LARGE = (-(2**63), *WHOLES, 10**12, 10**15, 2**60, 2**63 - 1)
 
 @pytest.fixture
 def database(any_store: Store) -> Database:
-    """Return a store with something in every table that a view reads, of two jobs."""
+    """Return a store with rows of two jobs in every table that a view reads."""
     store = any_store
     store.register_jobs([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
     store.observe_jobs([observation(n, gpus={"n0": 2}, started_at=at(1)) for n in (1, 2)], at=at(1))
@@ -126,7 +126,7 @@ def test_that_no_view_fails_on_the_extremes_of_any_table(database: Database, whi
 
 @pytest.mark.parametrize("seed", range(8))
 def test_that_no_report_fails_whatever_is_stored(database: Database, seed: int) -> None:
-    """All columns at their smallest, at their largest, tiny, or each at one of these by chance."""
+    """All columns at their smallest, largest or tiny value, or each at a random one of these."""
     chance = random.Random(seed)
     with database.write() as connection:
         for column, values in extremes(connection).items():

@@ -1,4 +1,4 @@
-"""Rounds whose problems hold what no database can keep as it is: they are recorded all the same."""
+"""Rounds with values that no database can store unchanged are recorded."""
 
 from __future__ import annotations
 

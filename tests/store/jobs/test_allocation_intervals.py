@@ -136,7 +136,7 @@ def test_that_suspensions_are_not_counted(store: Store) -> None:
     paused = {"suspended_at": at(120), "counted_s": 20.0}
     see(store, observation(1, JobState.SUSPENDED, TWO, started_at=at(100), **paused), 125)
     assert intervals(store) == [(100, 120, 0, False)]
-    # Resumed, and suspended again ten seconds later until 150, unseen.
+    # Between two rounds: resumed, and suspended again ten seconds later until 150.
     see(store, runs(0, 100, submitted=80, resumed_at=at(150), counted_s=30.0), 155)
     assert intervals(store) == [(100, 120, 0, False), (120, 130, 0, False), (150, None, 0, False)]
     see(store, is_over(JobState.COMPLETED, 0, 100, 160, resumed_at=at(150), counted_s=30.0), 170)
@@ -203,7 +203,7 @@ def test_that_accounting_adds_runs_and_corrects_estimates(store: Store) -> None:
     assert middle.allocation == Allocation.of({"n0": 2, "n1": 1})
     assert not row(store)["estimated"]
     assert store.estimated_jobs(since=at(0)) == ()
-    # The present run goes on as the newest, whatever was entered after it.
+    # The current run stays the newest, although earlier ones were inserted after it.
     see(store, is_over(JobState.COMPLETED, 2, 400, 500), 510)
     assert intervals(store)[-1] == (400, 500, 2, False)
 

@@ -1,4 +1,4 @@
-"""Migrations, up and down with data in the tables; the typed tables, the texts in sql/ and they agree."""
+"""Upgrades and downgrades with data; the migrations agree with the typed tables and the texts in sql/."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HERE = Path(__file__).resolve()
 
 
 def fill(url: str) -> None:
-    """Put at least a row into every table."""
+    """Insert at least one row into every table."""
     store = open_store(url)
     store.register_jobs([registration(1)], at=at(0))
     store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
@@ -90,7 +90,7 @@ def test_that_migrations_make_the_typed_tables(any_empty_url: str) -> None:
 
 
 def test_that_migrations_make_the_same_constraints_as_the_typed_tables(any_empty_url: str) -> None:
-    """Alembic does not compare checks: an enumeration that grew would be refused by an upgraded store."""
+    """Alembic does not compare checks: an upgraded store would refuse new values of an enumeration."""
     database = database_at(any_empty_url)
     with database.write() as connection:
         migrate(connection, REVISIONS[-1])
@@ -151,7 +151,7 @@ def downgrade() -> None:
 
 @pytest.fixture
 def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this be a release with one revision more, which adds a column to `jobs`."""
+    """Pretend a release with one more revision, which adds a column to `jobs`."""
     scripts = tmp_path / "migrations"
     shutil.copytree(HERE.parents[3] / "pollux_slurm/store/migrations", scripts)
     (scripts / "versions/r9000_colour.py").write_text(_NEXT.format(newest=REVISIONS[-1]))

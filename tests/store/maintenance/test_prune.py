@@ -77,7 +77,7 @@ def row_counts(store: Store) -> dict[str, int]:
 
 
 def views_of(url: str) -> dict[str, list[Any]]:
-    """Return every view but the clock's part of it: a running job's times grow from call to call.
+    """Return every view without what depends on the clock: a running job's times grow from call to call.
 
     Days from `NOW` on are left out: on the true today the job that runs holds GPUs for seconds after
     midnight, when seconds between two calls are much of them.
@@ -161,7 +161,7 @@ def test_that_prices_are_deleted_with_the_last_decision_of_their_round(filled: s
 
 @contextmanager
 def deletes_of(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Gather how many rows each statement that deletes takes; no transaction has two of them."""
+    """Count the rows of each deleting statement; no transaction has two of them."""
     from pollux_slurm.store.maintenance import prune as module
 
     sizes: list[int] = []
@@ -196,7 +196,7 @@ def test_that_no_transaction_deletes_more_rows_than_a_batch(
 
 
 def test_that_rows_that_stay_are_scanned_once(filled: str, any_store: Store) -> None:
-    """With batches of one row the running job's old samples lie between those of the other."""
+    """With batches of one row, the running job's old samples are between those of the other job."""
     prune(filled, batch_rows=1)
     with any_store.database.read() as connection:  # type: ignore[attr-defined]
         assert connection.execute(select(func.count()).select_from(SampleRow)).scalar_one() == 8

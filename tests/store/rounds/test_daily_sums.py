@@ -37,7 +37,7 @@ def table(store: Store, name: str, order: str) -> list[tuple[Any, ...]]:
 
 
 def start(store: Store, number: int = 1, *, second: float = 0.0) -> None:
-    """Register a job, and let its first run begin with a report at `second`."""
+    """Register a job, and report the start of its first run at `second`."""
     store.register_jobs([registration(number)], at=at(0))
     starting = report(0, phase=RunPhase.STARTING, throughput=None, num_steps=0)
     store.report(token_of(number), starting, at=at(second))
@@ -168,7 +168,7 @@ def test_that_an_interval_over_the_end_of_a_month_is_split_there(any_store: Stor
 
 
 def round_of(store: Store, second: float, *nodes: tuple[str, int]) -> None:
-    """Record a round without jobs that had these nodes to give."""
+    """Record a round without jobs that could use these nodes."""
     capacities = tuple(
         NodeCapacity(name=name, num_gpus=gpus, num_cpus=8, memory_mb=16000, gpu_type="t4")
         for name, gpus in nodes
@@ -217,7 +217,7 @@ def test_that_an_empty_store_has_empty_views(any_store_url: str, kind: Any) -> N
 
 
 def test_that_odd_jobs_leave_no_surprising_nulls(any_store: Store, any_store_url: str) -> None:
-    """One waits, one runs unmeasured, one runs and was moved, one never started, one has a failed move."""
+    """One is pending, one runs unmeasured, one was moved, one never started, one has a failed move."""
     any_store.register_jobs([registration(n) for n in range(1, 6)], at=at(0))
     any_store.observe_jobs([observation(n, gpus={f"n{n}": 2}, started_at=at(1)) for n in (1, 3, 5)], at=at(1))
     any_store.observe_jobs([observation(4, JobState.CANCELLED, ended_at=at(5))], at=at(5))
