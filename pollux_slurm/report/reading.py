@@ -10,7 +10,7 @@ from pollux_slurm.report.group import GroupHistory
 from pollux_slurm.report.job import JobHistory
 from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS
 from pollux_slurm.report.parts.job_plots import JobSample
-from pollux_slurm.store.reporting.queries import MOST_ROWS, Reports
+from pollux_slurm.store.reporting.queries import MOST_ROWS, ViewReader
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
@@ -30,7 +30,7 @@ MOST_SAMPLES = 20_000
 
 
 def read_job(
-    reports: Reports, slurm_job_id: str, range_: Range | None = None, *, explanation: str = ""
+    reports: ViewReader, slurm_job_id: str, range_: Range | None = None, *, explanation: str = ""
 ) -> JobHistory:
     """Return the history of a job, what happened within `range_` where it is given.
 
@@ -61,7 +61,7 @@ def read_job(
 
 
 def read_group(
-    reports: Reports, range_: Range, *, account: str | None = None, most_rows: int = MOST_ROWS
+    reports: ViewReader, range_: Range, *, account: str | None = None, most_rows: int = MOST_ROWS
 ) -> GroupHistory:
     """Return the history of one account; without a name that of all, with rounds and nodes.
 

@@ -32,7 +32,7 @@ from pollux_slurm.report.parts.shadow_moves import (
     moves_part,
     wishes_of,
 )
-from pollux_slurm.store.reporting.queries import MOST_ROWS, Reports
+from pollux_slurm.store.reporting.queries import MOST_ROWS, ViewReader
 from pollux_slurm.store.reporting.shadow import AllocationInterval, ShadowHistory
 from pollux_slurm.store.reporting.view_rows import ModelAccuracy
 
@@ -48,7 +48,7 @@ class ShadowFindings:
     accuracy: Sequence[ModelAccuracy]
 
 
-def read_shadow(reports: Reports, range_: Range) -> ShadowFindings:
+def read_shadow(reports: ViewReader, range_: Range) -> ShadowFindings:
     """Read and evaluate the shadow rounds of a time range.
 
     Raises `StoreError` where this login may not read the tables of rounds.

@@ -16,7 +16,7 @@ from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import cluster_document
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.reading import read_group, read_job
-from pollux_slurm.store.reporting.queries import open_reports
+from pollux_slurm.store.reporting.queries import open_view_reader
 from tests.report.browser import contrast, only_first_figure, probe, require_browser, rgb, screenshot
 from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
 from tests.store.builders import at
@@ -32,7 +32,7 @@ def pages(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Map
     require_browser()
     url = filled_store(store_template, tmp_path_factory.mktemp("described"))
     day = Range(since=at(0), until=at(120))
-    with open_reports(url) as reports:
+    with open_view_reader(url) as reports:
         jobs = {number: job_document(read_job(reports, number), made_at=NOW) for number in ("1", "2")}
         cluster = cluster_document(read_group(reports, day), day, made_at=NOW, command="c")
     return {

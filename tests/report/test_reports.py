@@ -25,7 +25,7 @@ from pollux_slurm.report.group import account_document, cluster_document
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
 from pollux_slurm.report.reading import read_group, read_job
-from pollux_slurm.store.reporting.queries import Reports, open_reports
+from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
 from tests.report.document.test_page import assert_self_contained
 from tests.report.parsed import parse
 from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
@@ -36,15 +36,15 @@ DAY = Range(since=at(-3600), until=NOW)
 
 
 @pytest.fixture(scope="module")
-def reports(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
+def reports(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewReader]:
     """Open the reports of a store with the story in it; nothing here writes to it."""
-    with open_reports(filled_store(store_template, tmp_path_factory.mktemp("filled"))) as opened:
+    with open_view_reader(filled_store(store_template, tmp_path_factory.mktemp("filled"))) as opened:
         yield opened
 
 
 @pytest.fixture
-def empty(store_url: str) -> Iterator[Reports]:
-    with open_reports(store_url) as opened:
+def empty(store_url: str) -> Iterator[ViewReader]:
+    with open_view_reader(store_url) as opened:
         yield opened
 
 
@@ -52,11 +52,11 @@ def plots(document: Document) -> dict[str, Plot]:
     return {plot.chart.title: plot for part in document.parts for plot in part.plots}
 
 
-def job(reports: Reports, number: str, range_: Range | None = None) -> Document:
+def job(reports: ViewReader, number: str, range_: Range | None = None) -> Document:
     return job_document(read_job(reports, number, range_), made_at=NOW, range_=range_)
 
 
-def cluster(reports: Reports) -> Document:
+def cluster(reports: ViewReader) -> Document:
     return cluster_document(read_group(reports, DAY), DAY, made_at=NOW, command="pollux report cluster")
 
 
@@ -67,14 +67,14 @@ def series(document: Document, title: str, label: str) -> list[tuple[float, floa
     return [(x - at(0).timestamp(), y) for x, y in found.points if not math.isnan(y)]
 
 
-def test_that_goodput_is_plotted_as_it_was_reported(reports: Reports) -> None:
+def test_that_goodput_is_plotted_as_it_was_reported(reports: ViewReader) -> None:
     found = series(job(reports, "1"), "Goodput and GPUs over time", "goodput")
     early = [(8.0 + 2 * i, pytest.approx(a * b)) for i, (a, b) in enumerate(BEFORE)]
     late = [(40.0 + 2 * i, pytest.approx(a * b)) for i, (a, b) in enumerate(AFTER)]
     assert (found[:4], found[-4:]) == (early, late)
 
 
-def test_that_gpus_are_plotted_as_they_were_held(reports: Reports) -> None:
+def test_that_gpus_are_plotted_as_they_were_held(reports: ViewReader) -> None:
     assert series(job(reports, "1"), "Goodput and GPUs over time", "GPUs") == [
         (4, 2),
         (29, 2),
@@ -83,7 +83,7 @@ def test_that_gpus_are_plotted_as_they_were_held(reports: Reports) -> None:
     ]
 
 
-def test_that_batch_size_and_efficiency_are_plotted(reports: Reports) -> None:
+def test_that_batch_size_and_efficiency_are_plotted(reports: ViewReader) -> None:
     title = "Batch size and statistical efficiency over time"
     document = job(reports, "1")
     assert series(document, title, "global batch")[0] == (8.0, 256)
@@ -91,7 +91,7 @@ def test_that_batch_size_and_efficiency_are_plotted(reports: Reports) -> None:
     assert [y for _, y in series(document, title, "statistical")][-4:] == [b for _, b in AFTER]
 
 
-def test_that_a_move_shows_what_it_cost_and_brought(reports: Reports) -> None:
+def test_that_a_move_shows_what_it_cost_and_brought(reports: ViewReader) -> None:
     """Half a second blocked, 12.5 s in all, the first step 6 s after the start: 6 s in Slurm's hands."""
     document = job(reports, "1")
     chart = plots(document)["What each reallocation cost and brought"].chart
@@ -109,7 +109,7 @@ def test_that_a_move_shows_what_it_cost_and_brought(reports: Reports) -> None:
     assert row.link == found.anchors[0]
 
 
-def test_that_a_range_cuts_the_plots_and_nothing_else(reports: Reports) -> None:
+def test_that_a_range_cuts_the_plots_and_nothing_else(reports: ViewReader) -> None:
     document = job(reports, "1", Range(since=at(35), until=at(43)))
     assert [x for x, _ in series(document, "Goodput and GPUs over time", "goodput")] == [35, 40, 42]
     assert document.table("reallocations").rows == ()
@@ -117,7 +117,7 @@ def test_that_a_range_cuts_the_plots_and_nothing_else(reports: Reports) -> None:
     assert series(document, "Goodput and GPUs over time", "GPUs")[-1][1] == 4
 
 
-def test_that_a_long_range_shows_the_jobs_life_and_one_without_it_nothing(reports: Reports) -> None:
+def test_that_a_long_range_shows_the_jobs_life_and_one_without_it_nothing(reports: ViewReader) -> None:
     whole = plots(job(reports, "1"))["Goodput and GPUs over time"].chart
     wide = plots(job(reports, "1", Range(since=at(-1e7), until=NOW)))["Goodput and GPUs over time"].chart
     assert isinstance(whole, LineChart)
@@ -128,7 +128,7 @@ def test_that_a_long_range_shows_the_jobs_life_and_one_without_it_nothing(report
     assert "not held GPUs and not reported in this time" in before.parts[0].text
 
 
-def test_that_the_cluster_adds_up(reports: Reports) -> None:
+def test_that_the_cluster_adds_up(reports: ViewReader) -> None:
     document = cluster(reports)
     chart = plots(document)["GPU hours by account and day"].chart
     assert isinstance(chart, StackedBars)
@@ -145,7 +145,7 @@ def test_that_the_cluster_adds_up(reports: Reports) -> None:
     assert accounts["vision"][6] == pytest.approx(accounts["vision"][5] / accounts["vision"][1])  # type: ignore[operator]
 
 
-def test_that_standstill_is_added_up_by_day_and_part(reports: Reports) -> None:
+def test_that_standstill_is_added_up_by_day_and_part(reports: ViewReader) -> None:
     chart = plots(cluster(reports))["Standstill for reallocations by day"].chart
     assert isinstance(chart, StackedBars)
     (day,) = chart.stacks
@@ -153,7 +153,7 @@ def test_that_standstill_is_added_up_by_day_and_part(reports: Reports) -> None:
     assert day.name == "1 Mar 2026"
 
 
-def test_that_nodes_are_added_up_over_days(reports: Reports) -> None:
+def test_that_nodes_are_added_up_over_days(reports: ViewReader) -> None:
     history = read_group(reports, DAY)
     node = next(row for row in history.nodes if row.node_name == "n3")
     days = [
@@ -166,7 +166,7 @@ def test_that_nodes_are_added_up_over_days(reports: Reports) -> None:
     assert document.table("nodes").rows == (("n3", "t4", 72.0, 192.0, 0.375),)
 
 
-def test_that_predictions_are_weighed_by_samples_and_stand_in_order(reports: Reports) -> None:
+def test_that_predictions_are_weighed_by_samples_and_stand_in_order(reports: ViewReader) -> None:
     history = read_job(reports, "1")
     one = dataclasses.replace(history.accuracy[0], gpu_type="t4", num_gpus=2)
     rows = [
@@ -180,7 +180,7 @@ def test_that_predictions_are_weighed_by_samples_and_stand_in_order(reports: Rep
     assert (second[5], second[6], tenth[5]) == (125.0, pytest.approx(0.0), None)
 
 
-def test_that_an_account_is_told_apart(reports: Reports) -> None:
+def test_that_an_account_is_told_apart(reports: ViewReader) -> None:
     history = read_group(reports, DAY, account="vision")
     document = account_document(history, DAY, account="vision", made_at=NOW, command="c")
     assert [row[0] for row in document.table("jobs").rows] == ["1"]
@@ -189,7 +189,7 @@ def test_that_an_account_is_told_apart(reports: Reports) -> None:
     assert {row[0] for row in everyone.table("jobs").rows} == {"1", "2", "3"}
 
 
-def test_that_unknown_jobs_and_accounts_are_one_clear_line(reports: Reports) -> None:
+def test_that_unknown_jobs_and_accounts_are_one_clear_line(reports: ViewReader) -> None:
     with pytest.raises(UnknownJobError, match="job 77 is not known"):
         read_job(reports, "77")
     with pytest.raises(StoreError, match=r"account 'x' has no adaptive job .* usage in it: physics, vision"):
@@ -197,7 +197,7 @@ def test_that_unknown_jobs_and_accounts_are_one_clear_line(reports: Reports) -> 
 
 
 @pytest.mark.parametrize("number", ["1", "2", "3"])
-def test_that_every_job_makes_a_page_that_runs_nothing(reports: Reports, number: str) -> None:
+def test_that_every_job_makes_a_page_that_runs_nothing(reports: ViewReader, number: str) -> None:
     text = document_html(job(reports, number))
     assert_self_contained(text)
     page = parse(text.replace("<!DOCTYPE html>", ""))
@@ -215,7 +215,7 @@ def test_that_every_job_makes_a_page_that_runs_nothing(reports: Reports, number:
     assert heading.all("bdi")[0].text == names.get(number, cleaned)
 
 
-def test_that_a_job_that_waits_or_only_runs_says_so(reports: Reports) -> None:
+def test_that_a_job_that_waits_or_only_runs_says_so(reports: ViewReader) -> None:
     waits, runs = job(reports, "3"), job(reports, "2")
     assert "has been waiting since 2026-03-01 12:00:00" in waits.lead
     assert plots(waits) == {}
@@ -225,7 +225,7 @@ def test_that_a_job_that_waits_or_only_runs_says_so(reports: Reports) -> None:
     assert "none of its runs has reported" in runs.parts[0].text
 
 
-def test_that_an_empty_store_makes_pages_that_say_so(empty: Reports) -> None:
+def test_that_an_empty_store_makes_pages_that_say_so(empty: ViewReader) -> None:
     document = cluster(empty)
     assert plots(document) == {}
     text = document_html(document)
@@ -234,12 +234,12 @@ def test_that_an_empty_store_makes_pages_that_say_so(empty: Reports) -> None:
     assert set(json.loads(document_json(document))["tables"]) >= {"jobs", "rounds", "nodes", "fairness"}
 
 
-def test_that_every_table_is_there_whatever_the_story(reports: Reports, empty: Reports) -> None:
+def test_that_every_table_is_there_whatever_the_story(reports: ViewReader, empty: ViewReader) -> None:
     filled, unfilled = cluster(reports).tables(), cluster(empty).tables()
     assert set(unfilled) <= set(filled)
 
 
-def test_that_one_sample_and_ten_thousand_make_a_page(reports: Reports) -> None:
+def test_that_one_sample_and_ten_thousand_make_a_page(reports: ViewReader) -> None:
     history = read_job(reports, "1")
     one = dataclasses.replace(history, samples=history.samples[:1])
     chart = plots(job_document(one, made_at=NOW))["Goodput and GPUs over time"].chart
@@ -255,7 +255,7 @@ def test_that_one_sample_and_ten_thousand_make_a_page(reports: Reports) -> None:
     assert len(document.table("samples").rows) == 10_000
 
 
-def test_that_what_is_missing_leaves_a_gap(reports: Reports) -> None:
+def test_that_what_is_missing_leaves_a_gap(reports: ViewReader) -> None:
     history = read_job(reports, "1")
     blind = [dataclasses.replace(one, efficiency=None, goodput=None) for one in history.samples]
     document = job_document(dataclasses.replace(history, samples=blind), made_at=NOW)
@@ -266,7 +266,7 @@ def test_that_what_is_missing_leaves_a_gap(reports: Reports) -> None:
     assert "No efficiency is known yet" in text
 
 
-def test_that_clocks_that_disagree_make_a_page(reports: Reports) -> None:
+def test_that_clocks_that_disagree_make_a_page(reports: ViewReader) -> None:
     """A job whose reports come from before its submission, or whose end lies before its begin."""
     history = read_job(reports, "1")
     early = datetime(2020, 1, 1, tzinfo=timezone.utc)
@@ -277,7 +277,7 @@ def test_that_clocks_that_disagree_make_a_page(reports: Reports) -> None:
     assert_self_contained(document_html(document))
 
 
-def test_that_a_report_says_where_it_has_not_everything(reports: Reports) -> None:
+def test_that_a_report_says_where_it_has_not_everything(reports: ViewReader) -> None:
     history = read_group(reports, DAY, most_rows=1)
     document = cluster_document(history, DAY, made_at=NOW, command="c")
     assert "more than a report holds: of account_usage, job_goodput" in document.lead
@@ -285,7 +285,7 @@ def test_that_a_report_says_where_it_has_not_everything(reports: Reports) -> Non
     assert "more than" not in cluster(reports).lead
 
 
-def test_that_few_jobs_have_a_row_each_under_their_names(reports: Reports) -> None:
+def test_that_few_jobs_have_a_row_each_under_their_names(reports: ViewReader) -> None:
     chart = plots(cluster(reports))["Who held what when"].chart
     assert isinstance(chart, Timeline)
     first, second = sorted(chart.bars, key=lambda bar: bar.name)
@@ -296,7 +296,7 @@ def test_that_few_jobs_have_a_row_each_under_their_names(reports: Reports) -> No
     assert second.end == NOW.timestamp(), "it runs on"
 
 
-def test_that_many_jobs_stand_in_groups_and_too_many_are_left_out(reports: Reports) -> None:
+def test_that_many_jobs_stand_in_groups_and_too_many_are_left_out(reports: ViewReader) -> None:
     history = read_group(reports, DAY)
     one = next(job for job in history.jobs if job.account == "vision")
     event = next(event for event in history.events if event.event == "allocated")
@@ -315,7 +315,7 @@ def test_that_many_jobs_stand_in_groups_and_too_many_are_left_out(reports: Repor
     assert (bars(13), bars(200), bars(201)) == (13, 200, None)
 
 
-def test_that_more_accounts_than_colours_are_added_up(reports: Reports) -> None:
+def test_that_more_accounts_than_colours_are_added_up(reports: ViewReader) -> None:
     history = read_group(reports, DAY)
     (usage,) = [row for row in history.usage if row.account == "vision"]
     many = [dataclasses.replace(usage, account=f"a{i}", gpu_hours=20.0 - i) for i in range(20)]
@@ -329,5 +329,5 @@ def test_that_more_accounts_than_colours_are_added_up(reports: Reports) -> None:
     assert len(document.table("accounts").rows) == 20
 
 
-def test_that_jobs_without_an_account_are_named_so(reports: Reports) -> None:
+def test_that_jobs_without_an_account_are_named_so(reports: ViewReader) -> None:
     assert "account (none)" in job(reports, "3").lead

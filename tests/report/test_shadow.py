@@ -21,7 +21,7 @@ from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.parts.shadow_moves import MoveKind, move_kind
 from pollux_slurm.report.shadow import ShadowFindings, read_shadow, shadow_document
 from pollux_slurm.store import open_store
-from pollux_slurm.store.reporting.queries import open_reports
+from pollux_slurm.store.reporting.queries import open_view_reader
 from tests.cli.inside import pollux
 from tests.daemon.harness import Harness
 from tests.store_fixtures import copied
@@ -80,7 +80,7 @@ def harness(store_template: Path, folder: Path) -> Iterator[Shadow]:
 
 def found(harness: Harness, folder: Path) -> tuple[ShadowFindings, Document]:
     range_ = Range(since=harness.clock() - timedelta(hours=1), until=harness.clock())
-    with open_reports(f"sqlite:///{folder}/pollux.db") as reports:
+    with open_view_reader(f"sqlite:///{folder}/pollux.db") as reports:
         findings = read_shadow(reports, range_)
     return findings, shadow_document(
         findings, range_, made_at=harness.clock(), command="pollux report shadow"

@@ -187,10 +187,10 @@ def _checkpoint_times(config: Config, site: Mapping[str, str], now: datetime) ->
     """Compare the duration of checkpoints in the last thirty days with KillWait."""
     from pollux_slurm.daemon.doctor.findings import seconds_of
     from pollux_slurm.daemon.doctor.node_answers import examine_checkpoints
-    from pollux_slurm.store.reporting.queries import open_reports
+    from pollux_slurm.store.reporting.queries import open_view_reader
     from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 
-    with contextlib.suppress(PolluxError), open_reports(config.require_store_url()) as reports:
+    with contextlib.suppress(PolluxError), open_view_reader(config.require_store_url()) as reports:
         rows = reports.rows(ReallocationEntry, since=now - timedelta(days=30)).rows
         yield from examine_checkpoints(
             [row.checkpoint_s for row in rows if row.checkpoint_s is not None],

@@ -151,12 +151,12 @@ def job(
     """
     from pollux_slurm.report.job import job_document
     from pollux_slurm.report.reading import read_job
-    from pollux_slurm.store.reporting.queries import open_reports
+    from pollux_slurm.store.reporting.queries import open_view_reader
 
     now = datetime.now(timezone.utc)
     range_ = None if since is None and until is None else _range(since or _ALWAYS, until, now)
     config = wanted.settings()
-    with open_reports(config.require_store_url()) as reports:
+    with open_view_reader(config.require_store_url()) as reports:
         history = read_job(reports, job_id, range_, explanation=_explanation(config, job_id))
     return job_document(history, made_at=now, range_=range_)
 
@@ -180,11 +180,11 @@ def account(
     """
     from pollux_slurm.report.group import account_document, life_of
     from pollux_slurm.report.reading import read_group
-    from pollux_slurm.store.reporting.queries import open_reports
+    from pollux_slurm.store.reporting.queries import open_view_reader
 
     now = datetime.now(timezone.utc)
     range_ = _range(since or _MONTH, until, now)
-    with open_reports(wanted.settings().require_store_url()) as reports:
+    with open_view_reader(wanted.settings().require_store_url()) as reports:
         history = read_group(reports, range_, account=name)
     if since is None and until is None:
         range_ = life_of(history, range_)
@@ -208,11 +208,11 @@ def cluster(
     """
     from pollux_slurm.report.group import cluster_document, life_of
     from pollux_slurm.report.reading import read_group
-    from pollux_slurm.store.reporting.queries import open_reports
+    from pollux_slurm.store.reporting.queries import open_view_reader
 
     now = datetime.now(timezone.utc)
     range_ = _range(since or _MONTH, until, now)
-    with open_reports(wanted.settings().require_store_url()) as reports:
+    with open_view_reader(wanted.settings().require_store_url()) as reports:
         history = read_group(reports, range_)
     if since is None and until is None:
         range_ = life_of(history, range_)
@@ -235,11 +235,11 @@ def shadow(
     """
     from pollux_slurm.report.charts.time_axes import range_of
     from pollux_slurm.report.shadow import read_shadow, shadow_document
-    from pollux_slurm.store.reporting.queries import open_reports
+    from pollux_slurm.store.reporting.queries import open_view_reader
 
     now = datetime.now(timezone.utc)
     range_ = _range(since or _WEEK, until, now)
-    with open_reports(wanted.settings().require_store_url()) as reports:
+    with open_view_reader(wanted.settings().require_store_url()) as reports:
         findings = read_shadow(reports, range_)
     if since is None and until is None:
         range_ = range_of((one.at for one in findings.history.rounds), range_)

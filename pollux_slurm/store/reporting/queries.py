@@ -3,7 +3,7 @@
 The row classes are in `view_rows.py`, one per view. Every query is bounded: it returns at most `limit` rows,
 and whether there were more.
 
-    with open_reports("sqlite:////var/lib/pollux/pollux.db") as reports:
+    with open_view_reader("sqlite:////var/lib/pollux/pollux.db") as reports:
         for row in reports.rows(AccountUsage, since=a_month_ago, account="vision").rows:
             print(row.day, row.gpu_hours, row.progress_share)
 """
@@ -45,7 +45,7 @@ class Rows(Generic[Row]):
     truncated: bool
 
 
-class Reports:
+class ViewReader:
     """Queries of the views of one store. Each query is one read-only transaction."""
 
     def __init__(self, database: Database) -> None:
@@ -176,11 +176,11 @@ class Reports:
 
 
 @contextmanager
-def open_reports(url: str) -> Iterator[Reports]:
+def open_view_reader(url: str) -> Iterator[ViewReader]:
     """Open a store for reports; raises what `pollux_slurm.store.open_store` does."""
     from pollux_slurm.store.access.opening import open_database
 
-    reports = Reports(open_database(url))
+    reports = ViewReader(open_database(url))
     try:
         yield reports
     finally:

@@ -24,7 +24,7 @@ from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.report.shadow import read_shadow, shadow_document
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.contract.interface import Store
-from pollux_slurm.store.reporting.queries import Reports
+from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.store.schema import Base
 from pollux_slurm.store.schema.views import VIEWS
 from tests.store.builders import (
@@ -131,7 +131,7 @@ def test_that_no_report_fails_whatever_is_stored(database: Database, seed: int) 
     with database.write() as connection:
         for column, values in extremes(connection).items():
             is_set(connection, column, values[seed] if seed < 3 else chance.choice(values))
-    reports, range_ = Reports(database), Range(since=at(-60), until=at(0) + timedelta(days=1))
+    reports, range_ = ViewReader(database), Range(since=at(-60), until=at(0) + timedelta(days=1))
     group = functools.partial(read_group, reports, range_)
     options: dict[str, Any] = {"made_at": at(90), "command": "pollux report"}
     documents = [

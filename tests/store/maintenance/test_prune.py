@@ -14,7 +14,7 @@ from pollux_slurm.errors import StoreError, UsageError
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, Store
 from pollux_slurm.store.maintenance.prune import PruneOutcome, prune_store
-from pollux_slurm.store.reporting.queries import open_reports
+from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.store.reporting.view_rows import ROW_TYPES, JobEvent
 from pollux_slurm.store.schema import Base, SampleRow
 from tests.store.builders import (
@@ -83,7 +83,7 @@ def views_of(url: str) -> dict[str, list[Any]]:
     midnight, when seconds between two calls are much of them.
     """
     found: dict[str, list[Any]] = {}
-    with open_reports(url) as reports:
+    with open_view_reader(url) as reports:
         for kind in ROW_TYPES:
             found[kind.VIEW] = [
                 tuple(

@@ -12,7 +12,7 @@ import pytest
 from pollux_slurm.errors import UnknownJobError, UsageError
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract.interface import Store
-from pollux_slurm.store.reporting.queries import Reports, open_reports
+from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
 from pollux_slurm.store.reporting.view_rows import (
     ROW_TYPES,
     AccountUsage,
@@ -38,7 +38,7 @@ from tests.store.builders import (
 
 
 @pytest.fixture
-def reports(any_store: Store, any_store_url: str) -> Iterator[Reports]:
+def reports(any_store: Store, any_store_url: str) -> Iterator[ViewReader]:
     """Open the reports of a store in which job 1 was moved once, and job 2 of another account waits."""
     any_store.register_jobs(
         [registration(1), registration(2, account="physics", user_name="grace", user_id=1002)], at=at(0)
@@ -50,7 +50,7 @@ def reports(any_store: Store, any_store_url: str) -> Iterator[Reports]:
     move_running_job(any_store, start=20)
     any_store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(29))], at=at(30))
     any_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(89))], at=at(90))
-    with open_reports(any_store_url) as opened:
+    with open_view_reader(any_store_url) as opened:
         yield opened
 
 
@@ -68,7 +68,7 @@ def test_that_its_fields_are_the_columns_of_the_view(any_store: Store, kind: Any
 
 
 @pytest.mark.parametrize("kind", ROW_TYPES, ids=lambda kind: kind.VIEW)
-def test_that_values_have_the_types_of_the_fields(reports: Reports, kind: Any) -> None:
+def test_that_values_have_the_types_of_the_fields(reports: ViewReader, kind: Any) -> None:
     found = reports.rows(kind).rows
     assert found
     for row in found:
@@ -83,7 +83,7 @@ def test_that_values_have_the_types_of_the_fields(reports: Reports, kind: Any) -
                 assert value.tzinfo is timezone.utc
 
 
-def test_that_conditions_select_rows(reports: Reports) -> None:
+def test_that_conditions_select_rows(reports: ViewReader) -> None:
     assert [row.slurm_job_id for row in reports.rows(JobGoodput).rows] == ["1", "2"]
     assert [row.user_name for row in reports.rows(Fairness, account="physics").rows] == ["grace"]
     assert [row.slurm_job_id for row in reports.rows(JobGoodput, user_name="ada").rows] == ["1"]
@@ -94,7 +94,7 @@ def test_that_conditions_select_rows(reports: Reports) -> None:
     assert reports.rows(ReallocationEntry, slurm_job_id="2").rows == ()
 
 
-def test_that_a_range_includes_whole_days(reports: Reports) -> None:
+def test_that_a_range_includes_whole_days(reports: ViewReader) -> None:
     """T0 is noon: the day that `since` and `until` fall into is in; a midnight begins the next day."""
     noon, midnight = at(0), at(12 * 3600)
     assert [row.day for row in reports.rows(AccountUsage, since=noon, until=noon).rows] == [date(2026, 3, 1)]
@@ -102,7 +102,7 @@ def test_that_a_range_includes_whole_days(reports: Reports) -> None:
     assert reports.rows(NodeUsage, until=at(-12 * 3600)).rows == ()
 
 
-def test_that_the_newest_rows_are_kept_when_there_are_too_many(reports: Reports) -> None:
+def test_that_the_newest_rows_are_kept_when_there_are_too_many(reports: ViewReader) -> None:
     whole = reports.rows(JobEvent, slurm_job_id="1")
     assert not whole.truncated
     assert [row.at for row in whole.rows] == sorted(row.at for row in whole.rows)
@@ -111,14 +111,14 @@ def test_that_the_newest_rows_are_kept_when_there_are_too_many(reports: Reports)
     assert part.rows == whole.rows[-3:]
 
 
-def test_that_a_condition_without_a_column_is_refused(reports: Reports) -> None:
+def test_that_a_condition_without_a_column_is_refused(reports: ViewReader) -> None:
     with pytest.raises(UsageError, match="round_history has no column account"):
         reports.rows(RoundEntry, account="vision")
     with pytest.raises(UnknownJobError, match="job 99"):
         reports.rows(JobEvent, slurm_job_id="99")
 
 
-def test_that_samples_are_averaged_to_a_number_of_points(reports: Reports) -> None:
+def test_that_samples_are_averaged_to_a_number_of_points(reports: ViewReader) -> None:
     points = reports.samples("1")
     assert [point.num_samples for point in points] == [1] * 9
     assert (points[0].goodput, points[0].batch, points[0].at) == (pytest.approx(160.0), BATCH, at(11))

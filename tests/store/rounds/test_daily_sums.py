@@ -9,7 +9,7 @@ import pytest
 
 from pollux_slurm.model import Allocation, Decision, JobState, NodeCapacity, Problem
 from pollux_slurm.store.contract.interface import RunPhase, Store
-from pollux_slurm.store.reporting.queries import open_reports
+from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.store.reporting.view_rows import ROW_TYPES
 from pollux_slurm.store.rounds.daily_sums import sum_decisions
 from pollux_slurm.store.schema.triggers import fill_day_sums
@@ -212,7 +212,7 @@ def test_that_a_round_without_jobs_or_nodes_is_a_row(any_store: Store) -> None:
 
 @pytest.mark.parametrize("kind", ROW_TYPES, ids=lambda kind: kind.VIEW)
 def test_that_an_empty_store_has_empty_views(any_store_url: str, kind: Any) -> None:
-    with open_reports(any_store_url) as reports:
+    with open_view_reader(any_store_url) as reports:
         assert reports.rows(kind).rows == ()
 
 
@@ -234,7 +234,7 @@ def test_that_odd_jobs_leave_no_surprising_nulls(any_store: Store, any_store_url
         at=at(30),
     )
     assert moved.id
-    with open_reports(any_store_url) as reports:
+    with open_view_reader(any_store_url) as reports:
         for kind in ROW_TYPES:
             for row in reports.rows(kind).rows:
                 for field in dataclasses.fields(row):

@@ -14,7 +14,7 @@ from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.maintenance.administration import add_login, check_store, init_store, upgrade_store
-from pollux_slurm.store.reporting.queries import open_reports
+from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.store.schema.views import VIEWS
 from pollux_slurm.store.security.reader_views import AGGREGATES, OWN_SCHEMA
 from tests.store.builders import (
@@ -268,7 +268,7 @@ def test_that_a_login_without_rights_is_told_what_to_ask_for(
     add_login(postgres.url("store"), "job", shared=False, connections=5, roles=("pollux_agent",))
     with (
         pytest.raises(StoreError, match=r"lacks a right; its admin grants roles with: pollux db login"),
-        open_reports(postgres.url("store", login="job")),
+        open_view_reader(postgres.url("store", login="job")),
     ):
         pass
 
@@ -288,7 +288,7 @@ def test_that_a_reader_gets_the_reports_of_their_own_jobs(
     postgres: PostgresServer, two_people: Store
 ) -> None:
     """Views are all that a report reads: a person needs no right on a table, and sees nobody else's job."""
-    with open_reports(postgres.url("store", login="ada")) as reports:
+    with open_view_reader(postgres.url("store", login="ada")) as reports:
         own = read_job(reports, "1")
         assert [sample.goodput for sample in own.samples] != []
         assert (own.job.user_name, len(own.moves)) == ("ada", 1)
