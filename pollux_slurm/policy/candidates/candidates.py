@@ -138,8 +138,8 @@ class Candidates:
                 for name in (
                     "goodput",
                     "speedup",
-                    "base",
-                    "alone",
+                    "reference_goodput",
+                    "one_gpu_goodput",
                     "current_speedup",
                     "caps",
                     "rows",
@@ -237,7 +237,7 @@ def _is_left_alone(problem: Problem, job: ProblemJob, tables: SpeedupTables, row
         return True
     if problem.moving.min_remaining_s <= 0:
         return False
-    alone, base = float(tables.alone[row]), float(tables.base[row])
+    alone, base = float(tables.one_gpu_goodput[row]), float(tables.reference_goodput[row])
     left_s = declared_remaining_s(job, alone)
     speed = float(tables.current_speedup[row]) * base
     if left_s is None or speed <= 0:

@@ -26,7 +26,7 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
     chosen = placed.candidate
     allocation = job.current if chosen.stays else solution.state.cluster.allocation_of(placed.gpus)
     estimate = tables.estimate(index, allocation) if allocation else None
-    base = float(tables.base[index])
+    base = float(tables.reference_goodput[index])
     if estimate is not None and base > 0:
         speedup = estimate.goodput / base
     else:

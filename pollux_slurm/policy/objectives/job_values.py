@@ -75,8 +75,13 @@ def speedup_of_one_gpu(tables: SpeedupTables) -> FloatArray:
 
     It is 1 where one GPU allows no batch: speedups then stay relative to the fair share.
     """
-    known = (tables.base > 0) & (tables.alone > 0)
-    return np.divide(tables.alone, tables.base, out=np.ones(len(tables.alone)), where=known)
+    known = (tables.reference_goodput > 0) & (tables.one_gpu_goodput > 0)
+    return np.divide(
+        tables.one_gpu_goodput,
+        tables.reference_goodput,
+        out=np.ones(len(tables.one_gpu_goodput)),
+        where=known,
+    )
 
 
 def restart_delays_s(jobs: Sequence[ProblemJob], *, resuming: bool = False) -> FloatArray:
@@ -115,23 +120,29 @@ def prediction_discount(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Fl
     return np.where(tables.num_gpus < current[:, None], 1.0 - discount[:, None], 1.0)
 
 
-def declared_remaining_s(job: ProblemJob, alone: float) -> float | None:
+def declared_remaining_s(job: ProblemJob, one_gpu_goodput: float) -> float | None:
     """Return a job's remaining time on one GPU by its declaration, None without a usable one.
 
-    `alone` is its goodput on one GPU. A job that goes on after its declared epochs has no usable declaration.
+    A job that goes on after its declared epochs has no usable declaration.
     """
     done, declared, progress = job.epochs_done, job.epochs_declared, job.progress
-    if done is None or declared is None or progress is None or not 0 < done < declared or alone <= 0:
+    if (
+        done is None
+        or declared is None
+        or progress is None
+        or not 0 < done < declared
+        or one_gpu_goodput <= 0
+    ):
         return None
-    return progress / alone * (declared - done) / done
+    return progress / one_gpu_goodput * (declared - done) / done
 
 
 def attained_work_s(job: ProblemJob, tables: SpeedupTables, row: int) -> float:
     """Return the work that a job has done, in seconds on one GPU; its age where its progress is unknown."""
-    alone = float(tables.alone[row])
-    if alone <= 0 or job.progress is None:
+    one_gpu_goodput = float(tables.one_gpu_goodput[row])
+    if one_gpu_goodput <= 0 or job.progress is None:
         return job.age_s
-    return job.progress / alone
+    return job.progress / one_gpu_goodput
 
 
 def job_weights(jobs: Sequence[ProblemJob]) -> FloatArray:

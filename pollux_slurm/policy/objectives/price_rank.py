@@ -72,7 +72,8 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     gains little.
     """
     declared_s = [
-        declared_remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)
+        declared_remaining_s(job, goodput)
+        for job, goodput in zip(jobs, tables.one_gpu_goodput.tolist(), strict=True)
     ]
     undeclared = np.array(
         [max(attained_work_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64

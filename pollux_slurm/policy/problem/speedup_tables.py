@@ -36,8 +36,8 @@ class SpeedupTables:
     `num_nodes`, `per_node` and `num_gpus` have shape `(C,)`, `goodput` and `speedup` `(J, C)`. Of shape
     `(J,)` are:
 
-    - `base`: what a speedup of 1 is, in examples/s, or in GPUs for a job without a model
-    - `alone`: the goodput on one GPU of the first type that allows a batch there, 0 where none does
+    - `reference_goodput`: that of a speedup of 1, in examples/s, or in GPUs for a job without a model
+    - `one_gpu_goodput`: that of one GPU of the first type that allows a batch there, 0 where none does
     - `current_speedup`: the speedup in the job's current allocation, 0 where it has none
     - `caps`: the exploration cap, the most GPUs that it may get
 
@@ -52,8 +52,8 @@ class SpeedupTables:
     num_gpus: IntArray
     goodput: FloatArray
     speedup: FloatArray
-    base: FloatArray
-    alone: FloatArray
+    reference_goodput: FloatArray
+    one_gpu_goodput: FloatArray
     current_speedup: FloatArray
     caps: IntArray
     cache: TableCache
@@ -88,13 +88,13 @@ class SpeedupTables:
 
     def speedup_of(self, job: int, allocation: Allocation) -> float:
         """Return SPEEDUP of a job in any allocation, whatever its bounds."""
-        if not allocation or not self.base[job] > 0:
+        if not allocation or not self.reference_goodput[job] > 0:
             return 0.0
         kinds = {self.kind_of_node[node] for node in allocation.nodes}
         if any(self.rows[job, kind] < 0 for kind in kinds):
-            return allocation.num_gpus / float(self.base[job])
+            return allocation.num_gpus / float(self.reference_goodput[job])
         found = self.estimate(job, allocation)
-        return 0.0 if found is None else found.goodput / float(self.base[job])
+        return 0.0 if found is None else found.goodput / float(self.reference_goodput[job])
 
 
 def exploration_cap(job: ProblemJob, current_gpus: int) -> int:
@@ -187,13 +187,13 @@ def build_tables(
 
     of_job = np.zeros((len(jobs), len(num_gpus)))
     share = np.zeros(len(jobs))
-    alone = np.zeros(len(jobs))
+    one_gpu = np.zeros(len(jobs))
     for index, of_kind in enumerate(sizes):
         scaled, mine = by_key[index], columns.of_kind[index]
         of_job[:, mine] = scaled[:, columns.key_of[mine]]
-        alone = np.where(alone > 0, alone, scaled[:, keys[_ONE_GPU]])
-        base = _base(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
-        share += (sum(of_kind) / total if total else 1.0) * base
+        one_gpu = np.where(one_gpu > 0, one_gpu, scaled[:, keys[_ONE_GPU]])
+        at_share = _goodput_at_share(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
+        share += (sum(of_kind) / total if total else 1.0) * at_share
     for row in np.flatnonzero(np.logical_and(known, share == 0)):
         # Scaled from the smallest configuration that allows a batch, as if goodput were linear in GPUs.
         possible = np.flatnonzero(of_job[row] > 0)
@@ -213,8 +213,8 @@ def build_tables(
                 pauses=pauses,
                 facts=facts,
             )
-    base = np.where(known, share, shares.astype(np.float64))
-    inverse = np.divide(1.0, base, out=np.zeros(len(jobs)), where=base > 0)
+    reference = np.where(known, share, shares.astype(np.float64))
+    inverse = np.divide(1.0, reference, out=np.zeros(len(jobs)), where=reference > 0)
     speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
     current = np.array(
         [
@@ -232,8 +232,8 @@ def build_tables(
         num_gpus=num_gpus,
         goodput=of_job,
         speedup=speedup,
-        base=base,
-        alone=alone,
+        reference_goodput=reference,
+        one_gpu_goodput=one_gpu,
         current_speedup=current * inverse,
         caps=caps,
         cache=cache,
@@ -289,7 +289,7 @@ def _current_goodput(
     return slowest
 
 
-def _base(
+def _goodput_at_share(
     goodput: FloatArray,
     keys: dict[ThroughputKey, int],
     share_keys: Iterable[ThroughputKey],
