@@ -1,4 +1,4 @@
-"""Equations of somebody else's: registered, fitted, projected for the scheduler."""
+"""Equations of other packages: registered, fitted, projected for the scheduler."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_that_a_registered_equation_with_a_third_pair_is_fitted() -> None:
     for n, k in [(3, 12), (7, 28)]:
         truth = predict(equation, RACK_TRUTH, n, k, 32)
         assert predict(equation, found.values, n, k, 32) == pytest.approx(truth, rel=0.03)
-    # The paper's equation has no place for the jump between racks.
+    # The paper's equation has no term for the jump between racks.
     plain = fit_throughput(observations)
     assert plain.error is not None
     assert plain.error > 5 * found.error
@@ -191,7 +191,7 @@ def test_that_the_agent_fits_and_reports_the_equation_it_was_given() -> None:
     assert prediction is not None
     assert prediction.throughput == pytest.approx(64 / (19 * 0.01 + 0.1), rel=0.15)
     assert tuner.model(limits, None).throughput is not None
-    # What was fitted goes on after a restart, also when the script asks for another equation then.
+    # After a restart the fit is the same, even if the script names another equation.
     for name in ("pipeline", DEFAULT):
         again = Tuner(here, StepProfile(), equation=name, equations=equations)
         again.load_state_dict(tuner.state_dict())

@@ -1,4 +1,4 @@
-"""Fitting: what exact, noisy, scarce and odd measurements lead to."""
+"""Fitting θ to exact, noisy, few and odd measurements."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_that_steps_ten_times_too_long_leave_predictions_within_a_few_percent(
 ) -> None:
     rng = random.Random(5)
     errors = [error for _ in range(30) for error in prediction_errors(rng, num_steps=num_steps, share=share)]
-    # Of least squares alone, up to 92 and 180 %.
+    # With least squares alone, these errors are up to 92 and 180 %.
     assert at_percentile(errors, 90) <= 0.05
     assert at_percentile(errors, 99) <= 0.12
 

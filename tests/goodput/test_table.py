@@ -98,8 +98,8 @@ def test_that_hostile_limits_cost_a_table_bounded_work() -> None:
 
 @pytest.mark.parametrize("gamma", [1.0, 2.0, 10.0])
 def test_that_tops_of_long_ranges_are_those_that_halving_finds(gamma: float) -> None:
-    # 3,000 ranges at once: exact guesses, steep curves that lead guesses astray, tops at either end, θ of
-    # zeros. Some are found at once, so the others go on without them.
+    # 3,000 ranges at once: exact guesses, steep curves that mislead guesses, maxima at the ends, θ of zeros.
+    # Some are found at once and dropped.
     jobs = [
         GoodputModel(
             limits=BatchLimits(initial_batch_size=8, max_batch_size=largest),
@@ -128,7 +128,7 @@ def test_that_many_hostile_limits_cost_a_table_bounded_memory() -> None:
     table = goodput_table(models, sizes)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 150e6  # of all at once, half a gigabyte
+    assert peak < 150e6  # all at once would take half a gigabyte
     for job, size in ((0, 0), (17, 3), (39, 127)):  # in three of the parts that it is searched in
         found = best_batch(models[job], sizes[size])
         assert found is not None

@@ -68,7 +68,7 @@ def sizes(decision: Decision) -> dict[str, int]:
 
 
 def in_other_units(one: ProblemJob, factor: float) -> ProblemJob:
-    """Return the job with every time that it was measured in multiplied."""
+    """Return the job with all its measured times multiplied by `factor`."""
     if one.model is None or one.model.throughput is None:
         return one
     theta = one.model.throughput

@@ -306,7 +306,7 @@ def test_that_no_change_is_never_better_and_the_same_problem_has_one_answer(rng:
 def test_that_deciding_again_after_the_change_changes_nothing_more(rng: random.Random) -> None:
     before = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=3)
     found = decide(before)
-    # Just moved: a second reallocation is worth nothing, and nobody waits who could be served.
+    # Just moved: a second reallocation has no value, and no job waits that could be served.
     settled = dataclasses.replace(
         before,
         jobs=tuple(

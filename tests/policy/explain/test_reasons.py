@@ -123,7 +123,7 @@ def test_that_a_job_for_which_no_node_is_large_enough_is_excluded_with_the_resou
     found = decide(problem(nodes(2), job("a", **needs), job("b")))
     assert dict(found.excluded)["a"].startswith(because)
     assert found.allocation("b").num_gpus == 8
-    # What runs on such nodes goes on.
+    # A running job on such nodes keeps running.
     held = {"n0": 1}
     running = decide(problem(nodes(2), job("a", held, **needs), job("b")))
     assert not running.excluded

@@ -1,4 +1,4 @@
-"""The generalized mean and the restart penalty, by hand."""
+"""The generalized mean, by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from pollux_slurm.model import Objective
 from pollux_slurm.policy.objectives.generalized_mean import contribution, mean, mean_of_sum
-from pollux_slurm.policy.objectives.restart_penalty import restart_penalty
-from tests.policy.builders import job
 
 
 @pytest.mark.parametrize(
@@ -52,24 +49,3 @@ def test_that_more_for_one_job_raises_its_contribution_and_the_mean(
     better = [speedups[0] * more, *speedups[1:]]
     assert contribution(exponent, better)[0] > contribution(exponent, speedups)[0]
     assert mean(exponent, better) >= mean(exponent, speedups) * (1 - 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("age_s", "num_restarts", "delay_s", "expected"),
-    [
-        (0.0, 0, 30.0, 0.0),
-        (60.0, 0, 30.0, 2 / 3),
-        (60.0, 2, 30.0, 0.0),
-        (60.0, 9, 30.0, 0.0),
-        (0.0, 5, 0.0, 1.0),
-    ],
-)
-def test_that_the_penalty_is_the_part_of_its_life_a_job_did_not_spend_restarting(
-    age_s: float, num_restarts: int, delay_s: float, expected: float
-) -> None:
-    moved = job("a", {"n0": 1}, age_s=age_s, num_restarts=num_restarts, restart_delay_s=delay_s)
-    assert restart_penalty(moved, Objective()) == pytest.approx(expected)
-
-
-def test_that_a_job_without_gpus_has_no_restart_penalty() -> None:
-    assert restart_penalty(job("a", age_s=0.0, num_restarts=9), Objective()) == 1.0

@@ -1,3 +1,7 @@
+"""Configurations that pack well."""
+
+from __future__ import annotations
+
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.speedup_tables import build_tables
 from tests.policy.builders import job, nodes, problem

@@ -1,3 +1,7 @@
+"""The weights of `price-rank`: co-states by hand, against published ones, and within decisions."""
+
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np

@@ -124,7 +124,7 @@ def test_that_every_objective_serves_a_starving_job_before_newcomers(name: str) 
 
 
 def test_that_nothing_is_kept_for_a_job_that_could_never_use_it() -> None:
-    # Out of memory beyond four examples a pass, it cannot have its batch on 16 GPUs.
+    # With at most four examples in a micro-batch, it cannot have its batch on 16 GPUs.
     limits = dataclasses.replace(linear_model().limits, initial_batch_size=128, max_atomic=4)
     hopeless = dataclasses.replace(linear_model(), limits=limits)
     starving = job("hopeless", model=hopeless, min_gpus=16, waiting_s=1e4)

@@ -1,4 +1,4 @@
-"""The shapes in which jobs are allowed GPUs, and who is served for it in a cluster of many nodes."""
+"""Shapes of allocations, and the jobs that they serve in a cluster of many nodes."""
 
 from __future__ import annotations
 

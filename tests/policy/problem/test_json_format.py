@@ -1,3 +1,5 @@
+"""Problems and decisions as JSON text: exact in both directions, strict when reading."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -109,7 +111,7 @@ def test_that_numbers_of_numpy_are_written_as_numbers() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_that_bad_numbers_are_written_in_jobs_only(bad: float) -> None:
-    # The job is left out of the round, which must be recorded and replayed all the same.
+    # The job is excluded from the round, which is recorded and replayed with it.
     job = dataclasses.replace(PROBLEM.jobs[0], age_s=bad)
     again = problem_from_json(problem_to_json(dataclasses.replace(PROBLEM, jobs=(job,))))
     assert repr(again.jobs[0].age_s) == repr(bad)

@@ -1,4 +1,4 @@
-"""What follows from the nodes alone is kept for as long as they are the same, and found anew when not."""
+"""Facts about nodes are cached while the nodes stay the same, and computed again when they change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_that_facts_have_types_sizes_and_sets_of_nodes() -> None:
 
 def test_that_cached_facts_change_no_answer() -> None:
     known = NodeFactsCache()
-    for seed in range(8):  # other nodes each time, then the same once more with other jobs
+    for seed in range(8):  # other nodes each time, then the same nodes with other jobs
         rng = random.Random(seed)
         one = with_everything(rng, random_problem(rng, num_nodes=3 + seed % 3, num_gpus=4, num_jobs=6))
         other = dataclasses.replace(one, jobs=one.jobs[::2])

@@ -107,7 +107,7 @@ def test_that_the_problem_used_here_is_a_good_one_with_every_field_set() -> None
 
 
 def answer(text: str, cache: TableCache) -> Decision | str:
-    """Return what a problem comes to: a decision, or the words with which it is refused."""
+    """Return the decision for a problem, or the error message with which it is rejected."""
     try:
         one = problem_from_json(text)
         found = decide(one, tables=cache, effort=0.02)

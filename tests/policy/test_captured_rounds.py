@@ -1,4 +1,4 @@
-"""Two rounds captured from the paper's artifact (Apache License 2.0, Petuum Inc.), on its scale."""
+"""Two rounds captured from the paper's artifact (Apache License 2.0, Petuum Inc.), with its fitness."""
 
 from __future__ import annotations
 

@@ -1,0 +1,30 @@
+"""The restart penalty, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux_slurm.model import Objective
+from pollux_slurm.policy.objectives.restart_penalty import restart_penalty
+from tests.policy.builders import job
+
+
+@pytest.mark.parametrize(
+    ("age_s", "num_restarts", "delay_s", "expected"),
+    [
+        (0.0, 0, 30.0, 0.0),
+        (60.0, 0, 30.0, 2 / 3),
+        (60.0, 2, 30.0, 0.0),
+        (60.0, 9, 30.0, 0.0),
+        (0.0, 5, 0.0, 1.0),
+    ],
+)
+def test_that_the_penalty_is_the_part_of_its_life_a_job_did_not_spend_restarting(
+    age_s: float, num_restarts: int, delay_s: float, expected: float
+) -> None:
+    moved = job("a", {"n0": 1}, age_s=age_s, num_restarts=num_restarts, restart_delay_s=delay_s)
+    assert restart_penalty(moved, Objective()) == pytest.approx(expected)
+
+
+def test_that_a_job_without_gpus_has_no_restart_penalty() -> None:
+    assert restart_penalty(job("a", age_s=0.0, num_restarts=9), Objective()) == 1.0
