@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pollux_slurm.model import Configuration, JobDecision
 
-_BOUNDS = {
+# What each `JobDecision.bound_by` means.
+BOUND_TEXTS = {
     "capacity": "more GPUs are worth more to others",
     "max_gpus": "its owner's maximum",
     "exploration": "it may at most double what it was measured on",
     "penalty": "a restart would cost more than it gains",
-    "placement": "what is free does not lie together",
+    "placement": "the free GPUs are spread over too many nodes",
     "cpus": "too few CPUs where GPUs are free",
     "memory": "too little memory where GPUs are free",
     "partition": "the nodes that it may use have no more",
@@ -36,7 +37,7 @@ def explanation(job: JobDecision, excluded: str | None = None) -> str:
         parts.append(f"goodput {job.goodput:.4g}/s")
     if job.penalty != 1.0:
         parts.append(f"restart factor {job.penalty:.2f}")
-    bound = job.pinned_because or _BOUNDS.get(job.bound_by, "see the docs")
+    bound = job.pinned_because or BOUND_TEXTS.get(job.bound_by, "see the docs")
     parts.append(f"bound by {job.bound_by} ({bound})")
     if job.runner_up is not None and job.runner_up_speedup is not None:
         cost = "" if job.runner_up_cost is None else f", at a price of {job.runner_up_cost:+.3g} to others"
