@@ -94,7 +94,7 @@ def best_of(
     return None if best is None else pair.estimate(best)
 
 
-class Batches(tuple[BatchChoice, ...]):
+class BatchChoices(tuple[BatchChoice, ...]):
     """Batches to choose among, with their numbers as arrays for repeated choices."""
 
     @functools.cached_property
@@ -119,7 +119,7 @@ class BatchChooser:
         batches: Sequence[BatchChoice],
     ) -> None:
         pair = _Pair(theta, None, limits, configuration)
-        self._batches = batches if isinstance(batches, Batches) else Batches(batches)
+        self._batches = batches if isinstance(batches, BatchChoices) else BatchChoices(batches)
         self._initial = limits.initial_batch_size
         sizes, atomic, steps = self._batches.columns
         self._steps_s = pair.step_times_s(atomic, steps)
@@ -158,7 +158,7 @@ class BatchChooser:
         )
 
 
-def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50) -> Batches:
+def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50) -> BatchChoices:
     """Return the distinct batches among `num_batches` geometrically spaced ones, as the artifact tries them.
 
     M runs from max(M0, m_min·K) to M_max. P is the fewest micro-batches into which M/K examples fit, at least
@@ -166,10 +166,10 @@ def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50)
     """
     if limits.max_batch_size is None:
         whole = _exactly_initial(limits, num_gpus)
-        return Batches(() if whole is None else [_choice(limits.initial_batch_size, *whole)])
+        return BatchChoices(() if whole is None else [_choice(limits.initial_batch_size, *whole)])
     first = max(limits.initial_batch_size, limits.min_atomic * num_gpus)
     if first > limits.max_batch_size:
-        return Batches()
+        return BatchChoices()
     largest = limits.max_atomic or limits.max_batch_size
     found: dict[tuple[int, int], None] = {}
     for part in np.linspace(0.0, 1.0, num_batches).tolist():
@@ -182,7 +182,7 @@ def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50)
                 local = limits.initial_batch_size
         atomic = math.ceil(local / micro_batches - 1e-8)
         found[micro_batches, min(max(atomic, limits.min_atomic), largest)] = None
-    return Batches(
+    return BatchChoices(
         _choice(num_gpus * micro_batches * atomic, micro_batches, atomic) for micro_batches, atomic in found
     )
 
