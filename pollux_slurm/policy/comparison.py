@@ -1,4 +1,4 @@
-"""What several answers to one problem are worth, beside each other, on the scale of its objective. Pure."""
+"""The values of several allocations of one problem on the scale of its objective. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pollux_slurm.policy.participation.admission import check_problem, find_excl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appraisal:
-    """What one answer is worth: its fitness, and f·SPEEDUP of each job as the objective sees it."""
+class Evaluation:
+    """The value of one set of allocations: its fitness, and f·SPEEDUP of each job."""
 
     fitness: float
     speedups: Mapping[str, float]
 
 
-def appraise(
+def evaluate(
     problem: Problem,
     *answers: Mapping[str, Allocation],
     without: Collection[str] = (),
     tables: TableCache | None = None,
-) -> tuple[Appraisal, ...]:
-    """Return the appraisal of each answer, feasible or not, over the same jobs.
+) -> tuple[Evaluation, ...]:
+    """Return the evaluation of each answer, feasible or not, over the same jobs.
 
-    Left out are the jobs named in `without` and those that cannot be scheduled. A job that an answer does not
-    name has nothing in it, nor has one that waits behind others of its user; one that keeps what it has pays
-    no penalty. `tables` keeps goodput tables from one
-    call to the next. Raises `InvalidProblemError` if the problem contradicts itself.
+    Jobs in `without` and jobs that cannot be scheduled are left out. A job that an answer does not name gets
+    nothing, nor does one that waits behind others of its user. A job that keeps its allocation pays no
+    penalty. `tables` caches goodput tables between calls. Raises `InvalidProblemError` if the problem
+    contradicts itself.
     """
     check_problem(problem)
     left_out = {*without, *find_exclusions(problem)}
@@ -46,5 +46,5 @@ def appraise(
             for row, job in enumerate(candidates.jobs)
         }
         fitness = candidates.scores.fitness(list(speedups.values()))
-        found.append(Appraisal(fitness=fitness, speedups={job.job_id: 0.0 for job in jobs} | speedups))
+        found.append(Evaluation(fitness=fitness, speedups={job.job_id: 0.0 for job in jobs} | speedups))
     return tuple(found)

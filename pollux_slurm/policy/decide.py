@@ -17,7 +17,7 @@ from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.exact.search import Solution, solve
-from pollux_slurm.policy.exact.upper_bound import bound_serving
+from pollux_slurm.policy.exact.upper_bound import bound_for_number_served
 from pollux_slurm.policy.explain.missing_resources import find_unplaceable
 from pollux_slurm.policy.explain.reasons import (
     excluded_decision,
@@ -119,7 +119,7 @@ def decide(
     if candidates.num_jobs:
         waiting = np.array([candidate.num_gpus == 0 for candidate in chosen], dtype=bool)
         # The bound is over answers that leave as many jobs waiting. One that serves more may be better.
-        total = bound_serving(candidates, solved.cluster, solution, waiting)
+        total = bound_for_number_served(candidates, solved.cluster, solution, waiting)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
     explained = with_share_bounds(explain_all(solution, candidates), candidates.jobs, problem)
     decisions = {one.job_id: one for one in explained}

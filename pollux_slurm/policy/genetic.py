@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.candidates.placed_state import Placed, State
+from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster, members_of
 
 FloatArray = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ def solve_genetically(
     generations: int = GENERATIONS,
 ) -> Solution:
     """Return the best member of the last generation, never worse than what the jobs hold."""
-    dual = solve_dual(candidates, Market(candidates, cluster))
+    dual = solve_dual(candidates, Relaxation(candidates, cluster))
     start = solve_greedily(cluster, candidates).state
     held = State(cluster, candidates)
     movable = np.flatnonzero(~candidates.settled)
@@ -222,19 +222,19 @@ class _Breed:
             state.put(job, placed)
         return state
 
-    def _placed(self, state: State, job: int, gpus: tuple[tuple[int, int], ...]) -> Placed | None:
+    def _placed(self, state: State, job: int, gpus: tuple[tuple[int, int], ...]) -> Placement | None:
         candidates = self._candidates
         if not gpus:
             if candidates.waits[job]:
-                return Placed(candidates.candidate(job, -1), ())
+                return Placement(candidates.candidate(job, -1), ())
             if candidates.pause_column is None:
                 return None
             pause = candidates.candidate(job, candidates.pause_column)
-            return Placed(pause, ()) if state.may_have(job, pause) else None
+            return Placement(pause, ()) if state.may_have(job, pause) else None
         given = state.cluster.allocation_of(gpus)
         for column in candidates.columns_of(given):
             if candidates.allowed[job, column]:
                 candidate = candidates.candidate(job, column)
                 if state.may_have(job, candidate) and state.has_room(job, candidate, gpus):
-                    return Placed(candidate, gpus)
+                    return Placement(candidate, gpus)
         return None

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.candidates.placed_state import Placed, State
+from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.exact.exchange import Exchange
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
 
 FloatArray = npt.NDArray[np.float64]
@@ -35,11 +35,11 @@ def solve_greedily(
 ) -> Solution:
     """Return what greedy growth from what the jobs hold reaches. `seed` and `effort` are not used."""
     del seed, effort
-    market = Market(candidates, cluster)
-    dual = solve_dual(candidates, market)
+    relaxation = Relaxation(candidates, cluster)
+    dual = solve_dual(candidates, relaxation)
     state = State(cluster, candidates)
-    constructor = Constructor(state, candidates, market, dual.prices)
-    free = market.reduced(np.zeros(len(dual.prices)))
+    constructor = Constructor(state, candidates, relaxation, dual.prices)
+    free = relaxation.reduced(np.zeros(len(dual.prices)))
     timed_out = False
     for job in np.flatnonzero(candidates.waits & ~candidates.settled).tolist():
         if state.idle_gpus <= 0:
@@ -87,7 +87,7 @@ def _gpus(state: State, job: int) -> int:
     return placed.candidate.num_gpus if placed is not None else 0
 
 
-def _better(constructor: Constructor, before: Placed, job: int, free: FloatArray) -> Placed | None:
+def _better(constructor: Constructor, before: Placement, job: int, free: FloatArray) -> Placement | None:
     return constructor.best_fit(job, free[job], least=before.candidate.value)
 
 

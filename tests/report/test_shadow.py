@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.model import Allocation, Decision, JobDecision, Problem
-from pollux_slurm.policy.comparison import appraise
+from pollux_slurm.policy.comparison import evaluate
 from pollux_slurm.policy.decide import fitness_of
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.document.document import Document
@@ -179,8 +179,8 @@ def test_that_each_kind_of_move_has_its_name(
 def test_that_an_appraisal_leaves_out_what_it_is_told_to(harness: Shadow) -> None:
     problem, _ = harness.store.round_problem()
     current = {job.job_id: job.current for job in problem.jobs}
-    both, nothing = appraise(problem, current, {})
+    both, nothing = evaluate(problem, current, {})
     assert set(both.speedups) == set(current)
     assert set(nothing.speedups.values()) == {0.0}
-    (one,) = appraise(problem, current, without={"1"})
+    (one,) = evaluate(problem, current, without={"1"})
     assert set(one.speedups) == {"2"}

@@ -16,7 +16,7 @@ from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.problem.node_sets import Cluster, NodeSet, members_of, need, node_set
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
     """A candidate with its place: (node index, GPUs) pairs, in the order of the nodes."""
 
     candidate: Candidate
@@ -24,7 +24,7 @@ class Placed(NamedTuple):
 
 
 class State:
-    """Every job's place, and what is left of nodes, limits and moves. Starts from what the jobs hold.
+    """The placement of every job, and what nodes, limits and the budget of moves leave.
 
     `free` is the number of free GPUs of each node.
     """
@@ -39,12 +39,12 @@ class State:
         self._need = [need(job) for job in jobs]
         # CPUs and memory, only where they can run out before the GPUs do.
         self._free_cpus, self._free_mb = cluster.capacity[:, 1].tolist(), cluster.capacity[:, 2].tolist()
-        self._home = [cluster.place_of(job.current) for job in jobs]
+        self._current = [cluster.place_of(job.current) for job in jobs]
         known: dict[frozenset[str] | None, NodeSet] = {None: cluster.open}
         for job in jobs:
             if job.partition_nodes not in known:
                 known[job.partition_nodes] = cluster.eligible(job)
-        self._home_sets: dict[int, list[NodeSet]] = {}
+        self._current_node_sets: dict[int, list[NodeSet]] = {}
         self._eligible = [known[job.partition_nodes] for job in jobs]
         # On which nodes jobs over several nodes stand: those that stay as they are, and others; and how many
         # more than one, where there are more.
@@ -60,23 +60,27 @@ class State:
         self._moves_left = len(jobs) + 1 if candidates.max_moves is None else candidates.max_moves
         self._has_shared = bool(self._groups) or candidates.max_moves is not None or cluster.is_tight
         self._num_jobs = candidates.num_jobs
-        self.placed: list[Placed | None] = [None] * len(jobs)
+        self.placed: list[Placement | None] = [None] * len(jobs)
         self.members: list[set[int]] = [set() for _ in cluster.names]
-        self._at_home: list[list[int]] = [[] for _ in cluster.names]
-        for index, home in enumerate(self._home):
-            for node, _ in home:
-                self._at_home[node].append(index)
+        self._current_owners: list[list[int]] = [[] for _ in cluster.names]
+        for index, current in enumerate(self._current):
+            for node, _ in current:
+                self._current_owners[node].append(index)
         for index in range(len(jobs)):
-            self.put(index, Placed(candidates.candidate(index, -1), self._home[index]))
+            self.put(index, Placement(candidates.candidate(index, -1), self._current[index]))
 
     def copy(self) -> State:
         """Return a state with the same places, that changes by itself."""
         other = State.__new__(State)  # a dictionary of attributes from elsewhere makes each look-up dearer
         other.cluster, other._widest, other._has_shared = self.cluster, self._widest, self._has_shared
         other._num_jobs = self._num_jobs
-        other._need, other._home, other._home_sets = self._need, self._home, self._home_sets
+        other._need, other._current, other._current_node_sets = (
+            self._need,
+            self._current,
+            self._current_node_sets,
+        )
         other._eligible, other._groups, other._is_running = self._eligible, self._groups, self._is_running
-        other._at_home = self._at_home
+        other._current_owners = self._current_owners
         other.free, other.idle_gpus, other._room = self.free.copy(), self.idle_gpus, self._room.copy()
         other._free_cpus, other._free_mb = self._free_cpus.copy(), self._free_mb.copy()
         other._spanning, other._more_spanning = self._spanning.copy(), self._more_spanning.copy()
@@ -85,7 +89,7 @@ class State:
         other.members = [jobs.copy() for jobs in self.members]
         return other
 
-    def at(self, job: int) -> Placed:
+    def at(self, job: int) -> Placement:
         """Return where a job that was not taken out stands."""
         placed = self.placed[job]
         assert placed is not None
@@ -95,7 +99,7 @@ class State:
         """Return what the options of all jobs of the objective add to the sum."""
         return sum(self.at(job).candidate.value for job in range(self._num_jobs))
 
-    def put(self, job: int, placed: Placed) -> None:
+    def put(self, job: int, placed: Placement) -> None:
         """Give `job`, which has no place, this one. Whether it fits is the caller's to know."""
         self.placed[job] = placed
         candidate, room, free = placed.candidate, self._room, self.free
@@ -124,7 +128,7 @@ class State:
         if self._has_shared:
             self._count_shared(job, placed, 1)
 
-    def take(self, job: int) -> Placed:
+    def take(self, job: int) -> Placement:
         """Take `job` out and return where it was."""
         placed = self.placed[job]
         assert placed is not None
@@ -154,7 +158,7 @@ class State:
             self._count_shared(job, placed, -1)
         return placed
 
-    def _count_shared(self, job: int, placed: Placed, sign: int) -> None:
+    def _count_shared(self, job: int, placed: Placement, sign: int) -> None:
         """Count a place in or out of limits, moves, CPUs and memory."""
         if self._groups:
             for group in self._groups[job]:
@@ -224,19 +228,19 @@ class State:
         )
         return found & ~(self._spanning[0] | self._spanning[1]) if candidate.num_nodes > 1 else found
 
-    def find(self, job: int, candidate: Candidate) -> Placed | None:
+    def find(self, job: int, candidate: Candidate) -> Placement | None:
         """Return a place for `candidate` of a job that was taken out, None where it does not fit.
 
         The fullest nodes that still have room are filled first, in the problem's order among equals.
         """
         if candidate.num_gpus == 0 and not self._is_running[job]:
-            return Placed(candidate, ())
+            return Placement(candidate, ())
         if not self.may_have(job, candidate):
             return None
         if candidate.stays:
-            return Placed(candidate, self._home[job]) if self._fits_home(job) else None
+            return Placement(candidate, self._current[job]) if self._fits_current(job) else None
         if candidate.num_gpus == 0:
-            return Placed(candidate, ())
+            return Placement(candidate, ())
         nodes = self.nodes_with_room(job, candidate)
         if not nodes:
             return None
@@ -245,7 +249,7 @@ class State:
                 fuller = nodes & ~self._room[k]
                 if fuller:
                     break
-            return Placed(candidate, (((fuller & -fuller).bit_length() - 1, candidate.per_node),))
+            return Placement(candidate, (((fuller & -fuller).bit_length() - 1, candidate.per_node),))
         if not candidate.per_node:  # free to choose
             return self._spread(job, candidate, nodes)
         if nodes.bit_count() < candidate.num_nodes:
@@ -255,24 +259,24 @@ class State:
             for node in members_of(nodes & ~self._room[k]):
                 chosen.append(node)
                 if len(chosen) == candidate.num_nodes:
-                    return Placed(candidate, tuple((node, candidate.per_node) for node in sorted(chosen)))
+                    return Placement(candidate, tuple((node, candidate.per_node) for node in sorted(chosen)))
             nodes &= self._room[k]
         return None
 
-    def _fits_home(self, job: int) -> bool:
-        home, free = self._home[job], self.free
-        others = self._spanning[1] if len(home) > 1 else 0
-        for node, gpus in home:
+    def _fits_current(self, job: int) -> bool:
+        current, free = self._current[job], self.free
+        others = self._spanning[1] if len(current) > 1 else 0
+        for node, gpus in current:
             if free[node] < gpus or others >> node & 1:
                 return False
         if self.cluster.is_tight:
             _, cpus, memory_mb = self._need[job]
-            for node, gpus in home:
+            for node, gpus in current:
                 if self._free_cpus[node] < cpus * gpus or self._free_mb[node] < memory_mb * gpus:
                     return False
         return True
 
-    def _spread(self, job: int, candidate: Candidate, nodes: NodeSet) -> Placed | None:
+    def _spread(self, job: int, candidate: Candidate, nodes: NodeSet) -> Placement | None:
         """Return K GPUs on the emptiest of these nodes, the rest on the fullest that has room for it."""
         most = min(candidate.num_gpus - 1, self.cluster.max_gpus_per_node)  # on two nodes at least
         room = [nodes, *(nodes & self.room(job, k) for k in range(1, most + 1))]
@@ -288,7 +292,7 @@ class State:
                 while not (exact := room[fullest] & ~(room[fullest + 1] if fullest < most else 0)):
                     fullest += 1
                 found.append(((exact & -exact).bit_length() - 1, rest))
-                return Placed(candidate, tuple(sorted(found)))
+                return Placement(candidate, tuple(sorted(found)))
             lowest = room[k] & -room[k]
             found.append((lowest.bit_length() - 1, k))
             rest -= k
@@ -299,7 +303,7 @@ class State:
         """Return how many of these nodes have at least k free GPUs, k from 0 to one more than any has."""
         return [(nodes & room).bit_count() for room in self._room]
 
-    def fit(self, job: int, candidate: Candidate, nodes: Sequence[int]) -> Placed | None:
+    def fit(self, job: int, candidate: Candidate, nodes: Sequence[int]) -> Placement | None:
         """Return `candidate` placed on exactly these nodes, None where it does not fit."""
         if candidate.stays:
             return self.find(job, candidate)
@@ -308,7 +312,7 @@ class State:
             return None
         if candidate.is_uneven:
             return self._spread(job, candidate, chosen)
-        return Placed(candidate, tuple((node, candidate.per_node) for node in sorted(nodes)))
+        return Placement(candidate, tuple((node, candidate.per_node) for node in sorted(nodes)))
 
     def alike(self, nodes: NodeSet) -> list[NodeSet]:
         """Return the parts of a set of nodes that have the same free, and jobs over several nodes on them."""
@@ -344,22 +348,22 @@ class State:
         every = self._room[0]
         return every & ~(self._spanning[0] | self._spanning[1])
 
-    def home(self, job: int) -> tuple[tuple[int, int], ...]:
+    def current_gpus(self, job: int) -> tuple[tuple[int, int], ...]:
         """Return (node index, GPUs) of what a job holds now."""
-        return self._home[job]
+        return self._current[job]
 
-    def home_sets(self, job: int) -> list[NodeSet]:
+    def current_node_sets(self, job: int) -> list[NodeSet]:
         """Return the nodes of what a job holds now, those of which it holds as much together."""
-        if job not in self._home_sets:
+        if job not in self._current_node_sets:
             found: dict[int, NodeSet] = {}
-            for node, gpus in self._home[job]:
+            for node, gpus in self._current[job]:
                 found[gpus] = found.get(gpus, 0) | 1 << node
-            self._home_sets[job] = list(found.values())
-        return self._home_sets[job]
+            self._current_node_sets[job] = list(found.values())
+        return self._current_node_sets[job]
 
-    def at_home(self, node: int) -> list[int]:
+    def current_owners(self, node: int) -> list[int]:
         """Return the jobs that hold GPUs of a node before the decision."""
-        return self._at_home[node]
+        return self._current_owners[node]
 
     def eligible(self, job: int) -> NodeSet:
         """Return which nodes may take a job anew."""

@@ -1,9 +1,9 @@
-"""Branch and bound over placed answers: proves the best one where the problem is small enough.
+"""Branch and bound over placements: proves which is the best where the problem is small enough.
 
-Jobs are decided one after the other; for each, every candidate on every set of nodes that differs in what
-matters (room, spanning jobs, who is at home there, who may use it). With all jobs at no regret, and nothing
-unused, an answer would be worth the bound (see `candidate_pruning`): a branch is cut as soon as the regrets
-of those decided come to more than what the best answer known falls short of that.
+Jobs are decided in turn. For each job, the search tries every candidate on every set of nodes that differs in
+free GPUs, multi-node jobs, current owners or eligible jobs. A solution in which no job has regret and nothing
+is unused is worth the upper bound (see `candidate_pruning`). So a branch is cut when the regrets of the
+decided jobs exceed the gap between that bound and the best known solution.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from pollux_slurm.policy.candidates.candidate import Candidate
-from pollux_slurm.policy.candidates.placed_state import Placed, State
-from pollux_slurm.policy.pricing.candidate_pruning import Offers
+from pollux_slurm.policy.candidates.placed_state import Placement, State
+from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import NodeSet, members_of
 
@@ -21,27 +21,27 @@ from pollux_slurm.policy.problem.node_sets import NodeSet, members_of
 _SPLITS = 60
 
 
-class Branch:
-    """One search from `state`, of which the jobs of `part` are taken out and put in place again.
+class BranchAndBound:
+    """One search from `state`, in which the jobs of `part` are removed and placed again.
 
-    `slack` is that of the state (`Offers.slack`). Jobs whose shares are free to choose get some of their
-    possible shares only: nothing is proved then.
+    `slack` is that of the state (`PrunedCandidates.slack`). Jobs whose shares are free to choose get some of
+    their possible shares only: nothing is proved then.
     """
 
     def __init__(
-        self, state: State, offers: Offers, part: Sequence[int], *, slack: float, max_steps: int
+        self, state: State, pruned: PrunedCandidates, part: Sequence[int], *, slack: float, max_steps: int
     ) -> None:
-        self._state, self._offers, self._steps_left = state, offers, max_steps
-        regret = {job: offers.regret(job, state.at(job).candidate) for job in part}
-        # The unhappiest first.
+        self._state, self._pruned, self._steps_left = state, pruned, max_steps
+        regret = {job: pruned.regret(job, state.at(job).candidate) for job in part}
+        # The largest regret first.
         self._order = sorted(part, key=lambda job: (-regret[job], job))
-        # How much regret an answer better than the present one may have at most.
+        # The most regret that a better solution may have.
         self._allowed = slack + sum(regret.values())
-        self._best: list[Placed] = []
+        self._best: list[Placement] = []
         self._value = self._best_value = 0.0
 
     def run(self) -> bool:
-        """Put the best answer into the state; True if it was proved best within the steps allowed."""
+        """Put the best solution into the state; return whether it was proved best within the steps."""
         state = self._state
         self._best = [state.take(job) for job in self._order]
         self._value = self._best_value = sum(placed.candidate.value for placed in self._best)
@@ -54,14 +54,14 @@ class Branch:
 
     @property
     def gain(self) -> float:
-        """What the best answer found is worth more than the one at the start."""
+        """The value of the best solution less that of the initial one."""
         return self._best_value - self._value
 
     def _descend(self, depth: int, so_far: float, regret_so_far: float) -> None:
         state = self._state
         job = self._order[depth]
         is_last = depth == len(self._order) - 1
-        for regret, candidate in self._offers.near(job):
+        for regret, candidate in self._pruned.near(job):
             if regret_so_far + regret >= self._allowed:
                 return
             if is_last:
@@ -80,15 +80,15 @@ class Branch:
                 self._descend(depth + 1, so_far + candidate.value, regret_so_far + regret)
                 state.take(job)
 
-    def _look_at(self, last: Placed, total: float) -> None:
-        """Keep the answer in which all jobs stand but the last, and that is to be here, if it is the best."""
+    def _look_at(self, last: Placement, total: float) -> None:
+        """Keep the present solution, with the last job at `last`, if it is the best so far."""
         if total > self._least:
             self._best = [*(self._state.at(job) for job in self._order[:-1]), last]
             self._allowed -= total - self._best_value
             self._best_value, self._least = total, above(total)
 
-    def _places(self, depth: int, candidate: Candidate) -> Iterator[Placed]:
-        """Yield the places of a candidate that differ in what matters to the jobs still undecided."""
+    def _places(self, depth: int, candidate: Candidate) -> Iterator[Placement]:
+        """Yield the placements of a candidate that differ for the jobs still undecided."""
         state, job = self._state, self._order[depth]
         if candidate.stays or candidate.num_gpus == 0:
             found = state.find(job, candidate)
@@ -103,20 +103,20 @@ class Branch:
         alike = self._alike(depth, nodes)
         if candidate.num_nodes == 1:
             for some in alike:
-                yield Placed(candidate, (((some & -some).bit_length() - 1, candidate.per_node),))
+                yield Placement(candidate, (((some & -some).bit_length() - 1, candidate.per_node),))
             return
         if candidate.is_uneven:
             yield from self._uneven_places(job, candidate, alike)
             return
         if len(alike) == 1:
-            yield Placed(candidate, _shares(_first(nodes, candidate.num_nodes), candidate.per_node))
+            yield Placement(candidate, _shares(_first(nodes, candidate.num_nodes), candidate.per_node))
             return
         counts = [min(some.bit_count(), candidate.num_nodes) for some in alike]
         for taken in _ways(counts, candidate.num_nodes):
             chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
-            yield Placed(candidate, _shares(sorted(chosen), candidate.per_node))
+            yield Placement(candidate, _shares(sorted(chosen), candidate.per_node))
 
-    def _uneven_places(self, job: int, candidate: Candidate, alike: Sequence[NodeSet]) -> Iterator[Placed]:
+    def _uneven_places(self, job: int, candidate: Candidate, alike: Sequence[NodeSet]) -> Iterator[Placement]:
         """Yield a candidate on as few nodes as hold it, or one more, each filled in turn."""
         counts = [range(min(some.bit_count(), candidate.num_nodes + 1) + 1) for some in alike]
         for taken in itertools.islice(itertools.product(*counts), _SPLITS):
@@ -128,11 +128,11 @@ class Branch:
                 yield placed
 
     def _alike(self, depth: int, nodes: NodeSet) -> list[NodeSet]:
-        """Return the parts of a set of nodes within which it makes no difference which one is taken."""
+        """Return a set of nodes in parts; the nodes of a part are interchangeable."""
         state = self._state
         parts = state.alike(nodes)
         for job in self._order[depth + 1 :]:
-            for border in (state.eligible(job), *state.home_sets(job)):
+            for border in (state.eligible(job), *state.current_node_sets(job)):
                 if border & nodes and nodes & ~border:
                     parts = [half for part in parts for half in (part & border, part & ~border) if half]
         return parts

@@ -1,8 +1,8 @@
-"""Place what jobs buy at the dual's prices, and close the gap job by job.
+"""Place each job's choice at the dual prices, and close the gap job by job.
 
-With prices λ, the gap to the bound is exactly Σ_j regret_j + λ·(what is idle), where a job's regret is what
-its best candidate is worth more than its present one, prices included. So jobs are looked at in the order of
-their regrets, and the work is one look for each job that has any.
+With prices λ, the gap to the bound is exactly Σ_j regret_j + λ·(what is idle). A job's regret is the value of
+its best candidate less that of its present one, prices included. So jobs are improved in the order of their
+regrets, and only jobs with a regret are tried.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.candidates.placed_state import Placed, State
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.candidates.placed_state import Placement, State
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import above, above_all
 
 FloatArray = npt.NDArray[np.float64]
@@ -21,18 +21,20 @@ BoolArray = npt.NDArray[np.bool_]
 
 # The parts of the prices at which idle GPUs are allowed, one after the other.
 _CLEARANCE = (1.0, 0.5, 0.0)
-# After so many vain looks, as a part of the jobs, it is found out anew who may have room: looking at all of
-# them together costs about as much as that.
+# After this many failures, as a part of the jobs, the jobs that may gain are computed again for all together,
+# which takes about as long.
 _SURVEY_EVERY = 1 / 16
 
 
 class Constructor:
-    """Fills one state at fixed prices."""
+    """Builds one solution at fixed prices."""
 
-    def __init__(self, state: State, candidates: Candidates, market: Market, prices: FloatArray) -> None:
+    def __init__(
+        self, state: State, candidates: Candidates, relaxation: Relaxation, prices: FloatArray
+    ) -> None:
         self._state = state
         self._candidates = candidates
-        self._market = market
+        self._relaxation = relaxation
         self._prices = prices
         tables = candidates.tables
         self._uneven = (tables.per_node == 0) & (tables.num_gpus > 0)
@@ -47,9 +49,9 @@ class Constructor:
         ]
 
     def build(self, choice: IntArray) -> bool:
-        """Give each job its choice or the best that fits; False if a running job found no place.
+        """Give each job its choice or the best that fits; return False if a running job fits nowhere.
 
-        Those that stay come first, then the hard to place: over several nodes, then many GPUs on one.
+        Jobs that stay are placed first, then those on several nodes, then those with many GPUs on one node.
         """
         state, candidates = self._state, self._candidates
         tables = candidates.tables
@@ -59,20 +61,20 @@ class Constructor:
         order = movers[np.lexsort((movers, -share, -tables.num_nodes[columns]))].tolist()
         for job in order:
             state.take(job)
-        homeless = []
-        reduced = self._market.reduced(self._prices)
+        unplaced = []
+        reduced = self._relaxation.reduced(self._prices)
         for job in order:
             placed = state.find(job, candidates.candidate(job, int(choice[job])))
             if placed is None:
-                homeless.append(job)
+                unplaced.append(job)
             else:
                 state.put(job, placed)
-        for position, job in enumerate(homeless):
+        for position, job in enumerate(unplaced):
             placed = self.best_fit(job, reduced[job])
             if placed is None:
-                # Whole again, for the caller to take up from.
-                for other in homeless[position:]:
-                    state.put(other, Placed(candidates.candidate(other, -1), state.home(other)))
+                # Leave a complete state to the caller.
+                for other in unplaced[position:]:
+                    state.put(other, Placement(candidates.candidate(other, -1), state.current_gpus(other)))
                 return False
             state.put(job, placed)
         return True
@@ -85,11 +87,11 @@ class Constructor:
         for part in _CLEARANCE:
             if self._state.idle_gpus <= 0:
                 return
-            self._find_allowed(self._market.reduced(self._prices * part))
+            self._fill_at(self._relaxation.reduced(self._prices * part))
 
     def regretful(self) -> list[int]:
-        """Return the jobs that would rather have something else at the prices, the unhappiest first."""
-        reduced = self._market.reduced(self._prices)
+        """Return the jobs with a regret at the prices, the largest first."""
+        reduced = self._relaxation.reduced(self._prices)
         return self._gaining(reduced, self._present(reduced))
 
     def _present(self, reduced: FloatArray) -> FloatArray:
@@ -106,7 +108,7 @@ class Constructor:
             order = order.take((-gain.take(order)).argsort(kind="stable"))
         return order.tolist()  # type: ignore[no-any-return]
 
-    def _find_allowed(self, reduced: FloatArray) -> None:
+    def _fill_at(self, reduced: FloatArray) -> None:
         state = self._state
         now = self._present(reduced)
         gaining = self._gaining(reduced, now)
@@ -131,8 +133,8 @@ class Constructor:
     def may_gain(self, reduced: FloatArray, now: FloatArray) -> BoolArray:
         """Return which jobs (J,) may find room for a candidate that gains, as far as free GPUs alone tell.
 
-        `reduced` (J, C + 1) is `Market.reduced`, `now` (J,) that of what each job has. What is idle is little
-        beside what is held: most jobs need not look.
+        `reduced` (J, C + 1) is `Relaxation.reduced`, `now` (J,) that of what each job has. What is idle is
+        little beside what is held: most jobs need not look.
         """
         state, candidates, tables = self._state, self._candidates, self._candidates.tables
         count, width, free = candidates.num_jobs, self._widest + 2, state.free
@@ -161,10 +163,10 @@ class Constructor:
         stays = (candidates.stay_value > least) & (reduced[:, -1] > enough)
         return np.logical_or.reduce(better, axis=1) | stays  # type: ignore[no-any-return]
 
-    def best_fit(self, job: int, reduced: FloatArray, *, least: float = -np.inf) -> Placed | None:
+    def best_fit(self, job: int, reduced: FloatArray, *, least: float = -np.inf) -> Placement | None:
         """Return the candidate of a taken-out job that fits and has most reduced value, None if none does.
 
-        `reduced` (C + 1,) is the job's row of `Market.reduced`. Only those worth more than `least` count.
+        `reduced` (C + 1,) is the job's row of `Relaxation.reduced`. Only those worth more than `least` count.
         """
         candidates = self._candidates
         value = np.append(candidates.value[job], candidates.stay_value[job])

@@ -1,8 +1,8 @@
-"""Let one job in where another shrinks, for as long as the two together gain. Made for thousands of jobs.
+"""Grow one job where another shrinks, if the two together gain. Fast enough for thousands of jobs.
 
-For every node and number of GPUs there stands what it costs to free that many by shrinking the one job there
-that minds least. A job that regrets its place then looks for the node where its gain less that cost is
-greatest. Legend: J jobs, n nodes, k GPUs on one node.
+A table has, for each node and number of GPUs, the least loss of value with which one job there frees so many.
+A job with a regret takes the node where its gain less that loss is largest.
+Legend: J jobs, n nodes, k GPUs on one node.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.candidates.placed_state import Placed, State
+from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import members_of
 
@@ -56,7 +56,7 @@ class Exchange:
             self._look_for_victims(node)
 
     def run(self, jobs: Sequence[int]) -> None:
-        """Let these jobs look, in this order."""
+        """Try an exchange for each of these jobs, in this order."""
         for job in jobs:
             self._look(job)
 
@@ -69,7 +69,7 @@ class Exchange:
         return self._known[kind, nodes]
 
     def _survey(self, node: int) -> None:
-        """Find anew what it costs to free each number of GPUs of a node."""
+        """Compute again the loss for freeing each number of GPUs of a node."""
         state = self._state
         self._free[node] = state.free[node]
         self._cost[node] = np.inf
@@ -78,7 +78,7 @@ class Exchange:
         self._look_for_victims(node)
 
     def _look_for_victims(self, node: int) -> None:
-        """Find whoever minds least that each number of GPUs of a node is freed, where nobody is named yet."""
+        """For each number of GPUs of a node, find the job that frees them with the least loss."""
         state = self._state
         if not state.cluster.open >> node & 1 or not state.members[node]:
             return
@@ -130,7 +130,7 @@ class Exchange:
         if target is not None:
             self._apply(job, placed, *target)
 
-    def _apply(self, job: int, placed: Placed, kind: int, wanted: int, node: int, missing: int) -> None:
+    def _apply(self, job: int, placed: Placement, kind: int, wanted: int, node: int, missing: int) -> None:
         """Move a job to a node on which another one shrinks; put everything back where that does not fit."""
         state, candidates = self._state, self._candidates
         victim = int(self._victim[node, missing]) if missing else -1

@@ -1,4 +1,4 @@
-"""Placed states for the searches to start from: what jobs hold, what they would buy, the minimum for all."""
+"""Initial solutions: the current allocations, the choices at the dual prices, and the minimum for all."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.exact.exchange import Exchange
 from pollux_slurm.policy.pricing.dual_bound import Dual, solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-class Starts:
-    """Makes starts for one problem. One that is worth `enough` is filled no further."""
+class InitialSolutions:
+    """Makes initial solutions for one problem. One that is worth `enough` is improved no further."""
 
     def __init__(
-        self, cluster: Cluster, candidates: Candidates, market: Market, dual: Dual, *, enough: float
+        self, cluster: Cluster, candidates: Candidates, relaxation: Relaxation, dual: Dual, *, enough: float
     ) -> None:
-        self._cluster, self._candidates, self._market, self._dual = cluster, candidates, market, dual
+        self._cluster, self._candidates, self._relaxation, self._dual = cluster, candidates, relaxation, dual
         self._enough = enough
         self._as_held = State(cluster, candidates)
 
     def held(self, *, filled: bool = False) -> State:
-        """Return what the jobs hold, `filled` with what is idle if asked."""
+        """Return the current allocations; with `filled`, idle GPUs are given to jobs that gain by them."""
         state = self._as_held.copy()
         if filled:
             self._refine(state, self._constructor(state))
         return state
 
-    def top_up(self, state: State) -> None:
-        """Offer what is idle in a state once more: the searches may have left something to take."""
+    def fill_idle(self, state: State) -> None:
+        """Give idle GPUs to jobs that gain by them: the searches may leave some."""
         if state.idle_gpus > 0:
             self._constructor(state).fill()
 
-    def bought(self) -> State | None:
-        """Return what jobs buy at the prices, placed and filled; None where a running job found no place."""
+    def from_prices(self) -> State | None:
+        """Return each job's choice at the dual prices, placed; None where a running job fits nowhere."""
         return self._placed(self._dual.choice)
 
-    def narrow(self) -> Iterator[State]:
-        """Yield what jobs buy where only shares that pack well are allowed: parts of nodes, powers of two."""
+    def from_even_shares(self) -> Iterator[State]:
+        """Yield the choices among shares that pack well: divisors of nodes, then powers of two."""
         tables, widest = self._candidates.tables, self._cluster.max_gpus_per_node
         gpus, share = tables.num_gpus, tables.per_node
         allowed: tuple[BoolArray, ...] = (
@@ -55,7 +55,7 @@ class Starts:
         )
         tried = [self._dual.choice]
         for usable in allowed:
-            choice = solve_dual(self._candidates, Market(self._candidates, self._cluster, usable)).choice
+            choice = solve_dual(self._candidates, Relaxation(self._candidates, self._cluster, usable)).choice
             if any((choice == other).all() for other in tried):
                 continue
             tried.append(choice)
@@ -63,8 +63,8 @@ class Starts:
             if state is not None:
                 yield state
 
-    def smallest(self) -> State | None:
-        """Return everyone placed anew at the fewest GPUs that are allowed, filled; None where that fails."""
+    def from_minimums(self) -> State | None:
+        """Return all jobs placed again with their fewest GPUs, then filled; None where they do not fit."""
         candidates = self._candidates
         gpus = np.where(
             candidates.allowed & (candidates.tables.num_gpus > 0), candidates.tables.num_gpus[None, :], 10**9
@@ -83,10 +83,10 @@ class Starts:
         return state
 
     def _constructor(self, state: State) -> Constructor:
-        return Constructor(state, self._candidates, self._market, self._dual.prices)
+        return Constructor(state, self._candidates, self._relaxation, self._dual.prices)
 
     def _refine(self, state: State, constructor: Constructor) -> None:
-        """Fill what is idle, then let each job that regrets its place exchange, unless the gap is small."""
+        """Give away idle GPUs, then try exchanges, unless the gap is small."""
         constructor.fill()
         if state.value() < self._enough:
             Exchange(state, self._candidates).run(constructor.regretful())

@@ -1,7 +1,7 @@
-"""The solver `exact`: prices and bound, a placed start, parts of it solved anew, a proof where small.
+"""The solver `exact`: dual prices, initial solutions, a large neighbourhood search, and a proof if small.
 
-It ends early when the upper bound is nearly reached. Ties go to what the jobs hold, so that it wins unless a
-change is worth it. Work is bounded by counting steps; the watchdog (`stop`) only cuts it short.
+It ends early when the upper bound is nearly reached. Of equal solutions the one with fewer changes is kept.
+Work is bounded by counting steps; the watchdog (`stop`) only cuts it short.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import numpy as np
 
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.exact.branch_and_bound import Branch
-from pollux_slurm.policy.exact.initial_solutions import Starts
+from pollux_slurm.policy.exact.branch_and_bound import BranchAndBound
+from pollux_slurm.policy.exact.initial_solutions import InitialSolutions
 from pollux_slurm.policy.exact.neighbourhood import improve_parts
-from pollux_slurm.policy.pricing.candidate_pruning import Offers
+from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.pricing.dual_bound import Dual, solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
 
-# At effort 1: parts of a placed answer that are solved anew, in all and for each job that may change; nodes
-# of the tree of the whole problem.
+# At effort 1: parts that are solved again, in all and for each job that may change; nodes of the tree of the
+# whole problem.
 _PARTS, _PARTS_PER_JOB, _BRANCH_STEPS = 300, 16, 20_000
 # Nodes of the tree of a part, at most and at least.
 _TREE_STEPS, _LEAST_TREE_STEPS = 150, 30
 # The most jobs for which branch and bound of the whole problem is worth a try.
 _BRANCH_JOBS = 8
-# With more jobs than this two starts are tried, and only a few parts solved anew, where the gap is larger
-# than the one named.
+# With more jobs than this, two initial solutions are tried, and only a few parts solved again, if the gap is
+# larger than `_LARGE_GAP`.
 _MANY_JOBS = 100
 _FEW_PARTS, _LARGE_GAP = 16, 4e-3
-# The gap at which an answer is good enough, at effort 1 and at the least effort.
+# The gap at which a solution is good enough, at effort 1 and at the least effort.
 _SMALL_GAP, _ACCEPTED_GAP = 1e-3, 5e-3
 
 
@@ -57,14 +57,14 @@ def solve(
     effort: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Solution:
-    """Return the best placed state found; never worth less than what the jobs hold.
+    """Return the best solution found, never worth less than the current allocations.
 
     The work of the searches grows with `effort`, where the bound leaves any.
     """
     return _Search(cluster, candidates, seed=seed, effort=effort, stop=stop).run()
 
 
-def _near(candidates: Candidates, gap: float) -> float:
+def _enough_for_current(candidates: Candidates, gap: float) -> float:
     """Return the bound at which what the jobs hold is near enough to it; −∞ where some wait."""
     if candidates.waits.any():
         return -np.inf
@@ -80,27 +80,29 @@ class _Search:
     ) -> None:
         self._cluster, self._candidates, self._effort, self._stop = cluster, candidates, effort, stop
         self._rng = random.Random(seed)
-        self._market = Market(candidates, cluster)
+        self._relaxation = Relaxation(candidates, cluster)
         accepted = min(_SMALL_GAP / max(effort, 1e-9), _ACCEPTED_GAP) if effort < 1 else _SMALL_GAP
         self._dual = solve_dual(
-            candidates, self._market, enough=_near(candidates, accepted) if effort < 1 else -np.inf
+            candidates,
+            self._relaxation,
+            enough=_enough_for_current(candidates, accepted) if effort < 1 else -np.inf,
         )
         self._movable = np.flatnonzero(~candidates.settled).tolist()
         self._few, self._many = len(self._movable) <= _BRANCH_JOBS, len(self._movable) > _MANY_JOBS
-        # What the bound's jobs are worth, without what it costs that some of them wait: beside that, a gap in
-        # proportion would hide all that can be gained by those who are served.
+        # The value of the bound without the cost of waiting, which is so large that a gap in proportion to it
+        # would hide all that served jobs can gain.
         waits = (self._dual.choice < 0) & candidates.waits
         self._worth = abs(self._dual.bound + float(candidates.waiting_cost[waits].sum()))
         # Of few jobs the best answer is wanted, and proved.
         self._enough = self._below_bound(0.0 if self._few and effort >= 1 else accepted)
-        self._starts = Starts(
-            cluster, candidates, self._market, self._dual, enough=self._below_bound(accepted)
+        self._initial = InitialSolutions(
+            cluster, candidates, self._relaxation, self._dual, enough=self._below_bound(accepted)
         )
         self._timed_out = False
 
     def run(self) -> Solution:
-        """Return the best state that the work allowed comes to."""
-        self._take_up(self._starts.held())
+        """Return the best solution that the allowed work finds."""
+        self._take_up(self._initial.held())
         for state in self._other_starts():
             self._take_up_if_better(state)
         self._serve_all()
@@ -111,19 +113,19 @@ class _Search:
         return self._solution(self._branch() if self._few else self._dual.bound)
 
     def _other_starts(self) -> Iterator[State]:
-        """Yield placed states beside what the jobs hold, for as long as none is good enough."""
+        """Yield further initial solutions until one is good enough."""
         if self._is_good():
             return
         # At prices at which waiting and being served are as good, nobody regrets to wait: where nothing can
         # be bought, what is idle is allowed to those who wait.
-        yield self._starts.bought() or self._starts.held(filled=True)
+        yield self._initial.from_prices() or self._initial.held(filled=True)
         if not self._many:
-            narrow = self._starts.narrow()
-            while not self._is_good() and (state := next(narrow, None)) is not None:
+            others = self._initial.from_even_shares()
+            while not self._is_good() and (state := next(others, None)) is not None:
                 yield state
 
     def _serve_all(self) -> None:
-        """Where somebody is left waiting although all minimums may fit, place all jobs anew at these."""
+        """If a job waits although all minimums may fit, place all jobs again at their minimums."""
         candidates, state = self._candidates, self._best
         fewest = np.where(candidates.allowed, candidates.tables.num_gpus[None, :], 10**9).min(
             axis=1, initial=10**9
@@ -142,7 +144,7 @@ class _Search:
             > self._cluster.capacity[:, 0].sum()
         ):
             return
-        packed = self._starts.smallest()
+        packed = self._initial.from_minimums()
         if packed is not None:
             self._take_up_if_better(packed)
 
@@ -158,7 +160,7 @@ class _Search:
             return
         self._timed_out |= improve_parts(
             self._best,
-            self._offers(),
+            self._pruned(),
             max_parts=self._much(parts),
             tree_steps=min(max(self._much(_TREE_STEPS), _LEAST_TREE_STEPS), _TREE_STEPS),
             enough=self._enough,
@@ -168,20 +170,22 @@ class _Search:
         self._take_up(self._best)
 
     def _branch(self) -> float:
-        """Search everything, if there is not too much of it; return what no answer is worth more than."""
+        """Solve the whole problem by branch and bound, if it is small; return an upper bound."""
         tables = self._candidates.tables
         uneven = bool(((tables.per_node == 0) & (tables.num_gpus > 0)).any())
         if uneven or self._is_good():
             return self._dual.bound
-        offers = self._offers()
-        slack = offers.slack(self._best)
+        pruned = self._pruned()
+        slack = pruned.slack(self._best)
         steps = self._much(_BRANCH_STEPS)
-        proved = Branch(self._best, offers, self._movable, slack=slack, max_steps=steps).run()
+        proved = BranchAndBound(self._best, pruned, self._movable, slack=slack, max_steps=steps).run()
         self._take_up(self._best)
         return self._value if proved else self._dual.bound
 
-    def _offers(self) -> Offers:
-        return Offers(self._candidates, self._market, self._dual, limit=self._dual.bound - self._value)
+    def _pruned(self) -> PrunedCandidates:
+        return PrunedCandidates(
+            self._candidates, self._relaxation, self._dual, limit=self._dual.bound - self._value
+        )
 
     def _is_good(self) -> bool:
         """Whether the answer is good enough, or time is up."""
@@ -199,7 +203,7 @@ class _Search:
 
     def _solution(self, bound: float) -> Solution:
         if self._value < bound:
-            self._starts.top_up(self._best)
+            self._initial.fill_idle(self._best)
             self._take_up(self._best)
         return Solution(
             state=self._best,

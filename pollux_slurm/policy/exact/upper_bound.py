@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import ROUNDING, Market
+from pollux_slurm.policy.pricing.relaxation import ROUNDING, Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
 
@@ -26,7 +26,9 @@ _TURNS = 2
 _SMALL_GAP = 1e-4
 
 
-def bound_serving(candidates: Candidates, cluster: Cluster, solution: Solution, waiting: BoolArray) -> float:
+def bound_for_number_served(
+    candidates: Candidates, cluster: Cluster, solution: Solution, waiting: BoolArray
+) -> float:
     """Return what no answer is worth that serves as many jobs as a solution, in which those marked (J,) wait.
 
     What waiting costs is not counted.
@@ -57,14 +59,14 @@ def _bound_leaving(
     So nothing dwarfs the others. Then those are left out that lose least at these prices, until a bound is
     low `enough`.
     """
-    market = Market(candidates, cluster)
+    relaxation = Relaxation(candidates, cluster)
     count = int(waiting.sum())
-    least, _ = _leaving(candidates, market, solution.dual.prices, count)
+    least, _ = _leaving(candidates, relaxation, solution.dual.prices, count)
     for _ in range(_TURNS):
         if least <= enough:
             break
-        prices = solve_dual(candidates, market.without(waiting, candidates.idle_worth)).prices
-        bound, others = _leaving(candidates, market, prices, count)
+        prices = solve_dual(candidates, relaxation.without(waiting, candidates.idle_worth)).prices
+        bound, others = _leaving(candidates, relaxation, prices, count)
         least = min(least, bound)
         if (others == waiting).all():
             break
@@ -73,14 +75,14 @@ def _bound_leaving(
 
 
 def _leaving(
-    candidates: Candidates, market: Market, prices: FloatArray, num_waiting: int
+    candidates: Candidates, relaxation: Relaxation, prices: FloatArray, num_waiting: int
 ) -> tuple[float, BoolArray]:
     """Return what no answer that leaves so many jobs waiting is worth, and which would wait then, (J,).
 
     What their waiting costs is not counted. At these prices, those wait that lose least by it; only jobs
     that come before all else (`Candidates.waiting_cost`) are counted.
     """
-    reduced = market.reduced(prices)
+    reduced = relaxation.reduced(prices)
     first = candidates.waiting_cost > 0
     without = np.full(len(first), -np.inf)
     new = first & candidates.waits
@@ -96,6 +98,6 @@ def _leaving(
     waiting = np.zeros(len(first), dtype=bool)
     waiting[np.argsort(loss, kind="stable")[:num_waiting]] = True
     won = np.where(waiting, without, served)
-    paid = prices * market.budget
+    paid = prices * relaxation.budget
     size = float(np.abs(won).sum() + np.abs(paid).sum())
     return float(won.sum() + paid.sum()) + ROUNDING * size, waiting

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Allocation
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.candidates.placed_state import Placed
+from pollux_slurm.policy.candidates.placed_state import Placement
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.explain.missing_resources import Shortage
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
@@ -44,7 +44,7 @@ class SolutionFacts:
         self._declared_gain = None if gain is None else gain()
         self._node_prices: list[float] = solution.dual.node_prices().tolist()
         self.prices: list[list[float]] = solution.dual.job_prices(len(tables.kinds)).tolist()
-        self.placed: list[Placed] = [one for one in state.placed[:count] if one is not None]
+        self.placed: list[Placement] = [one for one in state.placed[:count] if one is not None]
         chosen = [one.candidate for one in self.placed]
         nodes = np.array([len(one.gpus) for one in self.placed], dtype=np.int64)[:, None]
         gpus = np.array([one.num_gpus for one in chosen], dtype=np.int64)[:, None]

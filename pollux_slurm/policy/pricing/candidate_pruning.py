@@ -1,8 +1,8 @@
-"""What each job could get, at the dual's prices: which of it can still be part of a better answer.
+"""Which candidates of each job can still be part of a better solution, by the dual prices.
 
-With prices λ and bound L, every answer is worth L − Σ_j regret_j − λ·(what is left unused), where a job's
-regret is what its best candidate is worth more than the one it gets, prices included. So an answer worth more
-than V gives no job a candidate whose regret is L − V or more, and the searches need not look at it.
+With prices λ and bound L, every solution is worth L − Σ_j regret_j − λ·(what is unused). A job's regret is
+the value of its best candidate less that of the one it gets, prices included. So a solution worth more than V
+gives no job a candidate whose regret is L − V or more, and the searches skip such candidates.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from pollux_slurm.policy.candidates.candidate import Candidate
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.pricing.dual_bound import Dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 
 
-class Offers:
-    """Options of all jobs as the searches look at them, made when they are asked for.
+class PrunedCandidates:
+    """The candidates of all jobs for the searches, made on demand.
 
-    Only those with a regret below `limit` are allowed: pass the bound less the value of an answer that is
-    known.
+    Only those with a regret below `limit` are kept: pass the bound less the value of a known solution.
     """
 
-    def __init__(self, candidates: Candidates, market: Market, dual: Dual, *, limit: float = np.inf) -> None:
+    def __init__(
+        self, candidates: Candidates, relaxation: Relaxation, dual: Dual, *, limit: float = np.inf
+    ) -> None:
         self._candidates = candidates
         self._bound = dual.bound
         self.limit = limit
-        reduced = market.reduced(dual.prices)
+        reduced = relaxation.reduced(dual.prices)
         self._regret = np.maximum.reduce(reduced, axis=1, keepdims=True, initial=-np.inf) - reduced
         # Rows of it as lists, of the jobs that were asked for: looked at one by one, they are sooner read.
         self._rows: dict[int, list[float]] = {}

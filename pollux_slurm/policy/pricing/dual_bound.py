@@ -8,11 +8,11 @@ the budgets,
     L(λ) = λ·B + Σ_j max_o (value_o − λ·use_o)
 
 is at least the value of any allocation within the budgets, placed or not; the least L over λ is the bound. L
-is convex and piecewise linear, and its slope is B less what is taken. Over one price, the crossing of the
-tangents at both ends of the interval finds the least exactly. Over several, GPU types replace each other,
-so demand jumps from one to the next at small changes; L is smoothed (every job spreads over its candidates
-with probability ∝ exp(reduced value/τ)) and its least found by Newton steps for ever smaller temperatures τ.
-What is found is a bound wherever it stops.
+is convex and piecewise linear, and its slope is B less the use. Over one price, the crossing of the tangents
+at both ends of the interval finds the least exactly. Over several prices, GPU types replace each other, so
+demand jumps between them at small changes. There L is smoothed: every job takes each candidate with
+probability ∝ exp(reduced value/τ). Newton steps find the least of the smoothed L for ever smaller
+temperatures τ. The result is a bound wherever the search stops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.shared_resources import Resources
-from pollux_slurm.policy.pricing.pricing import ROUNDING, Market
+from pollux_slurm.policy.pricing.relaxation import ROUNDING, Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import (
     grid_step,
     ordered_inner,
@@ -38,7 +38,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _CROSSINGS = 80
-# Where the usual price is too low, the next to try is so many times as high.
+# If the typical price is too low, the next one tried is this many times as high.
 _FURTHER = 8.0
 # Temperatures of the smoothed dual, as parts of the highest price; and at each, the last Newton step is one
 # that wins no more than this part of temperature × jobs. The dearest of several GPU types may cost ten times
@@ -95,31 +95,33 @@ class Dual:
         return self.prices[: len(self.resources.kind_of)]
 
 
-def solve_dual(candidates: Candidates, market: Market, *, enough: float = -np.inf) -> Dual:
+def solve_dual(candidates: Candidates, relaxation: Relaxation, *, enough: float = -np.inf) -> Dual:
     """Return the prices, the bound and the choices for one candidate per job within what is shared.
 
     Where even the smallest need more than there is, the bound is that of the last prices tried. It is
     lowered no further once it is no more than `enough`.
     """
-    search = _Search(market, enough)
-    _find_prices(candidates, market, search)
-    return Dual(prices=search.prices, bound=search.bound, choice=search.choice, resources=market.resources)
+    search = _Search(relaxation, enough)
+    _find_prices(candidates, relaxation, search)
+    return Dual(
+        prices=search.prices, bound=search.bound, choice=search.choice, resources=relaxation.resources
+    )
 
 
-def _find_prices(candidates: Candidates, market: Market, search: _Search) -> None:
-    search.at(np.zeros(len(market.budget)))
+def _find_prices(candidates: Candidates, relaxation: Relaxation, search: _Search) -> None:
+    search.at(np.zeros(len(relaxation.budget)))
     if not search.short.any() or search.is_low_enough():
         return
     is_finite = np.isfinite(candidates.value)
     finite = candidates.value[is_finite]
     ends = [float(finite.min()), float(finite.max())] if finite.size else []
     ends += candidates.stay_value.tolist()
-    kinds = market.resources.kind_of
-    direction = np.zeros(len(market.budget))
+    kinds = relaxation.resources.kind_of
+    direction = np.zeros(len(relaxation.budget))
     speeds = round_to_bits(_relative_speeds(candidates.tables))[kinds]
     direction[: len(kinds)] = speeds
     highest = (max(ends) - min(ends) + 1.0) / float(speeds.min())
-    usual = _usual_price(candidates, is_finite)
+    usual = _typical_price(candidates, is_finite)
     # The price of one cell's GPUs is found exactly: where nothing else is short, at a tie some of it may be.
     is_alone = len(kinds) == 1
     search.along(direction, usual, highest, nearness=0.0 if is_alone else _COARSE)
@@ -129,7 +131,7 @@ def _find_prices(candidates: Candidates, market: Market, search: _Search) -> Non
     for cell in np.flatnonzero(search.short[: len(kinds)]).tolist():
         if search.prices[cell] == 0:
             search.along(np.eye(1, len(direction), cell)[0], usual, highest, nearness=_COARSE)
-    if market.num_classes > 1:
+    if relaxation.num_classes > 1:
         # Partitions are mostly on their own: there, one price after the other goes most of the way.
         search.one_by_one(len(kinds), usual, highest)
         search.jointly(usual)
@@ -138,7 +140,7 @@ def _find_prices(candidates: Candidates, market: Market, search: _Search) -> Non
         search.jointly(usual)
 
 
-def _usual_price(candidates: Candidates, is_finite: BoolArray) -> float:
+def _typical_price(candidates: Candidates, is_finite: BoolArray) -> float:
     """Return what a GPU brings the median job between the least and the most that it is allowed.
 
     `is_finite` (J, C) are the values that are.
@@ -175,11 +177,11 @@ def _median(values: FloatArray) -> FloatArray:
 class _Search:
     """`bound` is the least L found, at `prices`; `short` tells what is taken up more than there is there."""
 
-    def __init__(self, market: Market, enough: float) -> None:
-        self._market, self._enough = market, enough
-        self.prices, self.bound = np.zeros(len(market.budget)), np.inf
+    def __init__(self, relaxation: Relaxation, enough: float) -> None:
+        self._relaxation, self._enough = relaxation, enough
+        self.prices, self.bound = np.zeros(len(relaxation.budget)), np.inf
         self.choice: IntArray = np.full(0, -1, dtype=np.int64)
-        self._slope = np.zeros(len(market.budget))
+        self._slope = np.zeros(len(relaxation.budget))
 
     def is_low_enough(self) -> bool:
         return self.bound <= self._enough
@@ -190,8 +192,8 @@ class _Search:
         return found
 
     def at(self, prices: FloatArray) -> tuple[float, FloatArray]:
-        terms, taken, choice = self._market.buy(prices)
-        total, slope = float(np.add.reduce(terms)), self._market.budget - taken
+        terms, taken, choice = self._relaxation.choose(prices)
+        total, slope = float(np.add.reduce(terms)), self._relaxation.budget - taken
         if total < self.bound:
             bound = total + ROUNDING * float(np.add.reduce(np.abs(terms)))
             if bound < self.bound:
@@ -249,18 +251,18 @@ class _Search:
             elif self._slope[cell] > 0 and price > 0:
                 self.along(-direction, price, price, nearness=_NEAR)
 
-    def jointly(self, usual_price: float) -> None:
+    def jointly(self, typical_price: float) -> None:
         """Move all prices at once: Newton steps on the smoothed dual, ever less smooth.
 
-        `usual_price` is the scale to look on where no price was found yet.
+        `typical_price` is the scale to look on where no price was found yet.
         """
-        market = self._market
+        relaxation = self._relaxation
         prices = self.prices
-        unit = float(prices.max()) or usual_price
+        unit = float(prices.max()) or typical_price
         if not unit > 0:
             return
-        descents = _DESCENTS_OF_ONE_TYPE if market.num_cells == 1 else _DESCENTS
-        looks = (market.sample(_SAMPLE), market)
+        descents = _DESCENTS_OF_ONE_TYPE if relaxation.num_cells == 1 else _DESCENTS
+        looks = (relaxation.sample(_SAMPLE), relaxation)
         for (heat, settled), look in zip(descents, looks, strict=True):
             with np.errstate(over="ignore"):
                 prices, is_smooth = _descend(look, prices, heat * unit, unit, settled)
@@ -270,18 +272,18 @@ class _Search:
 
 
 def _descend(
-    market: Market, prices: FloatArray, temperature: float, unit: float, settled: float
+    relaxation: Relaxation, prices: FloatArray, temperature: float, unit: float, settled: float
 ) -> tuple[FloatArray, bool]:
     """Return the prices of least L smoothed at one temperature, and whether L could be smoothed at all."""
-    total, slope, curve = market.smooth(prices, temperature)
+    total, slope, curve = relaxation.smooth(prices, temperature)
     if not np.isfinite(curve).all():
         return prices, False  # values so far apart that nothing is smooth: the bound stands as it is
     damping, step = _DAMPING, grid_step(unit, _PRICE_BITS)
-    enough = settled * temperature * market.num_jobs
-    for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if market.num_cells == 1 else _NEWTON_STEPS):
+    enough = settled * temperature * relaxation.num_jobs
+    for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if relaxation.num_cells == 1 else _NEWTON_STEPS):
         tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
         tried = round_to_grid(tried, step)
-        found = market.smooth(tried, temperature)
+        found = relaxation.smooth(tried, temperature)
         won = total - found[0]
         if not won > 0.0:
             damping *= _AFTER_LOSS  # towards the slope alone, where a short step must win

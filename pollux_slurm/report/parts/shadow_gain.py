@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem
-from pollux_slurm.policy.comparison import appraise
+from pollux_slurm.policy.comparison import evaluate
 from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
 from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.thinning import averaged
@@ -98,7 +98,7 @@ def weigh(round_: ShadowRound, problem: Problem, decision: Decision, tables: Tab
     excluded = {job_id for job_id, _ in decision.excluded}
     current = {job.job_id: job.current for job in problem.jobs}
     decided = {job.job_id: job.allocation for job in decision.jobs}
-    before, after = appraise(problem, current, decided, without=excluded, tables=tables)
+    before, after = evaluate(problem, current, decided, without=excluded, tables=tables)
     taking_part = list(before.speedups)
     return WeighedRound(
         round=round_,

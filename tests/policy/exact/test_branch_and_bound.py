@@ -1,4 +1,4 @@
-"""Branch and bound on its own, started from what the jobs hold and not from a good answer."""
+"""Branch and bound by itself, from the current allocations and not from a good solution."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pollux_slurm.model import ProblemJob
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
-from pollux_slurm.policy.exact.branch_and_bound import Branch
-from pollux_slurm.policy.pricing.candidate_pruning import Offers
+from pollux_slurm.policy.exact.branch_and_bound import BranchAndBound
+from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, nodes, problem
 from tests.policy.problems import random_problem
 
 
-def branch(state: State, candidates: Candidates, *, max_steps: int) -> Branch:
+def branch(state: State, candidates: Candidates, *, max_steps: int) -> BranchAndBound:
     """Return the search over all jobs of a candidates that may move."""
-    market = Market(candidates, state.cluster)
-    offers = Offers(candidates, market, solve_dual(candidates, market))
-    movable = [job for job in range(candidates.num_jobs) if offers.is_movable(job)]
-    return Branch(state, offers, movable, slack=offers.slack(state), max_steps=max_steps)
+    relaxation = Relaxation(candidates, state.cluster)
+    pruned = PrunedCandidates(candidates, relaxation, solve_dual(candidates, relaxation))
+    movable = [job for job in range(candidates.num_jobs) if pruned.is_movable(job)]
+    return BranchAndBound(state, pruned, movable, slack=pruned.slack(state), max_steps=max_steps)
 
 
 @settings(max_examples=100, deadline=None)
@@ -92,5 +92,5 @@ def test_that_nodes_of_which_an_undecided_job_holds_unequal_parts_are_told_apart
 
 
 def test_that_the_node_where_an_undecided_job_is_at_home_is_told_apart() -> None:
-    at_home = job("b", {"n0": 1}, max_gpus=1, age_s=0.0)
-    assert solved(job("a", model=linear_model(network_s=1e3)), at_home) == {"a": "n1:4", "b": "n0:1"}
+    other = job("b", {"n0": 1}, max_gpus=1, age_s=0.0)
+    assert solved(job("a", model=linear_model(network_s=1e3)), other) == {"a": "n1:4", "b": "n0:1"}

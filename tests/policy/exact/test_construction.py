@@ -10,7 +10,7 @@ from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
 from tests.policy.builders import job, linear_model, nodes, problem
@@ -25,11 +25,11 @@ def test_that_every_job_with_room_to_gain_is_told_so() -> None:
         small = with_everything(rng, plain)
         candidates = build_candidates(small, list(small.jobs))
         cluster = Cluster(candidates.tables.facts, small.jobs)
-        state, market = State(cluster, candidates), Market(candidates, cluster)
-        prices = solve_dual(candidates, market).prices
-        constructor = Constructor(state, candidates, market, prices)
+        state, relaxation = State(cluster, candidates), Relaxation(candidates, cluster)
+        prices = solve_dual(candidates, relaxation).prices
+        constructor = Constructor(state, candidates, relaxation, prices)
         for part in (1.0, 0.0):
-            reduced = market.reduced(prices * part)
+            reduced = relaxation.reduced(prices * part)
             columns = [state.at(row).candidate.column for row in range(candidates.num_jobs)]
             now = reduced[np.arange(candidates.num_jobs), columns]
             told = constructor.may_gain(reduced, now)
@@ -53,8 +53,8 @@ def test_that_jobs_beside_a_full_node_are_not_asked() -> None:
     )
     candidates = build_candidates(small, list(small.jobs))
     cluster = Cluster(candidates.tables.facts, small.jobs)
-    market = Market(candidates, cluster)
-    free = np.zeros_like(solve_dual(candidates, market).prices)
-    reduced = market.reduced(free)
-    constructor = Constructor(State(cluster, candidates), candidates, market, free)
+    relaxation = Relaxation(candidates, cluster)
+    free = np.zeros_like(solve_dual(candidates, relaxation).prices)
+    reduced = relaxation.reduced(free)
+    constructor = Constructor(State(cluster, candidates), candidates, relaxation, free)
     assert constructor.may_gain(reduced, reduced[:, -1]).tolist() == [False, True]

@@ -10,9 +10,9 @@ from pollux_slurm.model import NodeCapacity, ProblemJob
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.exact.neighbourhood import improve_parts
-from pollux_slurm.policy.pricing.candidate_pruning import Offers
+from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
 from tests.policy.builders import job, linear_model, nodes, problem
 
@@ -25,11 +25,11 @@ def improved(
     candidates = build_candidates(small, list(small.jobs))
     places = Cluster(candidates.tables.facts, small.jobs)
     state = State(places, candidates)
-    market = Market(candidates, places)
-    offers = Offers(candidates, market, solve_dual(candidates, market))
+    relaxation = Relaxation(candidates, places)
+    pruned = PrunedCandidates(candidates, relaxation, solve_dual(candidates, relaxation))
     stopped = improve_parts(
         state,
-        offers,
+        pruned,
         max_parts=max_parts,
         tree_steps=100,
         enough=enough,

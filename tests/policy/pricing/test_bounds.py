@@ -17,7 +17,7 @@ from pollux_slurm.model import GpuLimit, MovingRules, Problem
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.pricing.dual_bound import Dual, solve_dual
-from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, node, nodes, problem
@@ -32,7 +32,7 @@ def solved(one: Problem) -> tuple[Candidates, Dual, list[int]]:
     for name, (gpus, _, _) in zip(cluster.names, cluster.capacity.tolist(), strict=True):
         capacity[kinds[name]] += gpus
 
-    return candidates, solve_dual(candidates, Market(candidates, cluster)), capacity
+    return candidates, solve_dual(candidates, Relaxation(candidates, cluster)), capacity
 
 
 def best(candidates: Candidates, capacity: list[int]) -> float:
@@ -78,10 +78,10 @@ def test_that_no_answer_exceeds_the_bound(rng: random.Random) -> None:
 def test_that_a_bound_low_enough_is_a_bound_and_lowered_no_further(rng: random.Random) -> None:
     one = random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=5)
     candidates, least, _ = solved(one)
-    market = Market(candidates, Cluster(candidates.tables.facts, one.jobs))
-    first = solve_dual(candidates, market, enough=np.inf)
+    relaxation = Relaxation(candidates, Cluster(candidates.tables.facts, one.jobs))
+    first = solve_dual(candidates, relaxation, enough=np.inf)
     enough = least.bound + 0.01 * abs(least.bound)
-    near = solve_dual(candidates, market, enough=enough)
+    near = solve_dual(candidates, relaxation, enough=enough)
     assert not first.prices.any(), "the first look, at no price, is good enough for anybody"
     assert least.bound <= near.bound <= max(enough, least.bound)
     if first.bound > enough:

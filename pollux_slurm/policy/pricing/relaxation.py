@@ -1,4 +1,4 @@
-"""Jobs that buy what they share at given prices: what each would take, and the dual's value at these prices.
+"""The Lagrangian relaxation: each job's best choice at given prices, and the dual's value and slope there.
 
 Legend: J jobs, C columns, T GPU types, n nodes; E classes of jobs, X cells of nodes, and their A resources
 each (`shared_resources`). R resources in all: S = A·X of the cells, each limit's GPUs, the moves of a round.
@@ -20,19 +20,19 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Sums of large terms that cancel are only so exact; a bound is to hold all the same.
+# The relative error of sums of large terms that cancel; a bound is raised by it.
 ROUNDING = 1e-14
-# e to this is nothing beside 1.
+# e to this power is negligible beside 1.
 _OUT_OF_QUESTION = -80.0
 # What sums that cancel are rounded to, as a part of their terms.
 _BITS_OF_SUMS = 36
 
 
-class Market:
-    """Jobs that buy at given prices. `usable` (J, C) may narrow what is allowed.
+class Relaxation:
+    """The jobs' choices at given prices. `usable` (J, C) may restrict the candidates further.
 
-    What a column costs a class of jobs is what it costs in the cheapest cell in which the class may have it:
-    prices are linear, so that spreading it over several cells is never cheaper.
+    A column costs a class of jobs what it costs in the cheapest cell where the class may have it. Prices are
+    linear, so spreading a column over several cells is never cheaper.
     """
 
     def __init__(self, candidates: Candidates, cluster: Cluster, usable: BoolArray | None = None) -> None:
@@ -86,7 +86,7 @@ class Market:
         """The jobs that buy."""
         return len(self._rows)
 
-    def sample(self, count: int) -> Market:
+    def sample(self, count: int) -> Relaxation:
         """Return about `count` of the jobs, evenly picked, with their part of every budget."""
         step = len(self._rows) // max(count, 1)
         if step < 2:
@@ -99,8 +99,8 @@ class Market:
         few._slope_step = _step_of(few.budget)
         return few
 
-    def without(self, waiting: BoolArray, unserved: FloatArray) -> Market:
-        """Return the market in which the jobs marked (J,) take nothing, which is worth `unserved` (J,)."""
+    def without(self, waiting: BoolArray, unserved: FloatArray) -> Relaxation:
+        """Return the relaxation in which the jobs marked (J,) get nothing, with values `unserved` (J,)."""
         other = copy.copy(self)
         other._value = np.where(waiting[:, None], -np.inf, self._value)
         other._stay_value = np.where(waiting, unserved, self._stay_value)
@@ -135,7 +135,7 @@ class Market:
         return self._of_jobs(self._costs(prices))
 
     def _plain_costs(self, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what each column costs, (C,), and what each job has, (J,), where the market is plain."""
+        """Return what each column costs, (C,), and what each job has, (J,), where the relaxation is plain."""
         assert self._only_use is not None
         if self.num_cells == 1 and not any(prices.tolist()[1:]):
             gpu = prices[0]  # mostly nothing else has a price: the rest would add nothing
@@ -171,10 +171,10 @@ class Market:
             best = best - prices[-1] * self._running
         return stay, best, pick
 
-    def buy(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Return the terms of L(λ), what is taken of each resource, and each job's column."""
+    def choose(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Return the terms of L(λ), the use of each resource, and each job's column."""
         if self._is_plain:
-            return self._buy_plainly(prices)
+            return self._choose_plainly(prices)
         shared, groups = self._num_shared, self._members.shape[1]
         stay, best, pick = self._offers(prices)
         new = best > stay
@@ -189,7 +189,7 @@ class Market:
         terms = np.concatenate([np.where(new, best, stay), prices * self.budget])
         return terms, taken, np.where(new, pick, -1)
 
-    def _buy_plainly(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+    def _choose_plainly(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return the same where nothing but nodes is short, and all may use the same: the usual case."""
         assert self._fixed_use is not None
         reduced = self.reduced(prices, stay_first=True)
