@@ -61,7 +61,7 @@ def test_that_a_waiting_job_is_explained_before_it_has_reported(harness: Harness
     assert harness.job(job_id).state is JobState.PENDING
     assert (found.job.allocation, found.job.goodput) == (Allocation(), None)
     # Unmanaged jobs use all GPUs of the nodes.
-    reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
+    reason = "no configuration that adaptive jobs may use now fits its minimum of GPUs and its batch"
     assert found.excluded_reason == reason
     assert found.explanation == f"job {job_id} is left as it is: {found.excluded_reason}"
 

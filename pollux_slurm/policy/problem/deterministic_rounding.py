@@ -15,6 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 
 # Bits that are kept of compared values: enough to tell values apart that differ by a part in 10^12.
 _BITS = 40
+# Values closer than this part of them count as equal: rounding errors of sums are far smaller.
 _EPSILON = 1e-10
 
 
@@ -45,7 +46,7 @@ def ordered_inner(rows: FloatArray, x: FloatArray) -> FloatArray:
 
 
 def above(value: float) -> float:
-    """Return what a change of something worth `value` must exceed, so that rounding never moves a job."""
+    """Return the least value that counts as higher than `value`, so that rounding errors never move a job."""
     return value + _EPSILON * max(abs(value), 1.0)
 
 
