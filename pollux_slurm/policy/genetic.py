@@ -3,9 +3,9 @@
 A population of allocation matrices: members × jobs × nodes, GPUs of each job on each node. In each generation
 every member is mutated (an entry becomes a random number of GPUs with probability 1/n or less), paired by
 tournaments, crossed (each job's row comes from one parent or the other), and repaired: GPUs beyond a node's
-size are taken off at random, jobs over several nodes that share one are thinned out, rows are brought to what
-the job may have. Parents and offspring compete, and the best of both go on. The first population is what the
-jobs hold and a simple first answer, mutated. Numpy only, from a seeded generator.
+size are taken off at random, multi-node jobs that share a node are thinned out, rows are cut to what the job
+may have. Parents and offspring compete, and the best of both go on. The first population is the current
+allocations and the greedy solution, mutated. Numpy only, from a seeded generator.
 
 Legend: P members, J jobs, n nodes. Scores are those of the candidates, so fitness compares with any solver's.
 """
@@ -42,15 +42,15 @@ def solve_genetically(
     population: int = POPULATION,
     generations: int = GENERATIONS,
 ) -> Solution:
-    """Return the best member of the last generation, never worse than what the jobs hold."""
+    """Return the best member of the last generation, never worse than the current allocations."""
     dual = solve_dual(candidates, Relaxation(candidates, cluster))
     start = solve_greedily(cluster, candidates).state
-    held = State(cluster, candidates)
+    current = State(cluster, candidates)
     movable = np.flatnonzero(~candidates.settled)
     if not len(movable) or not len(cluster.names):
-        return Solution(state=held, value=held.value(), bound=dual.bound, dual=dual)
-    breed = _Breed(held, candidates, movable, np.random.default_rng(seed))
-    first = np.stack([breed.matrix(held), breed.matrix(start)])
+        return Solution(state=current, value=current.value(), bound=dual.bound, dual=dual)
+    breed = _Breed(current, candidates, movable, np.random.default_rng(seed))
+    first = np.stack([breed.matrix(current), breed.matrix(start)])
     members = np.concatenate([first, breed.mutate(first[np.arange(population - 2) % 2])])
     members[2:] = breed.repair(members[2:])
     worth = breed.worth(members)
@@ -64,7 +64,7 @@ def solve_genetically(
         keep = np.argsort(-value, kind="stable")[:population]
         members, worth = both[keep], value[keep]
     state = breed.state(members[int(worth.argmax())])
-    best = max((held, start, state), key=State.value)
+    best = max((current, start, state), key=State.value)
     return Solution(state=best, value=best.value(), bound=dual.bound, dual=dual, timed_out=timed_out)
 
 
@@ -72,18 +72,18 @@ class _Breed:
     """The rules by which members of one problem change."""
 
     def __init__(
-        self, held: State, candidates: Candidates, movable: IntArray, rng: np.random.Generator
+        self, current: State, candidates: Candidates, movable: IntArray, rng: np.random.Generator
     ) -> None:
-        self._held, self._candidates, self._movable, self._rng = held, candidates, movable, rng
-        cluster = held.cluster
-        self._base = self._rows(held)
-        free = np.array(held.free, dtype=np.int64)
+        self._current, self._candidates, self._movable, self._rng = current, candidates, movable, rng
+        cluster = current.cluster
+        self._base = self._rows(current)
+        free = np.array(current.free, dtype=np.int64)
         for row in range(len(movable)):
             free += self._base[row]
         self._room = np.maximum(free, 0)
         self._usable = np.zeros((len(movable), len(free)), dtype=bool)
         for row, job in enumerate(movable.tolist()):
-            self._usable[row, list(members_of(held.eligible(job)))] = True
+            self._usable[row, list(members_of(current.eligible(job)))] = True
         self._kind = cluster.kind
         self._most = np.array(
             [int(candidates.tables.num_gpus[candidates.allowed[job]].max(initial=0)) for job in movable],
@@ -206,7 +206,7 @@ class _Breed:
     def state(self, member: IntArray) -> State:
         """Return a member as a placed state; a job whose row does not fit keeps what it has, if it can."""
         candidates = self._candidates
-        state = State(self._held.cluster, candidates)
+        state = State(self._current.cluster, candidates)
         rows = {int(job): member[row] for row, job in enumerate(self._movable.tolist())}
         changed = [
             job for row, job in enumerate(self._movable.tolist()) if (member[row] != self._base[row]).any()
@@ -218,7 +218,7 @@ class _Breed:
             if placed is None:
                 placed = state.find(job, before[job].candidate)
             if placed is None:
-                return self._held
+                return self._current
             state.put(job, placed)
         return state
 

@@ -1,8 +1,8 @@
 """The solver `greedy`: one GPU step after the other, always the one with the most gain per GPU.
 
-What is left when time is short: every waiting job gets its least first, from what is idle or from a job
-that can spare it, then each job grows by the step that pays most per GPU, for as long as anything fits. It
-knows no prices; its bound is the dual's.
+The fallback when time is short. Every waiting job gets its minimum first, from idle GPUs or from a job that
+can spare them. Then the step with the most gain per GPU is taken for as long as any fits. Its bound is the
+dual's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def solve_greedily(
     effort: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Solution:
-    """Return what greedy growth from what the jobs hold reaches. `seed` and `effort` are not used."""
+    """Return the greedy solution from the current allocations. `seed` and `effort` are not used."""
     del seed, effort
     relaxation = Relaxation(candidates, cluster)
     dual = solve_dual(candidates, relaxation)
@@ -92,7 +92,7 @@ def _better(constructor: Constructor, before: Placement, job: int, free: FloatAr
 
 
 def _step(state: State, candidates: Candidates, job: int) -> tuple[float, int]:
-    """Return the most gain per further GPU that a job can have from what is idle, and its column."""
+    """Return a job's largest gain per further GPU within the idle GPUs, and its column."""
     placed = state.at(job)
     more = candidates.tables.num_gpus - placed.candidate.num_gpus
     gain = candidates.value[job] - placed.candidate.value

@@ -11,7 +11,7 @@ from pollux_slurm.model import Configuration
 # three times as long to make.
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """One thing a job could get: GPUs on new nodes, what it holds now, or nothing (K = 0).
+    """One thing a job could get: a new allocation, its current one, or nothing (K = 0).
 
     A new one is column `column` of the tables: `num_gpus` GPUs on nodes of one type, `kind`, `per_node` on
     each of N nodes, or, where `per_node` is 0, shared out as it comes over at least two. `value` is what it

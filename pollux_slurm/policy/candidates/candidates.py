@@ -1,4 +1,4 @@
-"""All that all jobs could get, as arrays: what it is worth, and what it takes of each shared resource.
+"""All candidates of all jobs, as arrays: their values, and their use of each shared resource.
 
 Legend: J jobs, C columns (new allocations that could be given), R resources: the GPUs of each of T types,
 then the GPUs of each limit, then the round's budget of reallocations.
@@ -79,7 +79,7 @@ class Candidates:
         self.allowed = allowed & ~self.settled[:, None]
 
         self.penalty = scores.penalty if scores.penalty.ndim == 2 else scores.penalty[:, None]
-        # Beside the columns: what it holds, and nothing.
+        # Beside the columns: its current allocation, and nothing.
         x = np.full((len(jobs), len(tables.num_gpus) + 2), scores.floor)
         x[:, :-2] += scores.scale * scores.speedup * (self.penalty + _PREFERENCE)
         x[:, -2] += scores.scale * scores.current_speedup
@@ -109,10 +109,10 @@ class Candidates:
         everyone = self.everyone
         for limit in problem.limits:
             members = np.array(limit.members(everyone), dtype=bool)
-            held = sum(job.current.num_gpus for job, inside in zip(everyone, members, strict=True) if inside)
+            owned = sum(job.current.num_gpus for job, inside in zip(everyone, members, strict=True) if inside)
             if members.any():
-                # Who holds more than it may keeps it, and gets nothing on top.
-                groups.append((members, max(limit.max_gpus, held)))
+                # A group above its limit keeps its GPUs, and gets no more.
+                groups.append((members, max(limit.max_gpus, owned)))
                 self.limit_names.append(f"{limit.kind} {limit.name}")
         self.members = np.zeros((len(everyone), len(groups)), dtype=bool)
         for group, (members, _) in enumerate(groups):
@@ -128,7 +128,7 @@ class Candidates:
         self.stay_gpus = np.array(by_kind, dtype=np.int64).reshape(len(everyone), kinds)
 
     def without(self, problem: Problem, names: Collection[str], left_out: Sequence[ProblemJob]) -> Candidates:
-        """Return the candidates for all jobs but those named, with `left_out` standing where they stand."""
+        """Return the candidates for all jobs but those named; `left_out` keep their allocations."""
         rows = np.array([row for row, job in enumerate(self.jobs) if job.job_id not in names], dtype=np.intp)
         tables, scores = self.tables, self.scores
         tables = dataclasses.replace(
@@ -147,7 +147,7 @@ class Candidates:
                 )
             },
         )
-        told = scores.declared_gain
+        gain = scores.declared_gain
         scores = dataclasses.replace(
             scores,
             **{
@@ -155,7 +155,7 @@ class Candidates:
                 for name in ("weight", "speedup", "current_speedup", "penalty")
             },
             units=None if scores.units is None else scores.units[rows],
-            declared_gain=None if told is None else lambda: told()[rows],
+            declared_gain=None if gain is None else lambda: gain()[rows],
             usable=None if scores.usable is None else scores.usable[rows],
         )
         return Candidates(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
@@ -166,7 +166,7 @@ class Candidates:
         return int(np.flatnonzero(self.tables.num_gpus == 0)[0]) if self._pauses else None
 
     def candidate(self, job: int, column: int) -> Candidate:
-        """Return one candidate of a job; column −1 is what it holds, or nothing."""
+        """Return one candidate of a job; column −1 is its current allocation, or nothing."""
         found = self._options.get((job, column))
         if found is None:
             self._options[job, column] = found = self._make_candidate(job, column)
@@ -174,12 +174,12 @@ class Candidates:
 
     def _make_candidate(self, job: int, column: int) -> Candidate:
         if column < 0:
-            held = self.everyone[job].current
+            current = self.everyone[job].current
             inside = job < self.num_jobs
             return Candidate(
-                num_nodes=held.num_nodes,
+                num_nodes=current.num_nodes,
                 per_node=0,
-                num_gpus=held.num_gpus,
+                num_gpus=current.num_gpus,
                 speedup=self.scores.current_speedup.item(job) if inside else 0.0,
                 penalty=1.0,
                 value=self.stay_value.item(job) if inside else 0.0,

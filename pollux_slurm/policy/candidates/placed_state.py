@@ -1,4 +1,4 @@
-"""Where jobs stand: free room per node, what fits, putting jobs in and out: the search's mutable part.
+"""Placements of jobs on nodes, and the free GPUs of each node: the search's mutable state.
 
 A job over several nodes goes only where no other such job is (interference avoidance). Two that already
 share a node are left to it for as long as neither changes.
@@ -46,7 +46,7 @@ class State:
                 known[job.partition_nodes] = cluster.eligible(job)
         self._current_node_sets: dict[int, list[NodeSet]] = {}
         self._eligible = [known[job.partition_nodes] for job in jobs]
-        # On which nodes jobs over several nodes stand: those that stay as they are, and others; and how many
+        # The nodes of multi-node jobs: of those that stay as they are, and of others; and how many
         # more than one, where there are more.
         self._spanning = [0, 0]
         self._more_spanning: dict[tuple[int, int], int] = {}
@@ -71,7 +71,7 @@ class State:
 
     def copy(self) -> State:
         """Return a state with the same places, that changes by itself."""
-        other = State.__new__(State)  # a dictionary of attributes from elsewhere makes each look-up dearer
+        other = State.__new__(State)  # copy.copy makes attribute access slower
         other.cluster, other._widest, other._has_shared = self.cluster, self._widest, self._has_shared
         other._num_jobs = self._num_jobs
         other._need, other._current, other._current_node_sets = (
@@ -90,7 +90,7 @@ class State:
         return other
 
     def at(self, job: int) -> Placement:
-        """Return where a job that was not taken out stands."""
+        """Return the placement of a job that is placed."""
         placed = self.placed[job]
         assert placed is not None
         return placed
@@ -100,7 +100,7 @@ class State:
         return sum(self.at(job).candidate.value for job in range(self._num_jobs))
 
     def put(self, job: int, placed: Placement) -> None:
-        """Give `job`, which has no place, this one. Whether it fits is the caller's to know."""
+        """Place a job that is not placed. The caller knows that it fits."""
         self.placed[job] = placed
         candidate, room, free = placed.candidate, self._room, self.free
         self.idle_gpus -= candidate.num_gpus
@@ -129,7 +129,7 @@ class State:
             self._count_shared(job, placed, 1)
 
     def take(self, job: int) -> Placement:
-        """Take `job` out and return where it was."""
+        """Remove a job and return its placement."""
         placed = self.placed[job]
         assert placed is not None
         self.placed[job] = None
@@ -172,7 +172,7 @@ class State:
                 self._free_mb[node] -= sign * gpus * memory_mb
 
     def _count_more(self, which: int, nodes: NodeSet, sign: int) -> NodeSet:
-        """Count a job in or out where more than one over several nodes stand; return where only it stood."""
+        """Count a multi-node job in or out on nodes with several; return the nodes where it was alone."""
         more, alone = self._more_spanning, nodes
         for node in members_of(nodes & self._spanning[which]):
             count = more.get((which, node), 0)
@@ -186,7 +186,7 @@ class State:
         return alone
 
     def _num_spanning(self, which: int, node: int) -> int:
-        """Return how many jobs over several nodes that stay (0), or that do not (1), stand on a node."""
+        """Return how many multi-node jobs that stay (0), or that do not (1), use a node."""
         return (self._spanning[which] >> node & 1) + self._more_spanning.get((which, node), 0)
 
     def may_have(self, job: int, candidate: Candidate) -> bool:
@@ -344,16 +344,16 @@ class State:
         return all((fits & self.room(job, count)) >> node & 1 for node, count in gpus)
 
     def without_spanning(self) -> NodeSet:
-        """Return which nodes hold no job over several nodes."""
+        """Return the nodes without a multi-node job."""
         every = self._room[0]
         return every & ~(self._spanning[0] | self._spanning[1])
 
     def current_gpus(self, job: int) -> tuple[tuple[int, int], ...]:
-        """Return (node index, GPUs) of what a job holds now."""
+        """Return (node index, GPUs) of a job's current allocation."""
         return self._current[job]
 
     def current_node_sets(self, job: int) -> list[NodeSet]:
-        """Return the nodes of what a job holds now, those of which it holds as much together."""
+        """Return the nodes of a job's current allocation, grouped by the GPUs on each."""
         if job not in self._current_node_sets:
             found: dict[int, NodeSet] = {}
             for node, gpus in self._current[job]:
@@ -362,13 +362,13 @@ class State:
         return self._current_node_sets[job]
 
     def current_owners(self, node: int) -> list[int]:
-        """Return the jobs that hold GPUs of a node before the decision."""
+        """Return the jobs that own GPUs of a node before the decision."""
         return self._current_owners[node]
 
     def eligible(self, job: int) -> NodeSet:
-        """Return which nodes may take a job anew."""
+        """Return the nodes on which a job may get a new allocation."""
         return self._eligible[job]
 
     def usable(self, job: int, kind: int) -> NodeSet:
-        """Return which nodes of a GPU type may take a job anew."""
+        """Return the nodes of a GPU type on which a job may get a new allocation."""
         return self._eligible[job] & self.cluster.of_kind[kind]

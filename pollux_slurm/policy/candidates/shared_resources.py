@@ -40,7 +40,7 @@ class Resources:
     """`use` (A, C, X) is what a column takes if all of it stands in one cell, `stay_use` (J', S) what each of
     everyone's holdings take, `total` (S,) what there is; S counts amounts first, then cells.
 
-    `may` (E, C, X) says in which cells a column may stand for a class, `possible` (J, C) which columns could
+    `may` (E, C, X) says in which cells a class may have a column, `possible` (J, C) which columns could
     stand anywhere for a job with its CPUs and memory beside those that stay (None: nothing is in the way),
     `class_of` (J,) is each job's class, `cell_of` (n,) each node's cell, −1 for none, and `kind_of` (X,) each
     cell's GPU type.
@@ -63,7 +63,7 @@ def shared_resources(candidates: Candidates, cluster: Cluster) -> Resources:
     cells, kind_of = _cells(masks, cluster, len(tables.kinds))
     facts = cluster.facts
     cell_of, inside = facts.cached(("cells", tuple(cells)), lambda: _cell_of(cells, len(cluster.names)))
-    rows, where, gpus = _holdings(candidates, cluster)
+    rows, where, gpus = _current_gpus(candidates, cluster)
     fixed = np.concatenate(
         [candidates.settled, np.ones(len(candidates.everyone) - candidates.num_jobs, dtype=bool)]
     )
@@ -77,15 +77,15 @@ def shared_resources(candidates: Candidates, cluster: Cluster) -> Resources:
 
     wide = np.bincount(rows, minlength=len(candidates.everyone))[rows] > 1
     spans = np.bincount(where[wide], minlength=len(size))
-    held = np.zeros((len(candidates.everyone), len(use), len(cells)))
+    current_use = np.zeros((len(candidates.everyone), len(use), len(cells)))
     somewhere = cell_of[where] >= 0
-    np.add.at(held[:, 1], (rows[somewhere & wide], cell_of[where[somewhere & wide]]), 1.0)
+    np.add.at(current_use[:, 1], (rows[somewhere & wide], cell_of[where[somewhere & wide]]), 1.0)
     # What stays whatever happens is off the nodes' sizes already.
     counted = somewhere & ~fixed[rows]
     at = (rows[counted], cell_of[where[counted]])
-    np.add.at(held[:, 0], at, gpus[counted])
+    np.add.at(current_use[:, 0], at, gpus[counted])
     for number, part in enumerate(parts):
-        np.add.at(held[:, 2 + number], at, part[at[1], gpus[counted]])
+        np.add.at(current_use[:, 2 + number], at, part[at[1], gpus[counted]])
 
     total = np.zeros((len(use), len(cells)))
     # Jobs over several nodes that share one already may go on doing so.
@@ -96,7 +96,7 @@ def shared_resources(candidates: Candidates, cluster: Cluster) -> Resources:
         total[2:, cell] = parts[:, cell, size[here]].sum(axis=1)
     return Resources(
         use=use,
-        stay_use=held.reshape(len(held), total.size),
+        stay_use=current_use.reshape(len(current_use), total.size),
         total=total.reshape(-1),
         may=_allowed(candidates, cluster, masks, cells, kind_of),
         possible=_possible(candidates, cluster, masks, class_of, left)
@@ -119,10 +119,10 @@ def _cell_of(cells: Sequence[NodeSet], num_nodes: int) -> tuple[IntArray, list[B
 def _uses(
     columns: ConfigurationColumns, largest: Sequence[int], widest: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return `_parts` by measure and cell, of which the `largest` nodes are told, and what columns use."""
+    """Return `_parts` by measure and cell, given the `largest` node of each cell, and what columns use."""
     measures = (1,) if widest <= 4 else (1, 2, 3)
     parts = np.array([[_parts(m, size, widest) for size in largest] for m in measures])
-    share = np.minimum(columns.per_node, widest)  # 0 where it is free to choose: then nothing is said
+    share = np.minimum(columns.per_node, widest)  # 0 where shares are free to choose
     use = np.empty((2 + len(measures), len(share), len(largest)))
     use[0] = columns.num_gpus[:, None]
     use[1] = np.where(columns.num_nodes > 1, columns.num_nodes, 0)[:, None]
@@ -169,8 +169,8 @@ def _cells(masks: list[NodeSet], cluster: Cluster, num_kinds: int) -> tuple[list
     return [nodes for nodes, _ in cells], np.array([kind for _, kind in cells], dtype=np.int64)
 
 
-def _holdings(candidates: Candidates, cluster: Cluster) -> tuple[IntArray, IntArray, IntArray]:
-    """Return row, node and GPUs of all that everyone holds."""
+def _current_gpus(candidates: Candidates, cluster: Cluster) -> tuple[IntArray, IntArray, IntArray]:
+    """Return row, node and GPUs of all current allocations."""
     found = [
         (row, cluster.index[name], gpus)
         for row, job in enumerate(candidates.everyone)
@@ -188,7 +188,7 @@ def _left(
     nodes: IntArray,
     gpus: IntArray,
 ) -> IntArray:
-    """Return what those who can change may use of each node, (n, 3): all but what others hold."""
+    """Return what those who can change may use of each node, (n, 3): all but the GPUs of others."""
     left: IntArray = cluster.capacity.copy()
     stays = fixed[rows]
     if stays.any():
@@ -259,7 +259,7 @@ def _allowed(
     def make() -> BoolArray:
         return _found_allowed(columns, cluster, masks, cells, kind_of)
 
-    if cluster.at_least is not facts.at_least:  # more is held of a node than it has
+    if cluster.at_least is not facts.at_least:  # a node has more GPUs allocated than it has
         return make()
     return facts.cached(("allowed", columns, tuple(masks), tuple(cells)), make)
 

@@ -117,7 +117,7 @@ class BranchAndBound:
             yield Placement(candidate, _shares(sorted(chosen), candidate.per_node))
 
     def _uneven_places(self, job: int, candidate: Candidate, alike: Sequence[NodeSet]) -> Iterator[Placement]:
-        """Yield a candidate on as few nodes as hold it, or one more, each filled in turn."""
+        """Yield a candidate on the fewest nodes that have room for it, or one more, each filled in turn."""
         counts = [range(min(some.bit_count(), candidate.num_nodes + 1) + 1) for some in alike]
         for taken in itertools.islice(itertools.product(*counts), _SPLITS):
             if not candidate.num_nodes <= sum(taken) <= candidate.num_nodes + 1:

@@ -80,7 +80,7 @@ class Constructor:
         return True
 
     def fill(self) -> None:
-        """Offer what is idle to those who gain, the most first: at the prices, then below them.
+        """Give idle GPUs to the jobs that gain most, first at the prices, then below them.
 
         No job ever gets less, so the sum only grows.
         """
@@ -131,10 +131,10 @@ class Constructor:
                 gains, idle, missed = self.may_gain(reduced, self._present(reduced)), state.idle_gpus, 0
 
     def may_gain(self, reduced: FloatArray, now: FloatArray) -> BoolArray:
-        """Return which jobs (J,) may find room for a candidate that gains, as far as free GPUs alone tell.
+        """Return which jobs (J,) may have room for a candidate that gains, by free GPUs alone.
 
-        `reduced` (J, C + 1) is `Relaxation.reduced`, `now` (J,) that of what each job has. What is idle is
-        little beside what is held: most jobs need not look.
+        `reduced` (J, C + 1) is `Relaxation.reduced`, `now` (J,) that of what each job has. Few GPUs are
+        idle, so most jobs need not be tried.
         """
         state, candidates, tables = self._state, self._candidates, self._candidates.tables
         count, width, free = candidates.num_jobs, self._widest + 2, state.free
@@ -150,8 +150,8 @@ class Constructor:
             with_room = np.array(state.num_with(nodes), dtype=np.int64)
             enough_nodes = with_room.take(share) + own.take(share, axis=1) >= num_nodes
             if self._any_uneven:
-                held = np.array([one.candidate.num_gpus for one in placed], dtype=np.int64)
-                parts = held[:, None] + with_room[1:].sum() >= tables.num_gpus[mine]
+                owned = np.array([one.candidate.num_gpus for one in placed], dtype=np.int64)
+                parts = owned[:, None] + with_room[1:].sum() >= tables.num_gpus[mine]
                 enough_nodes = np.where(uneven, parts, enough_nodes)
             if len(mine) == len(self._share):
                 room = enough_nodes

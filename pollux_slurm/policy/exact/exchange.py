@@ -94,12 +94,12 @@ class Exchange:
             placed = state.at(job)
             if len(placed.gpus) != 1:
                 continue
-            held, now = placed.candidate.num_gpus, placed.candidate.value
-            if held < 2:
+            owned, now = placed.candidate.num_gpus, placed.candidate.value
+            if owned < 2:
                 continue
             values = self._value[kind, job].tolist()
-            for freed in range(1, held):
-                cost = now - values[held - freed]
+            for freed in range(1, owned):
+                cost = now - values[owned - freed]
                 if cost < least[freed]:
                     least[freed], victim[freed] = cost, job
         self._cost[node], self._victim[node] = least, victim

@@ -27,11 +27,11 @@ class InitialSolutions:
     ) -> None:
         self._cluster, self._candidates, self._relaxation, self._dual = cluster, candidates, relaxation, dual
         self._enough = enough
-        self._as_held = State(cluster, candidates)
+        self._current = State(cluster, candidates)
 
-    def held(self, *, filled: bool = False) -> State:
+    def current(self, *, filled: bool = False) -> State:
         """Return the current allocations; with `filled`, idle GPUs are given to jobs that gain by them."""
-        state = self._as_held.copy()
+        state = self._current.copy()
         if filled:
             self._refine(state, self._constructor(state))
         return state
@@ -75,7 +75,7 @@ class InitialSolutions:
         return self._placed(np.where(some, gpus.argmin(axis=1), -1))
 
     def _placed(self, choice: IntArray) -> State | None:
-        state = self._as_held.copy()
+        state = self._current.copy()
         constructor = self._constructor(state)
         if not constructor.build(choice):
             return None

@@ -65,11 +65,11 @@ def solve(
 
 
 def _enough_for_current(candidates: Candidates, gap: float) -> float:
-    """Return the bound at which what the jobs hold is near enough to it; −∞ where some wait."""
+    """Return the bound at which the current allocations are good enough; −∞ where some jobs wait."""
     if candidates.waits.any():
         return -np.inf
-    held = float(candidates.stay_value.sum())
-    return held + 0.99 * gap * abs(held)  # the gap is a part of the bound, which is not known yet
+    current = float(candidates.stay_value.sum())
+    return current + 0.99 * gap * abs(current)  # the gap is a part of the bound, which is not known yet
 
 
 class _Search:
@@ -93,7 +93,7 @@ class _Search:
         # would hide all that served jobs can gain.
         waits = (self._dual.choice < 0) & candidates.waits
         self._worth = abs(self._dual.bound + float(candidates.waiting_cost[waits].sum()))
-        # Of few jobs the best answer is wanted, and proved.
+        # For few jobs the search goes on to the optimum, and proves it.
         self._enough = self._below_bound(0.0 if self._few and effort >= 1 else accepted)
         self._initial = InitialSolutions(
             cluster, candidates, self._relaxation, self._dual, enough=self._below_bound(accepted)
@@ -102,7 +102,7 @@ class _Search:
 
     def run(self) -> Solution:
         """Return the best solution that the allowed work finds."""
-        self._take_up(self._initial.held())
+        self._take_up(self._initial.current())
         for state in self._other_starts():
             self._take_up_if_better(state)
         self._serve_all()
@@ -116,9 +116,9 @@ class _Search:
         """Yield further initial solutions until one is good enough."""
         if self._is_good():
             return
-        # At prices at which waiting and being served are as good, nobody regrets to wait: where nothing can
-        # be bought, what is idle is allowed to those who wait.
-        yield self._initial.from_prices() or self._initial.held(filled=True)
+        # At some prices waiting is worth as much as being served, so waiting jobs have no regret. Where the
+        # choices cannot be placed, idle GPUs are given to waiting jobs directly.
+        yield self._initial.from_prices() or self._initial.current(filled=True)
         if not self._many:
             others = self._initial.from_even_shares()
             while not self._is_good() and (state := next(others, None)) is not None:
@@ -138,9 +138,9 @@ class _Search:
             left &= candidates.waiting_cost > 0  # where jobs may be paused, those at work are chosen, not all
         if self._is_over() or not left.any():
             return
-        held = candidates.stay_gpus[: candidates.num_jobs].sum(axis=1)
+        current = candidates.stay_gpus[: candidates.num_jobs].sum(axis=1)
         if (
-            np.minimum(np.where(candidates.waits, fewest, held), fewest).sum()
+            np.minimum(np.where(candidates.waits, fewest, current), fewest).sum()
             > self._cluster.capacity[:, 0].sum()
         ):
             return
@@ -188,7 +188,7 @@ class _Search:
         )
 
     def _is_good(self) -> bool:
-        """Whether the answer is good enough, or time is up."""
+        """Whether the solution is good enough, or time is up."""
         return above(self._value) >= self._enough or self._is_over()
 
     def _is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""What no answer is worth that serves as many jobs as a given one: the bound that a decision tells.
+"""The upper bound of a decision: for all solutions that serve as many jobs as it does.
 
 Waiting costs more than all else together, so much that the rest may drown in rounding beside it, and that the
 dual's bound, good to a part in a thousand, may say nothing about the rest. So the number of jobs that wait is
@@ -20,7 +20,7 @@ from pollux_slurm.policy.problem.node_sets import Cluster
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-# How often jobs to be left waiting are chosen anew, and prices without them.
+# How often the waiting jobs are chosen again, and the prices without them.
 _TURNS = 2
 # A bound that is nearer to the solution's sum than this part of it is good enough.
 _SMALL_GAP = 1e-4
@@ -29,13 +29,13 @@ _SMALL_GAP = 1e-4
 def bound_for_number_served(
     candidates: Candidates, cluster: Cluster, solution: Solution, waiting: BoolArray
 ) -> float:
-    """Return what no answer is worth that serves as many jobs as a solution, in which those marked (J,) wait.
+    """Return an upper bound for solutions that serve as many jobs as this one, whose `waiting` (J,) wait.
 
     What waiting costs is not counted.
     """
     first = waiting & (candidates.waiting_cost > 0)
     cost = float(candidates.waiting_cost[first].sum())
-    # Answers that differ by less are the same to the searches, and to numbers with so many digits.
+    # The searches treat solutions that differ by less as equal.
     total = min(solution.bound + (above(solution.value) - solution.value) + cost, candidates.most_worth)
     if first.any():
         worth = float(np.where(first, candidates.idle_worth, _values(candidates, solution)).sum())
@@ -77,7 +77,7 @@ def _bound_leaving(
 def _leaving(
     candidates: Candidates, relaxation: Relaxation, prices: FloatArray, num_waiting: int
 ) -> tuple[float, BoolArray]:
-    """Return what no answer that leaves so many jobs waiting is worth, and which would wait then, (J,).
+    """Return an upper bound for solutions that leave so many jobs waiting, and which jobs wait then, (J,).
 
     What their waiting costs is not counted. At these prices, those wait that lose least by it; only jobs
     that come before all else (`Candidates.waiting_cost`) are counted.
@@ -89,9 +89,9 @@ def _leaving(
     without[new] = candidates.stay_worth[new]
     reduced[new, -1] = -np.inf
     if candidates.pause_column is not None:
-        held = first & ~candidates.waits
-        without[held] = (reduced[:, candidates.pause_column] + candidates.waiting_cost)[held]
-        reduced[held, candidates.pause_column] = -np.inf
+        running = first & ~candidates.waits
+        without[running] = (reduced[:, candidates.pause_column] + candidates.waiting_cost)[running]
+        reduced[running, candidates.pause_column] = -np.inf
     served = reduced.max(axis=1)
     with np.errstate(invalid="ignore"):
         loss = np.where(first, served - without, np.inf)

@@ -37,7 +37,7 @@ class PrunedCandidates:
         self._near: dict[int, list[tuple[float, Candidate]]] = {}
 
     def is_movable(self, job: int) -> bool:
-        """Tell whether a job may get anything else than it has."""
+        """Return whether a job's allocation may change."""
         return job < self._candidates.num_jobs and not self._candidates.settled[job]
 
     def regret(self, job: int, candidate: Candidate) -> float:
@@ -64,7 +64,7 @@ class PrunedCandidates:
         return near
 
     def slack(self, state: State) -> float:
-        """Return λ·(what is unused) of a state: what it falls short of the bound beyond all regrets."""
+        """Return λ·(what is unused) of a state: its gap to the bound less all regrets."""
         return self._bound - math.fsum(
             placed.candidate.value + self._row(job)[placed.candidate.column]
             for job, placed in enumerate(state.placed[: self._candidates.num_jobs])

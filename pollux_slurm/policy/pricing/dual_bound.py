@@ -51,7 +51,7 @@ _DAMPING, _AFTER_WIN, _AFTER_LOSS = 0.03, 0.3, 10.0
 _COARSE = 1e-3
 # And where each is moved alone.
 _NEAR = 1e-5
-# The first temperature only looks for the region: this many jobs tell it as well as thousands.
+# The first temperature only finds the region, for which this many jobs are enough.
 _SAMPLE = 300
 # Prices that are moved together are rounded to this many bits of the highest, for matrices are multiplied and
 # equations solved a little differently on every machine.
@@ -175,7 +175,7 @@ def _median(values: FloatArray) -> FloatArray:
 
 
 class _Search:
-    """`bound` is the least L found, at `prices`; `short` tells what is taken up more than there is there."""
+    """`bound` is the least L found, at `prices`; `short` marks resources used beyond the budget."""
 
     def __init__(self, relaxation: Relaxation, enough: float) -> None:
         self._relaxation, self._enough = relaxation, enough
@@ -227,7 +227,7 @@ class _Search:
             model = low_total + low_slope * (crossing - low)
             middle = crossing
             if step % 3 == 2:
-                # Far from the end the tangents say little: halve on a scale of sizes.
+                # Far from the least, tangents are inaccurate: bisect on a logarithmic scale.
                 middle = float(np.sqrt(max(low, high * 1e-6) * high))
             if not low < middle < high:
                 return
@@ -254,7 +254,7 @@ class _Search:
     def jointly(self, typical_price: float) -> None:
         """Move all prices at once: Newton steps on the smoothed dual, ever less smooth.
 
-        `typical_price` is the scale to look on where no price was found yet.
+        `typical_price` is the scale where no price is known.
         """
         relaxation = self._relaxation
         prices = self.prices
@@ -277,7 +277,7 @@ def _descend(
     """Return the prices of least L smoothed at one temperature, and whether L could be smoothed at all."""
     total, slope, curve = relaxation.smooth(prices, temperature)
     if not np.isfinite(curve).all():
-        return prices, False  # values so far apart that nothing is smooth: the bound stands as it is
+        return prices, False  # values so far apart that nothing is smooth: keep the bound
     damping, step = _DAMPING, grid_step(unit, _PRICE_BITS)
     enough = settled * temperature * relaxation.num_jobs
     for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if relaxation.num_cells == 1 else _NEWTON_STEPS):

@@ -65,12 +65,12 @@ class Relaxation:
             self._price_at = np.arange(self._num_shared).reshape(len(self._use), -1)[:, only]
             self._value = np.where(self._never[0] > 0, -np.inf, self._value)
         self._stay_use = resources.stay_use[:count]
-        self._held = np.add.reduce(candidates.stay_gpus[:count], axis=1, dtype=np.float64)
+        self._current_gpus = np.add.reduce(candidates.stay_gpus[:count], axis=1, dtype=np.float64)
         self._members = candidates.members[:count].astype(np.float64)
         moves = [] if candidates.max_moves is None else [candidates.max_moves]
         self._has_moves = bool(moves)
         self._running = candidates.moves.astype(np.float64)
-        # What stands outside the objective holds its part of everything.
+        # Jobs outside the objective keep their part of each resource.
         nodes = resources.total - np.add.reduce(resources.stay_use[count:], axis=0)
         limits = candidates.group_budget
         if len(limits):
@@ -83,7 +83,7 @@ class Relaxation:
 
     @property
     def num_jobs(self) -> int:
-        """The jobs that buy."""
+        """The number of jobs."""
         return len(self._rows)
 
     def sample(self, count: int) -> Relaxation:
@@ -92,7 +92,7 @@ class Relaxation:
         if step < 2:
             return self
         few = copy.copy(self)
-        for name in ("_value", "_stay_value", "_stay_use", "_held", "_members", "_running", "_class"):
+        for name in ("_value", "_stay_value", "_stay_use", "_current_gpus", "_members", "_running", "_class"):
             setattr(few, name, getattr(self, name)[::step])
         few._rows = np.arange(len(few._stay_value))
         few.budget = self.budget * (len(few._rows) / len(self._rows))
@@ -105,7 +105,7 @@ class Relaxation:
         other._value = np.where(waiting[:, None], -np.inf, self._value)
         other._stay_value = np.where(waiting, unserved, self._stay_value)
         other._stay_use = np.where(waiting[:, None], 0.0, self._stay_use)
-        other._held = np.where(waiting, 0.0, self._held)
+        other._current_gpus = np.where(waiting, 0.0, self._current_gpus)
         return other
 
     def _cell_costs(self, prices: FloatArray) -> FloatArray:
@@ -152,7 +152,7 @@ class Relaxation:
         use: FloatArray = parts[:, :, None, :] * self._use.transpose(1, 0, 2)
         return use.reshape(*parts.shape[:2], self._num_shared)
 
-    def _offers(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+    def _best_candidates(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return value − λ·use of staying and of the best new column, and that column, each (J,)."""
         shared, groups = self._num_shared, self._members.shape[1]
         stay = self._stay_value - ordered_inner(self._stay_use, prices[:shared])
@@ -162,7 +162,7 @@ class Relaxation:
         reduced = self._value - self._costs_of_jobs(prices)
         if groups:
             own = ordered_inner(self._members, prices[shared : shared + groups])
-            stay -= own * self._held
+            stay -= own * self._current_gpus
             if own.any():
                 reduced -= own[:, None] * self._gpus
         pick = reduced.argmax(axis=1)
@@ -176,12 +176,12 @@ class Relaxation:
         if self._is_plain:
             return self._choose_plainly(prices)
         shared, groups = self._num_shared, self._members.shape[1]
-        stay, best, pick = self._offers(prices)
+        stay, best, pick = self._best_candidates(prices)
         new = best > stay
         taken = np.empty(len(prices))
         taken[:shared] = self._stay_use[~new].sum(axis=0) + self._taken(new, pick, prices)
         if groups:
-            gpus = self._held.copy()
+            gpus = self._current_gpus.copy()
             gpus[new] = self._gpus[pick[new]]
             taken[shared : shared + groups] = gpus @ self._members
         if self._has_moves:
@@ -212,7 +212,7 @@ class Relaxation:
         return found.reshape(-1)
 
     def _cell_parts(self, prices: FloatArray, temperature: float) -> tuple[FloatArray, FloatArray]:
-        """Return the smoothed cost of each column (E, C), and in which cells it stands then, (E, C, X)."""
+        """Return the smoothed cost of each column (E, C), and its shares by cell, (E, C, X)."""
         costs = self._cell_costs(prices)
         least = self._costs(prices)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -242,7 +242,7 @@ class Relaxation:
             reduced = self._value - self._of_jobs(costs)
         if groups:
             own = ordered_inner(self._members, prices[shared : shared + groups])
-            stay = stay - own * self._held
+            stay = stay - own * self._current_gpus
             reduced -= own[:, None] * self._gpus
         if self._has_moves:
             reduced -= (prices[-1] * self._running)[:, None]
@@ -259,35 +259,35 @@ class Relaxation:
         total = float(np.add.reduce(most + temperature * np.log(whole)) + prices @ self.budget)
 
         # E[use] of each job, and Σ E[use·useᵀ] over all of them: of new columns, within cells only.
-        held = stays[:, None] * self._stay_use
+        staying = stays[:, None] * self._stay_use
         if self._is_plain:
             use = uses[0]
             mean = part @ use
-            mean += held
+            mean += staying
             moment = (use.T * np.add.reduce(part, axis=0)) @ use
-            moment += held.T @ self._stay_use
+            moment += staying.T @ self._stay_use
             return total, *self._curve(mean, moment, temperature)
         mean = np.zeros((len(whole), len(prices)))
         new = self._times(part, uses)
-        mean[:, :shared] = new + held
+        mean[:, :shared] = new + staying
         moment = np.zeros((len(prices), len(prices)))
         if self._fixed is not None and self.num_classes == 1:
             use = self._fixed[0]
             moment[:shared, :shared] = (use.T * np.add.reduce(part, axis=0)) @ use
         else:
-            bought, num_cells = self._bought(part, cells), self.num_cells
+            chosen, num_cells = self._chosen(part, cells), self.num_cells
             for cell in range(num_cells):
                 use = self._use[:, :, cell]
-                moment[cell:shared:num_cells, cell:shared:num_cells] = (use * bought[:, cell]) @ use.T
-        moment[:shared, :shared] += held.T @ self._stay_use
+                moment[cell:shared:num_cells, cell:shared:num_cells] = (use * chosen[:, cell]) @ use.T
+        moment[:shared, :shared] += staying.T @ self._stay_use
         if groups:
             here = slice(shared, shared + groups)
             gpus, squared = part @ self._gpus, part @ self._gpus**2
-            mean[:, here] = (gpus + stays * self._held)[:, None] * self._members
-            both = self._times(part, uses * self._gpus[:, None]) + held * self._held[:, None]
+            mean[:, here] = (gpus + stays * self._current_gpus)[:, None] * self._members
+            both = self._times(part, uses * self._gpus[:, None]) + staying * self._current_gpus[:, None]
             moment[:shared, here] = both.T @ self._members
             moment[here, :shared] = moment[:shared, here].T
-            weighted = self._members * (squared + stays * self._held**2)[:, None]
+            weighted = self._members * (squared + stays * self._current_gpus**2)[:, None]
             moment[here, here] = weighted.T @ self._members
         if self._has_moves:
             mean[:, -1] = (1.0 - stays) * self._running
@@ -318,8 +318,8 @@ class Relaxation:
             found[rows] = part[rows] @ use
         return found
 
-    def _bought(self, part: FloatArray, cells: FloatArray | BoolArray) -> FloatArray:
-        """Return how much of each column is bought in each cell by all jobs together, (C, X)."""
+    def _chosen(self, part: FloatArray, cells: FloatArray | BoolArray) -> FloatArray:
+        """Return how much of each column all jobs together take in each cell, (C, X)."""
         if self.num_classes == 1:
             return np.asarray(part.sum(axis=0)[:, None] * cells[0], dtype=np.float64)
         found = np.zeros(cells.shape[1:])
@@ -333,15 +333,15 @@ class Relaxation:
         found = np.empty((len(self._rows), len(self._gpus) + 1))
         new, stay = (found[:, 1:], found[:, 0]) if stay_first else (found[:, :-1], found[:, -1])
         if self._is_plain:
-            costs, held = self._plain_costs(prices)
+            costs, staying = self._plain_costs(prices)
         else:
-            costs, held = self._costs_of_jobs(prices), ordered_inner(self._stay_use, prices[:shared])
+            costs, staying = self._costs_of_jobs(prices), ordered_inner(self._stay_use, prices[:shared])
         np.subtract(self._value, costs, out=new)
-        np.subtract(self._stay_value, held, out=stay)
+        np.subtract(self._stay_value, staying, out=stay)
         if groups:
             own = ordered_inner(self._members, prices[shared : shared + groups])
             new -= own[:, None] * self._gpus
-            stay -= own * self._held
+            stay -= own * self._current_gpus
         if self._has_moves:
             new -= (prices[-1] * self._running)[:, None]
         return found

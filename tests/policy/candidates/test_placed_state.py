@@ -17,7 +17,7 @@ from tests.policy.problems import random_problem
 
 
 def placed(num_nodes: int, *jobs: ProblemJob) -> State:
-    """Return the state in which these jobs have what they hold."""
+    """Return the state in which these jobs have their current allocations."""
     small = problem(nodes(num_nodes), *jobs)
     candidates = build_candidates(small, list(small.jobs))
     return State(Cluster(candidates.tables.facts, small.jobs), candidates)

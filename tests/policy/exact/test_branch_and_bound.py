@@ -62,7 +62,7 @@ def test_that_too_few_steps_prove_nothing_and_leave_a_whole_state() -> None:
 
 
 def solved(*jobs: ProblemJob) -> dict[str, str]:
-    """Return what branching alone, from what the jobs hold, gives each of them on two nodes of four GPUs."""
+    """Return the allocations that branch and bound finds from the current ones on two nodes of four GPUs."""
     small = problem(nodes(2), *jobs)
     candidates = build_candidates(small, list(small.jobs))
     cluster = Cluster(candidates.tables.facts, small.jobs)
@@ -85,7 +85,7 @@ def test_that_nodes_with_unequal_room_are_told_apart() -> None:
 
 
 def test_that_nodes_of_which_an_undecided_job_holds_unequal_parts_are_told_apart() -> None:
-    # "a" is decided first; "b" holds two GPUs of n0 and can stay only if "a" takes n1, of which it holds one.
+    # "a" is decided first; "b" owns two GPUs of n0 and can stay only if "a" takes n1, of which it owns one.
     held = job("b", {"n0": 2, "n1": 1}, age_s=0.0)
     found = solved(job("a", max_gpus=3, model=linear_model(network_s=1e3)), held)
     assert found == {"a": "n1:3", "b": "n0:2+n1:1"}

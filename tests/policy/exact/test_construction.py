@@ -1,4 +1,4 @@
-"""What is idle is allowed to those alone who may have room for more, and to all of these."""
+"""Idle GPUs are given to all jobs that may have room for more, and only to these."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_that_every_job_with_room_to_gain_is_told_so() -> None:
             reduced = relaxation.reduced(prices * part)
             columns = [state.at(row).candidate.column for row in range(candidates.num_jobs)]
             now = reduced[np.arange(candidates.num_jobs), columns]
-            told = constructor.may_gain(reduced, now)
+            may_gain = constructor.may_gain(reduced, now)
             for row in range(candidates.num_jobs):
                 before = state.take(row)
                 found = constructor.best_fit(row, reduced[row], least=above(before.candidate.value))
                 state.put(row, before)
                 gains = found is not None and reduced[row, found.candidate.column] > above(float(now[row]))
-                assert told[row] or not gains
+                assert may_gain[row] or not gains
                 gained += gains
-                spared += not told[row]
+                spared += not may_gain[row]
     assert gained > 50
     assert spared > 50
 

@@ -1,4 +1,4 @@
-"""Parts of a placed answer solved anew, in problems where nothing else leads to the answer."""
+"""Large neighbourhood search by itself, in problems that need it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.policy.builders import job, linear_model, nodes, problem
 def improved(
     cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_parts: int = 100, enough: float = np.inf
 ) -> dict[str, str]:
-    """Return what solving parts alone comes to when it starts from what the jobs hold."""
+    """Return the allocations that neighbourhood search finds from the current ones."""
     small = problem(cluster, *jobs)
     candidates = build_candidates(small, list(small.jobs))
     places = Cluster(candidates.tables.facts, small.jobs)

@@ -1,4 +1,4 @@
-"""The bound that a decision tells: valid for every answer that serves as many jobs, and near the best one."""
+"""A decision's upper bound: valid for every solution that serves as many jobs, and near the best one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_that_a_drained_node_is_not_taken_for_one_that_others_may_have() -> None
 
 
 def test_that_the_bound_says_something_where_not_all_can_be_served() -> None:
-    # 64 nodes hold 64 jobs of five GPUs on one, and 32 of three on each of two: four of a hundred wait.
+    # 64 nodes have room for 64 jobs of five GPUs on one, and 32 of three on each of two: four of a hundred
+    # wait.
     found = decide(problem(nodes(64, 8), *(job(str(i), min_gpus=5) for i in range(100))), effort=0.02)
     assert sum(not one.allocation for one in found.jobs) == 4
     assert found.gap is not None

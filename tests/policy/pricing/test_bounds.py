@@ -82,7 +82,7 @@ def test_that_a_bound_low_enough_is_a_bound_and_lowered_no_further(rng: random.R
     first = solve_dual(candidates, relaxation, enough=np.inf)
     enough = least.bound + 0.01 * abs(least.bound)
     near = solve_dual(candidates, relaxation, enough=enough)
-    assert not first.prices.any(), "the first look, at no price, is good enough for anybody"
+    assert not first.prices.any(), "the first bound, at no price, is low enough"
     assert least.bound <= near.bound <= max(enough, least.bound)
     if first.bound > enough:
         assert near.bound <= first.bound
