@@ -290,7 +290,7 @@ def _predict(rank: int, options: Options, data: TensorDataset, device: torch.dev
     seen = sorted(
         (
             times
-            for times in current_session()._measuring.profile.medians()
+            for times in current_session().measurements.profile.medians()
             if times.key.atomic_batch_size in sizes
         ),
         key=lambda times: times.key.atomic_batch_size,

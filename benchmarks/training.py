@@ -111,7 +111,7 @@ def train(options: argparse.Namespace) -> None:
             functional.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten()).backward()
             optimizer.step()
             num_examples += len(windows)
-            now = session._progress.num_steps
+            now = session.progress_state.num_steps
             if now == num_steps:
                 continue
             num_steps = now
@@ -129,8 +129,8 @@ def train(options: argparse.Namespace) -> None:
                 local=loader.current_local_bsz,
                 noise_scale=None if found is None else round(_FIRST_BATCH * found.var / found.sqr, 2),
                 progress=round(session.progress, 2),
-                first_step_s=session._measuring.report_builder.first_step_s,
-                restore_s=session._measuring.report_builder._template.restore_s,
+                first_step_s=session.measurements.report_builder.first_step_s,
+                restore_s=session.measurements.report_builder._template.restore_s,
             )
             if num_steps == options.truth_at:
                 sqr, variance = true_noise(network, optimizer, training, probe.device, on_gpu=on_gpu)

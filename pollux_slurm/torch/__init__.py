@@ -1,4 +1,4 @@
-"""What a training script imports: the agent's measurements wired into a PyTorch training loop.
+"""The public API for training scripts: an adaptive data loader, data-parallel model and checkpoints.
 
 May be imported by scripts that train.
 """

@@ -15,7 +15,7 @@ from pollux_slurm.agent.rehearsal_protocol import read_run_plan
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.session.current_session import has_session, set_session
-from pollux_slurm.torch.session.joining import pace_of
+from pollux_slurm.torch.session.joining import make_checkpoint_interval
 from pollux_slurm.torch.session.session import Session
 
 
@@ -30,23 +30,23 @@ def init_process_group(
     strict: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Join the job's other replicas and take up the training where its last checkpoint left it.
+    """Join the job's other replicas and resume training from the last checkpoint.
 
-    Call it before all else of this package but `AdaptiveDataLoader`s, which may be made before.
+    Call it before everything else of this package, except that `AdaptiveDataLoader`s may be made earlier.
 
     `backend` is NCCL on GPUs and gloo elsewhere; the process's own GPU becomes the current one.
 
-    Checkpoints go to `checkpoint_dir`, else to where `pollux run` said; without either none are written. One
-    is written at the first step boundary after each `checkpoint_interval_s` (None: only on request, on
-    SIGTERM and at the end; "auto": as often as loses least time, given what one costs and that a node fails
-    every `node_mtbf_s`), and training goes on by itself `max_wait_s` after a requested one if nobody stops
+    Checkpoints go to `checkpoint_dir`, else to the directory that `pollux run` set; without either none are
+    written. One is written at the first step boundary after each `checkpoint_interval_s`. None: only on
+    request, on SIGTERM and at the end. "auto": as often as loses least time, given the cost of one and that a
+    node fails every `node_mtbf_s`. After a requested one, training goes on after `max_wait_s` if nobody stops
     the job. A requested one waits for the end of the epoch if that is at most `epoch_end_wait_s` away (None:
-    the setting `agent.epoch_end_wait_s`), and never longer than half the time that a move has for it.
+    the setting `agent.epoch_end_wait_s`), and at most half of a move's time limit for checkpoints.
 
-    What is wrong with the training but lets it go on (the replicas' weights differ) is an error in the job's
-    log; with `strict`, or POLLUX_STRICT=1, it raises `TrainingError`.
+    A fault that training can go on with (the replicas' weights differ) is an error in the job's log; with
+    `strict`, or POLLUX_STRICT=1, it raises `TrainingError`.
 
-    Everything the job was told comes from `environ` (the process's environment unless given).
+    All settings of the job come from `environ` (the process's environment unless given).
     """
     if has_session():
         raise UsageError("init_process_group was called already in this process")
@@ -56,26 +56,28 @@ def init_process_group(
     plan = read_run_plan(environ)
     make_session: Callable[..., Session] = Session
     if plan is not None:
-        from pollux_slurm.torch.rehearsal.session import RehearsedSession
+        from pollux_slurm.torch.rehearsal.session import RehearsalSession
 
-        make_session = partial(RehearsedSession, plan)
+        make_session = partial(RehearsalSession, plan)
         checkpoint_dir, checkpoint_interval_s = plan.folder.parent / "job", None
     session = make_session(
         environment,
         backend=backend,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir is not None else environment.checkpoint_dir,
-        pace=pace_of(checkpoint_interval_s, node_mtbf_s / environment.num_nodes),
+        checkpoint_interval=make_checkpoint_interval(
+            checkpoint_interval_s, node_mtbf_s / environment.num_nodes
+        ),
         epoch_end_wait_s=_epoch_end_wait_s(environment.config, epoch_end_wait_s),
         max_wait_s=max_wait_s,
         strict=strict or environment.strict,
     )
     atexit.register(session.leave)
-    # Restores the loaders that were made before it.
+    # Restores the loaders that were made before the session.
     set_session(session)
 
 
 def _epoch_end_wait_s(config: Config, given_s: float | None) -> float:
-    """Return how long a request may wait. The other half of a move's time is for the checkpoint itself."""
+    """Return how long a request may wait. Half of a move's time limit is left for the checkpoint itself."""
     if given_s is not None and not given_s >= 0:
         raise UsageError(f"epoch_end_wait_s must be seconds from 0, not {given_s!r}")
     wanted_s = config.agent.epoch_end_wait_s if given_s is None else given_s

@@ -19,7 +19,7 @@ NUM_EXAMPLES = 70
 
 
 class Numbered(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
-    """A small regression problem whose examples say their index."""
+    """A small regression problem whose examples contain their index."""
 
     def __init__(self, length: int = NUM_EXAMPLES) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -54,7 +54,7 @@ class Seen(pt.State):
         self.local_losses[key] = self.local_losses.get(key, 0.0) + loss * len(indices)
 
     def sync(self) -> None:
-        for indices, losses in current_session().control.gather([self.local, self.local_losses]):
+        for indices, losses in current_session().side_channel.gather([self.local, self.local_losses]):
             for key, part in indices.items():
                 self.steps.setdefault(key, []).extend(part)
             for key, loss in losses.items():
@@ -86,11 +86,11 @@ def train(
     clip: float | None = None,
     num_workers: int = 0,
     pause_s: float = 0.0,
-    hold_after: int | None = None,
+    pause_after: int | None = None,
 ) -> dict[str, Any]:
     """Train; after `stop_after` steps of this process every rank gets the SIGTERM that Slurm sends.
 
-    After `hold_after` steps it waits until somebody sends it.
+    After `pause_after` steps it waits until it gets SIGTERM.
     """
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
     model, optimizer = make_model(optimizer_kind)
@@ -114,7 +114,7 @@ def train(
                 torch.nn.utils.clip_grad_norm_(parallel.parameters(), clip)
             optimizer.step()
             if not loader.is_padding:
-                seen.add(epoch, session._progress.num_steps, indices.tolist(), loss.item())
+                seen.add(epoch, session.progress_state.num_steps, indices.tolist(), loss.item())
                 losses["sum"] += loss.item() * len(inputs)
                 losses["count"] += len(inputs)
             time.sleep(pause_s)
@@ -122,8 +122,8 @@ def train(
             print("step", num_steps, flush=True)
             if num_steps == stop_after:
                 os.kill(os.getpid(), signal.SIGTERM)
-            if num_steps == hold_after:
-                wait_until(lambda: session._boundary.stop.is_set, timeout_s=600, what="SIGTERM")
+            if num_steps == pause_after:
+                wait_until(lambda: session.boundary.stop.is_set, timeout_s=600, what="SIGTERM")
         scheduler.step()
         with losses.synchronized():
             history.append([epoch, losses["sum"] / losses["count"], losses["count"]])
@@ -135,8 +135,8 @@ def train(
         "steps": seen.steps,
         "losses": {key: seen.losses[key] / len(indices) for key, indices in seen.steps.items()},
         "history": history,
-        "progress": session._progress.progress,
-        "num_steps": session._progress.num_steps,
+        "progress": session.progress_state.progress,
+        "num_steps": session.progress_state.num_steps,
         "run_number": session.run_number,
     }
 

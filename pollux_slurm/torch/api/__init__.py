@@ -1,4 +1,4 @@
-"""What a script holds: loader, model, epochs, accumulators and states of its own. `torch` exports them.
+"""The objects that a script uses: loader, model, epochs, accumulators, states. `torch` exports them.
 
 May be imported by `torch/rehearsal`.
 """

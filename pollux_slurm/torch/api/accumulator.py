@@ -17,21 +17,21 @@ class Accumulator(MutableMapping[str, Any]):
     """A dict of sums. Each replica adds its own part; `synchronized()` shows the total.
 
     Outside of `synchronized()` it takes `acc[key] += value`, `acc[key] -= value`, `acc += mapping`,
-    `acc -= mapping`, `update` and `subtract`, and reads as if it were empty. What is added while a replica
-    passes over a stand-in batch (see `AdaptiveDataLoader.is_padding`) is left out: it belongs to no example.
+    `acc -= mapping`, `update` and `subtract`, and reads as if it were empty. What is added during padding
+    (see `AdaptiveDataLoader.is_padding`) does not count: it belongs to no example.
 
     Inside of `with acc.synchronized():` it is an ordinary dict, the same on every replica, and every
     replica must change it in the same way. After a restart in the middle of an epoch, the blocks that the
-    epoch had already passed see again what they saw the first time.
+    epoch had already run see the same sums as the first time.
     """
 
     def __init__(self, *, name: str | None = None) -> None:
         session = current_session()
-        self.name = name or session.next_name("accumulator")
+        self.name = name or session.next_default_name("accumulator")
         self._totals: dict[str, Any] = {}
-        # What this replica has added in adaptive loops; and outside, within `_outside_epoch`: a restart
-        # in that epoch runs the code there again, so it is in no checkpoint before the epoch has ended or a
-        # synchronized block has shown it.
+        # What this replica has added in adaptive loops, and outside of them within `_outside_epoch`. A
+        # restart in that epoch runs the code outside again. So that part is in no checkpoint before the epoch
+        # has ended or a synchronized block has shown it.
         self._local: dict[str, Any] = {}
         self._outside: dict[str, Any] = {}
         self._outside_epoch = -1
@@ -42,7 +42,7 @@ class Accumulator(MutableMapping[str, Any]):
         self._num_entered = 0
         session.register(self)
 
-    # ------------------------------------------------------------------------------------------ adding up
+    # -------------------------------------------------------------------------------------------- summing
 
     def add(self, key: str, value: Any) -> None:
         """Add to the sum of `key`."""
@@ -82,14 +82,14 @@ class Accumulator(MutableMapping[str, Any]):
         if self._is_open:
             raise UsageError("this accumulator is already synchronized: blocks cannot be nested")
         self._enter_epoch()
-        # Inside of a loop that goes on after a restart, the blocks before are not run again.
+        # Not blocks inside of a loop: when it goes on after a restart, earlier ones do not run again.
         is_counted = not current_session().is_in_loop
         index = self._num_entered
         self._num_entered += is_counted
         is_replayed = is_counted and index < len(self._seen)
         if is_replayed:
             now, self._totals = self._totals, copy.deepcopy(self._seen[index])
-            # Added again by code that ran before the block then, too.
+            # The code before the block has run again, and added what the block's sums already have.
             self._outside = {}
         else:
             self._settle(everything=True)
@@ -102,7 +102,7 @@ class Accumulator(MutableMapping[str, Any]):
         finally:
             self._is_open = False
             if is_replayed:
-                # The block ran before the restart: its effect is in what the checkpoint held.
+                # The block ran before the restart: the checkpoint's sums have its effect.
                 self._totals = now
 
     def _enter_epoch(self) -> None:
@@ -119,11 +119,11 @@ class Accumulator(MutableMapping[str, Any]):
         return self._is_open and key in self._totals
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the sum of `key`, and `default` where there is none or it does not show."""
+        """Return the sum of `key`; `default` where there is none, or outside of `synchronized()`."""
         return self._totals.get(key, default) if self._is_open else default
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Set what is not there, as a dict does; inside of `synchronized()` only."""
+        """Set a missing key, as a dict does; inside of `synchronized()` only."""
         if key not in self:
             self[key] = default
         return self[key]
@@ -165,15 +165,15 @@ class Accumulator(MutableMapping[str, Any]):
     # ----------------------------------------------------------------------------------------- checkpointed
 
     def sync(self) -> None:
-        """Move what each replica has added into the totals of all."""
+        """Add what each replica has added to the totals of all."""
         self._settle()
-        for part in current_session().control.gather(self._local):
+        for part in current_session().side_channel.gather(self._local):
             for key, value in part.items():
                 _add(self._totals, key, value)
         self._local = {}
 
     def _settle(self, *, everything: bool = False) -> None:
-        """Keep what was added outside of loops, once no restart can run its code again."""
+        """Count what was added outside of loops, once no restart can run its code again."""
         epoch = current_session().epoch_key
         if everything or epoch != self._outside_epoch:
             for key, value in self._outside.items():
@@ -193,7 +193,7 @@ def _add(sums: dict[str, Any], key: str, value: Any) -> None:
 
 
 class _Sum:
-    """What `acc[key]` stands for while adding: it remembers what `+=` and `-=` were given."""
+    """The value of `acc[key]` outside of `synchronized()`: it collects the operands of `+=` and `-=`."""
 
     __slots__ = ("parts",)
 

@@ -1,4 +1,4 @@
-"""`AdaptiveDataLoader`: batches of one global size over any number of replicas, exact to the sample."""
+"""`AdaptiveDataLoader`: batches of one global size over any number of replicas, exact to the example."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.utils.data import Dataset, IterableDataset
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.checkpoint.default_names import place_of
-from pollux_slurm.torch.data.feeds import MapFeed, Steps, StreamFeed, check_options
-from pollux_slurm.torch.data.iteration import Batches
+from pollux_slurm.torch.checkpoint.default_names import without_epoch
+from pollux_slurm.torch.data.batch_iterator import BatchIterator
+from pollux_slurm.torch.data.batch_sources import IterableSource, MapStyleSource, StepBatches, check_options
+from pollux_slurm.torch.data.loader_position import LoaderPosition, Loop
 from pollux_slurm.torch.data.loop_exit import is_left_by_break
-from pollux_slurm.torch.data.micro_batches import PassPlan, first_choice, plan_epoch, whole_number
-from pollux_slurm.torch.data.position import Loop, Position
-from pollux_slurm.torch.data.sampling_order import Order, UserOrder, derived_seed, shuffled
+from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, first_choice, plan_epoch, whole_number
+from pollux_slurm.torch.data.sampling_order import SamplerOrder, SamplingOrder, derived_seed, shuffled
 from pollux_slurm.torch.data.workers import ShieldedWorker
 from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.session.current_session import current_session, join_session
@@ -31,22 +31,24 @@ if TYPE_CHECKING:
 
 
 class AdaptiveDataLoader:
-    """Hand each replica its part of every global batch of `batch_size` examples.
+    """Yield each replica's part of every global batch of `batch_size` examples.
 
-    Each epoch visits every index of a map-style `dataset` exactly once (but for the examples that
-    `drop_last` drops), over any sequence of replicas, batch sizes and restarts; the order depends on `seed`
-    (by default that of the `generator` among the options, else 0), the epoch and nothing else. With a
-    `sampler` it visits what that yields, in its order; with a `batch_sampler` each list that it yields is one
-    global batch, of `batch_size` examples typically (its own attribute, if it has one). An iterable dataset
-    is read in its own order: it must give the same examples in the same order on every replica and when the
-    epoch is read again (`set_epoch` tells it the epoch; `iterate_from(position)`, where it has that, saves
-    reading up to there once more). `options` are those of `torch.utils.data.DataLoader`.
+    Each epoch visits every index of a map-style `dataset` exactly once (except the examples that `drop_last`
+    drops), over any sequence of replicas, batch sizes and restarts. The order depends only on the epoch and
+    on `seed` (by default that of the `generator` among the options, else 0). With a `sampler` it visits what
+    that yields, in its order. With a `batch_sampler` each list is one global batch, typically of `batch_size`
+    examples (its own attribute, if it has one).
 
-    It may be made before `init_process_group`, told its batch sizes and asked for its length.
+    An iterable dataset is read in its own order. It must yield the same examples in the same order on every
+    replica and when the epoch is read again. `set_epoch(epoch)` is called where it has that;
+    `iterate_from(position)`, where it has that, saves reading earlier examples again. `options` are those of
+    `torch.utils.data.DataLoader`.
+
+    It may be made before `init_process_group`; `autoscale_batch_size` and `len` work there, too.
 
     A training loop over it yields micro-batches; the optimizer steps at the end of each global batch (see
     `AdaptiveDataParallel`). Where a global batch has fewer examples than there are replicas, a replica
-    without any gets a stand-in, whose gradient does not count; `is_padding` tells.
+    without any gets padding, whose gradient does not count; `is_padding` is then True.
     """
 
     def __init__(
@@ -74,16 +76,17 @@ class AdaptiveDataLoader:
             batch_size = getattr(batch_sampler, "batch_size", None) if batch_size is None else batch_size
             if batch_size is None:
                 raise UsageError(
-                    "batch_sampler= has no batch_size: say how many examples its batches typically have"
+                    "batch_sampler= has no batch_size: pass batch_size=, the number of examples that its "
+                    "batches typically have"
                 )
         batch_size = 1 if batch_size is None else batch_size
         batch_size = whole_number(batch_size, "batch_size")
         self._shuffle, self._drop_last = shuffle, drop_last
         generator = options.get("generator")
         self._seed = (0 if generator is None else generator.initial_seed()) if seed is None else seed
-        self._user_order: UserOrder | None = None
+        self._user_order: SamplerOrder | None = None
         if sampler is not None or batch_sampler is not None:
-            self._user_order = UserOrder(
+            self._user_order = SamplerOrder(
                 batch_sampler if sampler is None else sampler, is_batches=batch_sampler is not None
             )
         self._has_own_batches = batch_sampler is not None
@@ -93,21 +96,21 @@ class AdaptiveDataLoader:
         self.dataset, self.batch_size = dataset, batch_size
         self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
         self._choice: BatchChoice | None = None
-        self._plan: PassPlan | None = None
-        # How many steps the global batch under way is worth to a schedule.
+        self._plan: MicroBatchPlan | None = None
+        # The steps of a schedule that counts batches of `batch_size`, in the global batch under way.
         self.schedule_steps = 1
         # The loop under way, and its examples where that is known.
         self._loop: tuple[Loop, int | None] | None = None
-        self._held: ref[Batches] | None = None
+        self._iterator: ref[BatchIterator] | None = None
         self.limits = BatchLimits(initial_batch_size=batch_size)
         self._joined: Session | None = None
         join_session(functools.partial(self._join, name, options))
 
     def _join(self, name: str | None, options: Mapping[str, Any], session: Session) -> None:
-        """Take up the session: this replica's share, and the place where the last checkpoint was written."""
+        """Join the session: get this replica's share, and restore the checkpoint's position."""
         is_stream = isinstance(self.dataset, IterableDataset)
-        feed = StreamFeed if is_stream else MapFeed
-        self._feed: StreamFeed | MapFeed = feed(
+        feed = IterableSource if is_stream else MapStyleSource
+        self._source: IterableSource | MapStyleSource = feed(
             self.dataset,  # type: ignore[arg-type]
             num_replicas=session.world_size,
             rank=session.rank,
@@ -115,7 +118,7 @@ class AdaptiveDataLoader:
             options=options,
         )
         length = None if is_stream else len(self.dataset)  # type: ignore[arg-type]
-        self._position = Position(name or session.next_name("loader"), length)
+        self._position = LoaderPosition(name or session.next_default_name("loader"), length)
         session.register(self._position)
         self._joined = session
         self.limits = self._fitting(self.limits)
@@ -133,8 +136,8 @@ class AdaptiveDataLoader:
     ) -> None:
         """Let the global batch size vary between `batch_size` and `max_batch_size`.
 
-        `local_bsz_bounds` bounds the examples of one replica in one pass; `gradient_accumulation` allows
-        several passes a step. Without this call the global batch size is `batch_size`, always.
+        `local_bsz_bounds` bounds the examples of a micro-batch; `gradient_accumulation` allows several
+        micro-batches a step. Without this call the global batch size is always `batch_size`.
         """
         max_batch_size = whole_number(max_batch_size, "max_batch_size")
         low, high = (
@@ -161,24 +164,26 @@ class AdaptiveDataLoader:
         )
         self._choice = None
 
-    def hold_batch_size(self) -> None:
-        """Let the global batch size be `batch_size` again; what bounds local batches stays."""
+    def fix_batch_size(self) -> None:
+        """Fix the global batch size at `batch_size`; the bounds of local batches stay."""
         self.limits = replace(self.limits, max_batch_size=None)
         self._choice = None
 
     def _fitting(self, limits: BatchLimits) -> BatchLimits:
-        """Narrow what the user allows to what is known to fit into memory."""
-        return limits if self._joined is None else self._joined.memory.within(self.memory_name, limits)
+        """Narrow the user's limits to what is known to fit into memory."""
+        return (
+            limits if self._joined is None else self._joined.memory.narrowed(self.name_across_epochs, limits)
+        )
 
     @property
     def name(self) -> str:
-        """What the loader is called in checkpoints."""
+        """The loader's name in checkpoints."""
         return self._position.name
 
     @property
-    def memory_name(self) -> str:
-        """What all loaders are called that are made at the same place of an epoch."""
-        return place_of(self.name)
+    def name_across_epochs(self) -> str:
+        """The common name of loaders that each epoch makes at the same place."""
+        return without_epoch(self.name)
 
     @property
     def loop_number(self) -> int:
@@ -186,18 +191,18 @@ class AdaptiveDataLoader:
         return self._position.loop_number
 
     @property
-    def order(self) -> Order | None:
-        """The order of the loop under way (or of the last); None for a stream."""
-        return self._feed.order if isinstance(self._feed, MapFeed) else None
+    def order(self) -> SamplingOrder | None:
+        """The order of the loop under way (or of the last); None for an iterable dataset."""
+        return self._source.order if isinstance(self._source, MapStyleSource) else None
 
     @property
-    def size_under_way(self) -> int | None:
-        """The examples in the batch that the script works on; None between batches."""
+    def current_micro_batch_size(self) -> int | None:
+        """The number of examples in the script's current micro-batch; None between them."""
         return None if self._plan is None else max(self._plan.size, 1)
 
     @property
     def num_examples_done(self) -> int:
-        """Examples of the loop under way whose steps are taken; after a restart, where it goes on."""
+        """The examples of the loop under way whose steps are done; after a restart, where it goes on."""
         return self._position.start
 
     @property
@@ -216,30 +221,30 @@ class AdaptiveDataLoader:
 
     @property
     def current_local_bsz(self) -> int:
-        """The atomic batch size in use: examples of one replica in one pass."""
+        """The atomic batch size in use: examples of one micro-batch."""
         return self.choice.atomic_batch_size
 
     @property
     def accumulation_steps(self) -> int:
-        """How many passes come before the one that steps."""
+        """How many micro-batches of a step come before its last one."""
         return self.choice.accumulation_steps
 
     @property
     def is_padding(self) -> bool:
-        """True while this replica's batch is a stand-in that belongs to no example of its own."""
+        """True while this replica's micro-batch is padding: its gradient does not count."""
         return self._plan is not None and self._plan.is_padding
 
     @property
     def is_stepping(self) -> bool:
-        """True in the pass whose `optimizer.step()` takes effect, False in those that only accumulate.
+        """True in the micro-batch whose `optimizer.step()` takes effect, False in those that only accumulate.
 
         True outside of a loop, too.
         """
         return self._plan is None or self._plan.is_last
 
     @property
-    def standing(self) -> tuple[int, int | None]:
-        """Where the loop under way stands, in examples, and of how many (None: not known)."""
+    def position_and_length(self) -> tuple[int, int | None]:
+        """The position and the length of the loop under way, in examples (length None: not known)."""
         return (0, None) if self._loop is None else (self._loop[0].start, self._loop[1])
 
     def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
@@ -254,36 +259,36 @@ class AdaptiveDataLoader:
     def __len__(self) -> int:
         """Return how many batches an epoch has.
 
-        Within an epoch of `remaining_epochs_until`, or a loop, these are the ones that a whole loop yields:
-        the exact number with a fixed batch, else an estimate by the present batch size. Before, where
-        schedules are made, they are global batches of `batch_size` examples, which is what a schedule
-        counts: the same number for any replicas, passes and batch sizes.
+        Within an epoch of `remaining_epochs_until`, or a loop, these are the micro-batches that a whole loop
+        yields: the exact number with a fixed batch, else an estimate by the present batch size. Before, where
+        schedules are made, they are global batches of `batch_size` examples: the same number for any
+        replicas, accumulation steps and batch sizes.
 
-        With a batch sampler it is what there would be if all its batches had the typical size. Raises
-        `TypeError` where the dataset or the sampler has no length.
+        With a batch sampler it is the number if all its batches had the typical size. Raises `TypeError`
+        where the dataset or the sampler has no length.
         """
         joined = self._joined
-        within = joined is not None and (joined.current_epoch is not None or self._plan is not None)
-        passes = self.choice.accumulation_steps + 1 if within else 1
+        is_in_epoch = joined is not None and (joined.current_epoch is not None or self._plan is not None)
+        num_micro_batches = self.choice.accumulation_steps + 1 if is_in_epoch else 1
         if self._has_own_batches:
-            return len(self.batch_sampler) * passes  # type: ignore[arg-type]
+            return len(self.batch_sampler) * num_micro_batches  # type: ignore[arg-type]
         length = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
-        full, rest = divmod(length, self.choice.global_batch_size if within else self.batch_size)
+        full, rest = divmod(length, self.choice.global_batch_size if is_in_epoch else self.batch_size)
         if not rest or self._drop_last:
-            return full * passes
-        if not within:
+            return full * num_micro_batches
+        if not is_in_epoch:
             return full + 1
         last = next(
             plan_epoch(0, rest, self.choice, num_replicas=self._session.world_size, rank=0, drop_last=False)
         )
-        return full * passes + len(last.passes)
+        return full * num_micro_batches + len(last.micro_batches)
 
-    def __iter__(self) -> Batches:
-        return Batches(self._batches, lambda: self._session.has_open_step)
+    def __iter__(self) -> BatchIterator:
+        return BatchIterator(self._batches, lambda: self._session.has_open_step)
 
-    def let_go(self, reason: str) -> None:
-        """End the loop under way, for whose iterator somebody still has a use."""
-        batches = None if self._held is None else self._held()
+    def end_iteration(self, reason: str) -> None:
+        """End the loop under way; whoever still has its iterator gets `reason` as a `UsageError`."""
+        batches = None if self._iterator is None else self._iterator()
         if batches is not None:
             batches.end(reason)
 
@@ -291,45 +296,45 @@ class AdaptiveDataLoader:
         name = repr(self.name) if self._joined else "before init_process_group()"
         return f"AdaptiveDataLoader {name} ({type(self.dataset).__name__}, batch_size={self.batch_size})"
 
-    def _batches(self, held: ref[Batches]) -> Generator[Any, None, None]:
-        self._session.make_way(self)
+    def _batches(self, iterator: ref[BatchIterator]) -> Generator[Any, None, None]:
+        self._session.end_previous_loop(self)
         loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
         if loop is None:
             # This loop had run to its end before the restart.
-            self._session.takes_up(self, start=None, length=None)
+            self._session.note_resumed_loop(self, start=None, length=None)
             return
         order = self._order(loop)
         self._loop = loop, None if order is None else len(order)
-        self._session.takes_up(self, start=loop.start, length=self._loop[1])
+        self._session.note_resumed_loop(self, start=loop.start, length=self._loop[1])
         with self._session.loop(self):
-            self._held = held
+            self._iterator = iterator
             try:
                 while not (yield from self._run(loop, order)):
                     pass
             except GeneratorExit:
-                batches = held()
+                batches = iterator()
                 if not (is_left_by_break() or (batches is not None and batches.is_ended)):
-                    self._session.failed_in(self)
+                    self._session.note_error_in_loop(self)
                 self._position.leave_loop(loop, has_stepped=self._session.has_open_step)
                 raise
             finally:
-                self._plan = self._held = None
+                self._plan = self._iterator = None
             self._position.end_loop(loop)
             self._session.end_loop(self)
 
-    def _run(self, loop: Loop, order: Order | None) -> Generator[Any, None, bool]:
-        """Yield batches to the end of the order (True), or until the batch size changes (False)."""
+    def _run(self, loop: Loop, order: SamplingOrder | None) -> Generator[Any, None, bool]:
+        """Yield micro-batches to the end of the data (True), or until the batch size changes (False)."""
         session, position = self._session, self._position
         position.global_batch_size = self.choice.global_batch_size
         for step, batches in self._steps(loop, order):
             if not self._has_own_batches:
                 self.schedule_steps = self._scheduled(step.end) - self._scheduled(step.start)
-            for plan in step.passes:
+            for plan in step.micro_batches:
                 batch = next(batches)
-                session.begin_pass(self, plan)
+                session.begin_micro_batch(self, plan)
                 self._plan = plan
                 yield batch
-                session.end_pass(self)
+                session.end_micro_batch(self)
             position.advance(loop, step.end)
             chosen = session.end_step(self, step)
             if chosen is not None and self.choose(chosen):
@@ -337,25 +342,25 @@ class AdaptiveDataLoader:
         return True
 
     def _scheduled(self, position: int) -> int:
-        """Return how far a schedule is that counts batches of `batch_size`, at a position of a loop."""
+        """Return how many batches of `batch_size` a schedule has counted at a position of a loop."""
         return position // self.batch_size if self._drop_last else -(-position // self.batch_size)
 
-    def _steps(self, loop: Loop, order: Order | None) -> Steps:
-        if isinstance(self._feed, StreamFeed):
-            return self._feed.steps(self._session.epoch_key, loop.start, self.choice)
+    def _steps(self, loop: Loop, order: SamplingOrder | None) -> StepBatches:
+        if isinstance(self._source, IterableSource):
+            return self._source.steps(self._session.epoch_key, loop.start, self.choice)
         assert order is not None
-        return self._feed.steps(order, loop.start, self.choice, largest=self.limits.max_atomic)
+        return self._source.steps(order, loop.start, self.choice, largest=self.limits.max_atomic)
 
     def choose(self, choice: BatchChoice) -> bool:
-        """Use `choice` from the next step on; False where it is the one in use, or the batch is fixed."""
+        """Use `choice` from the next step on; return False if it is in use already or the batch is fixed."""
         if self.limits.max_batch_size is None or choice == self.choice:
             return False
         self._choice = choice
         return True
 
-    def _order(self, loop: Loop) -> Order | None:
-        """Return the loop's order of indices, the same on every replica; None for a stream."""
-        if isinstance(self._feed, StreamFeed):
+    def _order(self, loop: Loop) -> SamplingOrder | None:
+        """Return the loop's order of indices, the same on every replica; None for an iterable dataset."""
+        if isinstance(self._source, IterableSource):
             return None
         seed, epoch = self._seed, self._session.epoch_key
         if self._user_order is not None:
@@ -366,12 +371,12 @@ class AdaptiveDataLoader:
             return order
         length = len(self.dataset)  # type: ignore[arg-type]
         if not self._shuffle:
-            return Order(indices=torch.arange(length))
+            return SamplingOrder(indices=torch.arange(length))
         return shuffled(length, derived_seed(seed, epoch, loop.number))
 
-    def _drawn(self, user_order: UserOrder, epoch: int, loop: int) -> Order:
+    def _drawn(self, user_order: SamplerOrder, epoch: int, loop: int) -> SamplingOrder:
         """Draw an order on rank 0, for all."""
-        told: Any = None
+        drawn: Any = None
         if self._session.rank == 0:
-            told = user_order.draw(seed=self._seed, epoch=epoch, loop=loop).to_plain()
-        return Order.from_plain(self._session.control.broadcast(told))
+            drawn = user_order.draw(seed=self._seed, epoch=epoch, loop=loop).to_plain()
+        return SamplingOrder.from_plain(self._session.side_channel.broadcast(drawn))

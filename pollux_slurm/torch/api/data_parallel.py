@@ -1,4 +1,4 @@
-"""`AdaptiveDataParallel`: DistributedDataParallel whose steps know the global batch they belong to."""
+"""`AdaptiveDataParallel`: DistributedDataParallel that steps once for each global batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingRule, default_rule
 from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.session.current_session import current_session
-from pollux_slurm.torch.wrapped_model.adaptation import Adaptation
+from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
 _ONE_WRAPPER = (
@@ -48,9 +48,9 @@ def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -
 
 
 class CopiedModel(torch.nn.Module):
-    """What a copy of an `AdaptiveDataParallel` is: the model by itself, under the same names of its weights.
+    """A copy of an `AdaptiveDataParallel`'s model, with the same names of its weights.
 
-    It belongs to no optimizer, and speaks to no other replica: it can be called on one alone.
+    It has no optimizer and does not communicate: it can be called on one replica alone.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -65,22 +65,22 @@ class CopiedModel(torch.nn.Module):
 class AdaptiveDataParallel(DistributedDataParallel):
     """Wrap a model with its optimizers, LR schedulers and gradient scaler, and restore them after a restart.
 
-    While an `AdaptiveDataLoader` hands out the micro-batches of one global batch, `optimizer.step`,
-    `lr_scheduler.step` and `mp_scaler.step`, `update` and `unscale_` take effect after the last one only, so
-    the loop is the plain one: zero_grad, forward, backward, step, for each batch.
+    While an `AdaptiveDataLoader` yields the micro-batches of one global batch, `optimizer.step`,
+    `lr_scheduler.step` and `mp_scaler.step`, `update` and `unscale_` take effect after the last one only. So
+    the loop is the plain one: zero_grad, forward, backward, step, for each micro-batch.
 
     Several optimizers, each with its own part of the parameters, and several schedulers are given as lists.
     An optimizer that steps the model and was not given is refused at its first step.
 
-    `scaling_rule` says how the learning rate follows the batch size: `AdaScale` by default, `SqrtScale` for
-    Adam-like optimizers. The weights are compared over the replicas now and then, but for the parameters or
+    `scaling_rule` scales the learning rate with the batch size: `AdaScale` by default, `SqrtScale` for
+    Adam-like optimizers. The weights are compared over the replicas now and then, except the parameters or
     modules named in `exempt_from_comparison`. Further keyword arguments go to `DistributedDataParallel`.
 
     A copy (`copy.deepcopy`, `torch.save`, `AveragedModel`) is a `CopiedModel`: it takes no part in training.
 
     Raises `UsageError` for a model with sparse gradients, one on the CPU under NCCL, one that is wrapped
-    already, or an optimizer that another wrapped model has; in its forward where another data-parallel
-    wrapper is around it.
+    already, or an optimizer that another wrapped model has; in `forward` where another data-parallel wrapper
+    is around it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             )
         optimizers = _listed(optimizer)
         _check_optimizers(optimizers, model)
-        if any(session.is_own(one) for one in optimizers):
+        if any(session.is_wrapped(one) for one in optimizers):
             raise UsageError(
                 "the optimizer was given to another AdaptiveDataParallel already, and would scale its "
                 "learning rate once for each: give each model an optimizer of its own, or wrap one module "
@@ -127,10 +127,10 @@ class AdaptiveDataParallel(DistributedDataParallel):
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         parameters = [parameter for _, parameter in named]
         reduced = [parameter for name, parameter in named if name not in self.parameters_to_ignore]
-        # Of a compiled model the one that was compiled: its weights have the same names either way.
+        # The original of a compiled model, so that its weights have the same names either way.
         plain_model = getattr(model, "_orig_mod", model)
-        self._pollux = Adaptation(
-            name=name or session.next_name("model"),
+        self._pollux = WrappedModel(
+            name=name or session.next_default_name("model"),
             model=plain_model,
             optimizers=optimizers,
             lr_schedulers=_listed(lr_scheduler),
@@ -150,7 +150,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 plain_model,
                 known=reduced,
                 exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
-                control=session.control,
+                side_channel=session.side_channel,
                 faults=session.faults,
             ),
             epoch_key=lambda: session.epoch_key,
@@ -168,16 +168,16 @@ class AdaptiveDataParallel(DistributedDataParallel):
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        # What `copy` and `pickle` ask. Modules keep what they are set to (`eval`) in their dictionaries.
+        # Used by `copy` and `pickle`. `training` keeps the mode that `eval()` or `train()` has set.
         return CopiedModel, (self.module,), {"training": self.training}
 
     @property
     def gain(self) -> float:
-        """How many steps at the initial batch size the present step is worth (1 at that size)."""
+        """The progress of the present step, in steps at the initial batch size (1 at that size)."""
         return self._pollux.gain
 
     def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
-        """Write what was measured to a TensorBoard writer (or another with its `add_scalar`)."""
+        """Write the measurements to a TensorBoard writer (or another with its `add_scalar`)."""
         statistics = self.statistics
         scalars = {
             "Gradient_Norm_Sqr": None if statistics is None else statistics.sqr,
@@ -203,21 +203,21 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate by hand, as with `DistributedDataParallel`: backward passes inside reduce nothing.
+        """Accumulate manually, as with `DistributedDataParallel`: backward passes inside reduce nothing.
 
-        It has no effect where the loader itself splits a global batch into passes: those do not reduce.
+        It has no effect where the loader itself splits a global batch into micro-batches.
         """
         reducer = self._pollux.reducer
         if reducer.is_split:
             yield
             return
-        reducer.begin_by_hand()
+        reducer.begin_manual_accumulation()
         try:
             with super().no_sync():
                 yield
-            reducer.end_pass_by_hand()
+            reducer.end_manual_micro_batch()
         finally:
-            reducer.end_by_hand()
+            reducer.end_manual_accumulation()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Zero the gradients."""

@@ -1,4 +1,4 @@
-"""Epochs that survive restarts."""
+"""Epochs that continue over restarts, and functions that return the present epoch and loader."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ def remaining_epochs_until(num_epochs: int) -> Iterator[int]:
 
 
 def checkpoint_point() -> None:
-    """Let a checkpoint be written here, if one is due: in code between the adaptive loops that takes long.
+    """Allow a checkpoint here: in long-running code between adaptive loops.
 
-    Call it in a validation over an ordinary `DataLoader`, after each batch: a checkpoint that the scheduler
-    asks for, or SIGTERM, is then noticed within a batch or two. Each replica must call it equally often.
-    After a restart such code runs anew, from the end of the adaptive loop before it. Inside of an adaptive
-    loop it does nothing.
+    Call it in a validation over an ordinary `DataLoader`, after each batch. A checkpoint request or SIGTERM
+    is then answered within a batch or two. Each replica must call it equally often. After a restart such code
+    runs again, from the end of the adaptive loop before it. Inside of an adaptive loop it does nothing.
     """
     current_session().checkpoint_point()
 

@@ -1,4 +1,4 @@
-"""`State`: a part of the user's own program that belongs into its checkpoints."""
+"""`State`: a part of the user's own program that is saved in its checkpoints."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ class _RegisteredWhenMade(type):
 
 
 class State(metaclass=_RegisteredWhenMade):
-    """Something that is saved with each checkpoint and restored as soon as it is made again.
+    """An object that is saved with each checkpoint, and restored as soon as the script makes it again.
 
     Override `state_dict` and `load_state_dict` (plain data: numbers, texts, tensors, lists and dicts of
     them), or `save` and `load`, which write to and read from a file. `sync` is called on every replica
-    just before rank 0 saves: bring together there what each replica has gathered.
+    just before rank 0 saves: combine the replicas' parts there.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return what is to be kept."""
+        """Return the state as plain data."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither state_dict nor save")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither load_state_dict nor load")
 
     def save(self, fileobj: BinaryIO) -> None:
-        """Write what is to be kept to a file."""
+        """Write the state to a file."""
         torch.save(to_plain(self.state_dict(), self.name), fileobj)
 
     def load(self, fileobj: BinaryIO) -> None:
@@ -49,11 +49,11 @@ class State(metaclass=_RegisteredWhenMade):
         self.load_state_dict(torch.load(fileobj, map_location="cpu", weights_only=True))
 
     def sync(self) -> None:
-        """Bring the replicas' parts together. Called on all of them; does nothing unless overridden."""
+        """Combine the replicas' parts. Called on all of them; does nothing unless overridden."""
 
 
 class _AsCheckpointable:
-    """A `State` as the checkpointer sees it: whichever pair of methods it overrides, plain data comes out."""
+    """Adapts a `State` for the checkpointer: its state is plain data, whichever methods it overrides."""
 
     def __init__(self, state: State) -> None:
         self._state, self.name = state, state.name

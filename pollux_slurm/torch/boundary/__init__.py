@@ -1,4 +1,4 @@
-"""Between two steps: the ranks agree, and write the checkpoint that was requested.
+"""The step boundary: all ranks agree, and write requested or periodic checkpoints.
 
 May be imported by `torch/session`, `torch/wrapped_model`.
 """

@@ -1,8 +1,8 @@
-"""Whether a checkpoint that is asked for waits for the end of the epoch, where that is near.
+"""Decide whether a requested checkpoint waits for the end of the epoch.
 
-At an epoch's end nothing of a script's own is under way: sums over the epoch's batches, or a validation. So
-rank 0 answers a request there if it expects to reach it in time. It measures, in this run, how fast each
-loop goes through its examples and how long the epoch goes on after it.
+At an epoch's end none of a script's own work is under way, such as sums over the epoch's batches or a
+validation. So rank 0 answers a request there if it expects to reach the end in time. It measures, in this
+run, the examples per second of each loop, and how long the epoch goes on after it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class Loopable(Protocol):
-    """What is asked of a loader: a name, and where its loop stands of how many examples (None: unknown)."""
+class LoaderProgress(Protocol):
+    """A loader's name, and the position and length of its loop in examples (length None: unknown)."""
 
     @property
-    def memory_name(self) -> str: ...
+    def name_across_epochs(self) -> str: ...
 
     @property
-    def standing(self) -> tuple[int, int | None]: ...
+    def position_and_length(self) -> tuple[int, int | None]: ...
 
 
 @dataclass(slots=True)
-class _Known:
-    """What loops over one loader were like. `length` and `rate` are examples (a second)."""
+class _LoopHistory:
+    """Earlier loops over one loader: `length` in examples, `rate` in examples per second.
+
+    `tail_s` is how long the epoch went on after the loop that ended at `ended_at`.
+    """
 
     length: int | None = None
     rate: float | None = None
@@ -33,56 +36,56 @@ class _Known:
     ended_at: float | None = None
 
 
-class EpochEnd:
-    """On rank 0: what is known of the epoch under way. A request waits for at most `wait_s`.
+class EpochEndWait:
+    """On rank 0: predicts the end of the epoch under way. A request waits for at most `wait_s`.
 
-    Nothing waits outside of `remaining_epochs_until`, nor in a loop whose length is not known: a stream's is
-    from its second epoch on.
+    No request waits outside of `remaining_epochs_until`, nor in a loop of unknown length. The length of an
+    iterable dataset is known from its second epoch on.
     """
 
     def __init__(self, *, wait_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._wait_s, self._monotonic = wait_s, monotonic
-        self._known: dict[str, _Known] = {}
+        self._loops: dict[str, _LoopHistory] = {}
         self._is_in_epoch = False
-        self._loader: Loopable | None = None
-        self._last: _Known | None = None
-        # Time and position after the loop's first step: that may take longer than others.
+        self._loader: LoaderProgress | None = None
+        self._last: _LoopHistory | None = None
+        # Time and position after the loop's first step, which may take longer than others.
         self._mark: tuple[float, int] | None = None
         self._request: tuple[int, float] | None = None
 
     def begin_epoch(self) -> None:
-        """An epoch begins."""
+        """Begin an epoch."""
         self._is_in_epoch, self._last = True, None
 
     def end_epoch(self) -> None:
-        """It has ended, or was left: whoever waits for that waits no longer."""
+        """End the epoch, also one that the script left: requests stop waiting for its end."""
         now = self._monotonic()
-        for known in self._known.values():
+        for known in self._loops.values():
             if known.ended_at is not None:
                 known.tail_s, known.ended_at = now - known.ended_at, None
         self._is_in_epoch, self._last = False, None
 
-    def begin_loop(self, loader: Loopable) -> None:
-        """An outermost loop begins."""
+    def begin_loop(self, loader: LoaderProgress) -> None:
+        """Begin an outermost loop."""
         self._loader, self._mark = loader, None
 
     def end_loop(self) -> None:
-        """It has ended, or was left."""
+        """End the loop, also one that the script left."""
         if self._loader is None or not self._is_in_epoch:
             self._loader = None
             return
-        known = self._known.setdefault(self._loader.memory_name, _Known())
+        known = self._loops.setdefault(self._loader.name_across_epochs, _LoopHistory())
         known.rate = self._rate() or known.rate
-        known.length, known.ended_at = self._loader.standing[0], self._monotonic()
+        known.length, known.ended_at = self._loader.position_and_length[0], self._monotonic()
         self._loader, self._last = None, known
 
-    def passed(self) -> None:
-        """The ranks are between two steps of the loop."""
+    def note_boundary(self) -> None:
+        """Note the loop's position at its first step boundary."""
         if self._mark is None and self._loader is not None:
-            self._mark = self._monotonic(), self._loader.standing[0]
+            self._mark = self._monotonic(), self._loader.position_and_length[0]
 
-    def is_awaited(self, request: int) -> bool:
-        """Tell whether the answer to a request is to wait: for at most so long from the first call for it."""
+    def should_wait(self, request: int) -> bool:
+        """Return whether the answer to a request waits: for at most `wait_s` from the first call for it."""
         if not self._is_in_epoch:
             return False
         now = self._monotonic()
@@ -93,26 +96,26 @@ class EpochEnd:
         return remaining_s is not None and left_s > 0 and remaining_s <= left_s
 
     def _remaining_s(self, now: float) -> float | None:
-        """Return the time to the epoch's end as far as it can be told, None where it cannot."""
+        """Return the expected time to the epoch's end, None where it is not known."""
         if self._loader is None:
-            # Code after a loop is taken to be short where this run has not seen how long it takes.
+            # Code after a loop counts as short until this run has measured it.
             last = self._last
-            # Read once: `Standby` asks from a thread of its own, and the epoch may end meanwhile.
+            # Read once: `BackgroundResponder` calls this from a thread, and the epoch may end meanwhile.
             ended_at = None if last is None else last.ended_at
             return None if last is None or ended_at is None else ended_at + last.tail_s - now
-        known = self._known.get(self._loader.memory_name, _Known())
-        position, length = self._loader.standing
+        known = self._loops.get(self._loader.name_across_epochs, _LoopHistory())
+        position, length = self._loader.position_and_length
         if length is None or (known.length is not None and position <= known.length):
             # A script may leave its loop before the end of the data.
             length = known.length
         rate = self._rate() or known.rate
         if length is None:
             return None
-        # A step or two will tell the pace.
+        # Without a rate yet, answer as if the loop's end were here; the rate is known after a step or two.
         return known.tail_s if rate is None else (length - position) / rate + known.tail_s
 
     def _rate(self) -> float | None:
         if self._mark is None or self._loader is None:
             return None
-        took_s, done = self._monotonic() - self._mark[0], self._loader.standing[0] - self._mark[1]
+        took_s, done = self._monotonic() - self._mark[0], self._loader.position_and_length[0] - self._mark[1]
         return done / took_s if took_s > 0 and done > 0 else None

@@ -1,4 +1,4 @@
-"""SIGTERM as a flag. The handler does nothing else; training looks at the flag at its step boundaries."""
+"""SIGTERM as a flag that the signal handler sets and the step boundary reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STOPPED_EXIT_CODE = 143
 
 
 class TrainingStopped(SystemExit):
-    """Ends the script after SIGTERM, with the exit code a shell gives that signal, its checkpoint written."""
+    """Ends the script after SIGTERM and its checkpoint, with the exit code that a shell gives that signal."""
 
     def __init__(self) -> None:
         super().__init__(STOPPED_EXIT_CODE)
@@ -22,34 +22,37 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._before: Any = None
-        self._installed = self._is_heeded = False
+        self._previous_handler: Any = None
+        self._installed = self._is_handled = False
 
     def install(self) -> None:
-        """Take over SIGTERM; nothing happens in a thread other than the main one."""
+        """Install the handler for SIGTERM; nothing happens outside of the main thread."""
         if not self._installed and threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._handle)
+            self._previous_handler = signal.signal(signal.SIGTERM, self._handle)
             self._installed = True
 
     def remove(self) -> None:
-        """Give SIGTERM back to who had it."""
+        """Restore the previous handler."""
         if self._installed and threading.current_thread() is threading.main_thread():
             # None stands for a handler that was not installed from Python.
-            signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
+            signal.signal(
+                signal.SIGTERM,
+                self._previous_handler if self._previous_handler is not None else signal.SIG_DFL,
+            )
             self._installed = False
 
-    def heed(self) -> NoReturn:
-        """End the script. On its way out another SIGTERM changes nothing."""
-        self.take()
+    def raise_stopped(self) -> NoReturn:
+        """End the script by `TrainingStopped`. Another SIGTERM meanwhile changes nothing."""
+        self.mark_handled()
         raise TrainingStopped
 
-    def take(self) -> None:
-        """Let SIGTERM count as heeded: the script ends by an error, which is to be seen."""
-        self._is_heeded = True
+    def mark_handled(self) -> None:
+        """Count SIGTERM as handled: the script ends by an error, which its log must show."""
+        self._is_handled = True
 
-    def pass_on(self) -> None:
-        """Give SIGTERM back, and with it one that has come and was not heeded."""
-        if self._is_heeded:
+    def restore_and_resend(self) -> None:
+        """Restore the previous handler, and send it a SIGTERM that came and was not handled."""
+        if self._is_handled:
             return
         self.remove()
         if self.is_set:

@@ -1,14 +1,14 @@
-"""What happens between two optimizer steps: the ranks agree, and act on what they agreed.
+"""The step boundary: between two optimizer steps the ranks agree on what to do, and do it together.
 
-At each boundary (where steps are short: at each so many, see `exchange_interval`) every rank adds its flags
-and norms to one exchange, and acts on the sums of the exchange before it, which had a step's time to finish
-(with one replica: on its own). So all ranks checkpoint, wait, stop and change the batch size at the same
-boundary, and no step waits for a rank. A request waits for the end of the epoch where that is near
-(`EpochEnd`): rank 0 tells the others of it then.
+At a boundary every rank adds its flags and gradient norms to one exchange (a sum over the ranks). It acts on
+the sums of the previous exchange, which had a step's time to finish; with one replica, on its own. So all
+ranks checkpoint, wait, stop and change the batch size at the same boundary, and no step waits for a rank.
+Short steps share an exchange (`exchange_interval`). A request waits for the end of the epoch where that is
+near (`EpochEndWait`): only then does rank 0 set its flag.
 
-Nothing here happens at any other moment: a script's validation over an ordinary loader is not interrupted. A
-request that is not to wait, or SIGTERM, that comes meanwhile is answered with a copy of the states as they
-were before (`Standby`), and the ranks see it at the end of the epoch or at the next adaptive batch.
+Between two adaptive loops there is no boundary, so a validation over an ordinary loader is not interrupted.
+A request or SIGTERM that comes meanwhile is answered with an earlier copy of the states
+(`BackgroundResponder`). The ranks see it at the end of the epoch or at the next adaptive batch.
 """
 
 from __future__ import annotations
@@ -24,37 +24,39 @@ from pollux_slurm.agent.measure.reporter import Reporter
 from pollux_slurm.errors import SupersededRunError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
-from pollux_slurm.torch.boundary.background_responder import GRACE_S, Standby
-from pollux_slurm.torch.boundary.epoch_end_wait import EpochEnd
-from pollux_slurm.torch.boundary.exchange_interval import Spacing
+from pollux_slurm.torch.boundary.background_responder import GRACE_S, BackgroundResponder
+from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
+from pollux_slurm.torch.boundary.exchange_interval import ExchangeInterval
 from pollux_slurm.torch.boundary.sigterm import StopFlag
-from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointer, Written
-from pollux_slurm.torch.coordination.side_channel import Control
+from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointer, WriteResult
+from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.gradients.step_norms import NormSums
 
-_TICK_S = 0.1
+_POLL_INTERVAL_S = 0.1
 _LAST_REPORT_TIMEOUT_S = 2.0
-# After a checkpoint that the disk did not take.
+# After a checkpoint that could not be written.
 _RETRY_S = 10.0
-# The places of the flags in an exchange; norms follow.
-_REQUEST, _CONFIRMED, _PERIODIC, _STOP, _SUPERSEDED, _HOLD, _BATCH, _PASSES, _SPACING, _NUM_FLAGS = range(10)
-# A copy of the states is held between loops where making it takes at most this share of the time.
-_MOST_COPYING = 0.01
+# The indices of the flags in an exchange; norms follow.
+_REQUEST, _CONFIRMED, _PERIODIC, _STOP, _SUPERSEDED, _COPY, _BATCH, _MICRO_BATCHES, _INTERVAL, _NUM_FLAGS = (
+    range(10)
+)
+# Between loops the states are copied if that takes at most this share of the time.
+_MAX_COPY_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStep:
-    """One model's part in a step: its norms on this replica, and who takes in their sums over all."""
+    """One model's norms in a step on this replica, and the callback for their sums over all replicas."""
 
     sums: NormSums
-    absorb: Callable[[NormSums], None]
+    update_noise: Callable[[NormSums], None]
 
 
 @dataclass(slots=True)
-class Agreement:
-    """What comes back with an exchange's sums. `is_void`: it was acted on when its flags were still set.
+class ExchangeContext:
+    """What an exchange was started with. `is_void`: its flags have been acted on already.
 
-    `loop` numbers the loop over a loader in which it was begun: a batch proposed there is for that loader.
+    `loop` numbers the loop in which it was started: a batch proposed there is for that loop's loader.
     """
 
     models: tuple[ModelStep, ...] = ()
@@ -69,50 +71,49 @@ class _Flags:
     periodic: bool = False
     stop: bool = False
     superseded: bool = False
-    hold: bool = False
+    copy: bool = False
     batch: BatchChoice | None = None
 
 
 @dataclass(slots=True)
-class Boundary:
-    """The boundary of one run. `reporter` and `report_builder` are there on rank 0 only.
+class StepBoundary:
+    """The step boundaries of one run. `reporter` and `report_builder` are None except on rank 0.
 
-    `max_wait_s` bounds how long the ranks stand still after a confirmed checkpoint when nobody stops them
-    (the daemon is gone, the store is away). Going on is safe: whatever is done after it is not in the lineage
-    unless a later checkpoint is.
+    `max_wait_s` bounds how long the ranks wait after a confirmed checkpoint if nobody stops them (the daemon
+    or the store is down). Going on is safe: later steps are in the lineage only with a later checkpoint.
     """
 
-    control: Control[Agreement]
+    side_channel: SideChannel[ExchangeContext]
     checkpointer: Checkpointer
     stop: StopFlag
     reporter: Reporter | None
     report_builder: ReportBuilder | None
-    pace: CheckpointInterval | None
-    epoch_end: EpochEnd
+    checkpoint_interval: CheckpointInterval | None
+    epoch_end: EpochEndWait
     max_wait_s: float
     pause: Callable[[float], None] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
     _answered: int | None = field(default=None, init=False)
-    _last_checkpoint_s: float = field(default=0.0, init=False)
+    last_checkpoint_s: float = field(default=0.0, init=False)
     _not_before_s: float = field(default=-math.inf, init=False)
     _superseded: str | None = field(default=None, init=False)
-    _standby: Standby | None = field(default=None, init=False)
+    _responder: BackgroundResponder | None = field(default=None, init=False)
     _confirmed: CheckpointConfirmation | None = field(default=None, init=False)
-    _next_hold_s: float = field(default=-math.inf, init=False)
-    is_holding: bool = field(default=False, init=False)
+    _next_copy_s: float = field(default=-math.inf, init=False)
+    has_copy: bool = field(default=False, init=False)
     _loop: int = field(default=0, init=False)
     # Since the last exchange.
     _models: tuple[ModelStep, ...] = field(default=(), init=False)
     _proposal: BatchChoice | None = field(default=None, init=False)
-    _spacing: Spacing = field(init=False)
-    _pending: Agreement | None = field(default=None, init=False)
+    exchange_interval: ExchangeInterval = field(init=False)
+    _pending: ExchangeContext | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._last_checkpoint_s = self.monotonic()
-        self._spacing = Spacing(lambda: self.monotonic())
+        self.last_checkpoint_s = self.monotonic()
+        self.exchange_interval = ExchangeInterval(lambda: self.monotonic())
 
     def begin_loop(self) -> None:
-        """Tell that a loop over a loader begins: a batch that was proposed before it is not for this one."""
+        """Begin a loop over a loader: a batch that was proposed earlier is not for this one."""
         self._loop += 1
         self._proposal = None
 
@@ -122,80 +123,80 @@ class Boundary:
         *,
         proposal: BatchChoice | None,
         wait: bool,
-        may_hold: bool = False,
-        passes_by: bool = False,
+        may_copy: bool = False,
+        skips: bool = False,
         is_last: bool = False,
     ) -> tuple[BatchChoice | None, bool]:
-        """Exchange, then act. Returns the batch all ranks agreed to use from now on (None: as before), and
-        whether training stood still.
+        """Exchange, then act. Returns the batch that all ranks use from now on (None: as before), and whether
+        training was interrupted.
 
-        `wait` also finishes this boundary's own exchange (at the end of a loop). Code that takes long may
-        follow where `may_hold` is said: a copy of the states may then answer a request meanwhile. Nothing
-        happens where `passes_by` is said, on all ranks: gradients that no checkpoint holds wait for a step.
-        No request is answered where `is_last` is said, on all ranks: nothing is left to train elsewhere.
+        `wait` also finishes this boundary's own exchange (at the end of a loop). `may_copy` allows a copy of
+        the states for requests during the code that follows. The others are the same on all ranks: `skips`
+        does nothing, because gradients that are in no checkpoint wait for a step; `is_last` answers no
+        request, because nothing is left to train.
         """
         self.release()
         self._models += models
         self._proposal = proposal or self._proposal
-        # Alone there is nobody to wait for.
-        if passes_by or not (self._spacing.is_due() or wait or self.control.world_size == 1):
+        # A single replica waits for nobody.
+        if skips or not (self.exchange_interval.is_due() or wait or self.side_channel.world_size == 1):
             return None, False
-        agreement = Agreement(models=self._models, loop=self._loop)
+        agreement = ExchangeContext(models=self._models, loop=self._loop)
         values = self._flags(self._proposal)
-        wanted = self._spacing.exchanged()
-        values[_SPACING] = float(wanted if self.control.rank == 0 else 0)
+        wanted = self.exchange_interval.record_exchange()
+        values[_INTERVAL] = float(wanted if self.side_channel.rank == 0 else 0)
         models, self._models, self._proposal = self._models, (), None
-        if may_hold and self.control.rank == 0:
-            values[_HOLD] = float(self.checkpointer.is_kept and self.monotonic() >= self._next_hold_s)
+        if may_copy and self.side_channel.rank == 0:
+            values[_COPY] = float(self.checkpointer.is_enabled and self.monotonic() >= self._next_copy_s)
         for model in models:
             sums = model.sums
             values += sums.parts_sum
-            values += sums.mean_sqr if self.control.rank == 0 else [0.0] * len(sums.mean_sqr)
+            values += sums.mean_sqr if self.side_channel.rank == 0 else [0.0] * len(sums.mean_sqr)
         flags = _Flags()
-        self._absorb(flags, self.control.exchange(values, agreement))
+        self._apply(flags, self.side_channel.exchange(values, agreement))
         if wait:
-            self._absorb(flags, self.control.drain())
+            self._apply(flags, self.side_channel.drain())
         self._pending = agreement
         flags.request &= not is_last
         has_acted = self._act(flags)
-        if flags.hold and not has_acted:
-            self._hold()
+        if flags.copy and not has_acted:
+            self._start_responder()
         return flags.batch, has_acted
 
     def release(self) -> None:
-        """End what `may_hold` began: training goes on, and requests are seen at boundaries again."""
-        self.is_holding = False
-        if self._standby is not None:
-            self._standby.release()
-            self._answered, self._confirmed = self._standby.answered, self._standby.confirmed
-            self._standby = None
+        """Stop the background responder: requests are answered at boundaries again."""
+        self.has_copy = False
+        if self._responder is not None:
+            self._responder.release()
+            self._answered, self._confirmed = self._responder.answered, self._responder.confirmed
+            self._responder = None
 
-    def _hold(self) -> None:
+    def _start_responder(self) -> None:
         started = self.monotonic()
-        write = self.checkpointer.hold()
+        write = self.checkpointer.copy_states()
         now = self.monotonic()
-        self._next_hold_s = now + (now - started) / _MOST_COPYING
-        self.is_holding = True
+        self._next_copy_s = now + (now - started) / _MAX_COPY_SHARE
+        self.has_copy = True
         if write is not None and self.reporter is not None and self.report_builder is not None:
-            self._standby = Standby(
+            self._responder = BackgroundResponder(
                 reporter=self.reporter,
                 report_builder=self.report_builder,
                 stop=self.stop,
                 answered=self._answered,
-                is_awaited=self.epoch_end.is_awaited,
+                should_wait=self.epoch_end.should_wait,
                 write=write,
             )
 
     def _flags(self, proposal: BatchChoice | None) -> list[float]:
         values = [0.0] * _NUM_FLAGS
         values[_STOP] = float(self.stop.is_set)
-        if self.control.rank == 0:
-            self._take_written()
-            self.epoch_end.passed()
+        if self.side_channel.rank == 0:
+            self._record_write_result()
+            self.epoch_end.note_boundary()
             request = None if self.reporter is None else self.reporter.checkpoint_request
-            if request is not None and (request == self._answered or self.epoch_end.is_awaited(request)):
+            if request is not None and (request == self._answered or self.epoch_end.should_wait(request)):
                 request = None
-            can_write = self.checkpointer.is_kept and self.monotonic() >= self._not_before_s
+            can_write = self.checkpointer.is_enabled and self.monotonic() >= self._not_before_s
             values[_CONFIRMED] = float(self._confirmed is not None)
             values[_REQUEST] = float(can_write and request is not None)
             values[_SUPERSEDED] = float(
@@ -204,33 +205,33 @@ class Boundary:
             values[_PERIODIC] = float(can_write and self._is_due())
             if proposal is not None:
                 values[_BATCH] = float(proposal.global_batch_size)
-                values[_PASSES] = float(proposal.accumulation_steps + 1)
+                values[_MICRO_BATCHES] = float(proposal.accumulation_steps + 1)
         return values
 
     def _is_due(self) -> bool:
-        if self.pace is None or self.checkpointer.is_writing:
+        if self.checkpoint_interval is None or self.checkpointer.is_writing:
             return False
-        return self.monotonic() - self._last_checkpoint_s >= self.pace.interval_s
+        return self.monotonic() - self.last_checkpoint_s >= self.checkpoint_interval.interval_s
 
-    def _take_written(self) -> None:
-        """On rank 0: learn what came of a checkpoint that was written beside training."""
-        written = self.checkpointer.take_written()
+    def _record_write_result(self) -> None:
+        """On rank 0: record the result of a checkpoint that was written in the background."""
+        written = self.checkpointer.take_write_result()
         if written is None:
             return
         self._superseded = written.superseded
-        self._learn(written)
+        self._schedule_next(written)
         if written.error is None and written.superseded is None and self.report_builder is not None:
             self.report_builder.add_checkpoint(blocked_s=written.blocked_s, size_bytes=written.size_bytes)
 
-    def _learn(self, written: Written) -> None:
-        """Pace the next checkpoint by this one; soon, if it has failed."""
+    def _schedule_next(self, written: WriteResult) -> None:
+        """Schedule the next periodic checkpoint by the time that this one took; soon, if it failed."""
         if written.error is not None:
             self._not_before_s = self.monotonic() + _RETRY_S
-            self._last_checkpoint_s = -math.inf
-        elif self.pace is not None:
-            self.pace.add_write_time(written.took_s)
+            self.last_checkpoint_s = -math.inf
+        elif self.checkpoint_interval is not None:
+            self.checkpoint_interval.add_write_time(written.took_s)
 
-    def _absorb(self, flags: _Flags, answer: tuple[list[float], Agreement] | None) -> None:
+    def _apply(self, flags: _Flags, answer: tuple[list[float], ExchangeContext] | None) -> None:
         if answer is None:
             return
         sums, agreement = answer
@@ -238,9 +239,9 @@ class Boundary:
         for model in agreement.models:
             size = len(model.sums.parts_sum)
             parts, means = sums[at : at + size], sums[at + size : at + 2 * size]
-            model.absorb(replace(model.sums, parts_sum=tuple(parts), mean_sqr=tuple(means)))
+            model.update_noise(replace(model.sums, parts_sum=tuple(parts), mean_sqr=tuple(means)))
             at += 2 * size
-        self._spacing.agree(int(sums[_SPACING]))
+        self.exchange_interval.set_interval(int(sums[_INTERVAL]))
         if agreement.is_void:
             return
         flags.request |= sums[_REQUEST] > 0
@@ -248,13 +249,13 @@ class Boundary:
         flags.periodic |= sums[_PERIODIC] > 0
         flags.stop |= sums[_STOP] > 0
         flags.superseded |= sums[_SUPERSEDED] > 0
-        flags.hold |= sums[_HOLD] > 0
+        flags.copy |= sums[_COPY] > 0
         if sums[_BATCH] > 0 and agreement.loop == self._loop:
-            batch, passes = int(sums[_BATCH]), int(sums[_PASSES])
+            batch, micro_batches = int(sums[_BATCH]), int(sums[_MICRO_BATCHES])
             flags.batch = BatchChoice(
                 global_batch_size=batch,
-                atomic_batch_size=-(-batch // (self.control.world_size * passes)),
-                accumulation_steps=passes - 1,
+                atomic_batch_size=-(-batch // (self.side_channel.world_size * micro_batches)),
+                accumulation_steps=micro_batches - 1,
             )
 
     def _act(self, flags: _Flags) -> bool:
@@ -264,48 +265,48 @@ class Boundary:
             )
         if not (flags.request or flags.confirmed or flags.periodic or flags.stop):
             return False
-        # The exchange under way still carries these flags on every rank: they have had their effect. SIGTERM
-        # and a request not yet answered are sent again at the next boundary.
+        # The exchange under way still has these flags on every rank, and must not act on them again. SIGTERM
+        # and an unanswered request are set again at the next boundary.
         if self._pending is not None:
             self._pending.is_void = True
         if flags.confirmed and not flags.stop:
-            # Nothing was trained since: what the daemon goes by is the newest there is.
+            # Nothing was trained since, so the confirmed checkpoint is the newest state.
             confirmation, self._confirmed = self._confirmed, None
-            self._wait(confirmation, is_told=True)
+            self._wait(confirmation, is_reported=True)
         elif flags.stop or flags.request:
             self.checkpoint(stop=flags.stop, request=flags.request)
         else:
-            self.checkpoint_unasked()
+            self.checkpoint_in_background()
         return True
 
-    def checkpoint_unasked(self) -> None:
+    def checkpoint_in_background(self) -> None:
         """Begin a checkpoint on all ranks at this boundary; training goes on while it is written.
 
-        Nothing happens where the user wants none but those that are asked for.
+        Does nothing where the user has turned periodic checkpoints off.
         """
         self.release()
-        if not self.checkpointer.is_kept or self.pace is None:
+        if not self.checkpointer.is_enabled or self.checkpoint_interval is None:
             return
-        self._last_checkpoint_s = started = self.monotonic()
-        self.checkpointer.write_behind()
-        self.pace.add_blocked_time(self.monotonic() - started)
+        self.last_checkpoint_s = started = self.monotonic()
+        self.checkpointer.write_in_background()
+        self.checkpoint_interval.add_blocked_time(self.monotonic() - started)
 
     def checkpoint(self, *, stop: bool = False, request: bool = False) -> None:
         """Write a checkpoint on all ranks at this boundary; then exit on `stop`, or wait on `request`."""
         self.release()
-        # Read once: the answer may change while the checkpoint is written.
+        # Read once: the request may change while the checkpoint is written.
         request_id = None if self.reporter is None else self.reporter.checkpoint_request
         confirmation, is_written = None, False
-        if self.checkpointer.is_kept:
-            self._last_checkpoint_s = self.monotonic()
+        if self.checkpointer.is_enabled:
+            self.last_checkpoint_s = self.monotonic()
             try:
                 written = self.checkpointer.write()
             except SupersededRunError:
                 if stop:
-                    self.stop.take()
+                    self.stop.mark_handled()
                 raise
             is_written = written.error is None
-            self._learn(written)
+            self._schedule_next(written)
             if is_written:
                 confirmation = CheckpointConfirmation(
                     request_id=request_id, blocked_s=written.blocked_s, size_bytes=written.size_bytes
@@ -316,41 +317,41 @@ class Boundary:
                     self.reporter.confirm(confirmation)
                 self.reporter.log_stopped(is_saved=confirmation is not None)
                 self.reporter.close(timeout_s=_LAST_REPORT_TIMEOUT_S)
-            self.stop.heed()
-        # Whether anything was written is known to all ranks, whether a request still stands to rank 0 only.
+            self.stop.raise_stopped()
+        # All ranks know whether the checkpoint was written; only rank 0 knows whether the request is open.
         if request and is_written:
             self._wait(confirmation)
 
-    def _wait(self, confirmation: CheckpointConfirmation | None, *, is_told: bool = False) -> None:
-        """Stand still on all ranks until stopped, or until the request is gone, or for `max_wait_s`.
+    def _wait(self, confirmation: CheckpointConfirmation | None, *, is_reported: bool = False) -> None:
+        """Wait on all ranks until stopped, or until the request is withdrawn, or for `max_wait_s`.
 
-        `is_told` says that the store has been told, or is being told.
+        `is_reported`: the confirmation was passed to the reporter already.
         """
         if self.reporter is not None and self.report_builder is not None and confirmation is not None:
             self.report_builder.set_phase(RunPhase.WAITING)
-            if confirmation.request_id is not None and not is_told:
+            if confirmation.request_id is not None and not is_reported:
                 self.reporter.confirm(confirmation)
         deadline = self.monotonic() + self.max_wait_s
         while True:
-            if self._is_gone(confirmation):
+            if self._is_withdrawn(confirmation):
                 deadline = min(deadline, self.monotonic() + GRACE_S)
-            verdict = self._verdict(confirmation, deadline)
+            verdict = self._wait_state(confirmation, deadline)
             try:
-                verdict = int(self.control.broadcast_number(verdict))
+                verdict = int(self.side_channel.broadcast_number(verdict))
             except RuntimeError:
-                # A rank that waits for its end has met it: the others are being stopped, too.
-                self.stop.heed()
+                # Another rank has been stopped while it waited: this one is being stopped, too.
+                self.stop.raise_stopped()
             if self.stop.is_set:
-                self.stop.heed()
+                self.stop.raise_stopped()
             if verdict != 0:
                 break
-            self.pause(_TICK_S)
+            self.pause(_POLL_INTERVAL_S)
         if self.reporter is not None and self.report_builder is not None:
-            self._go_on(confirmation)
+            self._resume(confirmation)
         if verdict == 2:
             raise SupersededRunError("a newer run of this job has reported to the store: this one stops")
 
-    def _verdict(self, confirmation: CheckpointConfirmation | None, deadline: float) -> int:
+    def _wait_state(self, confirmation: CheckpointConfirmation | None, deadline: float) -> int:
         """Return 0 to wait on, 1 to go on, 2 when superseded; rank 0's counts."""
         if self.reporter is None or confirmation is None:
             return 0
@@ -358,22 +359,22 @@ class Boundary:
             return 2
         return int(confirmation.request_id is None or self.monotonic() >= deadline)
 
-    def _is_gone(self, confirmation: CheckpointConfirmation | None) -> bool:
+    def _is_withdrawn(self, confirmation: CheckpointConfirmation | None) -> bool:
         return (
             self.reporter is not None
             and confirmation is not None
             and self.reporter.checkpoint_request != confirmation.request_id
         )
 
-    def _go_on(self, confirmation: CheckpointConfirmation | None) -> None:
+    def _resume(self, confirmation: CheckpointConfirmation | None) -> None:
         assert self.reporter is not None
         assert self.report_builder is not None
         request_id = None if confirmation is None else confirmation.request_id
         if request_id is not None and self.reporter.is_confirmed(request_id):
-            # Answered once and for all; the daemon either uses this checkpoint or gives the request up.
+            # The answer is final: the daemon uses this checkpoint or gives the request up.
             self._answered = request_id
         else:
-            # The store is away, and what it last asked for stays known: train as long as was waited.
+            # The store is down, and its last request stays known: train for as long as the wait was.
             self._not_before_s = self.monotonic() + self.max_wait_s
         self.reporter.withdraw_confirmation()
         has_stepped = self.report_builder.first_step_s is not None

@@ -1,4 +1,4 @@
-"""The job's state as one file: who contributes to it, how it is written and read.
+"""The job's state as one file: the registered states, how the file is written and read.
 
 A checkpoint is what `torch.load(weights_only=True)` takes: `{"format": 2, "states": {name: plain data}}`.
 Any number of replicas can read it.
@@ -27,7 +27,7 @@ from pollux_slurm.errors import (
     UsageError,
 )
 from pollux_slurm.torch.coordination.plain_data import to_plain
-from pollux_slurm.torch.coordination.side_channel import Control
+from pollux_slurm.torch.coordination.side_channel import SideChannel
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 2
@@ -46,10 +46,10 @@ class Checkpointable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What came of one checkpoint. `error` is None when it is on disk; `took_s` is until then.
+class WriteResult:
+    """The result of writing one checkpoint. `error` is None when it is on disk, after `took_s`.
 
-    `superseded` says why this run may write no more, None when it may.
+    `superseded` is the reason for which this run must not write, None when it may.
     """
 
     size_bytes: int = 0
@@ -60,30 +60,38 @@ class Written:
 
 
 class Checkpointer:
-    """The registered states of one run. `lineage` is there on rank 0 of a run with a checkpoint directory."""
+    """The registered states of one run. `lineage` is None except on rank 0 with a checkpoint directory.
+
+    `is_enabled` is True on all ranks where there is a checkpoint directory.
+    """
 
     def __init__(
-        self, *, control: Control[Any], lineage: Lineage | None, is_kept: bool, loaded: Mapping[str, Any]
+        self,
+        *,
+        side_channel: SideChannel[Any],
+        lineage: Lineage | None,
+        is_enabled: bool,
+        loaded: Mapping[str, Any],
     ) -> None:
-        self._control, self._lineage = control, lineage
-        # Each as a reference that may have died: see `register`.
+        self._side_channel, self._lineage = side_channel, lineage
+        # Each as a reference, which is weak for temporary states: see `register`.
         self._states: dict[str, Callable[[], Checkpointable | None]] = {}
-        self._has_passing = False
+        self._has_temporary = False
         self._loaded = dict(loaded)
-        self._behind: _Behind | None = None
-        self.is_kept = is_kept
+        self._background: _BackgroundWrite | None = None
+        self.is_enabled = is_enabled
 
     def register(
-        self, state: Checkpointable, *, is_passing: bool = False, saved_as: str | None = None
+        self, state: Checkpointable, *, is_temporary: bool = False, saved_as: str | None = None
     ) -> None:
-        """Add a state, and load what the checkpoint holds for it (or for `saved_as`).
+        """Add a state, and load it from the checkpoint, where its name is `saved_as` if given.
 
-        Names are unique within a run. A `passing` state is dropped when nobody else refers to it any more.
+        Names are unique within a run. A temporary state is dropped when nothing else refers to it.
         """
         if state.name in self._states and self._states[state.name]() is not None:
             raise UsageError(f"two states are named {state.name!r}: give one of them another name")
-        self._states[state.name] = weakref.ref(state) if is_passing else partial(_same, state)
-        self._has_passing |= is_passing
+        self._states[state.name] = weakref.ref(state) if is_temporary else partial(_same, state)
+        self._has_temporary |= is_temporary
         name = state.name if saved_as is None else saved_as
         if name in self._loaded:
             saved = self._loaded.pop(name)
@@ -96,22 +104,22 @@ class Checkpointer:
                 ) from error
 
     @property
-    def unclaimed(self) -> Mapping[str, Any]:
-        """What the checkpoint holds for states that the script has not made yet."""
+    def unrestored(self) -> Mapping[str, Any]:
+        """The checkpoint's states that the script has not made yet, by name."""
         return self._loaded
 
     def forget(self, name: str) -> None:
-        """Drop what the checkpoint holds for a state that the script will not make again."""
+        """Drop a state of the checkpoint that the script will not make again."""
         self._loaded.pop(name, None)
 
     def _sync(self) -> list[Checkpointable]:
-        """Sync the states that all ranks still have, and return them in the order of their making.
+        """Sync the states that all ranks still have, and return them in the order of their construction.
 
-        One rank may have collected a passing state that another has not yet: its sync would wait for ever.
+        One rank may have collected a temporary state that another has not: its sync would wait for ever.
         """
         alive = {name: state for name, find in self._states.items() if (state := find()) is not None}
-        if self._has_passing:
-            common = set.intersection(*(set(names) for names in self._control.gather(list(alive))))
+        if self._has_temporary:
+            common = set.intersection(*(set(names) for names in self._side_channel.gather(list(alive))))
             alive = {name: state for name, state in alive.items() if name in common}
         for state in alive.values():
             state.sync()
@@ -119,20 +127,20 @@ class Checkpointer:
 
     @property
     def is_writing(self) -> bool:
-        """True on rank 0 from a `write_behind` until `take_written` has returned what came of it."""
-        return self._behind is not None
+        """True on rank 0 from a `write_in_background` until `take_write_result` has returned its result."""
+        return self._background is not None
 
-    def write(self) -> Written:
-        """Write a checkpoint of all states, called on all ranks at the same step boundary, and wait for it.
+    def write(self) -> WriteResult:
+        """Write a checkpoint of all states and wait for it. Call it on all ranks at the same step boundary.
 
-        What is returned is the same on every rank. Raises `SupersededRunError` on every rank when a newer run
-        has taken over.
+        The result is the same on every rank. Raises `SupersededRunError` on every rank when a newer run of
+        the job has begun.
         """
         started = time.perf_counter()
         outcome: dict[str, Any] = {"size_bytes": 0, "error": None, "superseded": None}
         states = self._sync()
         if self._lineage is not None:
-            # The one under way first: files of one run are numbered in the order of their states.
+            # The write under way first: files of one run are numbered in the order of their states.
             self.wait()
             written = _write(self._lineage, lambda: self._content(states, copies=False))
             outcome = {
@@ -140,16 +148,16 @@ class Checkpointer:
                 "error": written.error,
                 "superseded": written.superseded,
             }
-        outcome = self._control.broadcast(outcome)
+        outcome = self._side_channel.broadcast(outcome)
         if outcome["superseded"] is not None:
             raise SupersededRunError(outcome["superseded"])
         took_s = time.perf_counter() - started
-        return Written(blocked_s=took_s, took_s=took_s, **outcome)
+        return WriteResult(blocked_s=took_s, took_s=took_s, **outcome)
 
-    def write_behind(self) -> None:
-        """Begin to write a checkpoint of all states, called on all ranks at the same step boundary.
+    def write_in_background(self) -> None:
+        """Begin to write a checkpoint of all states. Call it on all ranks at the same step boundary.
 
-        Training stands still while the states are copied to the host's memory; a thread writes the copy.
+        Training waits while the states are copied to the host's memory; a thread writes the copy.
         """
         started = time.perf_counter()
         states = self._sync()
@@ -160,12 +168,12 @@ class Checkpointer:
             content = self._content(states, copies=True)
         except CheckpointError as error:
             _LOG.error("no checkpoint was written: %s", error)
-            self._behind = _Behind.failed(str(error))
+            self._background = _BackgroundWrite.failed(str(error))
             return
-        self._behind = _Behind(self._lineage, content, started=started)
+        self._background = _BackgroundWrite(self._lineage, content, started=started)
 
-    def hold(self) -> Callable[[], Written] | None:
-        """Copy all states, called on all ranks at the same boundary; return, on rank 0, what writes it."""
+    def copy_states(self) -> Callable[[], WriteResult] | None:
+        """Copy all states, on all ranks at the same boundary; rank 0 gets a function that writes it."""
         states = self._sync()
         lineage = self._lineage
         if lineage is None:
@@ -176,26 +184,26 @@ class Checkpointer:
             _LOG.error("no checkpoint could be written: %s", error)
             return None
 
-        def write() -> Written:
+        def write() -> WriteResult:
             self.wait()
             return _write(lineage, lambda: content)
 
         return write
 
-    def take_written(self) -> Written | None:
-        """Return, once, what came of the last `write_behind`; None while it is under way, or none was."""
-        if self._behind is None or not self._behind.is_done:
+    def take_write_result(self) -> WriteResult | None:
+        """Return, once, the result of the last `write_in_background`; None while there is none."""
+        if self._background is None or not self._background.is_done:
             return None
-        behind, self._behind = self._behind, None
+        behind, self._background = self._background, None
         return behind.join()
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""
-        if self._behind is not None:
-            self._behind.join()
+        if self._background is not None:
+            self._background.join()
 
     def _content(self, alive: Sequence[Checkpointable], *, copies: bool) -> dict[str, Any]:
-        # A state that the script has not made yet is carried on as it was.
+        # A state that the script has not made yet is written again as it was.
         states = dict(self._loaded)
         for state in alive:
             states[state.name] = to_plain(state.state_dict(), state.name, copies=copies)
@@ -206,11 +214,11 @@ def _same(state: Checkpointable) -> Checkpointable:
     return state
 
 
-class _Behind:
-    """One checkpoint that a thread of its own writes. The interpreter's end waits for the thread."""
+class _BackgroundWrite:
+    """A checkpoint that a thread of its own writes. The interpreter waits for the thread before it exits."""
 
     def __init__(self, lineage: Lineage | None, content: dict[str, Any], *, started: float) -> None:
-        self._written = Written(error="the thread that wrote it did not end")
+        self._written = WriteResult(error="the thread that wrote it did not end")
         self._blocked_s = time.perf_counter() - started
         self._started = started
         self._thread: threading.Thread | None = None
@@ -221,17 +229,17 @@ class _Behind:
             self._thread.start()
 
     @classmethod
-    def failed(cls, error: str) -> _Behind:
-        """Return one that has come to nothing already."""
+    def failed(cls, error: str) -> _BackgroundWrite:
+        """Return one that has failed already."""
         behind = cls(None, {}, started=time.perf_counter())
-        behind._written = Written(error=error)
+        behind._written = WriteResult(error=error)
         return behind
 
     @property
     def is_done(self) -> bool:
         return self._thread is None or not self._thread.is_alive()
 
-    def join(self) -> Written:
+    def join(self) -> WriteResult:
         if self._thread is not None:
             self._thread.join()
         return self._written
@@ -241,22 +249,22 @@ class _Behind:
             written = _write(lineage, lambda: content)
         except Exception as error:
             _LOG.exception("no checkpoint was written")
-            written = Written(error=str(error))
+            written = WriteResult(error=str(error))
         self._written = replace(
             written, blocked_s=self._blocked_s, took_s=time.perf_counter() - self._started
         )
 
 
-def _write(lineage: Lineage, content: Callable[[], dict[str, Any]]) -> Written:
+def _write(lineage: Lineage, content: Callable[[], dict[str, Any]]) -> WriteResult:
     try:
         value = content()
         written = lineage.write(lambda file: torch.save(value, file))
     except SupersededRunError as error:
-        return Written(superseded=str(error))
+        return WriteResult(superseded=str(error))
     except CheckpointError as error:
         _LOG.error("no checkpoint was written: %s", error)
-        return Written(error=str(error))
-    return Written(size_bytes=written.size_bytes)
+        return WriteResult(error=str(error))
+    return WriteResult(size_bytes=written.size_bytes)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Names of what a script makes without naming it: the same in every run, whichever epoch that begins with."""
+"""Default names for a script's unnamed objects: the same in every run, at whichever epoch it begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 _OF_EPOCH = "-of-epoch-"
 
 
-class Names:
+class DefaultNames:
     """Counts the unnamed objects of a run by kind; those made within an epoch are counted within it."""
 
     def __init__(self) -> None:
@@ -23,25 +23,25 @@ class Names:
 
 
 def is_of_epoch(name: str) -> bool:
-    """Tell whether an object was made within an epoch, and so perhaps for it alone."""
+    """Return whether an object was made within an epoch, and so perhaps only for it."""
     return _OF_EPOCH in name
 
 
-def place_of(name: str) -> str:
-    """Return what all objects are called that are made at the same place of an epoch."""
+def without_epoch(name: str) -> str:
+    """Return the common part of the names of objects that each epoch makes at the same place."""
     return name.partition(_OF_EPOCH)[0]
 
 
 def saved_name(name: str, saved: Mapping[str, Any], epoch: int) -> str | None:
-    """Return under which name a checkpoint holds an object; None where that is its own.
+    """Return the name of an object in a checkpoint; None where that is its own.
 
-    One that was made once, when first needed, bears the epoch in which its run began; it is known by having
-    been in use in this one.
+    An object that is made once, when first needed, has the epoch in its name in which its run began. It is
+    recognised by its saved state, which is of the present epoch.
     """
     if not is_of_epoch(name) or name in saved:
         return None
     for other, state in saved.items():
-        same_place = is_of_epoch(other) and place_of(other) == place_of(name)
+        same_place = is_of_epoch(other) and without_epoch(other) == without_epoch(name)
         if same_place and isinstance(state, Mapping) and state.get("epoch") == epoch:
             return other
     return None

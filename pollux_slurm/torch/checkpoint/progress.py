@@ -1,4 +1,4 @@
-"""What the library itself keeps in a checkpoint beside models and positions: progress and measurements."""
+"""The library's own states in a checkpoint: progress and measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pollux_slurm.agent.measure.profile import StepProfile
 class ProgressState:
     """Epochs and progress, as checkpointed state. `epoch` is the one under way in this process.
 
-    `run_examples` are those trained on since this process started, over all replicas; no checkpoint has them.
+    `run_examples` counts examples of all replicas since this process started; it is in no checkpoint.
     """
 
     name = "progress"

@@ -1,4 +1,4 @@
-"""What ranks tell each other beside gradients: the side channel, and whether replicas differ.
+"""Communication between ranks beside gradients: the side channel, and the comparison of replicas.
 
 May be imported by `torch/api`, `torch/boundary`, `torch/checkpoint`, `torch/session`,
 `torch/wrapped_model`.

@@ -1,4 +1,4 @@
-"""Plain data: what a checkpoint may hold, and how ranks exchange it. Tensors and containers, never pickles.
+"""Plain data: what a checkpoint may have, and how ranks exchange it. Tensors and containers, never pickles.
 
 `torch.load(weights_only=True)` takes exactly this, so a checkpoint cannot run code when it is read.
 """
@@ -19,9 +19,8 @@ _LEAVES = (bool, int, float, complex, str, bytes, type(None))
 def to_plain(value: Any, path: str, *, copies: bool = False) -> Any:
     """Return a copy of `value` on the CPU, made of plain types; `path` names it in the error.
 
-    Tensors are detached; those on a device are copied to the host (the copy that blocks training), those on
-    the CPU only where `copies` says so, since training will change them. Raises `CheckpointError` for
-    anything that could not be read back safely.
+    Tensors are detached. Those on a device are copied to the host, those on the CPU only with `copies`, for
+    use while training changes them. Raises `CheckpointError` for anything that could not be read back safely.
     """
     if isinstance(value, torch.Tensor):
         detached = value.detach()

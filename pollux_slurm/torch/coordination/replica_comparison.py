@@ -1,7 +1,7 @@
-"""Whether the replicas' weights are the same, as they are where each step is the same on all of them.
+"""Compare the replicas' weights, which are the same while each step is the same on all replicas.
 
 Each replica sums the bits of each of its parameters as whole numbers, which is exact in any order. Where the
-sums are not the same everywhere, the parameters are compared with rank 0's: bits may differ by rounding.
+sums differ, the parameters are compared with rank 0's, because bits may differ by rounding.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobWarning
-from pollux_slurm.torch.coordination.faults import Faults
-from pollux_slurm.torch.coordination.side_channel import Control
+from pollux_slurm.torch.coordination.side_channel import SideChannel
+from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 
-# Of a parameter's norm. Replicas on unlike devices may round unlike: a few units in the last place, which do
-# not grow, because they all step with one gradient.
+# Relative to a parameter's norm. Replicas on different devices may round differently by a few units in the
+# last place. That does not grow, because all step with one gradient.
 _TOLERANCE = 1e-4
 _TOLERANCE_UNITS = 2.0
 # Comparisons after 1, 4, 16, ... batches, and after each so many.
@@ -34,14 +34,14 @@ _UNKNOWN = (
     "gradients when the model is wrapped, and freeze them after it (with find_unused_parameters=True)"
 )
 _GONE = (
-    "parameters that AdaptiveDataParallel has wrapped are no longer the model's: another wrapper (FSDP) or "
-    "code has replaced them. Change the model first, then make its optimizer, then wrap it, once"
+    "parameters that AdaptiveDataParallel has wrapped do not belong to the model now: another wrapper (FSDP) "
+    "or code has replaced them. Change the model first, then make its optimizer, then wrap it, once"
 )
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def is_time_to_compare(num_batches: int) -> bool:
-    """Tell whether the weights are compared after so many batches of a run."""
+    """Return whether the weights are compared after so many batches of a run."""
     is_power_of_four = num_batches & (num_batches - 1) == 0 and num_batches.bit_length() % 2 == 1
     return num_batches % _PERIOD == 0 or is_power_of_four
 
@@ -59,12 +59,12 @@ class WeightComparison:
         *,
         known: Collection[torch.Tensor],
         exempt: Collection[str],
-        control: Control[Any],
-        faults: Faults,
+        side_channel: SideChannel[Any],
+        faults: TrainingFaults,
     ) -> None:
-        self._model, self._exempt, self._known = model, tuple(exempt), tuple(known)
-        self._control, self._faults = control, faults
-        self._has_told = False
+        self._model, self._exempt, self._wrapped = model, tuple(exempt), tuple(known)
+        self._side_channel, self._faults = side_channel, faults
+        self._has_reported = False
         names = [name for name, _ in model.named_parameters()]
         for own in self._exempt:
             if not any(_is_within(name, own) for name in names):
@@ -78,8 +78,8 @@ class WeightComparison:
         }
 
     def check_parameters(self) -> None:
-        """Raise `UsageError` where other parameters are trained than those that were when it was wrapped."""
-        known = {id(parameter) for parameter in self._known}
+        """Raise `UsageError` where the trained parameters are not those that were wrapped."""
+        known = {id(parameter) for parameter in self._wrapped}
         for name, parameter in self._parameters().items():
             if parameter.requires_grad and id(parameter) not in known:
                 raise UsageError(_UNKNOWN.format(name=name))
@@ -90,21 +90,21 @@ class WeightComparison:
     def compare(self) -> None:
         """Compare the weights over the replicas. Called on all of them at the same boundary.
 
-        A difference is told of once; under `strict` it raises `TrainingError` on all of them.
+        A difference is reported once; under `strict` it raises `TrainingError` on all of them.
         """
         self.check_parameters()
-        if self._control.world_size == 1 or self._has_told:
+        if self._side_channel.world_size == 1 or self._has_reported:
             return
         parameters = self._parameters()
-        sums = self._control.gather(_sums(list(parameters.values())))
+        sums = self._side_channel.gather(_sums(list(parameters.values())))
         if all(torch.equal(other, sums[0]) for other in sums):
             return
         worst = self._worst(parameters, sums)
         if worst is None:
             return
-        self._has_told = True
+        self._has_reported = True
         share, rank, name = worst
-        self._faults.tell(
+        self._faults.report(
             JobWarning.REPLICAS_DIFFER,
             f"the replicas' weights differ: {name!r} on replica {rank} by {_percentage(share)} from replica "
             f"0, whose weights alone are kept. {_CAUSES} (docs/training.md, Replicas that differ)",
@@ -113,21 +113,21 @@ class WeightComparison:
     def _worst(
         self, parameters: dict[str, torch.nn.Parameter], sums: list[torch.Tensor]
     ) -> tuple[float, int, str] | None:
-        """Return by how much, where and in what the weights differ most beyond rounding; None if nowhere."""
+        """Return relative difference, rank and parameter of the largest difference; None: rounding only."""
         differing = (torch.stack(sums) != sums[0]).any(dim=0).tolist()
         found: list[Any] = [0.0, ""]
         for (name, parameter), differs in zip(parameters.items(), differing, strict=True):
             if differs:
-                share = _share(parameter.detach().cpu(), self._control.broadcast(parameter.detach()))
+                share = _share(parameter.detach().cpu(), self._side_channel.broadcast(parameter.detach()))
                 if share > max(found[0], _tolerance(parameter.dtype)):
                     found = [share, name]
-        each = [(share, rank, name) for rank, (share, name) in enumerate(self._control.gather(found))]
+        each = [(share, rank, name) for rank, (share, name) in enumerate(self._side_channel.gather(found))]
         worst = max(each)
         return worst if worst[0] > 0.0 else None
 
 
 def _percentage(share: float) -> str:
-    return f"{100 * share:.2g} %" if math.isfinite(share) else "more than can be told"
+    return f"{100 * share:.2g} %" if math.isfinite(share) else "infinitely much"
 
 
 def _is_within(name: str, own: str) -> bool:
@@ -144,7 +144,7 @@ def _sums(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
         bits = torch.view_as_real(bits) if bits.is_complex() else bits
         width = bits.element_size()
         if bits.is_contiguous() and bits.numel() * width % 8 == 0 and bits.storage_offset() * width % 8 == 0:
-            # Eight bytes at a time: a tenth of what sums that need a wider type take.
+            # Eight bytes at a time: a tenth of the time of sums that need a wider type.
             sums.append(bits.view(-1).view(torch.int64).sum())
         else:
             sums.append(bits.view(_WHOLE[width]).sum(dtype=torch.int64))
@@ -152,7 +152,7 @@ def _sums(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
 
 
 def _share(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Return |mine − theirs| over |theirs|; infinite where one is not finite and the other not the same."""
+    """Return |mine − theirs| over |theirs|; infinite where values that are not finite differ."""
     mine, theirs = (value.to(torch.promote_types(value.dtype, torch.float32)) for value in (mine, theirs))
     is_same = (mine == theirs) | (mine.isnan() & theirs.isnan())
     difference = torch.where(is_same, 0.0, mine - theirs)
@@ -163,5 +163,5 @@ def _share(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def _tolerance(kind: torch.dtype) -> float:
-    """Return which share of a parameter's norm rounding may explain."""
+    """Return the relative difference of parameters that rounding may explain."""
     return max(_TOLERANCE, _TOLERANCE_UNITS * torch.finfo(kind).eps if kind.is_floating_point else 0.0)

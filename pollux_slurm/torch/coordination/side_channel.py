@@ -1,8 +1,8 @@
 """The ranks' side channel: a small gloo group beside the one that reduces gradients.
 
-`exchange` is the only call on a step's path. It adds one short vector over all ranks without waiting: it
-returns the sums of the call before, which had a whole step to finish. The others wait, and are for rare
-moments (the start, an epoch's end, a checkpoint). One replica needs no group and gets its answers at once.
+`exchange` is the only call on a step's path. It adds one short vector over all ranks without waiting, and
+returns the sums of the previous call, which had a whole step to finish. The other calls wait, and are for
+rare moments (the start, an epoch's end, a checkpoint). One replica needs no group and gets its sums at once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pollux_slurm.torch.coordination.plain_data import decode, encode
 C = TypeVar("C")
 
 
-class Control(Generic[C]):
-    """Exchanges between the ranks of one run. `C` is what the caller wants back together with the sums."""
+class SideChannel(Generic[C]):
+    """Exchanges between the ranks of one run. `C` is the caller's context, returned with the sums."""
 
     def __init__(self, *, rank: int, world_size: int, group: dist.ProcessGroup | None) -> None:
         self.rank, self.world_size = rank, world_size

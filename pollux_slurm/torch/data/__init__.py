@@ -1,4 +1,4 @@
-"""Micro-batches: how an epoch is cut into them, exact to the sample, and where they come from.
+"""Micro-batches: how an epoch is split into them, exact to the example, and how they are loaded.
 
 May be imported by `torch/api`, `torch/gradients`, `torch/rehearsal`, `torch/session`,
 `torch/wrapped_model`.

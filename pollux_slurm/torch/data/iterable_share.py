@@ -1,9 +1,9 @@
-"""One replica's share of an iterable dataset, exact to the sample.
+"""One replica's share of an iterable dataset, exact to the example.
 
-A stream has no positions to share out, so every replica (and each of its worker processes) reads the whole
-stream and keeps what is its own: example p of the stream belongs to the cell that position p of a map-style
-epoch would. All agree without a word, also on the stream's end. The price is that each reads all of it; what
-is costly (decoding) belongs into `collate_fn`, which sees a replica's own examples only.
+An iterable dataset cannot be indexed. So every replica, and each of its worker processes, reads all examples
+and keeps its own: example p belongs to the micro-batch of position p of a map-style epoch. All replicas agree
+on this, and on the end of the data, without communication. Costly work such as decoding belongs into
+`collate_fn`, which sees a replica's own examples only.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.data.micro_batches import plan_step
 
 
-class StreamShare(IterableDataset[tuple[int, Any]]):
-    """Yields, cell by cell, the true size of the cell's step and this replica's collated batch.
+class IterableShare(IterableDataset[tuple[int, Any]]):
+    """Yields, for each micro-batch of this replica, the true size of its step and the collated examples.
 
-    With W workers, worker w yields the cells w, w + W, ...: the order in which a `DataLoader` asks them.
+    With W workers, worker w yields micro-batches w, w + W, ...: the order in which a `DataLoader` asks them.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class StreamShare(IterableDataset[tuple[int, Any]]):
     ) -> None:
         self._dataset, self._collate = dataset, collate
         self._num_replicas, self._rank, self._drop_last = num_replicas, rank, drop_last
-        # Epoch, start, M, m, s. Workers that persist keep their copy of this object, so it is shared memory.
+        # Epoch, start, M, m, s. In shared memory, because persistent workers keep their copy of this object.
         self._place = torch.zeros(5, dtype=torch.int64)
         if is_shared:
             self._place.share_memory_()
 
     def set(self, *, epoch: int, start: int, choice: BatchChoice) -> None:
-        """Say where the next iteration begins, and how its steps are cut."""
+        """Set where the next iteration begins, and how its steps are split."""
         numbers = [
             epoch,
             start,
@@ -62,14 +62,16 @@ class StreamShare(IterableDataset[tuple[int, Any]]):
         )
         info = get_worker_info()
         index, count = (0, 1) if info is None else (info.id, info.num_workers)
-        # Not a generator: the place is read now, and a later one is not mistaken for it.
-        return map(self._finish, itertools.islice(self._cells(epoch, start, choice), index, None, count))
+        # Not a generator: `_place` is read now, before another iteration may set it.
+        return map(
+            self._finish, itertools.islice(self._micro_batches(epoch, start, choice), index, None, count)
+        )
 
-    def _finish(self, cell: tuple[int, list[Any]]) -> tuple[int, Any]:
-        size, examples = cell
+    def _finish(self, micro_batch: tuple[int, list[Any]]) -> tuple[int, Any]:
+        size, examples = micro_batch
         return size, self._collate(examples)
 
-    def _cells(self, epoch: int, start: int, choice: BatchChoice) -> Iterator[tuple[int, list[Any]]]:
+    def _micro_batches(self, epoch: int, start: int, choice: BatchChoice) -> Iterator[tuple[int, list[Any]]]:
         source = self._open(epoch, start)
         position = start
         while True:
@@ -82,15 +84,15 @@ class StreamShare(IterableDataset[tuple[int, Any]]):
             )
             if self._drop_last and not step.is_full:
                 return
-            for plan in step.passes:
-                cell = plan.positions()
-                yield len(examples), examples[cell.start - position : cell.stop - position]
+            for plan in step.micro_batches:
+                own = plan.positions()
+                yield len(examples), examples[own.start - position : own.stop - position]
             if not step.is_full:
                 return
             position = step.end
 
     def _open(self, epoch: int, start: int) -> Iterator[Any]:
-        """Begin to read the epoch's stream at example `start`."""
+        """Begin to read the epoch at example `start`."""
         dataset: Any = self._dataset
         with _hidden_worker():
             if epoch >= 0 and callable(getattr(dataset, "set_epoch", None)):
@@ -105,7 +107,7 @@ class StreamShare(IterableDataset[tuple[int, Any]]):
 
 @contextmanager
 def _hidden_worker() -> Iterator[None]:
-    """Let a dataset that shares itself out over the workers of a process see none: it must give all."""
+    """Hide the worker from `get_worker_info`: a dataset must yield all examples, not one worker's share."""
     info = torch_worker._worker_info
     torch_worker._worker_info = None
     try:

@@ -1,8 +1,8 @@
-"""Whether a loop was left by `break`, or by an error on its way up.
+"""Find out whether a loop was left by `break` or by an exception.
 
-Both close the loop's generator in the same way, and Python hides the error meanwhile. But the instruction at
-which the loop's frame stands tells them apart: `break` and `return` let go of the generator by an instruction
-of their own, an error while the instruction is under way that raised it.
+Both close the loop's generator with `GeneratorExit`, and Python hides the exception meanwhile. The current
+instruction of the loop's frame shows which it was. `break` and `return` release the generator by an
+instruction of their own; an exception leaves the frame at the instruction that raised it.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from __future__ import annotations
 import dis
 import sys
 
-# What lets go of a loop's iterator: POP_ITER from Python 3.14 on.
-_LETS_GO = ("POP_TOP", "POP_ITER")
-# Where a generator stands that is let go of, too: one around ours, as a progress bar's.
+# The instructions that release a loop's iterator: POP_ITER from Python 3.14 on.
+_RELEASES_ITERATOR = ("POP_TOP", "POP_ITER")
+# Where a generator around ours, such as a progress bar's, is suspended when it is released, too.
 _SUSPENDED = ("YIELD_VALUE", "RESUME", "SEND")
-# Earlier a signal's handler could raise between two instructions, which would look like a break.
-_TELLS = sys.version_info >= (3, 11)
+# In Python 3.10 a signal handler can raise between two instructions, which would look like a break.
+_IS_SUPPORTED = sys.version_info >= (3, 11)
 
 
 def is_left_by_break() -> bool:
-    """Tell, called where a generator catches `GeneratorExit`, whether the loop over it was left by `break` or
-    `return`. False for an error, and where that cannot be told (an iterator held in a variable).
+    """Return whether the loop over the calling generator was left by `break` or `return`.
+
+    Call it where the generator catches `GeneratorExit`. False for an exception, and where the answer is not
+    known (an iterator kept in a variable).
     """
     frame = sys._getframe(1).f_back
-    while _TELLS and frame is not None and frame.f_lasti >= 0:
+    while _IS_SUPPORTED and frame is not None and frame.f_lasti >= 0:
         instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
         if instruction not in _SUSPENDED:
-            return instruction in _LETS_GO
+            return instruction in _RELEASES_ITERATOR
         frame = frame.f_back
     return False

@@ -1,12 +1,13 @@
-"""How a global batch is cut into the local batches of every replica and pass. Pure integers, no torch.
+"""Split a global batch into the micro-batches of every replica. Pure integers, no torch.
 
-Legend: K replicas, P = s + 1 passes, M global batch, B its true size (B < M only for an epoch's last one),
-m atomic batch, n examples in one cell (one pass of one replica), C cells that are not empty.
+Legend: K replicas, P = s + 1 micro-batches of each, M global batch, B its true size (B < M only for an
+epoch's last one), m atomic batch, n examples of one micro-batch, C micro-batches of all replicas that are not
+empty.
 
-The B examples of a step are consecutive positions of the epoch's order; replica k gets a consecutive slice of
-them and each of its passes a consecutive slice of that, all as even as possible. A cell's weight is n/B: the
-sum over all cells of weight · (mean gradient of the cell) is exactly the mean over the B examples
-(invariant 3), whatever K and P are.
+The B examples of a step are consecutive positions of the epoch's order. Replica k gets a consecutive slice of
+them, and each of its micro-batches a consecutive slice of that, all as even as possible. A micro-batch weighs
+n/B. The sum over all of them of weight · (mean gradient) is exactly the mean over the B examples, whatever K
+and P are.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ def whole_number(value: Any, name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassPlan:
-    """One pass of this replica: the positions `start` to `start + size` of the epoch's order.
+class MicroBatchPlan:
+    """One micro-batch of this replica: the positions `start` to `start + size` of the epoch's order.
 
-    A replica with nothing to do in a pass still takes part in the gradients' reduction: `size` is 0, `weight`
-    0, and it loads the example at `start` as a stand-in (`is_padding`). `step_size` is B.
+    A replica without an example still takes part in the gradients' reduction: `size` and `weight` are 0, and
+    it loads the example at `start` as padding (`is_padding`). `step_size` is B.
     """
 
     start: int
@@ -56,20 +57,26 @@ class PassPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One optimizer step as this replica sees it: positions `start` to `start + size` over all replicas.
+    """One optimizer step: positions `start` to `start + size` over all replicas.
 
-    `num_cells` is C over all replicas. `is_full` tells a whole batch from an epoch's shorter last one.
+    `micro_batches` are this replica's; `num_nonempty` is C, over all replicas. `is_full` is False for an
+    epoch's shorter last batch.
     """
 
     start: int
     size: int
-    num_cells: int
+    num_nonempty: int
     is_full: bool
-    passes: tuple[PassPlan, ...]
+    micro_batches: tuple[MicroBatchPlan, ...]
 
     @property
     def end(self) -> int:
         return self.start + self.size
+
+    @property
+    def is_typical(self) -> bool:
+        """True for a whole batch without padding on this replica."""
+        return self.is_full and not any(plan.is_padding for plan in self.micro_batches)
 
 
 def split_evenly(total: int, parts: int) -> tuple[int, ...]:
@@ -83,29 +90,29 @@ def plan_step(start: int, remaining: int, choice: BatchChoice, *, num_replicas: 
     size = min(choice.global_batch_size, remaining)
     is_full = size == choice.global_batch_size
     sizes = split_evenly(size, num_replicas)
-    # A short last batch takes only as many passes as its atomic batches need.
+    # A short last batch takes only as many micro-batches as its atomic batches need.
     most = choice.accumulation_steps + 1
-    num_passes = most if is_full else min(most, -(-sizes[0] // choice.atomic_batch_size))
-    passes = []
+    num_micro_batches = most if is_full else min(most, -(-sizes[0] // choice.atomic_batch_size))
+    micro_batches = []
     position = start + sum(sizes[:rank])
-    for index, cell in enumerate(split_evenly(sizes[rank], num_passes)):
-        passes.append(
-            PassPlan(
-                start=position if cell else start,
-                size=cell,
-                weight=cell / size,
+    for index, examples in enumerate(split_evenly(sizes[rank], num_micro_batches)):
+        micro_batches.append(
+            MicroBatchPlan(
+                start=position if examples else start,
+                size=examples,
+                weight=examples / size,
                 index=index,
-                is_last=index == num_passes - 1,
+                is_last=index == num_micro_batches - 1,
                 step_size=size,
             )
         )
-        position += cell
+        position += examples
     return StepPlan(
         start=start,
         size=size,
-        num_cells=sum(min(share, num_passes) for share in sizes),
+        num_nonempty=sum(min(share, num_micro_batches) for share in sizes),
         is_full=is_full,
-        passes=tuple(passes),
+        micro_batches=tuple(micro_batches),
     )
 
 
@@ -126,18 +133,18 @@ def plan_batches(
 ) -> Iterator[StepPlan]:
     """Yield a step for each of the user's own batches from position `start` on; `ends` is where each ends.
 
-    Batches may differ in size: each takes the fewest passes that keep its cells within `largest` examples
-    (None: one pass), and is full where it has the `typical` size.
+    Batches may differ in size. Each takes the fewest micro-batches of at most `largest` examples (None: one),
+    and is full where it has the `typical` size.
     """
     for end in ends:
         if end <= start:
             continue
         size = end - start
-        passes = 1 if largest is None else -(-size // (num_replicas * largest))
+        number = 1 if largest is None else -(-size // (num_replicas * largest))
         own = BatchChoice(
             global_batch_size=size,
-            atomic_batch_size=-(-size // (num_replicas * passes)),
-            accumulation_steps=passes - 1,
+            atomic_batch_size=-(-size // (num_replicas * number)),
+            accumulation_steps=number - 1,
         )
         step = plan_step(start, size, own, num_replicas=num_replicas, rank=rank)
         yield replace(step, is_full=size == typical)
@@ -148,17 +155,17 @@ def first_choice(limits: BatchLimits, num_replicas: int, *, wanted: int | None =
     """Return the batch to begin with before anything was measured: M0, or `wanted` where M may vary.
 
     With a maximum given, M may be more than M0 so that each replica gets `min_atomic`. It takes the fewest
-    passes that keep m ≤ max_atomic, even where `accumulation` is not allowed: on so few replicas a batch of
-    M0 has no other way to fit.
+    micro-batches that keep m ≤ max_atomic, even where `accumulation` is not allowed: on so few replicas a
+    batch of M0 has no other way to fit.
     """
     batch = limits.initial_batch_size
     if limits.max_batch_size is not None:
         batch = max(batch, wanted or batch, num_replicas * limits.min_atomic)
         batch = max(min(batch, limits.max_batch_size), limits.initial_batch_size)
     largest = limits.max_atomic or batch
-    passes = max(-(-batch // (num_replicas * largest)), 1)
+    number = max(-(-batch // (num_replicas * largest)), 1)
     return BatchChoice(
         global_batch_size=batch,
-        atomic_batch_size=-(-batch // (num_replicas * passes)),
-        accumulation_steps=passes - 1,
+        atomic_batch_size=-(-batch // (num_replicas * number)),
+        accumulation_steps=number - 1,
     )

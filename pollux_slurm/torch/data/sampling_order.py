@@ -1,8 +1,8 @@
-"""The order in which one loop visits a map-style dataset: shuffled, or as the user's own sampler says.
+"""The order in which one loop visits a map-style dataset: sequential, shuffled, or the user's own sampler's.
 
-Positions count examples of this order. It is the same on every replica, and after a restart the same again:
-a shuffled one is a function of seed, epoch and loop; one that a sampler draws is drawn on rank 0, told to the
-others, and kept in the checkpoints of its loop.
+Positions count examples of this order. It is the same on every replica and after a restart: a shuffled order
+is a function of seed, epoch and loop. A sampler's order is drawn on rank 0, sent to the others, and kept in
+the checkpoints of its loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pollux_slurm.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Order:
+class SamplingOrder:
     """Indices of shape `(n,)`; with the user's own batches also their ends, of shape `(num_batches,)`."""
 
     indices: torch.Tensor
@@ -37,16 +37,16 @@ class Order:
         return {"indices": self.indices, "ends": self.ends}
 
     @classmethod
-    def from_plain(cls, value: Mapping[str, Any]) -> Order:
+    def from_plain(cls, value: Mapping[str, Any]) -> SamplingOrder:
         """Return what `to_plain` was called on."""
         return cls(indices=value["indices"], ends=value["ends"])
 
 
-def shuffled(length: int, seed: int) -> Order:
-    """Return a permutation that `seed` alone decides."""
+def shuffled(length: int, seed: int) -> SamplingOrder:
+    """Return a permutation that depends on `seed` alone."""
     generator = torch.Generator()
     generator.manual_seed(seed)
-    return Order(indices=torch.randperm(length, generator=generator))
+    return SamplingOrder(indices=torch.randperm(length, generator=generator))
 
 
 def derived_seed(seed: int, epoch: int, loop: int) -> int:
@@ -55,12 +55,12 @@ def derived_seed(seed: int, epoch: int, loop: int) -> int:
     return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
 
 
-class UserOrder:
+class SamplerOrder:
     """Draws orders from the user's own sampler, of indices or (`is_batches`) of lists of them.
 
-    Whatever the sampler draws from (torch's, Python's and numpy's global generators, or a `generator` of its
-    own) is seeded for each loop, so that an epoch has one order however often the job was restarted before
-    it. A sampler with `set_epoch` is told the epoch.
+    Every random generator that the sampler may use (torch's, Python's and numpy's global ones, or a
+    `generator` of its own) is seeded for each loop. So an epoch has one order, however often the job was
+    restarted before it. `set_epoch` is called on a sampler that has it.
     """
 
     def __init__(self, sampler: Any, *, is_batches: bool) -> None:
@@ -68,32 +68,32 @@ class UserOrder:
         if any(isinstance(part, DistributedSampler) for part in parts):
             raise UsageError(
                 "AdaptiveDataLoader shares the examples out over the replicas itself: leave "
-                "DistributedSampler out, and say shuffle=True"
+                "DistributedSampler out, and pass shuffle=True"
             )
         self.sampler, self._is_batches = sampler, is_batches
         self._parts = [part for part in parts if part is not None]
-        # A seed that the user gave to a generator of their own still decides.
+        # A seed that the user gave to their own generator still counts.
         self._generators = [
             (part.generator, part.generator.initial_seed())
             for part in self._parts
             if isinstance(getattr(part, "generator", None), torch.Generator)
         ]
 
-    def draw(self, *, seed: int, epoch: int, loop: int) -> Order:
+    def draw(self, *, seed: int, epoch: int, loop: int) -> SamplingOrder:
         """Return the order of one loop. Raises `UsageError` for what is not whole numbers."""
         for part in self._parts:
-            # Without `remaining_epochs_until` the script counts epochs itself, and tells the sampler.
+            # Without `remaining_epochs_until` the script counts epochs itself, and calls `set_epoch`.
             if epoch >= 0 and callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
         with _seeded(derived_seed(seed, epoch, loop)):
             for generator, own in self._generators:
                 generator.manual_seed(derived_seed(own ^ seed, epoch, loop))
             if not self._is_batches:
-                return Order(indices=_as_indices(self.sampler))
+                return SamplingOrder(indices=_as_indices(self.sampler))
             batches = [_as_indices(batch) for batch in self.sampler]
         sizes = torch.tensor([len(batch) for batch in batches if len(batch) > 0], dtype=torch.int64)
         empty = torch.empty(0, dtype=torch.int64)
-        return Order(indices=torch.cat([empty, *batches]), ends=sizes.cumsum(0))
+        return SamplingOrder(indices=torch.cat([empty, *batches]), ends=sizes.cumsum(0))
 
 
 def _as_indices(drawn: Iterable[Any]) -> torch.Tensor:
@@ -107,7 +107,7 @@ def _as_indices(drawn: Iterable[Any]) -> torch.Tensor:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of the CPU for a while; afterwards they go on as if nothing had been."""
+    """Seed the CPU's global generators within the block, and restore their states after it."""
     numpy = sys.modules.get("numpy")
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     numpy_state = None if numpy is None else numpy.random.get_state()

@@ -1,13 +1,13 @@
-"""Data-loading worker processes that outlive a SIGTERM that is not theirs.
+"""Shield data-loading worker processes from the SIGTERM that Slurm sends to every process of a job.
 
-Slurm sends SIGTERM to every process of a job. A worker that died of it would raise an error in the training
-process in the middle of a step, before the checkpoint that the signal asks for. So workers (and the server
-that forks them, where Python uses one) start with SIGTERM blocked and heed it from the training process only,
-which ends them with it in a hurry. When that process is gone, they notice and end by themselves.
+A worker that died of it would raise an error in the training process in the middle of a step, before the
+checkpoint that the signal requests. So workers (and the server that forks them, where Python uses one) start
+with SIGTERM blocked, and exit on it only when the training process sent it. When that process has ended,
+they notice and end by themselves.
 
-A forked worker inherits garbage that was not collected yet. To collect it there may wait for ever: the
-destructor of a gloo process group waits for threads that no fork takes along (seen with torch 2.13). So the
-collector rests until a worker has put what it inherited out of its reach.
+A forked worker inherits garbage that was not collected yet. Collecting it there may wait for ever: the
+destructor of a gloo process group waits for threads that a fork does not copy (seen with torch 2.13). So the
+collector is off until a worker has frozen what it inherited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShieldedWorker:
-    """A `worker_init_fn` for workers of `owner` that calls the user's own; a class, to be sent to them."""
+    """A `worker_init_fn` for workers of process `owner` that also calls the user's own (`init`).
+
+    A class, because it is pickled to the workers.
+    """
 
     owner: int
     init: Callable[[int], object] | None
@@ -34,16 +37,18 @@ class ShieldedWorker:
         if self.collects_garbage:
             gc.enable()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_heed, args=(self.owner,), name="pollux-worker-signals", daemon=True).start()
+        threading.Thread(
+            target=_exit_on_sigterm_of, args=(self.owner,), name="pollux-worker-signals", daemon=True
+        ).start()
         if self.init is not None:
             self.init(worker_id)
 
 
 @contextmanager
-def sigterm_held_back() -> Iterator[None]:
-    """Block SIGTERM in this thread, and in what it starts; one that comes meanwhile arrives afterwards.
+def sigterm_blocked() -> Iterator[None]:
+    """Block SIGTERM in this thread and in processes that it starts, and turn the garbage collector off.
 
-    The garbage collector rests meanwhile, too.
+    A SIGTERM that comes meanwhile is delivered afterwards.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     collects_garbage = gc.isenabled()
@@ -56,7 +61,7 @@ def sigterm_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _heed(owner: int) -> None:
+def _exit_on_sigterm_of(owner: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != owner:
         pass
     os._exit(0)

@@ -1,4 +1,4 @@
-"""One replica, one pass: the noise is measured by comparing the gradients of neighbouring steps."""
+"""Measure gradient noise from two consecutive steps, where a step has one replica and one micro-batch."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
 
-class Consecutive:
-    """Keeps gradients from step to step, by bucket.
+class ConsecutiveSteps:
+    """Keeps the previous step's gradients, by bucket, and compares them with the present ones.
 
-    Pairs do not overlap: a gradient that was compared is not kept, so that pairs are independent.
+    Pairs do not overlap, so they are independent: a gradient that was compared is not kept.
     """
 
     def __init__(self, metric: GradientMetric) -> None:
         self._metric = metric
         self._previous: dict[int, torch.Tensor] = {}
-        # The examples of the step that is kept; None where none is.
+        # The number of examples of the kept step; None where none is kept.
         self._previous_size: int | None = None
         self._is_pair_whole = True
         self._num_backwards = 0
 
     def begin_backward(self) -> None:
-        """Tell that a backward pass begins, of whatever step."""
+        """Begin a backward pass."""
         self._num_backwards += 1
         self._is_pair_whole = True
 
     def forget(self) -> None:
-        """Tell that the next step has no neighbour before it."""
+        """Forget the kept step: the next step has none to be compared with."""
         self._previous_size = None
 
     def compare(self, bucket: GradBucket, size: int, norms: StepNorms) -> None:
-        """Compare a bucket of a step of `size` examples with the step before, or keep it for the next."""
+        """Compare a bucket of a step of `size` examples with the previous step's, or keep it for the next."""
         index, gradient = bucket.index(), bucket.buffer()
-        norms.is_alone = True
+        norms.is_single_part = True
         previous = self._previous.get(index)
         # DDP regroups its buckets between the first two backward passes.
         if previous is None or previous.numel() != gradient.numel() or self._num_backwards <= 2:

@@ -1,4 +1,4 @@
-"""What becomes of a model's gradients between a backward pass and the next: summed, stepped with, zeroed."""
+"""The state of a model's gradients between two backward passes: computed, reduced, used by a step, zeroed."""
 
 from __future__ import annotations
 
@@ -16,70 +16,70 @@ _UNREDUCED = (
 )
 
 
-class HeldGradients:
-    """Follows the gradients in `param.grad`. Optimizers are named by their places.
+class GradientState:
+    """The state of the gradients in `param.grad`. Optimizers are given by their indices.
 
-    `reduced` are the parameters whose gradients the hook is handed. `is_spent` is whether an optimizer has
+    `reduced` are the parameters whose gradients DDP's hook reduces. `is_used` is True once an optimizer has
     stepped with the gradients, or a gradient scaler has skipped its step.
     """
 
     def __init__(self, metric: GradientMetric, reduced: Sequence[torch.Tensor]) -> None:
         self._metric = metric
-        self.is_spent = self._is_held = self._sees_zeroing = self._is_unreduced = False
+        self.is_used = self._may_be_nonzero = self._sees_zeroing = self._is_unreduced = False
         # The optimizers that have stepped or zeroed theirs.
         self._done: set[int] = set()
-        # A pass that reaches a model reaches its first or its last parameter.
+        # A backward pass through a model reaches its first or its last parameter.
         for parameter in {reduced[0], reduced[-1]} if reduced else ():
             parameter.register_post_accumulate_grad_hook(self._reached)
 
     def _reached(self, parameter: torch.Tensor) -> None:
         self._is_unreduced = True
 
-    def reduced(self) -> None:
-        """A backward pass has handed all that stands in the gradients to the hook."""
+    def mark_reduced(self) -> None:
+        """Record that the hook has got all gradients."""
         self._is_unreduced = False
 
     def check_reduced(self) -> None:
-        """Raise `UsageError` where a backward pass has added to the gradients unseen by the hook."""
+        """Raise `UsageError` where a backward pass has added to the gradients without the hook."""
         if self._is_unreduced:
             raise UsageError(_UNREDUCED)
 
-    def computed(self) -> None:
-        """A backward pass has computed new ones, or added to them."""
-        self._is_held, self.is_spent = True, False
+    def mark_computed(self) -> None:
+        """Record that a backward pass has computed gradients or added to them."""
+        self._may_be_nonzero, self.is_used = True, False
         self._done.clear()
 
-    def spent(self, optimizer: int) -> None:
-        """An optimizer has stepped with its own, or its step was skipped."""
-        self.is_spent = True
+    def mark_used(self, optimizer: int) -> None:
+        """Record that an optimizer has stepped, or its step was skipped."""
+        self.is_used = True
         self._done.add(optimizer)
 
-    def zeroed(self, optimizer: int | None) -> bool:
-        """An optimizer's were zeroed, or all (None). True where none is left."""
+    def mark_zeroed(self, optimizer: int | None) -> bool:
+        """Record that one optimizer's gradients were zeroed, or all (None). True where none is left."""
         self._sees_zeroing, self._is_unreduced = True, False
         self._done.update(range(self._metric.num_optimizers) if optimizer is None else (optimizer,))
-        self._is_held = self.are_left
-        return not self._is_held
+        self._may_be_nonzero = self.has_unused
+        return not self._may_be_nonzero
 
     @property
-    def is_held(self) -> bool:
-        """Whether there may be any that were not zeroed."""
-        return self._is_held
+    def may_be_nonzero(self) -> bool:
+        """True while there may be gradients that were not zeroed."""
+        return self._may_be_nonzero
 
     @property
-    def are_left(self) -> bool:
-        """Whether an optimizer has some that it has neither stepped with nor zeroed."""
+    def has_unused(self) -> bool:
+        """True while an optimizer has gradients that it has neither stepped with nor zeroed."""
         return self._metric.has_gradients(besides=self._done)
 
     @property
     def is_pending(self) -> bool:
-        """Whether they wait for a step."""
-        return self._is_held and not self.is_spent
+        """True while the gradients wait for a step."""
+        return self._may_be_nonzero and not self.is_used
 
     @property
-    def are_added_to(self) -> bool:
-        """True where those of an earlier batch are still there when a pass begins.
+    def has_leftover(self) -> bool:
+        """True where an earlier batch's gradients are still there when a backward pass begins.
 
-        A script that steps and never calls `zero_grad` is taken to do away with them in a way of its own.
+        A script that steps and never calls `zero_grad` is assumed to remove them in its own way.
         """
-        return self._is_held and (self._sees_zeroing or not self.is_spent)
+        return self._may_be_nonzero and (self._sees_zeroing or not self.is_used)

@@ -7,12 +7,12 @@ gradient; σ² the trace of the covariance of one example's gradient; φ = σ²/
     E[S − M·|ḡ|²] = (C − 1)·σ²,
 
 which gives the unbiased pair  σ̂² = (S − M·|ḡ|²)/(C − 1)  and  |Ĝ|² = |ḡ|² − σ̂²/M  for any n_c. Parts are the
-passes of all replicas; with one replica and one pass, the gradients of two consecutive steps.
+micro-batches of all replicas; with only one in a step, the gradients of two consecutive steps.
 
 **Confidence.** The smoothed pair is a weighted mean x̄ = Σ w_t·x_t / Σ w_t of the steps' pairs x_t, which are
-independent of each other; its covariance is estimated by Σ w_t²·(x_t − x̄)(x_t − x̄)ᵀ / (Σ w_t)², which holds
-whatever each step's own variance is (batches of changing size). The interval of the ratio φ is Fieller's: all
-φ for which σ² − φ·|G|² is not significantly other than 0. It has no upper end while |G|² itself is not
+independent of each other. Its covariance is estimated by Σ w_t²·(x_t − x̄)(x_t − x̄)ᵀ / (Σ w_t)², which holds
+for steps of any variance (batches of changing size). The interval of the ratio φ is Fieller's: all φ for
+which σ² − φ·|G|² is not significantly other than 0. It has no upper end while |G|² itself is not
 significantly above 0.
 """
 
@@ -27,20 +27,20 @@ from pollux_slurm.model import GradientStatistics
 
 # Examples, in units of M0, after which an old estimate counts 1/e.
 _HORIZON = 500.0
-# Standard errors to either side: 99 % of a normal distribution. A batch size is changed on the strength of
-# this, hundreds of times in a long job, so one in twenty wrong would be too many.
+# Standard errors to either side: 99 % of a normal distribution. A long job changes its batch size hundreds of
+# times because of this interval, so one wrong in twenty would be too many.
 _Z = 2.576
-# Below so many steps' worth of evidence nothing is excluded.
-_FEWEST_EFFECTIVE = 4.0
-_LARGEST = 1e30
+# With fewer effective steps the interval is unbounded.
+_MIN_EFFECTIVE = 4.0
+_MAX_VALUE = 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseInterval:
-    """Where the truth lies with 99 % confidence each: |G|², tr Σ at batch M0, and φ, as (low, high).
+    """99 % confidence intervals of |G|², tr Σ at batch M0, and φ, as (low, high).
 
-    Ends are ≥ 0; a high end is infinite where nothing is excluded upwards. `num_effective` is how many
-    equally weighted steps the evidence is worth.
+    Ends are ≥ 0; a high end is infinite where there is no upper bound. `num_effective` is the effective
+    number of equally weighted steps.
     """
 
     sqr: tuple[float, float]
@@ -52,7 +52,7 @@ class NoiseInterval:
 class NoiseEstimator:
     """Smoothed |G|² and σ², for one initial batch size M0. Plain floats: nothing here touches a device.
 
-    Norms may come for each parameter group apart; the pair is kept for each, the interval for their sum.
+    Norms may be given for each parameter group; the pair is kept for each group, the interval for their sum.
     """
 
     def __init__(self, *, horizon_batches: float = _HORIZON) -> None:
@@ -63,8 +63,8 @@ class NoiseEstimator:
     def reset(self) -> None:
         """Forget everything but M0."""
         self.num_updates = 0
-        # What `statistics` returned, until there is more: it is asked for in each step.
-        self._known: GradientStatistics | None = None
+        # The result of `statistics`, which each step calls, until the next update.
+        self._cached: GradientStatistics | None = None
         # Σw, Σw²; then Σw·x by group; then Σw²·x and Σw²·x·xᵀ of the sums over the groups, x = (|Ĝ|², σ̂²).
         self._weight = self._weight2 = 0.0
         self._sqr: list[float] = []
@@ -73,9 +73,9 @@ class NoiseEstimator:
         self._second = [0.0, 0.0, 0.0]
 
     def set_initial_batch_size(self, initial_batch_size: int) -> None:
-        """Tell M0, in which statistics are expressed and the horizon is measured."""
+        """Set M0, the unit of statistics and horizon."""
         if initial_batch_size != self._initial_batch_size:
-            self._initial_batch_size, self._known = initial_batch_size, None
+            self._initial_batch_size, self._cached = initial_batch_size, None
 
     def update(
         self,
@@ -86,8 +86,7 @@ class NoiseEstimator:
         num_parts: int,
         span: int | None = None,
     ) -> bool:
-        """Take in one step: S and |ḡ|² (of each parameter group), M and C. False, without effect, if it says
-        nothing.
+        """Add one step: S and |ḡ|² (of each parameter group), M and C. False, without effect, if not usable.
 
         `span` is how many examples the step stands for, where not each step is measured (M unless given).
         """
@@ -97,15 +96,15 @@ class NoiseEstimator:
         sigma2 = [(s - num_examples * m) / (num_parts - 1) for s, m in zip(sums, means, strict=True)]
         sqr = [m - v / num_examples for m, v in zip(means, sigma2, strict=True)]
         total = sum(sqr), sum(sigma2)
-        if max(abs(total[0]), abs(total[1])) > _LARGEST:
+        if max(abs(total[0]), abs(total[1])) > _MAX_VALUE:
             return False
         if len(sqr) != len(self._sqr):
-            # The first step, or a parameter group was added: what the others were like does not add up.
+            # The first step, or a parameter group was added: earlier norms have another shape.
             self.reset()
             self._sqr, self._sigma2 = [0.0] * len(sqr), [0.0] * len(sqr)
         keep = math.exp(-(span or num_examples) / (self._horizon_batches * self._initial_batch_size))
         new = 1.0 - keep
-        # Weight and sums are smoothed alike; their ratio has no bias towards the zero they began with.
+        # Weights and sums are smoothed alike, so their ratio has no bias towards the initial zero.
         self._weight = keep * self._weight + new
         self._weight2 = keep**2 * self._weight2 + new**2
         self._sqr = [keep * old + new * x for old, x in zip(self._sqr, sqr, strict=True)]
@@ -114,7 +113,7 @@ class NoiseEstimator:
         self._first = [keep**2 * old + new**2 * x for old, x in zip(self._first, total, strict=True)]
         self._second = [keep**2 * old + new**2 * x for old, x in zip(self._second, squares, strict=True)]
         self.num_updates += 1
-        self._known = None
+        self._cached = None
         return True
 
     def statistics(self) -> GradientStatistics | None:
@@ -122,16 +121,16 @@ class NoiseEstimator:
 
         Noise can make an estimate negative; no true value is, so it is then 0.
         """
-        if self.num_updates == 0 or self._known is not None:
-            return self._known
+        if self.num_updates == 0 or self._cached is not None:
+            return self._cached
         low, high = self.interval().scale
-        self._known = GradientStatistics(
+        self._cached = GradientStatistics(
             sqr=max(sum(self._sqr) / self._weight, 0.0),
             var=max(sum(self._sigma2) / self._weight, 0.0) / self._initial_batch_size,
-            noise_low=min(low, _LARGEST),
-            noise_high=high if high < _LARGEST else None,
+            noise_low=min(low, _MAX_VALUE),
+            noise_high=high if high < _MAX_VALUE else None,
         )
-        return self._known
+        return self._cached
 
     def group_statistics(self) -> tuple[GradientStatistics, ...]:
         """Return |G|² and tr Σ of each parameter group; empty before the first update."""
@@ -144,10 +143,10 @@ class NoiseEstimator:
         )
 
     def interval(self) -> NoiseInterval:
-        """Return how sure the estimates are. With little evidence, all from 0 to infinity."""
+        """Return the confidence intervals of the estimates. With too few steps, all from 0 to infinity."""
         unknown = (0.0, math.inf)
         num = self._weight**2 / self._weight2 if self._weight2 > 0 else 0.0
-        if num < _FEWEST_EFFECTIVE:
+        if num < _MIN_EFFECTIVE:
             return NoiseInterval(sqr=unknown, var=unknown, scale=unknown, num_effective=num)
         b, a = sum(self._sqr) / self._weight, sum(self._sigma2) / self._weight
         (first_b, first_a), (bb, ab, aa) = self._first, self._second
@@ -156,7 +155,7 @@ class NoiseEstimator:
         var_b = max(bb - 2 * b * first_b + b * b * self._weight2, 0.0) * factor
         var_a = max(aa - 2 * a * first_a + a * a * self._weight2, 0.0) * factor
         cov = (ab - a * first_b - b * first_a + a * b * self._weight2) * factor
-        # What rounding leaves of a covariance is none of its variances'.
+        # Rounding must not leave a covariance that is larger than its variances allow.
         cov = min(max(cov, -math.sqrt(var_a * var_b)), math.sqrt(var_a * var_b))
         z = _student(num - 1.0)
         half_b, half_a, size = z * math.sqrt(var_b), z * math.sqrt(var_a), self._initial_batch_size
@@ -179,11 +178,11 @@ class NoiseEstimator:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._weight, self._weight2 = state["weights"]
         self._sqr, self._sigma2 = list(state["sqr"]), list(state["sigma2"])
         self._first, self._second = list(state["moments"][:2]), list(state["moments"][2:])
-        self.num_updates, self._known = state["num_updates"], None
+        self.num_updates, self._cached = state["num_updates"], None
         self._initial_batch_size = state.get("initial_batch_size", self._initial_batch_size)
 
 
@@ -195,7 +194,7 @@ def ratio_interval(a: float, b: float, aa: float, ab: float, bb: float) -> tuple
     """
     A, B, C = b * b - bb, a * b - ab, a * a - aa
     if a <= 0 or C <= 0:
-        # The numerator may be 0. An upper end there is all the same, if the denominator is above 0.
+        # The numerator may be 0. There is still an upper end if the denominator is above 0.
         low = 0.0
     elif A == 0:
         low = C / (2 * B) if B > 0 else 0.0
@@ -204,7 +203,7 @@ def ratio_interval(a: float, b: float, aa: float, ab: float, bb: float) -> tuple
     root = B * B - A * C
     high = (B + math.sqrt(root)) / A if b > 0 and A > 0 and root >= 0 else math.inf
     if b <= 0 and A > 0:
-        # Significantly negative, which only a broken assumption can make it: believe neither end.
+        # The denominator is significantly negative, which contradicts the assumptions: trust neither end.
         return 0.0, math.inf
     return max(low, 0.0), max(high, low, 0.0)
 
@@ -224,8 +223,8 @@ def parts_of_consecutive(
 ) -> tuple[float, float]:
     """Return S and |ḡ|² of two consecutive steps' gradients, seen as C = 2 parts.
 
-    For two parts S − M·|ḡ|² is n₁·n₂/(n₁ + n₂)·|g₁ − g₂|², which does not cancel as the plain form would.
-    Pairs of steps must not overlap: the interval takes them for independent.
+    For two parts S − M·|ḡ|² is n₁·n₂/(n₁ + n₂)·|g₁ − g₂|², which avoids the cancellation of the plain form.
+    Pairs of steps must not overlap: the interval assumes independence.
     """
     parts_sum = previous_size * previous_sqr + size * sqr
     total = previous_size + size

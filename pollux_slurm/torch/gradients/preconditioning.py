@@ -1,11 +1,11 @@
-"""In which metric gradients are measured: plainly, or as an Adam-like optimizer sees them.
+"""The metric of gradient norms: plain, or preconditioned as an Adam-like optimizer does.
 
 An optimizer that divides each coordinate by a running root mean square moves along p ⊙ g with
-p = 1/(√v̂ + ε), so what tells how much a larger batch is worth is the noise of p ⊙ g, not of g. v̂ comes from
+p = 1/(√v̂ + ε). So the noise of p ⊙ g, not of g, determines how much a larger batch is worth. v̂ comes from
 steps before the present one, so it does not depend on the gradient that it is applied to.
 
-Norms are kept apart by parameter group: those of the first optimizer, then those of the next one. All work is
-on flat buckets or with multi-tensor kernels, and every result stays on the gradients' device.
+Norms are separate for each parameter group: those of the first optimizer, then those of the next one. All
+work is on flat buckets or with multi-tensor kernels, and every result stays on the gradients' device.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 # Where optimizers keep the running mean of squared gradients, the most specific first: AMSGrad; Adam, AdamW,
 # NAdam, RAdam, LAMB; RMSprop, Adadelta; Adagrad.
 _SECOND_MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
-# Steps after which v̂ is more than an echo of a few gradients.
+# Steps after which v̂ is a mean of enough gradients.
 _SETTLED_AT = 20
-# A coordinate that hardly ever had a gradient (a rare word) has v ≈ 0; divided by that, the next gradient
-# would outweigh all others. The optimizer itself uses v after the step, which bounds it; here the root mean
-# square is taken to be at least this part of its parameter's own.
+# A coordinate that hardly ever had a gradient (a rare word) has v ≈ 0. Divided by that, its next gradient
+# would outweigh all others. The optimizer itself uses v after the step, which bounds it. Here the root mean
+# square is at least this part of the whole parameter's.
 _FLOOR = 1e-2
 
-# A parameter group's place; which of some parameters are in it; their 1/p, None where norms are plain.
+# A parameter group's index; the indices of the parameters in it; their 1/p, None where norms are plain.
 Part = tuple[int, list[int], list[torch.Tensor] | None]
 
 
@@ -45,24 +45,24 @@ class GradientMetric:
         self._optimizers = optimizers
         self._groups: dict[int, int] = {}
         self._num_parameters = -1
-        # By optimizer: its steps, as far as they were counted.
+        # By optimizer: the number of its steps, None until it was read.
         self._num_steps: list[int | None] = [None] * len(optimizers)
-        # By group: whose it is; what √v is divided by, and ε, None where norms are plain.
+        # By group: its optimizer; what √v is divided by, and ε, None where norms are plain.
         self._owners: list[Optimizer] = []
         self._corrections: list[tuple[float, float] | None] = []
 
     @property
     def num_groups(self) -> int:
-        """How many numbers a norm has."""
+        """The number of parameter groups of all optimizers: a norm has one value for each."""
         return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
 
     @property
     def num_optimizers(self) -> int:
-        """How many optimizers there are."""
+        """The number of optimizers."""
         return len(self._optimizers)
 
     def has_gradients(self, *, besides: Collection[int]) -> bool:
-        """Whether any parameter has a gradient whose optimizer is not one of these places."""
+        """Return whether any parameter has a gradient whose optimizer is not at one of these indices."""
         return any(
             parameter.grad is not None
             for index, optimizer in enumerate(self._optimizers)
@@ -77,17 +77,17 @@ class GradientMetric:
         return any(correction is not None for correction in self._corrections)
 
     def stepped(self, index: int) -> None:
-        """Tell that an optimizer has stepped."""
+        """Count a step of an optimizer."""
         steps = self._num_steps[index]
         if steps is not None:
             self._num_steps[index] = steps + 1
 
     def restored(self) -> None:
-        """Tell that the optimizers' states were loaded."""
+        """Read the numbers of steps again: the optimizers' states were loaded."""
         self._num_steps = [None] * len(self._optimizers)
 
     def begin_step(self) -> bool:
-        """Look at the optimizers; False while a preconditioner is not settled, and norms mean nothing."""
+        """Read the optimizers' states; False while a preconditioner is not settled, so norms mean nothing."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         count = sum(len(group["params"]) for group in groups)
         if count != self._num_parameters:
@@ -97,20 +97,20 @@ class GradientMetric:
         self._corrections = []
         is_settled = True
         for index, optimizer in enumerate(self._optimizers):
-            is_settled &= self._look_at(index, optimizer)
+            is_settled &= self._read_state(index, optimizer)
         return is_settled
 
-    def _look_at(self, index: int, optimizer: Optimizer) -> bool:
+    def _read_state(self, index: int, optimizer: Optimizer) -> bool:
         """Add the corrections of an optimizer's groups; False while its preconditioner is not settled."""
         groups = optimizer.param_groups
         state = next(iter(optimizer.state.values()), None)
         if not state or not any(key in state for key in _SECOND_MOMENTS):
             self._corrections += [None] * len(groups)
-            # Before its first step only the name tells.
+            # Before its first step only the optimizer's name shows whether it preconditions.
             return bool(state) or not normalises(type(optimizer).__name__)
         num_steps = self._num_steps[index]
         if num_steps is None:
-            # Read once, and counted from then on: on a GPU reading waits for the device.
+            # Read once and counted afterwards: reading waits for the GPU.
             step = state.get("step", _SETTLED_AT)
             num_steps = int(step.item()) if isinstance(step, torch.Tensor) else int(step)
             self._num_steps[index] = num_steps
@@ -118,13 +118,13 @@ class GradientMetric:
         return num_steps >= _SETTLED_AT
 
     def on(self, bucket: GradBucket) -> BucketNorms:
-        """Return what takes the norms of tensors laid out as `bucket` is."""
+        """Return the norm function for tensors that are laid out as `bucket` is."""
         return BucketNorms(self, bucket)
 
     def squared_norms(self, flat: torch.Tensor, bucket: GradBucket) -> torch.Tensor:
         """Return |x|² by parameter group, of shape `(num_groups,)`, for a tensor laid out as `bucket` is.
 
-        Parameters that no optimizer has count for nothing.
+        Parameters without an optimizer do not count.
         """
         return self.on(bucket).squared(flat)
 
@@ -135,7 +135,7 @@ class GradientMetric:
         return self.sum_squares(self.parts_of(parameters, gradients), gradients)
 
     def only_plain_group(self, parameters: Sequence[torch.Tensor]) -> int | None:
-        """Return the one group that all of them are in, where its norms are plain; else None."""
+        """Return the one group that has all these parameters, if its norms are plain; else None."""
         places = {self._groups.get(id(parameter), -1) for parameter in parameters}
         place = min(places)
         return place if len(places) == 1 and place >= 0 and self._corrections[place] is None else None
@@ -160,7 +160,7 @@ class GradientMetric:
                 if (moment := _second_moment(state.get(parameters[index]), like[index])) is not None
             }
             if moments:
-                # The others never had a gradient.
+                # The other parameters never had a gradient.
                 parts.append((group, list(moments), _divisors(list(moments.values()), *correction)))
         return parts
 
@@ -185,7 +185,7 @@ class GradientMetric:
 
 
 class BucketNorms:
-    """Takes norms of tensors laid out as one bucket, within one step: p is computed once for all of them."""
+    """Norms of tensors that are laid out as one bucket, within one step: p is computed once for all."""
 
     def __init__(self, metric: GradientMetric, bucket: GradBucket) -> None:
         self._metric, self._bucket = metric, bucket
@@ -217,10 +217,10 @@ def _divisors(moments: Sequence[torch.Tensor], correction: float, epsilon: float
 
 
 def _correction(group: dict[str, Any], step: int) -> tuple[float, float]:
-    """Return by what to divide √v, so that v̂ is a mean of squares from the first step on, and ε.
+    """Return what to divide √v by, so that v̂ is a mean of squares from the first step on, and ε.
 
-    Adam does so itself; for the others it only changes p as a whole, and that not in the ratio φ. Without it
-    p would shrink for as long as v grows. Adagrad's v is a sum: the mean is that over the steps.
+    Adam does so itself. For the others it only scales p as a whole, which leaves the ratio φ as it is;
+    without it p would shrink while v grows. Adagrad's v is a sum: the mean is that over the steps.
     """
     betas = group.get("betas")
     decay = betas[1] if isinstance(betas, tuple | list) else group.get("alpha", group.get("rho"))
@@ -252,7 +252,7 @@ def views(flat: torch.Tensor, bucket: GradBucket) -> list[torch.Tensor]:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Return it in single precision at least: squares of half-precision numbers overflow and vanish."""
+    """Return the tensor in at least single precision: squares in half precision over- or underflow."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 

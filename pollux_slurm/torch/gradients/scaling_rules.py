@@ -1,4 +1,4 @@
-"""How the learning rate follows the batch size. Own rules are subclasses of `ScalingRule`.
+"""Rules by which the learning rate follows the batch size. A user's own rule is a subclass of `ScalingRule`.
 
 scale = M/M0 ≥ 1 is how much larger the global batch is than the initial one.
 """
@@ -17,7 +17,7 @@ def gain(statistics: GradientStatistics | None, scale: float) -> float:
     """Return AdaScale's gain r = (var + sqr)/(var/scale + sqr), between 1 and scale (Pollux eq. 5).
 
     1 while nothing is known, or when noise has left no positive denominator. The scalar form of
-    `pollux_slurm.goodput.gain`, here because every rank needs it and none but one needs scipy.
+    `pollux_slurm.goodput.gain`, which needs scipy; here every rank calls it.
     """
     if statistics is None:
         return 1.0
@@ -27,7 +27,7 @@ def gain(statistics: GradientStatistics | None, scale: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingMoment:
-    """What a rule may look at in one step, for one parameter group.
+    """What a rule may depend on in one step, for one parameter group.
 
     `scale` is M/M0, `gain` that of the group's own gradients, `progress` the training so far in
     scale-invariant iterations (steps at M0), exact over restarts; `batch_size` is M in examples.
@@ -42,19 +42,19 @@ class ScalingMoment:
 class ScalingRule(ABC):
     """Turns a batch scale into the factor by which learning rates are multiplied for one step.
 
-    The optimizer's own learning rates, and so the LR scheduler's, are left as they are between steps. A rule
-    must give the same on every replica: it may depend on what it is told and nothing else.
+    The optimizer's own learning rates, and so the LR scheduler's, are unchanged between steps. A rule must
+    return the same on every replica, so it may depend on its arguments only.
     """
 
     @abstractmethod
     def factor(self, *, scale: float, gain: float) -> float:
         """Return the factor for a batch `scale` times the initial one, worth `gain` initial steps.
 
-        Asked for each parameter group, with the gain of its own gradients.
+        Called for each parameter group, with the gain of its own gradients.
         """
 
     def factor_at(self, moment: ScalingMoment) -> float:
-        """Return the factor at one moment of the training; `factor` unless a rule depends on more."""
+        """Return the factor at one moment of the training. Override it where a rule depends on more."""
         return self.factor(scale=moment.scale, gain=moment.gain)
 
 
@@ -89,9 +89,9 @@ class SqrtScale(ScalingRule):
 class LEGWScale(ScalingRule):
     """The square root of the batch, after a linear warm-up that is as many times longer (You et al., 2019).
 
-    At M0 the warm-up takes `base_warmup_epochs` epochs of `data_size` examples, at M scale times as many.
-    It is counted in examples that progress is worth, M0 for each scale-invariant iteration, so a restart or a
-    change of the batch goes on where it was.
+    At M0 the warm-up takes `base_warmup_epochs` epochs of `data_size` examples, at M scale times as many. It
+    is counted in progress, M0 examples for each scale-invariant iteration, so it goes on over restarts and
+    changes of the batch.
     """
 
     def __init__(self, base_warmup_epochs: float, data_size: int) -> None:
@@ -107,14 +107,14 @@ class LEGWScale(ScalingRule):
 
     def factor_at(self, moment: ScalingMoment) -> float:
         length = self._examples * moment.scale
-        # The present step is part of the warm-up, so that the first one does not stand still.
+        # The present step counts, so that the first one has a learning rate above 0.
         done = (moment.progress + moment.gain) * moment.batch_size / moment.scale
         full = self.factor(scale=moment.scale, gain=moment.gain)
         return full * min(done / length, 1.0) if length > 0 else full
 
 
 class NoScale(ScalingRule):
-    """The learning rate stays."""
+    """A factor of 1: the learning rate stays as it is."""
 
     def factor(self, *, scale: float, gain: float) -> float:
         return 1.0
@@ -124,7 +124,7 @@ _NORMALISING = ("adam", "adagrad", "adadelta", "rmsprop", "lamb", "lion", "adopt
 
 
 def normalises(optimizer_name: str) -> bool:
-    """Tell whether optimizers of this name divide gradients by their size (Adam-like)."""
+    """Return whether optimizers of this name divide gradients by their size (Adam-like)."""
     return any(name in optimizer_name.lower() for name in _NORMALISING)
 
 

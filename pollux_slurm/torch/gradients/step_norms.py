@@ -1,4 +1,4 @@
-"""The squared norms of one step: packed on the device, read on the host, made into what ranks add up."""
+"""The squared norms of one step: packed on the device, read on the host, turned into sums for the ranks."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from pollux_slurm.torch.measurement.timestamps import HostCopy
 class StepNorms:
     """Squared norms of one step by parameter group, each of shape `(G,)`, still on the gradients' device.
 
-    `parts` holds n·|g|² of this replica's passes, by bucket; `mean` |ḡ|² by bucket, of the reduced gradient;
-    `num_by_hand` is P, the passes that the script itself has accumulated (1 where it does not). `is_alone`
-    marks one replica and one pass, for which `previous` is |g_{t−1}|² by bucket, `difference`
-    |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1; that is None in the first step of a pair,
-    which has no norms.
+    `parts` holds n·|g|² of this replica's micro-batches, by bucket; `mean` |ḡ|² by bucket, of the reduced
+    gradient. `num_manual` is P, the micro-batches that the script itself has accumulated (1 without).
+    `is_single_part` marks a step of one replica and one micro-batch. For it `previous` is |g_{t−1}|² by
+    bucket, `difference` |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1. That is None in the
+    first step of a pair, which has no norms.
     """
 
     parts: list[torch.Tensor] = field(default_factory=list)
     mean: dict[int, torch.Tensor] = field(default_factory=dict)
-    num_by_hand: int = 1
-    is_alone: bool = False
+    num_manual: int = 1
+    is_single_part: bool = False
     previous: list[torch.Tensor] = field(default_factory=list)
     difference: list[torch.Tensor] = field(default_factory=list)
     previous_size: int | None = None
 
     def packed(self, scale: torch.Tensor | None) -> torch.Tensor | None:
-        """Return all in one tensor, so that one transfer reads it; None if there is nothing to read.
+        """Return all in one tensor, which one transfer reads; None if there is nothing to read.
 
-        The sums over the buckets, of shape `(G,)` each, of parts and mean (alone: of mean, previous and
-        difference), then the gradients' scale where there is one.
+        It has the sums over the buckets, of shape `(G,)` each, of parts and mean (a single part: of mean,
+        previous and difference), then the gradients' scale where there is one.
         """
         kinds: list[list[torch.Tensor]] = []
-        if not self.is_alone:
+        if not self.is_single_part:
             mean = list(self.mean.values())
             kinds = [self.parts or [torch.zeros_like(mean[0])], mean]
         elif self.previous_size is not None:
@@ -50,9 +50,9 @@ class StepNorms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormSums:
-    """What one replica adds to the sums over all of one step: S and |ḡ|² by parameter group, M and C.
+    """One replica's summands, or the sums over all, of one step: S and |ḡ|² by parameter group, M and C.
 
-    M and C (`num_examples`, `num_parts`) are those over all replicas; C is 0 where the step says nothing.
+    M and C (`num_examples`, `num_parts`) are those of all replicas; C is 0 where the step has no norms.
     """
 
     parts_sum: tuple[float, ...]
@@ -62,57 +62,59 @@ class NormSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """One step's norms as they were taken, perhaps not yet read: M and C, and what `StepNorms` says else.
+class _UnreadNorms:
+    """One step's norms, perhaps still on the device: M, C and the other fields of `StepNorms`.
 
-    `is_empty` where the step said nothing; else `values` are `StepNorms.packed`.
+    `is_empty` where the step has no norms; else `values` are `StepNorms.packed`.
     """
 
     is_empty: bool = True
     values: HostCopy | None = None
     has_scale: bool = False
     size: int = 0
-    num_cells: int = 0
-    num_by_hand: int = 1
-    is_alone: bool = False
+    num_nonempty: int = 0
+    num_manual: int = 1
+    is_single_part: bool = False
     previous_size: int | None = None
 
 
 class NormReader:
-    """Reads the norms of one model's steps: at once, or `later` (those of the step before, on a GPU, where
-    reading the present ones would wait for the device).
+    """Reads the norms of one model's steps.
+
+    `later` reads those of the previous step: on a GPU, reading the present ones would wait for the device.
     """
 
     def __init__(self, *, later: bool) -> None:
         self._later = later
-        self._held = _Taken()
-        # The gradient scale of the step before, where that step was measured alone.
+        self._held = _UnreadNorms()
+        # The gradient scale of the previous step, if that step was a single part.
         self._previous_scale: float | None = None
 
     def read(
         self, norms: StepNorms | None, step: StepPlan, scale: torch.Tensor | None, *, num_groups: int
     ) -> NormSums:
-        """Take in one step, of `num_groups` parameter groups, whose gradients are `scale` times the true ones
-        (None: 1); return the sums of the step that is to be read now.
+        """Add one step, of `num_groups` parameter groups; return the sums of the step that is read now.
+
+        The step's gradients are `scale` times the true ones (None: 1).
         """
-        taken = _Taken()
+        taken = _UnreadNorms()
         if norms is not None:
             packed = norms.packed(scale)
-            taken = _Taken(
+            taken = _UnreadNorms(
                 is_empty=False,
                 values=None if packed is None else HostCopy(packed),
                 has_scale=scale is not None,
-                size=step.size * norms.num_by_hand,
-                num_cells=step.num_cells * norms.num_by_hand,
-                num_by_hand=norms.num_by_hand,
-                is_alone=norms.is_alone,
+                size=step.size * norms.num_manual,
+                num_nonempty=step.num_nonempty * norms.num_manual,
+                num_manual=norms.num_manual,
+                is_single_part=norms.is_single_part,
                 previous_size=norms.previous_size,
             )
         if self._later:
             taken, self._held = self._held, taken
         return self._sums(taken, num_groups)
 
-    def _sums(self, taken: _Taken, size: int) -> NormSums:
+    def _sums(self, taken: _UnreadNorms, size: int) -> NormSums:
         nothing = NormSums(parts_sum=(0.0,) * size, mean_sqr=(0.0,) * size)
         previous_scale, self._previous_scale = self._previous_scale, None
         if taken.is_empty:
@@ -120,27 +122,27 @@ class NormReader:
         norms = [] if taken.values is None else taken.values.read()
         scale = norms.pop() if taken.has_scale else 1.0
         if not scale > 0:
-            # Mixed precision has no scale yet.
+            # The gradient scaler has no scale yet.
             return nothing
-        # With one replica and one pass: of this step and the one before.
-        if taken.is_alone and (taken.previous_size is None or previous_scale != scale):
+        # A single part is compared with the previous step's, which must have the same scale.
+        if taken.is_single_part and (taken.previous_size is None or previous_scale != scale):
             self._previous_scale = scale
             return nothing
-        num_kinds = 3 if taken.is_alone else 2
+        num_kinds = 3 if taken.is_single_part else 2
         if len(norms) != num_kinds * size:
-            # A parameter group was added since.
+            # A parameter group was added meanwhile.
             return nothing
         kinds = [
             tuple(value / scale**2 for value in norms[start : start + size])
             for start in range(0, num_kinds * size, size)
         ]
-        if not taken.is_alone:
+        if not taken.is_single_part:
             parts, mean = kinds
             return NormSums(
                 parts_sum=parts,
-                mean_sqr=tuple(value / taken.num_by_hand**2 for value in mean),
+                mean_sqr=tuple(value / taken.num_manual**2 for value in mean),
                 num_examples=taken.size,
-                num_parts=taken.num_cells,
+                num_parts=taken.num_nonempty,
             )
         mean, previous, difference = kinds
         assert taken.previous_size is not None

@@ -1,4 +1,4 @@
-"""Step times: time stamps that do not stop the device, and T_grad and T_iter from them.
+"""Step times: timestamps that do not block the device, and T_grad and T_iter from them.
 
 May be imported by `torch/api`, `torch/gradients`, `torch/session`.
 """

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, or for anything else with its `add_scalar`. Nothing of TensorBoard is imported."""
+"""Write scalars to TensorBoard or another writer with `add_scalar`. TensorBoard itself is not imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class ScalarWriter(Protocol):
-    """What is needed of `torch.utils.tensorboard.SummaryWriter`."""
+    """The part of `torch.utils.tensorboard.SummaryWriter` that is used here."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object:
         """Write one number."""
@@ -17,7 +17,7 @@ class ScalarWriter(Protocol):
 def write_scalars(
     writer: ScalarWriter, scalars: Mapping[str, float | None], global_step: int, tag_prefix: str
 ) -> None:
-    """Write each number under its name below `tag_prefix`; what is not known (yet) is left out."""
+    """Write each number under its name below `tag_prefix`, except those that are None or not finite."""
     if tag_prefix and not tag_prefix.endswith("/"):
         tag_prefix += "/"
     for name, value in scalars.items():

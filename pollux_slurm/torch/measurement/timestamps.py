@@ -1,4 +1,4 @@
-"""Time stamps that do not stop the device: `perf_counter` on a CPU, CUDA events read later on a GPU."""
+"""Timestamps that do not block the device: `perf_counter` on a CPU, CUDA events read later on a GPU."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Protocol
 import torch
 
 
-class Instant(Protocol):
+class Timestamp(Protocol):
     """One moment of a replica's work."""
 
     def is_known(self) -> bool:
-        """Tell whether the device has reached it."""
+        """Return whether the device has reached it."""
 
-    def seconds_since(self, earlier: Instant) -> float:
+    def seconds_since(self, earlier: Timestamp) -> float:
         """Return the seconds since an earlier moment of the same kind; both must be known."""
 
 
-class HostInstant:
+class HostTimestamp:
     """A moment on the host's clock."""
 
     __slots__ = ("_at_s",)
@@ -31,34 +31,33 @@ class HostInstant:
     def is_known(self) -> bool:
         return True
 
-    def seconds_since(self, earlier: Instant) -> float:
-        assert isinstance(earlier, HostInstant)
+    def seconds_since(self, earlier: Timestamp) -> float:
+        assert isinstance(earlier, HostTimestamp)
         return self._at_s - earlier._at_s
 
 
-class CudaInstant:
-    """A moment on a device's current CUDA stream, known once the device gets there."""
+class CudaTimestamp:
+    """A moment on a device's current CUDA stream, known once the device reaches it."""
 
     __slots__ = ("_event",)
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True)
-        # The stream by name: the model may be on another device than the process's current one.
+        # The device's stream: the model may be on another device than the process's current one.
         self._event.record(torch.cuda.current_stream(device))
 
     def is_known(self) -> bool:
         return bool(self._event.query())
 
-    def seconds_since(self, earlier: Instant) -> float:
-        assert isinstance(earlier, CudaInstant)
+    def seconds_since(self, earlier: Timestamp) -> float:
+        assert isinstance(earlier, CudaTimestamp)
         return float(earlier._event.elapsed_time(self._event)) / 1e3
 
 
 class HostCopy:
-    """A small tensor on its way to the host: from a GPU without stopping it, into pinned memory.
+    """A small tensor that is copied to the host: from a GPU without blocking it, into pinned memory.
 
-    Reading waits until the device has reached the moment at which the copy was asked for, not for what was
-    queued since.
+    `read` waits until the device has made the copy, but not for work that was queued after it.
     """
 
     __slots__ = ("_ready", "_values")
@@ -79,6 +78,6 @@ class HostCopy:
         return [float(value) for value in self._values.tolist()]
 
 
-def instants_on(device: torch.device) -> Callable[[], Instant]:
-    """Return what stamps this moment on a device."""
-    return partial(CudaInstant, device) if device.type == "cuda" else HostInstant
+def timestamps_on(device: torch.device) -> Callable[[], Timestamp]:
+    """Return the function that takes a timestamp of a device."""
+    return partial(CudaTimestamp, device) if device.type == "cuda" else HostTimestamp

@@ -1,6 +1,6 @@
-"""The session of a script that is being rehearsed: it tells what happens, and stops at the moment it is told.
+"""The session of a rehearsed script: it logs events, and stops the script at the planned moment.
 
-All else is the session of a job. Checkpoints go to the rehearsal's folder, whatever the script says.
+Everything else is the session of a job. Checkpoints go to the rehearsal's folder, not to the script's.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from pollux_slurm.agent.rehearsal_protocol import (
 )
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.data.micro_batches import PassPlan, StepPlan
-from pollux_slurm.torch.rehearsal.averages import AverageWatch
-from pollux_slurm.torch.rehearsal.draws import DrawWatch
-from pollux_slurm.torch.rehearsal.shares import take_sums, tell_of_combining, variable_of, zeros_of
-from pollux_slurm.torch.rehearsal.snapshot import is_users, numbers_of, take_snapshot
-from pollux_slurm.torch.session.loader import Loader
+from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
+from pollux_slurm.torch.rehearsal.loop_sums import on_each_collective, take_sums, variable_of, zeros_of
+from pollux_slurm.torch.rehearsal.random_draws import RandomDrawDetector
+from pollux_slurm.torch.rehearsal.snapshot import is_user_code, numbers_of, take_snapshot
+from pollux_slurm.torch.rehearsal.weight_averages import WeightAverageDetector
+from pollux_slurm.torch.session.loader_protocol import Loader
 from pollux_slurm.torch.session.session import Session
 from pollux_slurm.torch.wrapped_model.patching import patch
 
 # A request takes this long at most to reach the training thread, and a copy of the states to be written.
-_MOST_WAIT_S = 60.0
-_LOOK_EVERY_S = 0.01
+_MAX_WAIT_S = 60.0
+_POLL_INTERVAL_S = 0.01
 _STEPS_PER_BATCH = 3
 
 
-class RehearsedSession(Session):
-    """A session that carries out the plan of one run of a rehearsal."""
+class RehearsalSession(Session):
+    """The session of one run (`plan`) of a rehearsal."""
 
     def __init__(self, plan: RunPlan, environment: JobEnvironment, **options: Any) -> None:
         self._plan, self._stop_at = plan, plan.stop
@@ -58,10 +58,10 @@ class RehearsedSession(Session):
         self._opens_loop = self._has_stepped = False
         self._num_steps = self._steps_before_loop = 0
         self._zeros: set[str] = set()
-        self._averages = AverageWatch(self._plain_models)
-        self._draws = DrawWatch(self._plain_models, self._tell_draws)
-        self._tell_errors()
-        # Requests are answered where they are planned, not at an end of the epoch that is near.
+        self._averages = WeightAverageDetector(self._modules)
+        self._draws = RandomDrawDetector(self._modules, self._log_draws)
+        self._log_errors()
+        # Requests are answered where they are planned, not at the end of the epoch.
         options["epoch_end_wait_s"] = 0.0
         age_s = process_age_s()
         super().__init__(replace(environment, open_store=lambda: self._store), **options)
@@ -74,15 +74,15 @@ class RehearsedSession(Session):
             imported_s=age_s,
             joined_s=process_age_s(),
         )
-        patch(self._measuring, "propose", self._propose)
-        patch(self._measuring, "tell_step", self._propose_after_step)
-        patch(self._checkpointer, "write", self._write)
-        patch(self._checkpointer, "hold", self._hold)
-        tell_of_combining(lambda: self._events.write("combined"))
-        # Each boundary has its exchange, however short the steps are: a stop comes where it is planned.
-        patch(self._boundary._spacing, "agree", lambda original, number: original(1))
+        patch(self.measurements, "propose", self._propose)
+        patch(self.measurements, "record_step", self._propose_after_step)
+        patch(self.checkpointer, "write", self._write)
+        patch(self.checkpointer, "copy_states", self._copy_states)
+        on_each_collective(lambda: self._events.write("combined"))
+        # Each boundary has an exchange, so that the script stops where it is planned.
+        patch(self.boundary.exchange_interval, "set_interval", lambda original, number: original(1))
 
-    # --------------------------------------------------------------------------------- what is told of
+    # ------------------------------------------------------------------------------------------- events
 
     def declare_epochs(self, num_epochs: int) -> None:
         super().declare_epochs(num_epochs)
@@ -94,47 +94,47 @@ class RehearsedSession(Session):
         if largest is not None and not self.is_in_loop:
             self._events.write("autoscale", batch_size=loader.batch_size, max_batch_size=largest)
             if not self._plan.varies_batch:
-                loader.hold_batch_size()
+                loader.fix_batch_size()
         self._opens_loop = True
         if not self.is_in_loop:
-            self._steps_before_loop = self._progress.num_steps
+            self._steps_before_loop = self.progress_state.num_steps
             self._zeros = zeros_of(take_sums())
             self._draws.begin_loop()
-        is_driver = not self.is_in_loop
+        is_outermost = not self.is_in_loop
         try:
             with super().loop(loader):
                 yield
         except GeneratorExit:
-            if is_driver:
-                self._tell_end("loop_left", loader)
+            if is_outermost:
+                self._log_loop_end("loop_left", loader)
             raise
         finally:
             self._draws.leave()
 
-    def _plain_models(self) -> list[torch.nn.Module]:
-        return [model._model for model in self._steps._models]
+    def _modules(self) -> list[torch.nn.Module]:
+        return [model.module for model in self._steps.models]
 
-    def _tell_draws(self, who: str, generators: list[str]) -> None:
+    def _log_draws(self, who: str, generators: list[str]) -> None:
         self._events.write("drew", who=who, generators=generators)
 
-    def begin_pass(self, loader: Loader, plan: PassPlan) -> None:
-        super().begin_pass(loader, plan)
-        if self._driver is not loader:
+    def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
+        super().begin_micro_batch(loader, plan)
+        if self._outer_loader is not loader:
             return
         if not self._plan.varies_batch:
-            self._draws.begin_pass()
+            self._draws.begin_micro_batch()
         if not plan.is_last and self.rank == 0:
-            self._averages.begin_pass()
+            self._averages.begin_micro_batch()
         if self._opens_loop:
             self._opens_loop = False
-            self._tell_loop(loader)
+            self._log_loop(loader)
         if self._epoch_snapshot != self.epoch_key:
             self._epoch_snapshot = self.epoch_key
-            self._tell_snapshot("epoch", loader=loader.memory_name, position=plan.start)
+            self._log_snapshot("epoch", loader=loader.name_across_epochs, position=plan.start)
         if not plan.is_padding:
             self._events.write(
-                "micro_batch",
-                loader=loader.memory_name,
+                "pass",
+                loader=loader.name_across_epochs,
                 epoch=self.epoch_key,
                 loop=loader.loop_number,
                 start=plan.start,
@@ -143,57 +143,57 @@ class RehearsedSession(Session):
                 accumulation_steps=loader.accumulation_steps,
             )
 
-    def end_pass(self, loader: Loader) -> None:
-        if self._driver is loader:
-            self._draws.end_pass()
-            moved = self._averages.end_pass()
+    def end_micro_batch(self, loader: Loader) -> None:
+        if self._outer_loader is loader:
+            self._draws.end_micro_batch()
+            moved = self._averages.end_micro_batch()
             if moved:
                 self._events.write("averaged", names=moved)
-        super().end_pass(loader)
+        super().end_micro_batch(loader)
 
-    def _tell_loop(self, loader: Loader) -> None:
+    def _log_loop(self, loader: Loader) -> None:
         order = loader.order
         indices = None if order is None else order.indices.numpy()
         self._events.write(
             "loop",
-            loader=loader.memory_name,
+            loader=loader.name_across_epochs,
             epoch=self.epoch_key,
             loop=loader.loop_number,
             length=None if indices is None else len(indices),
             order=None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16],
             drops_last=loader.drop_last,
             batch_size=loader.batch_size,
-            has_workers=cast("Any", loader)._feed._inner.num_workers > 0,
+            has_workers=cast("Any", loader)._source._inner.num_workers > 0,
         )
 
-    def _tell_end(self, kind: str, loader: Loader) -> None:
+    def _log_loop_end(self, kind: str, loader: Loader) -> None:
         self._events.write(
             kind,
-            loader=loader.memory_name,
+            loader=loader.name_across_epochs,
             epoch=self.epoch_key,
             loop=loader.loop_number,
-            steps=self._progress.num_steps,
+            steps=self.progress_state.num_steps,
         )
 
-    def _tell_sums(self, loader: Loader) -> None:
-        """Tell what the script has summed up over a loop that trains nothing."""
-        if self._progress.num_steps == self._steps_before_loop:
+    def _log_sums(self, loader: Loader) -> None:
+        """Log the sums that the script's variables have over a loop that trains nothing."""
+        if self.progress_state.num_steps == self._steps_before_loop:
             sums = {name: values for name, values in take_sums().items() if name in self._zeros}
             self._events.write(
                 "summed",
                 variable=variable_of(loader),
-                loader=loader.memory_name,
+                loader=loader.name_across_epochs,
                 epoch=self.epoch_key,
                 loop=loader.loop_number,
                 sums=sums,
             )
 
-    def _tell_snapshot(self, moment: str, **fields: Any) -> None:
+    def _log_snapshot(self, moment: str, **fields: Any) -> None:
         models = {
-            model.name: numbers_of(dict(model._model.named_parameters())) for model in self._steps._models
+            model.name: numbers_of(dict(model.module.named_parameters())) for model in self._steps.models
         }
         layers = sorted(
-            {type(part).__name__ for model in self._steps._models for part in model._model.modules()}
+            {type(part).__name__ for model in self._steps.models for part in model.module.modules()}
         )
         snapshot = take_snapshot() if self.rank == 0 else {"objects": {}, "variables": {}, "tensors": {}}
         self._events.write(
@@ -207,13 +207,13 @@ class RehearsedSession(Session):
             **fields,
         )
 
-    def _tell_errors(self) -> None:
-        """Tell of the error that ends the script, with the line of the script's own that it came through."""
+    def _log_errors(self) -> None:
+        """Log the error that ends the script, with the innermost line of the script's own code."""
         before = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
-            own = [place for place in lines if is_users(place[0])] or lines or [("", 0)]
+            own = [place for place in lines if is_user_code(place[0])] or lines or [("", 0)]
             self._events.write(
                 "error",
                 type=kind.__name__,
@@ -228,59 +228,63 @@ class RehearsedSession(Session):
 
         sys.excepthook = hook
 
-    # ------------------------------------------------------------------------------ where it is stopped
+    # ------------------------------------------------------------------------------------- planned stops
 
     def end_step(self, loader: Loader, step: StepPlan) -> BatchChoice | None:
-        if self._driver is loader:
+        if self._outer_loader is loader:
             stop = self._stop_at
-            if stop is not None and stop.moment is StopMoment.STEP and self._is_behind(stop, loader, step):
+            if (
+                stop is not None
+                and stop.moment is StopMoment.STEP
+                and self._is_at_or_after(stop, loader, step)
+            ):
                 self._stop_now(stop.method)
-        before = self._progress.num_steps
+        before = self.progress_state.num_steps
         chosen = super().end_step(loader, step)
-        if not self._has_stepped and self._progress.num_steps > before:
+        if not self._has_stepped and self.progress_state.num_steps > before:
             self._has_stepped = True
             self._events.write("first_step", age_s=process_age_s())
         return chosen
 
-    def _is_behind(self, stop: Stop, loader: Loader, step: StepPlan) -> bool:
+    def _is_at_or_after(self, stop: Stop, loader: Loader, step: StepPlan) -> bool:
         if not stop.loader:
-            # Where a script counts its epochs itself, each loop is taken for one.
+            # Where a script counts its epochs itself, each loop counts as one.
             return max(self.epoch_key, loader.loop_number if self.epoch_key == NO_EPOCH else 0) > stop.epoch
         if self.epoch_key != stop.epoch:
             return self.epoch_key > stop.epoch
-        return (loader.memory_name, loader.loop_number) == (
+        return (loader.name_across_epochs, loader.loop_number) == (
             stop.loader,
             stop.loop,
         ) and step.end >= stop.position
 
     def end_loop(self, loader: Loader) -> None:
-        is_driver = self._driver is loader
-        if is_driver:
-            self._tell_sums(loader)
+        is_outermost = self._outer_loader is loader
+        if is_outermost:
+            self._log_sums(loader)
         super().end_loop(loader)
-        if not is_driver:
+        if not is_outermost:
             return
-        self._tell_end("loop_end", loader)
+        self._log_loop_end("loop_end", loader)
         stop = self._stop_at
         if (
             stop is not None
             and stop.moment is StopMoment.AFTER_LOOP
-            and (self.epoch_key, loader.memory_name, loader.loop_number)
+            and (self.epoch_key, loader.name_across_epochs, loader.loop_number)
             == (stop.epoch, stop.loader, stop.loop)
         ):
             self._stop_now(stop.method)
-            if self.rank == 0 and self._store.wait_for_confirmation(_MOST_WAIT_S):
-                # A validation that outlasts Slurm's KillWait ends like this.
+            if self.rank == 0 and self._store.wait_for_confirmation(_MAX_WAIT_S):
+                # As Slurm ends a validation that takes longer than KillWait.
                 self._events.write("killed")
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def end_epoch(self) -> None:
         epoch, stop = self.epoch_key, self._stop_at
         if stop is not None and stop.moment is StopMoment.EPOCH_END and stop.epoch == epoch:
-            # Not to be answered with the states as they were after the loop.
-            self._boundary.release()
+            # The request is not to be answered with the copy of the states after the loop.
+            self.boundary.release()
             self._stop_now(stop.method)
-        self._events.write("epoch_end", epoch=epoch, steps=self._progress.num_steps)
+        self._events.write("epoch_end", epoch=epoch, steps=self.progress_state.num_steps)
         super().end_epoch()
 
     def finish(self) -> None:
@@ -288,28 +292,28 @@ class RehearsedSession(Session):
         self._events.write("finished")
 
     def _stop_now(self, method: StopMethod) -> None:
-        """Stop as the cluster would: SIGTERM to every rank, or a request that rank 0 has learned of."""
+        """Stop as in a job: SIGTERM to every rank, or a checkpoint request that rank 0 has polled."""
         self._stop_at = None
         self._events.write("stop", method=method, epoch=self.epoch_key)
         if method is StopMethod.SIGTERM:
             signal.raise_signal(signal.SIGTERM)
         elif self.rank == 0:
-            reporter = self._measuring.reporter
+            reporter = self.measurements.reporter
             assert reporter is not None
             self._store.request_checkpoint()
-            deadline = time.monotonic() + _MOST_WAIT_S
+            deadline = time.monotonic() + _MAX_WAIT_S
             while reporter.checkpoint_request is None and time.monotonic() < deadline:
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_POLL_INTERVAL_S)
 
     # ------------------------------------------------------------------------------------- checkpoints
 
     def _write(self, original: Callable[[], Any]) -> Any:
-        self._tell_snapshot("checkpoint")
+        self._log_snapshot("checkpoint")
         written = original()
         self._events.write("checkpoint", blocked_s=written.blocked_s, size_bytes=written.size_bytes)
         return written
 
-    def _hold(self, original: Callable[[], Any]) -> Any:
+    def _copy_states(self, original: Callable[[], Any]) -> Any:
         write = original()
         self._events.write("states_copied")
         return write
@@ -334,18 +338,18 @@ class RehearsedSession(Session):
 
 
 def batch_choices(limits: BatchLimits, num_replicas: int) -> list[BatchChoice]:
-    """Return batches that the limits allow: M0, 2·M0 and the largest, also in a pass more than needed."""
+    """Return batches within the limits: M0, 2·M0 and the largest, also with one more accumulation step."""
     assert limits.max_batch_size is not None
     first, largest = limits.initial_batch_size, limits.max_batch_size
     choices = []
     for batch in sorted({first, min(2 * first, largest), largest}):
         fewest = -(-batch // (num_replicas * (limits.max_atomic or batch)))
-        for passes in range(fewest, fewest + 1 + limits.accumulation):
-            atomic = -(-batch // (num_replicas * passes))
-            if atomic >= limits.min_atomic and (passes == 1 or limits.accumulation):
+        for number in range(fewest, fewest + 1 + limits.accumulation):
+            atomic = -(-batch // (num_replicas * number))
+            if atomic >= limits.min_atomic and (number == 1 or limits.accumulation):
                 choices.append(
                     BatchChoice(
-                        global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=passes - 1
+                        global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=number - 1
                     )
                 )
     return choices or [

@@ -1,7 +1,7 @@
-"""What a script holds at one moment, as numbers and words: two of them tell what a restart has lost.
+"""A snapshot of a script's state, as numbers and text. Two of them show what a restart has lost.
 
-It looks at the script's own frames, and at all optimizers, schedulers, gradient scalers and modules that the
-process has, given to the library or not. Used by a rehearsal only: a look takes a tenth of a second.
+It reads the variables of the script's own frames, and all optimizers, schedulers, gradient scalers and
+modules of the process, given to the library or not. Only a rehearsal uses it: one takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
-_MOST_TEXT = 80
-_MOST_ITEMS = 20
+_MAX_TEXT = 80
+_MAX_ITEMS = 20
 _KINDS = ((Optimizer, "optimizer"), (LRScheduler, "scheduler"), (torch.amp.GradScaler, "scaler"))
 
 
 def take_snapshot() -> dict[str, Any]:
-    """Return `objects` (name to kind, type and numbers of its state) and the script's own `variables`.
+    """Return `objects` (name to kind, type and numbers of its state), `variables` and `tensors`.
 
-    Plain `variables` are told in words; of `tensors`, also within lists and dicts, how many numbers they hold
-    and a checksum.
+    `variables` are the script's plain values as text; `tensors`, also those within lists and dicts, are given
+    by size and checksum.
     """
     names: dict[int, str] = {}
     variables: dict[str, str] = {}
@@ -52,18 +52,18 @@ def take_snapshot() -> dict[str, Any]:
 
 
 def user_frames() -> Iterator[FrameType]:
-    """Yield the frames of the script's own code that are being executed, the innermost first."""
+    """Yield the present frames of the script's own code, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if is_users(frame.f_code.co_filename):
+        if is_user_code(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
 
 
-def is_users(file: str) -> bool:
-    """Tell code of the user's from that of Python, of packages and of this one."""
-    foreign = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return not file.startswith(("<frozen", _PACKAGE, *foreign))
+def is_user_code(file: str) -> bool:
+    """Return whether a file is the user's own code, not Python's, a package's or this package's."""
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return not file.startswith(("<frozen", _PACKAGE, *installed))
 
 
 def numbers_of(value: Any) -> list[float]:
@@ -91,7 +91,7 @@ def _add_numbers(value: Any, found: list[float]) -> None:
 
 
 def _stateful() -> list[tuple[str, Any]]:
-    """Return what has a state worth keeping, in the order in which the process made it."""
+    """Return objects with a state, and their kinds: scalers, optimizers, schedulers, outermost modules."""
     found: list[tuple[str, Any]] = []
     modules: list[torch.nn.Module] = []
     for value in gc.get_objects():
@@ -106,7 +106,7 @@ def _stateful() -> list[tuple[str, Any]]:
     seen: set[int] = set()
     for module in outermost:
         tensors = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
-        if tensors - seen:  # else another arrangement of parts that are known
+        if tensors - seen:  # else it has only parts of modules that were found already
             found.append(("module", module))
         seen |= tensors
     return found
@@ -128,25 +128,25 @@ def _note(
         tensors.setdefault(f"{function}:{name}", checksum)
     elif words is not None:
         variables.setdefault(f"{function}:{name}", words)
-    elif deep and is_of_user(value):
+    elif deep and is_user_object(value):
         for attribute, part in list(vars(value).items()):
             if not attribute.startswith("_"):
                 _note(function, f"{name}.{attribute}", part, names, variables, tensors, deep=False)
 
 
-def is_of_user(value: Any) -> bool:
-    """Whether it is an instance of a class of the script's own, whose attributes nobody else keeps."""
+def is_user_object(value: Any) -> bool:
+    """Return whether it is an instance of one of the script's own classes, other than a `State`."""
     from pollux_slurm.torch.api.state import State
 
     kind = type(value)
     if not hasattr(value, "__dict__") or isinstance(value, type) or issubclass(kind, State):
         return False
     module = sys.modules.get(kind.__module__)
-    return is_users(getattr(module, "__file__", None) or "<frozen")
+    return is_user_code(getattr(module, "__file__", None) or "<frozen")
 
 
 def _words(value: Any) -> str | None:
-    """Say a plain value in short, None where it is of another kind."""
+    """Return a plain value as short text, None for other kinds."""
     if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
         is_one = getattr(value, "size", 0) == 1 or (isinstance(value, torch.Tensor) and value.numel() == 1)
         if not is_one or getattr(value, "is_meta", False):
@@ -155,19 +155,19 @@ def _words(value: Any) -> str | None:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, bool | int | str):
-        return repr(value)[:_MOST_TEXT]
+        return repr(value)[:_MAX_TEXT]
     if isinstance(value, torch.Generator):
         return f"at {zlib.crc32(value.get_state().numpy().tobytes()):08x}"
     if isinstance(value, list | tuple | set | dict):
         parts = list(value.values()) if isinstance(value, dict) else list(value)
-        if len(parts) <= _MOST_ITEMS and all(isinstance(part, bool | int | float) for part in parts):
-            return repr(value)[:_MOST_TEXT]
+        if len(parts) <= _MAX_ITEMS and all(isinstance(part, bool | int | float) for part in parts):
+            return repr(value)[:_MAX_TEXT]
         return f"a {type(value).__name__} of {len(parts)}"
     return None
 
 
 def _checksum(value: Any) -> str | None:
-    """Tell an array of numbers, or several, in short; None where it is of another kind."""
+    """Return size and checksum of an array or several, None for other kinds."""
     parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
     if not parts or not all(_is_array(part) for part in parts):
         return None
@@ -184,7 +184,7 @@ def _checksum(value: Any) -> str | None:
 
 def _is_array(value: Any) -> bool:
     if isinstance(value, torch.nn.Parameter):
-        return False  # a module's, and looked at with it
+        return False  # it belongs to a module, which is read as a whole
     if isinstance(value, torch.Tensor):
         return value.numel() > 1 and not (value.is_meta or value.is_sparse or value.is_quantized)
     return isinstance(value, np.ndarray) and value.size > 1 and value.dtype.kind in "iufb"

@@ -1,7 +1,7 @@
-"""The one process-wide thing: which session the AdaptDL-compatible functions speak to.
+"""The session of this process, for public functions that take no session as an argument.
 
-Function names such as `remaining_epochs_until(n)` leave no argument for it. Only this module holds it; tests
-set and reset it.
+AdaptDL's signatures, such as `remaining_epochs_until(n)`, leave no place for it. This module has the only
+process-wide variable; tests set and reset it.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from pollux_slurm.torch.session.session import Session
 
 
-class _Holder:
+class _Current:
     session: Session | None = None
-    # What was made before there is one.
+    # Callbacks of objects that were made before the session.
     waiting: ClassVar[list[Callable[[Session], None]]] = []
 
 
 def current_session() -> Session:
     """Return the session that `init_process_group` made. Raises `UsageError` before that."""
-    if _Holder.session is None:
+    if _Current.session is None:
         raise UsageError(
             "call pollux_slurm.torch.init_process_group() first: only AdaptiveDataLoaders may be made earlier"
         )
-    return _Holder.session
+    return _Current.session
 
 
 def has_session() -> bool:
-    """Tell whether `init_process_group` was called."""
-    return _Holder.session is not None
+    """Return whether `init_process_group` was called."""
+    return _Current.session is not None
 
 
 def set_session(session: Session | None) -> None:
-    """Put another session in place, or none."""
-    _Holder.session = session
-    waiting, _Holder.waiting = _Holder.waiting, []
+    """Set the session (None: remove it), and call back whoever waited for it."""
+    _Current.session = session
+    waiting, _Current.waiting = _Current.waiting, []
     if session is not None:
         for join in waiting:
             join(session)
@@ -46,7 +46,7 @@ def set_session(session: Session | None) -> None:
 
 def join_session(join: Callable[[Session], None]) -> None:
     """Call `join` with the session: now, or when `init_process_group` makes it, in the order of the calls."""
-    if _Holder.session is None:
-        _Holder.waiting.append(join)
+    if _Current.session is None:
+        _Current.waiting.append(join)
     else:
-        join(_Holder.session)
+        join(_Current.session)

@@ -1,4 +1,4 @@
-"""How a process joins its job's run: process group, claim, what earlier runs have left, reporter."""
+"""How a process joins its job's run: process group, run number, memory bounds of earlier runs, reporter."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter, utc_now
 from pollux_slurm.errors import CheckpointError, LaunchError, UsageError
 from pollux_slurm.store.contract.interface import AgentStore
-from pollux_slurm.torch.coordination.side_channel import Control
+from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.session.memory_bounds import MemoryBounds, device_bytes
 
 _LOG = logging.getLogger(__name__)
-# Where rank 0 says whose it is.
+# The key under which rank 0 stores a digest of its run's identity.
 _RUN_KEY = "pollux/run"
-# As long as torch itself waits for ranks that come late.
+# torch's own default for ranks that come late.
 _MEETING_TIMEOUT = timedelta(minutes=30)
-# All ranks have met by then, and send a few bytes.
+# By then all ranks have met; each sends a few bytes.
 _PEERS_TIMEOUT = timedelta(minutes=2)
 
 
 def join_group(environment: JobEnvironment, backend: str | None) -> bool:
-    """Join the process group; False where the script had done so itself."""
+    """Join the process group; return False where the script had done so itself."""
     if dist.is_initialized():
         if dist.get_world_size() != environment.world_size:
-            raise UsageError("the process group that exists has another size than WORLD_SIZE says")
+            raise UsageError("the process group that exists has another size than WORLD_SIZE")
         return False
     has_gpu = torch.cuda.is_available() and environment.local_rank < torch.cuda.device_count()
     if has_gpu:
@@ -56,24 +56,24 @@ def join_group(environment: JobEnvironment, backend: str | None) -> bool:
     else:
         rank, world_size = environment.rank, environment.world_size
         store = _meet(environment)
-        make_sure_of(store, environment)
+        verify_rank_0(store, environment)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         if backend == "gloo":
-            make_sure_of_peers(environment, "gradients", None)
+            verify_peers(environment, "gradients", None)
     return True
 
 
-def control_group(environment: JobEnvironment) -> dist.ProcessGroup | None:
-    """Return a gloo group of all ranks for what they tell each other; None for a rank that is alone."""
+def side_channel_group(environment: JobEnvironment) -> dist.ProcessGroup | None:
+    """Return a gloo group of all ranks for the side channel; None for a job of one rank."""
     if environment.world_size == 1:
         return None
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
-    make_sure_of_peers(environment, "control", group)
+    verify_peers(environment, "control", group)
     return group
 
 
 def _meet(environment: JobEnvironment) -> Any:
-    """Return the store in which the ranks tell each other their addresses."""
+    """Return the store through which the ranks exchange their addresses."""
     if environment.rendezvous_file is not None:
         store = dist.FileStore(str(environment.rendezvous_file), environment.world_size)  # type: ignore[attr-defined]
         store.set_timeout(_MEETING_TIMEOUT)
@@ -92,10 +92,10 @@ def _meet(environment: JobEnvironment) -> Any:
         ) from None
 
 
-def make_sure_of(store: Any, environment: JobEnvironment) -> None:
-    """Raise `LaunchError` where rank 0 at this address is another run's: its gradients are not ours.
+def verify_rank_0(store: Any, environment: JobEnvironment) -> None:
+    """Raise `LaunchError` where rank 0 at this address belongs to another run.
 
-    What the launcher reserved, another process may have taken since.
+    Another process may have taken the port since the launcher reserved it.
     """
     parts = (
         environment.secret,
@@ -104,7 +104,7 @@ def make_sure_of(store: Any, environment: JobEnvironment) -> None:
         environment.restart_count,
         environment.gpus_per_node,
     )
-    # The secrets stay secret: whoever connects can read what is in the store.
+    # A digest, because whoever connects can read the store.
     run = hashlib.sha256(repr(parts).encode()).digest()
     if environment.rank == 0:
         store.set(_RUN_KEY, run)
@@ -115,47 +115,47 @@ def make_sure_of(store: Any, environment: JobEnvironment) -> None:
         )
 
 
-def make_sure_of_peers(environment: JobEnvironment, name: str, group: dist.ProcessGroup | None) -> None:
-    """Raise `LaunchError` where at the end of one of a gloo group's connections is no rank of this run.
+def verify_peers(environment: JobEnvironment, name: str, group: dist.ProcessGroup | None) -> None:
+    """Raise `LaunchError` where a connection of a gloo group leads to a process that is no rank of this run.
 
-    Gloo tells its connections apart by a number that is easy to guess: a stranger's process that connects to
-    a rank sooner than another rank does would get what is meant for that one. So each rank shows each other
-    that it knows the secret, before anything else is sent; `name` tells the groups of a run apart.
+    Gloo identifies its connections by a number that is easy to guess. An untrusted process that connects to a
+    rank sooner than another rank does would get the data for that one. So each rank proves to each other that
+    it knows the secret, before anything else is sent; `name` is the group's, so that no proof serves twice.
     """
     secret = environment.secret or environment.token
     if secret is None:
         return
-    rank, everybody = environment.rank, range(environment.world_size)
+    rank, ranks = environment.rank, range(environment.world_size)
 
-    def shown(sender: int, receiver: int) -> list[int]:
+    def proof(sender: int, receiver: int) -> list[int]:
         text = f"{name} {environment.restart_count} {sender} {receiver}"
         return list(hmac.digest(secret.encode(), text.encode(), "sha256"))
 
-    sent = torch.tensor([shown(rank, peer) for peer in everybody], dtype=torch.uint8)
+    sent = torch.tensor([proof(rank, peer) for peer in ranks], dtype=torch.uint8)
     got = torch.empty_like(sent)
     try:
         dist.all_to_all_single(got, sent, group=group, async_op=True).wait(_PEERS_TIMEOUT)
     except RuntimeError as error:
-        raise LaunchError(_strangers(environment, str(error).splitlines()[0])) from None
-    if got.tolist() != [shown(peer, rank) for peer in everybody]:
-        raise LaunchError(_strangers(environment, "what it sent was not the secret of this run"))
+        raise LaunchError(_wrong_peer(environment, str(error).splitlines()[0])) from None
+    if got.tolist() != [proof(peer, rank) for peer in ranks]:
+        raise LaunchError(_wrong_peer(environment, "it does not know the secret of this run"))
 
 
-def _strangers(environment: JobEnvironment, why: str) -> str:
+def _wrong_peer(environment: JobEnvironment, why: str) -> str:
     return (
-        f"rank {environment.rank} is connected with a process that is none of its run's ({why}); start the "
+        f"rank {environment.rank} is connected to a process that is not a rank of its run ({why}); start the "
         "job again (scontrol requeue)"
     )
 
 
-def claim(
-    control: Control[Any], environment: JobEnvironment, directory: Path | None
+def claim_next_run(
+    side_channel: SideChannel[Any], environment: JobEnvironment, directory: Path | None
 ) -> tuple[Lineage | None, int, Path | None]:
-    """Claim the next run on rank 0 and tell the others. Returns lineage (rank 0), run, file to go on from."""
+    """Claim the next run number on rank 0, for all. Returns lineage (rank 0), run number, file to resume."""
     if directory is None:
         return None, environment.restart_count, None
     lineage: Lineage | None = None
-    told: Any = None
+    claimed: Any = None
     if environment.rank == 0:
         given = environment.checkpoint_dir
         if given is not None and given.absolute() != directory.absolute():
@@ -174,8 +174,9 @@ def claim(
                 "in all folders above, too",
                 *(others, job_name(environment)),
             )
-        told = [lineage.claim.run_number, None if lineage.resume_path is None else str(lineage.resume_path)]
-    run_number, resume = control.broadcast(told)
+        resume_from = lineage.resume_path
+        claimed = [lineage.claim.run_number, None if resume_from is None else str(resume_from)]
+    run_number, resume = side_channel.broadcast(claimed)
     resume_path = None if resume is None else Path(resume)
     if resume_path is not None and not resume_path.is_file():
         raise CheckpointError(
@@ -186,7 +187,7 @@ def claim(
 
 
 def job_name(environment: JobEnvironment) -> str:
-    """Return what the job is called in its log."""
+    """Return the job's name in its log."""
     return "the job" if environment.job_id is None else f"job {environment.job_id}"
 
 
@@ -216,19 +217,22 @@ def make_reporter(
     )
 
 
-def memory_bounds(control: Control[Any], directory: Path | None) -> MemoryBounds:
-    """Return what earlier runs have found not to fit into memory, the same on every replica."""
-    told: Any = None
-    if control.rank == 0 and directory is not None:
-        told = [dataclasses.asdict(bound) for bound in read_bounds(directory)]
-    told = control.broadcast(told)
+def memory_bounds(side_channel: SideChannel[Any], directory: Path | None) -> MemoryBounds:
+    """Return the memory bounds that earlier runs have written, the same on every replica."""
+    bounds: Any = None
+    if side_channel.rank == 0 and directory is not None:
+        bounds = [dataclasses.asdict(bound) for bound in read_bounds(directory)]
+    bounds = side_channel.broadcast(bounds)
     return MemoryBounds(
-        [MemoryBound(**bound) for bound in told or []], smallest_device=min(control.gather(device_bytes()))
+        [MemoryBound(**bound) for bound in bounds or []],
+        smallest_device=min(side_channel.gather(device_bytes())),
     )
 
 
-def pace_of(interval_s: float | Literal["auto"] | None, mtbf_s: float) -> CheckpointInterval | None:
-    """Return how often to write a checkpoint, None for never. Raises `UsageError` for no such thing."""
+def make_checkpoint_interval(
+    interval_s: float | Literal["auto"] | None, mtbf_s: float
+) -> CheckpointInterval | None:
+    """Return how often to write a checkpoint, None for never. Raises `UsageError` for invalid settings."""
     if not mtbf_s > 0:
         raise UsageError(f"node_mtbf_s must be above 0, not {mtbf_s!r}")
     if interval_s is None:

@@ -1,4 +1,4 @@
-"""Which local batches fit into memory: bounds that a run found out the hard way, agreed by all replicas."""
+"""Which local batches fit into memory: bounds from runs that ran out of it, the same on all replicas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether an error, or one that led to it, is a device's or the host's lack of memory."""
+    """Return whether an error, or one of its causes, is a device's or the host's lack of memory."""
     while error is not None:
         text = str(error).lower()
         if isinstance(error, torch.cuda.OutOfMemoryError) or (
@@ -49,10 +49,10 @@ class MemoryBounds:
     def __init__(self, bounds: Iterable[MemoryBound], *, smallest_device: int) -> None:
         self._device = smallest_device
         self._bounds = {(bound.loader, bound.failed, bound.device_bytes): bound for bound in bounds}
-        self._proven: dict[str, int] = {}
+        self._largest_fitting: dict[str, int] = {}
 
-    def within(self, loader: str, limits: BatchLimits) -> BatchLimits:
-        """Return the user's limits, narrowed to what fits; what does not takes several passes."""
+    def narrowed(self, loader: str, limits: BatchLimits) -> BatchLimits:
+        """Return the user's limits, narrowed to what fits; larger batches take several micro-batches."""
         fitting = [
             bound.largest
             for bound in self._bounds.values()
@@ -65,24 +65,24 @@ class MemoryBounds:
             limits, max_atomic=largest, min_atomic=min(limits.min_atomic, largest), accumulation=True
         )
 
-    def proved(self, loader: str, size: int) -> None:
-        """Tell that a step with local batches of `size` examples went through."""
-        if size > self._proven.get(loader, 0):
-            self._proven[loader] = size
+    def record_fitting(self, loader: str, size: int) -> None:
+        """Record that a step with local batches of `size` examples succeeded."""
+        if size > self._largest_fitting.get(loader, 0):
+            self._largest_fitting[loader] = size
 
     def is_untried(self, loader: str, size: int) -> bool:
-        """Tell whether no step with local batches of `size` examples has gone through yet."""
-        return size > self._proven.get(loader, 0)
+        """Return whether no step with local batches of `size` examples has succeeded yet."""
+        return size > self._largest_fitting.get(loader, 0)
 
     def failed(self, loader: str, size: int, device: int) -> MemoryBound | None:
         """Return the bound that follows from a local batch that did not fit; None where none is smaller.
 
-        That is the largest that did fit, if it is at least half of it, else half.
+        It is the largest local batch that did fit, and at least half of `size`.
         """
         if size < 2:
             return None
-        proven = self._proven.get(loader, 0)
-        largest = max(size // 2, proven if proven < size else 0)
+        fitting = self._largest_fitting.get(loader, 0)
+        largest = max(size // 2, fitting if fitting < size else 0)
         return MemoryBound(loader=loader, failed=size, largest=largest, device_bytes=device)
 
     def sync(self) -> None:
@@ -94,22 +94,22 @@ class MemoryBounds:
                 [bound.loader, bound.failed, bound.largest, bound.device_bytes]
                 for bound in self._bounds.values()
             ],
-            "proven": dict(self._proven),
+            "proven": dict(self._largest_fitting),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for loader, failed, largest, device in state["bounds"]:
             bound = MemoryBound(loader=loader, failed=failed, largest=largest, device_bytes=device)
             self._bounds.setdefault((loader, failed, device), bound)
-        self._proven = dict(state["proven"])
+        self._largest_fitting = dict(state["proven"])
 
 
 class OutOfMemoryWatch:
-    """Leaves a bound for the job's next start when a local batch runs out of memory.
+    """Writes a bound for the job's next start when a local batch runs out of memory.
 
-    It is told (`note`) of errors that nobody catches. Such an error closes the loop on its way up, which
-    tells what was under way (`leave`); where the script holds the loop's iterator in a variable, `under_way`
-    still does. Both are loader and local batch. `directory` is None where nothing can be left.
+    `note` is called with uncaught errors. Such an error closes the loop first, which keeps the loader and
+    the local batch under way (`leave`). Where the script keeps the loop's iterator in a variable, the loop is
+    still open, and `under_way` returns both. `directory` is None where no bound can be written.
     """
 
     def __init__(
@@ -126,15 +126,15 @@ class OutOfMemoryWatch:
         self._left: tuple[str, int] | None = None
 
     def leave(self) -> None:
-        """Tell that an error leaves the loop under way."""
+        """Keep the local batch under way: an error closes its loop."""
         self._left = self._under_way()
 
     def forget(self) -> None:
-        """Tell that training goes on: the error was caught."""
+        """Forget it: the error was caught, and training goes on."""
         self._left = None
 
     def note(self, error: BaseException) -> None:
-        """Leave a bound if the error is lack of memory in a loop, be it left or not."""
+        """Write a bound if the error is lack of memory in a loop, closed or not."""
         left, self._left = self._under_way() or self._left, None
         if left is None or self._directory is None or not is_out_of_memory(error):
             return
@@ -155,10 +155,10 @@ class OutOfMemoryWatch:
 
 @contextmanager
 def memory_guard() -> Iterator[None]:
-    """Remember a local batch whose step runs out of memory, where the script or its framework catches errors.
+    """Record a local batch whose step runs out of memory, where the script or its framework catches errors.
 
-    Put it around the body of the training loop. The error goes on its way; the job's next start takes smaller
-    local batches. Not needed where an error ends the script.
+    Put it around the body of the training loop. The error is raised again, and the job's next start uses
+    smaller local batches. Not needed where an error ends the script.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Errors that end a script: looked at on their way through `sys.excepthook`, and passed on as they are."""
+"""Observe errors that end a script, through `sys.excepthook`, without changing how they are shown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any
 
 
-class Uncaught:
-    """Calls `before` and `after` with an error that nobody catches, around who shows it."""
+class UncaughtErrors:
+    """Calls `before` and `after` with an uncaught error, around the hook that prints it."""
 
     def __init__(
         self, *, before: Callable[[BaseException], None], after: Callable[[BaseException], None]
@@ -18,12 +18,12 @@ class Uncaught:
         self._shown_by: Callable[..., Any] | None = None
 
     def install(self) -> None:
-        """Look at what passes `sys.excepthook`, and pass it on."""
+        """Wrap `sys.excepthook`."""
         if self._shown_by is None:
             self._shown_by, sys.excepthook = sys.excepthook, self._hook
 
     def remove(self) -> None:
-        """Give the hook back, unless somebody else has put another in its place."""
+        """Restore the previous hook, unless somebody else has replaced ours."""
         if self._shown_by is not None and sys.excepthook == self._hook:
             sys.excepthook, self._shown_by = self._shown_by, None
 

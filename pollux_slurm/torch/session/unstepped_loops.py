@@ -1,7 +1,7 @@
-"""Whether the loops over a job's loaders step its wrapped optimizers, or some that the library knows not of.
+"""Warn of loops over adaptive loaders in which only optimizers step that were not wrapped.
 
-A trainer of another library over our loader trains to its end, and nothing of that is measured, scaled or in
-a checkpoint. Every `torch.optim.Optimizer` is seen here until the first wrapped one has stepped.
+A trainer of another library over our loader trains to its end, but nothing of that is measured, scaled or in
+a checkpoint. A hook sees every `torch.optim.Optimizer` until the first wrapped one has stepped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from pollux_slurm.model import JobWarning
-from pollux_slurm.torch.coordination.faults import Faults
+from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 
 _CURE = (
     "so nothing is measured, scaled or checkpointed, and the job cannot be moved. Give model and optimizer "
@@ -23,27 +23,31 @@ _CURE = (
 )
 
 
-class ForeignSteps:
-    """Watches the optimizers' steps. `is_own` tells a wrapped optimizer, `is_in_loop` an adaptive loop."""
+class UnsteppedLoopCheck:
+    """Watches the optimizers' steps. `is_wrapped` is True for a wrapped optimizer, `is_in_loop` in a loop."""
 
     def __init__(
-        self, faults: Faults, *, is_own: Callable[[Optimizer], bool], is_in_loop: Callable[[], bool]
+        self,
+        faults: TrainingFaults,
+        *,
+        is_wrapped: Callable[[Optimizer], bool],
+        is_in_loop: Callable[[], bool],
     ) -> None:
-        self._faults, self._is_own, self._is_in_loop = faults, is_own, is_in_loop
-        self._foreign: str | None = None
+        self._faults, self._is_own, self._is_in_loop = faults, is_wrapped, is_in_loop
+        self._stepped_by: str | None = None
         self._has_own = False
         self._handle: RemovableHandle | None = register_optimizer_step_post_hook(self._stepped)
 
     def check(self) -> None:
-        """Tell of a loop that has ended with steps of other optimizers only; called between loops.
+        """Report a loop that ended with steps of other optimizers only. Call it between loops.
 
         Raises `TrainingError` under `strict`.
         """
         if self._has_own:
             self.remove()
-        elif self._foreign is not None:
-            kind, self._foreign = self._foreign, None
-            self._faults.tell(
+        elif self._stepped_by is not None:
+            kind, self._stepped_by = self._stepped_by, None
+            self._faults.report(
                 JobWarning.NEVER_STEPPED,
                 "a loop over an AdaptiveDataLoader ended without one step of a wrapped optimizer, but "
                 f"{kind} stepped in it: {_CURE}",
@@ -53,12 +57,12 @@ class ForeignSteps:
         """The same at the end of training, also where no optimizer stepped but gradients were computed."""
         self.check()
         if not self._has_own and has_gradients:
-            self._faults.tell(
+            self._faults.report(
                 JobWarning.NEVER_STEPPED, f"training ended without one step of a wrapped optimizer: {_CURE}"
             )
 
     def remove(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -69,4 +73,4 @@ class ForeignSteps:
         if self._is_own(optimizer):
             self._has_own = True
         elif self._is_in_loop():
-            self._foreign = type(optimizer).__name__
+            self._stepped_by = type(optimizer).__name__

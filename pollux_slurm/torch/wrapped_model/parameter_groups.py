@@ -1,8 +1,8 @@
-"""The parameter groups of an optimizer, some of which a script adds in a later epoch.
+"""Restore the parameter groups of an optimizer, some of which a script adds in a later epoch.
 
-A start after a move makes the optimizer as it was in the beginning, and a branch like `if epoch == 3` may
-never run again. So checkpoints name each group's parameters, and what the script has not made (yet) is added
-when they are read.
+After a restart the script makes the optimizer with its first groups, and a branch like `if epoch == 3` may
+never run again. So checkpoints name each group's parameters, and groups that the script has not made (yet)
+are added when a checkpoint is loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ParameterGroups:
 
     def __init__(self, optimizer: Optimizer, model: torch.nn.Module) -> None:
         self._optimizer, self._model = optimizer, model
-        # The parameters of each group that a checkpoint had, and the script has not added in this process.
+        # The parameters of each restored group that the script has not added in this process.
         self._awaited: list[set[int]] = []
         patch(optimizer, "add_param_group", self._add)
 
@@ -36,7 +36,7 @@ class ParameterGroups:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Add the groups that are missing, empty of everything that the optimizer's own state will bring.
+        """Add the missing groups, with parameters only; the optimizer's own state brings the rest.
 
         Raises `ValueError` where one has parameters that the model does not.
         """
@@ -55,7 +55,7 @@ class ParameterGroups:
             self._awaited.append({id(parameter) for _, parameter in added})
 
     def _add(self, original: Callable[..., Any], param_group: dict[str, Any]) -> None:
-        """Add a group, unless it is one that a checkpoint had: that is there, and has been trained."""
+        """Add a group, unless it was restored from a checkpoint already."""
         given = param_group["params"]
         given = [given] if isinstance(given, torch.Tensor) else list(given)
         added = {id(parameter) for parameter in _without_names(given)}

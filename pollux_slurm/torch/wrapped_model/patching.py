@@ -1,4 +1,4 @@
-"""Put a wrapper around one method of one object: optimizers and schedulers stay the user's own."""
+"""Wrap methods of objects, so that optimizers and schedulers stay the user's own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Put `wrapper(original, *args)` in place of one object's method.
+    """Replace one object's method by `wrapper(original, *args)`.
 
-    It stays a bound method that carries the original's attributes: LR schedulers look for both.
+    It stays a bound method with the original's attributes: LR schedulers check for both.
     """
     original = getattr(owner, name)
 
@@ -23,7 +23,7 @@ def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
 
 
 def patch_class(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Like `patch`, but in a subclass for this one object: a scheduler's state is its `__dict__`."""
+    """Like `patch`, but in a subclass of the object's own, because a scheduler's state is its `__dict__`."""
     kind = type(owner)
     original = getattr(kind, name)
 

@@ -1,4 +1,4 @@
-"""Optimizers that step a wrapped model's parameters, and were not given to `AdaptiveDataParallel`."""
+"""Refuse optimizers that step a wrapped model's parameters but were not given to `AdaptiveDataParallel`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.torch.wrapped_model.adaptation import Adaptation
+from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
 
-class Strays:
-    """Refuses such an optimizer at its first step. It looks at each optimizer of the process once."""
+class UnwrappedOptimizerCheck:
+    """Refuses such an optimizer at its first step. Each optimizer of the process is checked once."""
 
     def __init__(self) -> None:
-        self._models: list[Adaptation] = []
+        self._models: list[WrappedModel] = []
         self._passed: WeakSet[Optimizer] = WeakSet()
         self._handle = register_optimizer_step_pre_hook(self._look)
 
-    def add(self, model: Adaptation) -> None:
-        """Add a model whose parameters are its own optimizers' to step."""
+    def add(self, model: WrappedModel) -> None:
+        """Add a wrapped model, whose parameters only its own optimizers may step."""
         self._models.append(model)
         self._passed = WeakSet()
 
@@ -33,15 +33,15 @@ class Strays:
         if optimizer in self._passed:
             return
         if any(model.num_stepping for model in self._models):
-            # One that was given steps with the help of another.
+            # A given optimizer steps with the help of another.
             return
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for model in self._models:
             if optimizer not in model.optimizers and not stepped.isdisjoint(model.parameter_ids()):
                 raise UsageError(
                     f"{type(optimizer).__name__}.step: the optimizer has parameters of a wrapped model and "
-                    "was not given to AdaptiveDataParallel, so that it would step in every pass, by unlike "
-                    "gradients, and be in no checkpoint. Give all of them, each with its own part of the "
-                    "parameters: AdaptiveDataParallel(model, [first, second])"
+                    "was not given to AdaptiveDataParallel, so it would step in every micro-batch, by "
+                    "different gradients on each replica, and be in no checkpoint. Give all of them, each "
+                    "with its own part of the parameters: AdaptiveDataParallel(model, [first, second])"
                 )
         self._passed.add(optimizer)

@@ -15,9 +15,9 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
-from pollux_slurm.torch.data.micro_batches import PassPlan
+from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
 from pollux_slurm.torch.session.current_session import current_session
-from tests.torch.alone import Numbers, joined
+from tests.torch.single_replica import Numbers, joined
 
 pytestmark = pytest.mark.torch
 
@@ -102,7 +102,7 @@ def test_that_anything_but_adding_is_refused_outside() -> None:
 
 def test_that_a_replayed_block_sees_what_it_saw_the_first_time(tmp_path: Path) -> None:
     def run(stop_at: int | None) -> list[tuple[str, float]]:
-        told = []
+        recorded = []
         training = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
         evaluation = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
         sums = pt.Accumulator()
@@ -110,15 +110,15 @@ def test_that_a_replayed_block_sees_what_it_saw_the_first_time(tmp_path: Path) -
             for inputs, _ in training:
                 sums["x"] += inputs.sum().item()
             with sums.synchronized():
-                told.append(("training", sums["x"]))
+                recorded.append(("training", sums["x"]))
                 sums.clear()
             for step, (inputs, _) in enumerate(evaluation):
                 sums["y"] += inputs.sum().item()
                 if step == stop_at:
                     os.kill(os.getpid(), signal.SIGTERM)
             with sums.synchronized():
-                told.append(("evaluation", sums["y"]))
-        return told
+                recorded.append(("evaluation", sums["y"]))
+        return recorded
 
     with joined(tmp_path), pytest.raises(pt.TrainingStopped):
         run(stop_at=1)
@@ -128,7 +128,7 @@ def test_that_a_replayed_block_sees_what_it_saw_the_first_time(tmp_path: Path) -
 
 def test_that_what_is_added_between_loops_counts_once_however_often_its_code_runs(tmp_path: Path) -> None:
     def run(stop_in: str | None) -> list[dict[str, float]]:
-        told = []
+        recorded = []
         training = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
         evaluation = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
         sums = pt.Accumulator()
@@ -147,14 +147,14 @@ def test_that_what_is_added_between_loops_counts_once_however_often_its_code_run
                     os.kill(os.getpid(), signal.SIGTERM)
             if epoch == 1:
                 with sums.synchronized():
-                    told.append(dict(sums))
+                    recorded.append(dict(sums))
                 sums["after"] += 1
                 if stop_in == "end":
                     os.kill(os.getpid(), signal.SIGTERM)
                 pt.checkpoint_point()
                 with sums.synchronized():
-                    told.append(dict(sums))
-        return told
+                    recorded.append(dict(sums))
+        return recorded
 
     first = {"trained": 20.0, "between": 2, "validated": 6, "evaluated": 20.0}
     for stop_in in ("validation", "evaluation", "end"):
@@ -267,13 +267,13 @@ def test_that_plain_data_of_every_kind_comes_back(tmp_path: Path) -> None:
     assert (back["n"], back[4], back["t"].tolist()) == (0.5, torch.float16, [0, 1, 2])
 
 
-def test_that_a_stand_in_is_not_added() -> None:
+def test_that_nothing_is_added_during_padding() -> None:
     with joined() as session:
         sums = pt.Accumulator()
         loader = pt.AdaptiveDataLoader(Numbers(2), batch_size=2)
         for _ in loader:
             sums["n"] += 1
-            loader._plan = PassPlan(start=0, size=0, weight=0.0, index=0, is_last=True, step_size=1)
+            loader._plan = MicroBatchPlan(start=0, size=0, weight=0.0, index=0, is_last=True, step_size=1)
             assert session.is_padding
             sums["n"] += 1
         with sums.synchronized():

@@ -16,8 +16,8 @@ from torch.utils.data import DistributedSampler
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
 from pollux_slurm.model import BatchChoice
-from tests.torch.alone import Numbers, Trainee, joined, propose
 from tests.torch.data.test_iterable_share import Stream
+from tests.torch.single_replica import Numbers, Trainee, joined, propose
 
 pytestmark = pytest.mark.torch
 
@@ -256,17 +256,17 @@ def test_that_an_evaluation_inside_the_training_loop_is_whole_after_a_restart(tm
         training = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
         evaluation = pt.AdaptiveDataLoader(Numbers(3), batch_size=2)
         sums = pt.Accumulator()
-        told = []
+        recorded = []
         for _ in pt.remaining_epochs_until(1):
             for number, (_, batch) in enumerate(training):
                 sums["n"] += len(batch)
-                told.append([*batch.tolist(), *indices(evaluation)])
+                recorded.append([*batch.tolist(), *indices(evaluation)])
                 with sums.synchronized():
-                    told.append([sums["n"]])
+                    recorded.append([sums["n"]])
                 if number == stop_at:
                     os.kill(os.getpid(), signal.SIGTERM)
-        assert not sums._seen, "one record a step would fill the checkpoint"
-        return told
+        assert not sums.state_dict()["seen"], "one record a step would fill the checkpoint"
+        return recorded
 
     with joined(tmp_path), pytest.raises(pt.TrainingStopped):
         run(stop_at=1)
@@ -316,7 +316,7 @@ def test_that_its_length_is_the_number_of_batches_it_yields() -> None:
         for drop_last in (False, True):
             loader = pt.AdaptiveDataLoader(Numbers(23), batch_size=9, drop_last=drop_last)
             loader.autoscale_batch_size(9, (1, 2), gradient_accumulation=True)
-            # What schedules count, and then what a loop yields: five passes, and three in the short batch.
+            # What schedules count, and then what a loop yields: five micro-batches, three in the short one.
             assert len(loader) == (3 if not drop_last else 2)
             for _ in pt.remaining_epochs_until(session.finished_epochs + 1):
                 assert len(loader) == len(list(loader)) == (13 if not drop_last else 10)
@@ -360,7 +360,7 @@ def test_that_a_batch_sampler_makes_the_global_batches(tmp_path: Path) -> None:
         loader = pt.AdaptiveDataLoader(Numbers(6), batch_sampler=Own())
         loader.autoscale_batch_size(2, (1, 2), gradient_accumulation=True)
         seen += [batch.tolist() for _, batch in loader]
-    # The last batch of three takes two passes of at most two.
+    # The last batch of three takes two micro-batches of at most two.
     assert [*seen[:2], seen[2] + seen[3]] == expected
 
 

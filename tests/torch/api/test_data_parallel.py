@@ -10,24 +10,24 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
-from tests.torch.alone import Numbers, Slope, Trainee, joined
+from tests.torch.single_replica import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch
 
 
 def accumulating(length: int, batch_size: int, largest: int, **options: Any) -> pt.AdaptiveDataLoader:
-    """Return a loader whose fixed batch needs several passes of at most `largest` examples."""
+    """Return a loader whose fixed batch needs several micro-batches of at most `largest` examples."""
     loader = pt.AdaptiveDataLoader(Numbers(length), batch_size=batch_size, **options)
     loader.autoscale_batch_size(batch_size, (1, largest), gradient_accumulation=True)
     return loader
 
 
-def test_that_uneven_passes_add_up_to_the_exact_mean() -> None:
+def test_that_uneven_micro_batches_add_up_to_the_exact_mean() -> None:
     with joined():
         model, seen = Slope(), []
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         parallel = pt.AdaptiveDataParallel(model, optimizer)
-        # 10 examples in 3 passes of 4, 3, 3; then the last 4 in one pass.
+        # 10 examples in 3 micro-batches of 4, 3, 3; then the last 4 in one.
         loader = accumulating(14, 10, 4)
         for _ in pt.remaining_epochs_until(1):
             for inputs, _ in loader:
@@ -71,7 +71,7 @@ def test_that_schedulers_and_scalers_move_once_a_global_batch() -> None:
             scaler.update()
             scheduler.step()
             rates.append(optimizer.param_groups[0]["lr"])
-        # Two global batches of four passes: means 4.5 and 12.5, rates 1 and 1/2.
+        # Two global batches of four micro-batches: means 4.5 and 12.5, rates 1 and 1/2.
         assert model.weight.item() == pytest.approx(-(4.5 + 12.5 / 2))
         assert rates == pytest.approx([1, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1 / 2, 1 / 3])
         assert scaler.get_scale() == 16.0
@@ -134,7 +134,7 @@ def test_that_two_backward_passes_without_accumulation_add_up_as_they_always_did
 
 
 @pytest.mark.parametrize("kind", ["never", "after each step", "once a global batch"])
-def test_that_passes_add_up_whenever_the_script_zeroes(kind: str) -> None:
+def test_that_micro_batches_add_up_whenever_the_script_zeroes(kind: str) -> None:
     with joined():
         trainee = Trainee()
         for number, (inputs, _) in enumerate(accumulating(14, 10, 4)):

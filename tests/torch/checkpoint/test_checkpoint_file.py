@@ -1,4 +1,4 @@
-"""Checkpoints that are written beside training: what is in them, and what comes of failures."""
+"""Checkpoints that are written in the background: what is in them, and what happens on failures."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pollux_slurm.torch as pt
 from pollux_slurm.agent.checkpoints.lineage import Lineage, WrittenCheckpoint
 from pollux_slurm.errors import CheckpointError, SupersededRunError, UsageError
 from pollux_slurm.torch.checkpoint.checkpoint_file import read_checkpoint
-from tests.torch.alone import Numbers, Trainee, joined
 from tests.torch.ranks import start
 from tests.torch.scripts import checkpoints
+from tests.torch.single_replica import Numbers, Trainee, joined
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
@@ -40,14 +40,14 @@ def make_and_drop(directory: str) -> int:
     return len(kept)
 
 
-def test_that_what_one_rank_has_dropped_already_stops_nobody(tmp_path: Path) -> None:
+def test_that_a_state_that_only_one_rank_has_deleted_blocks_no_checkpoint(tmp_path: Path) -> None:
     run = start(tmp_path, 2, make_and_drop, str(tmp_path / "job"))
     assert run.wait() == [143, 143], run.output()
     assert start(tmp_path, 2, make_and_drop, str(tmp_path / "job"), restart_count=1).succeed() == [0, 1]
 
 
 class Gate:
-    """Holds a write back until it is opened: a slow disk. `error` is what the disk then says."""
+    """Delays writes until it is opened, as a slow disk does. `error` is raised by the write."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open, self.error = threading.Event(), None
@@ -99,8 +99,8 @@ def test_that_training_goes_on_while_a_checkpoint_is_written_and_does_not_change
             assert model.weight.item() == -number
             if number == 6:
                 gate.is_open.set()
-                assert session._checkpointer._behind is not None
-                session._checkpointer._behind.join()
+                assert session.checkpointer.is_writing
+                session.checkpointer.wait()
                 (only,) = files.iterdir()
                 assert weight_in(only) == -1.0
             if number == 7:
@@ -121,18 +121,18 @@ def test_that_the_end_of_training_waits_for_the_write_and_adds_the_last_state(
     assert (weight_in(older), weight_in(newer)) == (-1.0, -3.0)
 
 
-def test_that_a_disk_that_takes_nothing_costs_no_step_and_is_tried_again(
+def test_that_a_failed_write_costs_no_step_and_is_tried_again(
     tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate.error = CheckpointError("no space left")
     gate.is_open.set()
     with joined(tmp_path, checkpoint_interval_s=0.0) as session:
         now = [0.0]
-        session._boundary.monotonic = lambda: now[0]
-        session._boundary._last_checkpoint_s = 0.0
+        session.boundary.monotonic = lambda: now[0]
+        session.boundary.last_checkpoint_s = 0.0
         loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=1)
         for number, _ in steps(loader):
-            session._checkpointer.wait()
+            session.checkpointer.wait()
             if number == 4:
                 assert gate.num_begun == 1
                 now[0] += 60.0
@@ -142,16 +142,16 @@ def test_that_a_disk_that_takes_nothing_costs_no_step_and_is_tried_again(
     assert weight_in(max((tmp_path / "checkpoints").iterdir())) == -6.0
 
 
-def test_that_a_writing_thread_that_breaks_is_no_checkpoint(
+def test_that_a_defect_in_the_writing_thread_is_reported_as_a_failed_write(
     tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate.is_open.set()
     with joined(tmp_path) as session:
         outcomes = []
         for gate.error in (ValueError("a defect"), None):
-            session._checkpointer.write_behind()
-            session._checkpointer.wait()
-            outcomes.append(session._checkpointer.take_written())
+            session.checkpointer.write_in_background()
+            session.checkpointer.wait()
+            outcomes.append(session.checkpointer.take_write_result())
     broken, whole = outcomes
     assert broken is not None
     assert whole is not None
@@ -160,7 +160,7 @@ def test_that_a_writing_thread_that_breaks_is_no_checkpoint(
 
 
 class AwayStore:
-    """A reporter whose store went away while a checkpoint was asked for."""
+    """A reporter whose store went down while a checkpoint was requested."""
 
     checkpoint_request, superseded = 7, False
 
@@ -168,14 +168,14 @@ class AwayStore:
         return lambda *args, **kwargs: False
 
 
-def test_that_a_store_that_is_away_with_a_request_open_takes_half_of_the_time_at_most(tmp_path: Path) -> None:
+def test_that_a_store_that_is_down_with_a_request_open_costs_half_of_the_time_at_most(tmp_path: Path) -> None:
     with joined(tmp_path, max_wait_s=600.0) as session:
         now = [0.0]
 
         def pause(duration_s: float) -> None:
             now[0] += max(duration_s, 1.0)
 
-        boundary = session._boundary
+        boundary = session.boundary
         boundary.monotonic, boundary.pause, boundary.reporter = lambda: now[0], pause, AwayStore()
         num_steps = 0
         for _ in steps(pt.AdaptiveDataLoader(Numbers(1500), batch_size=1)):
@@ -183,39 +183,42 @@ def test_that_a_store_that_is_away_with_a_request_open_takes_half_of_the_time_at
             num_steps += 1
             if now[0] > 2500:
                 break
-    assert num_steps > 1000, "trained for as long as was waited, not one step for each wait"
+    assert num_steps > 1000, "it trains for as long as it waited, not one step for each wait"
 
 
-def test_that_a_newer_run_is_noticed_beside_training(tmp_path: Path, gate: Gate) -> None:
+def test_that_a_newer_run_found_by_the_writing_thread_ends_training(tmp_path: Path, gate: Gate) -> None:
     gate.error = SupersededRunError("run 1 has taken over")
     gate.is_open.set()
     with joined(tmp_path, checkpoint_interval_s=0.0) as session:
         loop = steps(pt.AdaptiveDataLoader(Numbers(6), batch_size=1))
         assert next(loop)[0] == 1
         assert next(loop)[0] == 2
-        session._checkpointer.wait()
+        session.checkpointer.wait()
         with pytest.raises(SupersededRunError):
             list(loop)
 
 
-def test_that_what_it_cost_is_reported_and_paces_the_next(tmp_path: Path) -> None:
+def test_that_the_cost_of_a_checkpoint_is_reported_and_sets_the_next_interval(tmp_path: Path) -> None:
     with joined(tmp_path, checkpoint_interval_s="auto") as session:
-        pace, report_builder = session._boundary.pace, session._measuring.report_builder
-        assert pace is not None
+        checkpoint_interval, report_builder = (
+            session.boundary.checkpoint_interval,
+            session.measurements.report_builder,
+        )
+        assert checkpoint_interval is not None
         assert report_builder is not None
-        assert pace.interval_s == 60.0
+        assert checkpoint_interval.interval_s == 60.0
         now = [0.0]
-        session._boundary.monotonic = lambda: now[0]
-        session._boundary._last_checkpoint_s = 0.0
+        session.boundary.monotonic = lambda: now[0]
+        session.boundary.last_checkpoint_s = 0.0
         reported: list[Any] = []
         for number, _ in steps(pt.AdaptiveDataLoader(Numbers(6), batch_size=1)):
             if number == 3:
                 now[0] = 61.0
-            session._checkpointer.wait()
+            session.checkpointer.wait()
             if number == 5:
                 reported.append(report_builder.compose(sequence=1, checkpoint=None).checkpoint)
-        # The clock of the test stood still during the copy: the interval is the least there is.
-        assert pace.interval_s == 30.0
+        # The test's clock did not advance during the copy: the interval is the least possible.
+        assert checkpoint_interval.interval_s == 30.0
     (confirmation,) = reported
     assert confirmation.request_id is None
     assert confirmation.blocked_s > 0
@@ -226,6 +229,6 @@ def test_that_what_it_cost_is_reported_and_paces_the_next(tmp_path: Path) -> Non
     "options",
     [{"checkpoint_interval_s": "often"}, {"checkpoint_interval_s": -1.0}, {"node_mtbf_s": 0.0}],
 )
-def test_that_senseless_intervals_are_refused(options: dict[str, Any]) -> None:
+def test_that_invalid_intervals_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         pt.init_process_group(environ={}, **options)

@@ -11,9 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pollux_slurm.torch.coordination import gloo_shutdown
-from pollux_slurm.torch.coordination.gloo_shutdown import wait_for_gloo
-from pollux_slurm.torch.coordination.side_channel import Control
+from pollux_slurm.torch.coordination.gloo_shutdown import GLOO_THREAD, wait_for_gloo
+from pollux_slurm.torch.coordination.side_channel import SideChannel
 
 
 @contextmanager
@@ -52,16 +51,15 @@ def test_that_the_name_is_the_one_that_torch_gives() -> None:
     try:
         dist.all_reduce(torch.ones(1))  # its thread has begun, and has its name
         tasks = Path("/proc/self/task").iterdir()
-        assert gloo_shutdown._GLOO_THREAD in {(task / "comm").read_text().strip() for task in tasks}
+        assert GLOO_THREAD in {(task / "comm").read_text().strip() for task in tasks}
         assert wait_for_gloo(timeout_s=120)
     finally:
         dist.destroy_process_group()
 
 
-def test_that_nothing_is_waited_for_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gloo_shutdown, "_TASKS", tmp_path / "none")
+def test_that_nothing_is_waited_for_without_proc(tmp_path: Path) -> None:
     with busy_thread("pt_gloo_runloop"):
-        assert wait_for_gloo(timeout_s=0)
+        assert wait_for_gloo(timeout_s=0, tasks=tmp_path / "none")
 
 
 class _Unanswered:
@@ -75,10 +73,13 @@ class _Unanswered:
         raise RuntimeError("timed out")
 
 
-def test_that_an_exchange_nobody_answers_is_given_up() -> None:
-    control: Control[None] = Control(rank=0, world_size=2, group=None)
+def test_that_closing_waits_for_an_unanswered_exchange_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     work = _Unanswered()
-    control._pending = (work, torch.zeros(1), None)
-    control.close(timeout_s=1.0)
+    monkeypatch.setattr(dist, "all_reduce", lambda *args, **options: work)
+    side_channel: SideChannel[None] = SideChannel(rank=0, world_size=2, group=dist.ProcessGroup(0, 2))
+    side_channel.exchange([1.0], None)
+    side_channel.close(timeout_s=1.0)
     assert work.waited_s == [1.0]
-    assert control.drain() is None
+    assert side_channel.drain() is None

@@ -15,8 +15,8 @@ import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.session.current_session import current_session
 from tests.torch import scripts
-from tests.torch.alone import Numbers, Slope, Trainee, propose
 from tests.torch.ranks import run_ranks, start
+from tests.torch.single_replica import Numbers, Slope, Trainee, propose
 from tests.torch.training.test_resume import assert_same_training
 from tests.waiting import wait_until
 
@@ -30,8 +30,8 @@ def test_that_replicas_without_an_example_change_nothing(tmp_path: Path) -> None
         assert_same_training(result, reference)
 
 
-def stand_in() -> list[float]:
-    """Train on one example with two replicas: the idle one's own gradient is not a number."""
+def train_with_padding() -> list[float]:
+    """Train on one example with two replicas: the gradient of the one with padding is not a number."""
     pt.init_process_group()
     trainee = Trainee()
     loader = pt.AdaptiveDataLoader(Numbers(1), batch_size=1)
@@ -43,11 +43,11 @@ def stand_in() -> list[float]:
     return [trainee.weight, idle]
 
 
-def test_that_nothing_of_a_stand_in_reaches_the_model(tmp_path: Path) -> None:
-    assert run_ranks(tmp_path, 2, stand_in) == [[-1.0, 0], [-1.0, 1]]
+def test_that_padding_does_not_reach_the_model(tmp_path: Path) -> None:
+    assert run_ranks(tmp_path, 2, train_with_padding) == [[-1.0, 0], [-1.0, 1]]
 
 
-def accumulate_by_hand(num_examples: int, batch_size: int) -> list[Any]:
+def accumulate_manually(num_examples: int, batch_size: int) -> list[Any]:
     """Sum three global batches, two of them under `no_sync`, then step."""
     pt.init_process_group()
     trainee = Trainee()
@@ -76,12 +76,12 @@ def accumulate_by_hand(num_examples: int, batch_size: int) -> list[Any]:
         (6, 2, 1.5 + 3.5 + 5.5),
     ],
 )
-def test_that_batches_summed_by_hand_count_alike_though_one_is_short_or_a_replica_idle(
+def test_that_manually_accumulated_batches_count_alike_though_one_is_short_or_a_replica_idle(
     tmp_path: Path, num_examples: int, batch_size: int, expected: float
 ) -> None:
-    for weight, is_measured in run_ranks(tmp_path, 3, accumulate_by_hand, num_examples, batch_size):
+    for weight, is_measured in run_ranks(tmp_path, 3, accumulate_manually, num_examples, batch_size):
         assert weight == pytest.approx(-expected)
-        # Batches of different sizes tell nothing of the noise.
+        # Batches of different sizes do not measure the noise.
         assert is_measured == (num_examples == 6)
 
 
@@ -100,7 +100,7 @@ def accumulate_over_loops() -> float:
     return trainee.weight
 
 
-def test_that_batches_summed_by_hand_over_two_loops_count_alike(tmp_path: Path) -> None:
+def test_that_batches_accumulated_manually_over_two_loops_count_alike(tmp_path: Path) -> None:
     # Means of 1-4, 5-8 and 9-10 (which leave one of three replicas idle), each twice.
     assert run_ranks(tmp_path, 3, accumulate_over_loops) == [pytest.approx(-2 * (2.5 + 6.5 + 9.5))] * 3
 
@@ -144,7 +144,7 @@ def change_batch() -> dict[str, Any]:
         parallel(inputs).mean().backward()
         optimizer.step()
         steps.append([loader.current_batch_size, indices.tolist(), parallel.gain])
-        if len(steps) == 3 and session._measuring.report_builder is not None:
+        if len(steps) == 3 and session.measurements.report_builder is not None:
             propose(
                 session, loader, BatchChoice(global_batch_size=13, atomic_batch_size=4, accumulation_steps=1)
             )
@@ -191,7 +191,7 @@ def measure_noise(batch_size: int, largest: int) -> list[float]:
 
 
 @pytest.mark.parametrize("largest", [5, 2])
-def test_that_uneven_replicas_and_passes_measure_the_true_noise(tmp_path: Path, largest: int) -> None:
+def test_that_uneven_replicas_and_micro_batches_measure_the_true_noise(tmp_path: Path, largest: int) -> None:
     results = run_ranks(tmp_path, 3, measure_noise, 10, largest)
     assert results[0] == results[1] == results[2]
     sqr, var = results[0]
@@ -233,8 +233,8 @@ def test_that_training_on_another_machines_disk_is_refused_with_a_reason(tmp_pat
     directory = tmp_path / "job"
     run = start(tmp_path, 1, scripts.train, str(directory), 1, 16)
     run.succeed()
-    claims = list((directory / "runs").iterdir())
-    assert [path.name for path in claims] == ["000000.json"]
+    runs = list((directory / "runs").iterdir())
+    assert [path.name for path in runs] == ["000000.json"]
     run = start(tmp_path, 2, see_nothing, str(directory), restart_count=1)
     assert run.wait() == [1, 1]
     assert "all nodes share" in run.output()

@@ -18,10 +18,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
-from pollux_slurm.torch.data.feeds import StreamFeed
-from pollux_slurm.torch.data.iterable_share import StreamShare
+from pollux_slurm.torch.data.batch_sources import IterableSource
+from pollux_slurm.torch.data.iterable_share import IterableShare
 from pollux_slurm.torch.data.micro_batches import StepPlan
-from tests.torch.alone import joined, propose
+from tests.torch.single_replica import joined, propose
 
 pytestmark = pytest.mark.torch
 
@@ -120,14 +120,14 @@ def test_that_a_stream_is_shared_out_exactly_over_any_sequence_of_sizes(
     """Each run takes a few steps on its own number of replicas; the last goes to the stream's end."""
     position, visited = 0, []
     for _ in range(data.draw(st.integers(1, 4))):
-        replicas, batch, passes = data.draw(
+        replicas, batch, num_micro_batches = data.draw(
             st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(1, 3))
         )
         num_steps = data.draw(st.integers(0, 4))
         choice = BatchChoice(
             global_batch_size=batch,
-            atomic_batch_size=-(-batch // (replicas * passes)),
-            accumulation_steps=passes - 1,
+            atomic_batch_size=-(-batch // (replicas * num_micro_batches)),
+            accumulation_steps=num_micro_batches - 1,
         )
         ranks = [
             list(islice(stream_steps(length, replicas, rank, position, choice, drop_last), num_steps))
@@ -135,8 +135,8 @@ def test_that_a_stream_is_shared_out_exactly_over_any_sequence_of_sizes(
         ]
         for steps in zip(*ranks, strict=True):
             for step, batches in steps:
-                assert step == replace(steps[0][0], passes=step.passes)
-                for plan, got in zip(step.passes, batches, strict=True):
+                assert step == replace(steps[0][0], micro_batches=step.micro_batches)
+                for plan, got in zip(step.micro_batches, batches, strict=True):
                     visited += [] if plan.is_padding else got
             position = steps[0][0].end
     assert sorted(visited) == list(range(position))
@@ -151,8 +151,8 @@ def test_that_a_stream_is_shared_out_exactly_over_any_sequence_of_sizes(
 
 def stream_share(
     length: int, replicas: int, rank: int, start: int, choice: BatchChoice, drop_last: bool
-) -> StreamShare:
-    share = StreamShare(
+) -> IterableShare:
+    share = IterableShare(
         Stream(length),
         collate=list,
         num_replicas=replicas,
@@ -167,8 +167,8 @@ def stream_share(
 def stream_steps(
     length: int, replicas: int, rank: int, start: int, choice: BatchChoice, drop_last: bool
 ) -> Iterator[tuple[StepPlan, list[list[int]]]]:
-    feed = StreamFeed(
+    feed = IterableSource(
         Stream(length), num_replicas=replicas, rank=rank, drop_last=drop_last, options={"collate_fn": list}
     )
     for step, batches in feed.steps(0, start, choice):
-        yield step, list(islice(batches, len(step.passes)))
+        yield step, list(islice(batches, len(step.micro_batches)))

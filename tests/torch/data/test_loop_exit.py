@@ -1,4 +1,4 @@
-"""How a loop's generator tells a break from an error."""
+"""How a loop's generator distinguishes `break` from an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Wrap = Callable[[Iterable[int]], Iterable[Any]]
 
 
 class Loop:
-    """Three numbers, and what became of the loop over them: None while nobody left it early."""
+    """Three numbers, and how the loop over them was left: None unless early."""
 
     def __init__(self) -> None:
         self.by_break: bool | None = None
@@ -97,7 +97,7 @@ def interrupted(loop: Loop, wrap: Wrap) -> None:
         (interrupted, False),
     ],
 )
-def test_that_break_and_errors_are_told_apart(
+def test_that_break_and_errors_are_distinguished(
     leave: Callable[[Loop, Wrap], object], expected: bool, wrap: Wrap
 ) -> None:
     loop = Loop()
@@ -113,9 +113,9 @@ def test_that_a_loop_that_runs_to_its_end_was_not_left() -> None:
     assert loop.by_break is None
 
 
-def test_that_an_iterator_let_go_of_by_hand_counts_as_no_break() -> None:
+def test_that_deleting_a_kept_iterator_is_not_a_break() -> None:
     loop = Loop()
-    held = iter(loop)
-    next(held)
-    del held
+    kept = iter(loop)
+    next(kept)
+    del kept
     assert loop.by_break is False

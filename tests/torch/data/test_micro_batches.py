@@ -10,36 +10,40 @@ from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.data.micro_batches import first_choice, plan_epoch, plan_step, split_evenly
 
 
-def choice_of(batch: int, replicas: int, passes: int) -> BatchChoice:
+def choice_of(batch: int, replicas: int, num_micro_batches: int) -> BatchChoice:
     return BatchChoice(
         global_batch_size=batch,
-        atomic_batch_size=-(-batch // (replicas * passes)),
-        accumulation_steps=passes - 1,
+        atomic_batch_size=-(-batch // (replicas * num_micro_batches)),
+        accumulation_steps=num_micro_batches - 1,
     )
 
 
 def test_that_sixteen_examples_go_to_three_replicas_as_6_5_5() -> None:
     plans = [plan_step(32, 100, choice_of(16, 3, 1), num_replicas=3, rank=rank) for rank in range(3)]
-    assert [(plan.passes[0].start, plan.passes[0].size) for plan in plans] == [(32, 6), (38, 5), (43, 5)]
-    assert [plan.passes[0].weight for plan in plans] == [6 / 16, 5 / 16, 5 / 16]
-    assert {plan.num_cells for plan in plans} == {3}
+    assert [(plan.micro_batches[0].start, plan.micro_batches[0].size) for plan in plans] == [
+        (32, 6),
+        (38, 5),
+        (43, 5),
+    ]
+    assert [plan.micro_batches[0].weight for plan in plans] == [6 / 16, 5 / 16, 5 / 16]
+    assert {plan.num_nonempty for plan in plans} == {3}
 
 
 def test_that_accumulation_cuts_each_replicas_share_again() -> None:
     plan = plan_step(0, 100, choice_of(10, 2, 2), num_replicas=2, rank=1)
-    assert [(p.start, p.size, p.is_last) for p in plan.passes] == [(5, 3, False), (8, 2, True)]
-    assert plan.num_cells == 4
+    assert [(p.start, p.size, p.is_last) for p in plan.micro_batches] == [(5, 3, False), (8, 2, True)]
+    assert plan.num_nonempty == 4
 
 
-def test_that_a_short_last_batch_takes_only_the_passes_it_needs() -> None:
+def test_that_a_short_last_batch_takes_only_the_micro_batches_it_needs() -> None:
     plan = plan_step(90, 5, choice_of(32, 2, 4), num_replicas=2, rank=0)
-    assert [(p.start, p.size) for p in plan.passes] == [(90, 3)]
+    assert [(p.start, p.size) for p in plan.micro_batches] == [(90, 3)]
     assert not plan.is_full
 
 
-def test_that_a_replica_without_examples_gets_a_stand_in_of_weight_zero() -> None:
+def test_that_a_replica_without_examples_gets_padding_of_weight_zero() -> None:
     plan = plan_step(7, 1, choice_of(8, 4, 1), num_replicas=4, rank=2)
-    only = plan.passes[0]
+    only = plan.micro_batches[0]
     assert only.is_padding
     assert (only.weight, list(only.positions())) == (0.0, [7])
 
@@ -47,20 +51,22 @@ def test_that_a_replica_without_examples_gets_a_stand_in_of_weight_zero() -> Non
 sizes = st.integers(1, 40)
 
 
-@given(length=st.integers(1, 150), batch=sizes, replicas=st.integers(1, 9), passes=st.integers(1, 5))
-def test_that_every_rank_takes_equally_many_passes_and_together_each_position_once(
-    length: int, batch: int, replicas: int, passes: int
+@given(
+    length=st.integers(1, 150), batch=sizes, replicas=st.integers(1, 9), num_micro_batches=st.integers(1, 5)
+)
+def test_that_every_rank_takes_equally_many_micro_batches_and_together_each_position_once(
+    length: int, batch: int, replicas: int, num_micro_batches: int
 ) -> None:
-    choice = choice_of(batch, replicas, passes)
+    choice = choice_of(batch, replicas, num_micro_batches)
     ranks = [
         list(plan_epoch(0, length, choice, num_replicas=replicas, rank=rank, drop_last=False))
         for rank in range(replicas)
     ]
     visited = []
     for steps in zip(*ranks, strict=True):
-        assert len({len(step.passes) for step in steps}) == 1
-        cells = [p for step in steps for p in step.passes if not p.is_padding]
-        assert steps[0].num_cells == len(cells)
+        assert len({len(step.micro_batches) for step in steps}) == 1
+        cells = [p for step in steps for p in step.micro_batches if not p.is_padding]
+        assert steps[0].num_nonempty == len(cells)
         assert sum(p.weight for p in cells) == pytest.approx(1.0)
         assert all(p.size <= choice.atomic_batch_size for p in cells)
         visited += [position for p in cells for position in p.positions()]
@@ -71,13 +77,15 @@ def test_that_every_rank_takes_equally_many_passes_and_together_each_position_on
 def test_that_changing_size_at_any_step_loses_and_repeats_nothing(data: st.DataObject, length: int) -> None:
     position, visited = 0, []
     while position < length:
-        replicas, passes, batch = data.draw(st.tuples(st.integers(1, 6), st.integers(1, 3), sizes))
-        choice = choice_of(batch, replicas, passes)
+        replicas, num_micro_batches, batch = data.draw(st.tuples(st.integers(1, 6), st.integers(1, 3), sizes))
+        choice = choice_of(batch, replicas, num_micro_batches)
         plans = [
             plan_step(position, length - position, choice, num_replicas=replicas, rank=rank)
             for rank in range(replicas)
         ]
-        visited += [i for plan in plans for p in plan.passes if not p.is_padding for i in p.positions()]
+        visited += [
+            i for plan in plans for p in plan.micro_batches if not p.is_padding for i in p.positions()
+        ]
         position = plans[0].end
     assert sorted(visited) == list(range(length))
 

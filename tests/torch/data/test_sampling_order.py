@@ -21,14 +21,14 @@ from torch.utils.data import RandomSampler, Sampler, WeightedRandomSampler
 import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.coordination.plain_data import to_plain
-from pollux_slurm.torch.data.feeds import MapFeed
-from pollux_slurm.torch.data.position import Position
-from pollux_slurm.torch.data.sampling_order import UserOrder
+from pollux_slurm.torch.data.batch_sources import MapStyleSource
+from pollux_slurm.torch.data.loader_position import LoaderPosition
+from pollux_slurm.torch.data.sampling_order import SamplerOrder
 from pollux_slurm.torch.session.current_session import current_session
-from tests.torch.alone import Numbers, Trainee
 from tests.torch.data.test_iterable_share import Stream
 from tests.torch.ranks import start
 from tests.torch.scripts import Seen
+from tests.torch.single_replica import Numbers, Trainee
 
 pytestmark = pytest.mark.torch
 
@@ -49,13 +49,13 @@ class Ranges(Sampler[list[int]]):
             left = left[size:]
 
 
-def samplers_of(length: int) -> list[UserOrder]:
+def samplers_of(length: int) -> list[SamplerOrder]:
     generator = torch.Generator()
     generator.manual_seed(3)
     return [
-        UserOrder(RandomSampler(Numbers(length), generator=generator), is_batches=False),
-        UserOrder(WeightedRandomSampler([1.0] * length, length + 3), is_batches=False),
-        UserOrder(Ranges(length), is_batches=True),
+        SamplerOrder(RandomSampler(Numbers(length), generator=generator), is_batches=False),
+        SamplerOrder(WeightedRandomSampler([1.0] * length, length + 3), is_batches=False),
+        SamplerOrder(Ranges(length), is_batches=True),
     ]
 
 
@@ -66,14 +66,14 @@ def test_that_a_sampler_of_the_users_own_is_followed_exactly_over_any_sequence_o
 ) -> None:
     epoch = data.draw(st.integers(0, 3))
     expected = samplers_of(length)[kind].draw(seed=1, epoch=epoch, loop=0)
-    position = Position("loader", length)
+    position = LoaderPosition("loader", length)
     visited: list[int] = []
     sizes = st.tuples(st.integers(1, 5), st.integers(1, 12), st.none() | st.integers(1, 3), st.integers(0, 4))
     runs: list[tuple[int, int, int | None, int]] = data.draw(st.lists(sizes, max_size=4))
     for replicas, batch, largest, num_steps in [*runs, (2, 5, None, length + 3)]:
-        # A new run: all that it knows is what the checkpoint says.
+        # A new run, which has the checkpoint only.
         saved = torch.load(saved_bytes(position.state_dict()), weights_only=True)
-        position = Position("loader", length)
+        position = LoaderPosition("loader", length)
         position.load_state_dict(saved)
         loop = position.begin_loop(epoch)
         assert loop is not None
@@ -85,7 +85,7 @@ def test_that_a_sampler_of_the_users_own_is_followed_exactly_over_any_sequence_o
             global_batch_size=batch, atomic_batch_size=-(-batch // replicas), accumulation_steps=0
         )
         feeds = [
-            MapFeed(
+            MapStyleSource(
                 Numbers(length),
                 num_replicas=replicas,
                 rank=rank,
@@ -98,7 +98,7 @@ def test_that_a_sampler_of_the_users_own_is_followed_exactly_over_any_sequence_o
             for step, batches in steps:
                 if order.ends is not None:
                     assert step.end in order.ends.tolist()
-                for plan in step.passes:
+                for plan in step.micro_batches:
                     got = next(batches)
                     assert largest is None or order.ends is None or len(got) <= largest
                     visited += [] if plan.is_padding else got
@@ -167,5 +167,5 @@ def test_that_drawing_an_order_leaves_the_users_generators_alone_and_follows_the
     assert random.getstate() == before[1]
     generator = torch.Generator()
     generator.manual_seed(4)
-    reseeded = UserOrder(RandomSampler(Numbers(30), generator=generator), is_batches=False)
+    reseeded = SamplerOrder(RandomSampler(Numbers(30), generator=generator), is_batches=False)
     assert reseeded.draw(seed=0, epoch=0, loop=0).indices.tolist() != first[0]

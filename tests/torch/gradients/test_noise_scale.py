@@ -58,11 +58,11 @@ def estimate(steps: Iterator[Update], *, horizon_batches: float) -> NoiseEstimat
 
 
 # Two even replicas; three replicas that do not divide the batch; four cells of very different sizes, as
-# passes of uneven replicas are; one replica's consecutive steps, of one size and of two.
+# micro-batches of uneven replicas are; one replica's consecutive steps, of one size and of two.
 SOURCES = [
     pytest.param(steps_of_parts, (16, 16), 0.05, id="two replicas"),
     pytest.param(steps_of_parts, (11, 11, 10), 0.05, id="three uneven replicas"),
-    pytest.param(steps_of_parts, (1, 30, 7, 3), 0.05, id="uneven passes"),
+    pytest.param(steps_of_parts, (1, 30, 7, 3), 0.05, id="uneven micro-batches"),
     pytest.param(steps_of_differences, (32, 32), 0.1, id="differences"),
     pytest.param(steps_of_differences, (32, 48), 0.1, id="differences of two sizes"),
 ]
@@ -70,7 +70,7 @@ SOURCES = [
 
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize(("source", "sizes", "tolerance"), SOURCES)
-def test_that_the_mean_of_4000_steps_is_near_the_truth_and_the_interval_holds_it(
+def test_that_the_mean_of_4000_steps_is_near_the_truth_and_the_interval_contains_it(
     source: object, sizes: tuple[int, ...], tolerance: float, ratio: float
 ) -> None:
     used = sum(sizes) if source is steps_of_parts else sizes[0]
@@ -88,12 +88,12 @@ def test_that_the_mean_of_4000_steps_is_near_the_truth_and_the_interval_holds_it
             covered[name] += low <= truth <= high
         widest = max(widest, (interval.scale[1] - interval.scale[0]) / sigma2)
     assert min(covered.values()) >= 4, covered
-    # An interval that held everything would say nothing.
+    # An interval that contains everything would be of no use.
     assert widest < 0.15
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
-def test_that_the_interval_holds_the_truth_over_the_horizon_that_training_uses(ratio: float) -> None:
+def test_that_the_interval_contains_the_truth_over_the_horizon_that_training_uses(ratio: float) -> None:
     covered = 0
     for seed in range(20):
         steps = steps_of_parts((16, 16), ratio * 32, seed)
@@ -125,7 +125,7 @@ def test_that_the_norms_are_those_of_real_vectors(ratio: float) -> None:
         assert column.std() == pytest.approx(short[index].std(), rel=0.2)
 
 
-def test_that_two_hand_made_parts_give_hand_made_numbers() -> None:
+def test_that_two_given_parts_give_given_numbers() -> None:
     # g1 = (3), g2 = (1) over one example each: ḡ = 2, σ̂² = 10 − 2·4 = 2, |Ĝ|² = 4 − 2/2 = 3.
     estimator = NoiseEstimator()
     estimator.set_initial_batch_size(2)
@@ -201,7 +201,7 @@ def test_that_equal_gradients_leave_no_room() -> None:
     sd_b=st.floats(0, 1e6),
     correlation=st.floats(-1, 1),
 )
-def test_that_an_interval_has_ends_in_order_and_holds_the_estimate(
+def test_that_an_interval_has_ends_in_order_and_contains_the_estimate(
     a: float, b: float, sd_a: float, sd_b: float, correlation: float
 ) -> None:
     low, high = ratio_interval(a, b, sd_a**2, correlation * sd_a * sd_b, sd_b**2)
@@ -245,7 +245,7 @@ def test_that_norms_that_cannot_be_leave_the_estimate_alone(parts_sum: float, me
     assert estimator.statistics() is None
 
 
-def test_that_one_part_says_nothing() -> None:
+def test_that_one_part_measures_nothing() -> None:
     estimator = NoiseEstimator()
     assert not estimator.update(parts_sum=4.0, mean_sqr=1.0, num_examples=4, num_parts=1)
 

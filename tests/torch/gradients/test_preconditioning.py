@@ -13,12 +13,12 @@ from torch.utils.data import Dataset
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import GradientStatistics
-from tests.torch.alone import joined
 from tests.torch.ranks import run_ranks
+from tests.torch.single_replica import joined
 
 pytestmark = pytest.mark.torch
 
-# Coordinates of an example, which are its gradient's: 32 large steady ones, 32 small noisy ones.
+# Coordinates of an example, which are its gradient's: 32 large constant ones, 32 small noisy ones.
 WIDTH = 32
 MEANS = torch.tensor([10.0] * WIDTH + [0.01] * WIDTH)
 DEVIATIONS = torch.tensor([1.0] * WIDTH + [0.1] * WIDTH)
@@ -44,7 +44,7 @@ class Points(Dataset[torch.Tensor]):
 
 
 class Coordinates(torch.nn.Module):
-    """w·x, the steady and the noisy weights apart: the gradient of the mean output is the mean input."""
+    """w·x, the constant and the noisy weights apart: the gradient of the mean output is the mean input."""
 
     def __init__(self, *, has_unused: bool = False) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def measure(
     seed: int = 0,
     **ddp_options: Any,
 ) -> pt.AdaptiveDataParallel:
-    """Train without learning, M0 = 8 in passes of at most `largest`; return the measured model."""
+    """Train without learning, M0 = 8 in micro-batches of at most `largest`; return the measured model."""
     model = model or Coordinates()
     optimizer = make(model)
     parallel = pt.AdaptiveDataParallel(model, optimizer, mp_scaler=scaler, **ddp_options)
@@ -136,7 +136,7 @@ def test_that_an_adam_like_optimizer_measures_coordinates_in_its_own_units(kind:
     assert statistics.var == pytest.approx(float((DEVIATIONS**2 / M0 / second).sum()), rel=0.1)
 
 
-def test_that_steps_before_the_preconditioner_is_settled_say_nothing() -> None:
+def test_that_steps_before_the_preconditioner_is_settled_are_not_measured() -> None:
     with joined():
         # 50 steps an epoch; the first twenty are not measured, all of the others are, up to 32.
         parallel = measure(lambda m: torch.optim.Adam(m.parameters(), lr=0.0), num_epochs=1)
@@ -178,7 +178,7 @@ def test_that_a_noisier_group_learns_faster_at_a_larger_batch() -> None:
                 optimizer.step()
         assert [group["lr"] for group in optimizer.param_groups] == [1e-9, 2e-9]
     assert rates[0] == [1e-9, 2e-9]
-    # The steady group gains nothing from 16 examples instead of 8, the noisy one nearly twice.
+    # The constant group gains nothing from 16 examples instead of 8, the noisy one nearly twice.
     assert rates[-1][0] == pytest.approx(1e-9, rel=0.01)
     assert rates[-1][1] == pytest.approx(4e-9, rel=0.1)
 
@@ -204,7 +204,7 @@ def advance(directory: Path, num_epochs: int, rule: pt.ScalingRule, bounds: tupl
 
 
 def test_that_progress_and_learning_rates_are_exact_over_restarts(tmp_path: Path) -> None:
-    # Warm-up for two of four epochs of 50 steps, in two passes each.
+    # Warm-up for two of four epochs of 50 steps, in two micro-batches each.
     rule, bounds = pt.LEGWScale(2.0, 400), (1, 4)
     whole = advance(tmp_path / "whole", 4, rule, bounds)
     parts = [advance(tmp_path / "parts", num_epochs, rule, bounds) for num_epochs in (1, 3, 4)]
@@ -241,13 +241,13 @@ def test_that_a_loops_batch_is_chosen_by_statistics_at_its_own_initial_batch(
         at_eight = known(parallel).var
         loader = pt.AdaptiveDataLoader(Points(), batch_size=2 * M0)
         loader.autoscale_batch_size(4 * M0)
-        propose = session._measuring.propose
+        propose = session.measurements.propose
 
         def spy(limits: Any, batch: Any, noise: Any) -> Any:
             seen.append(noise.statistics().var)
             return propose(limits, batch, noise)
 
-        monkeypatch.setattr(session._measuring, "propose", spy)
+        monkeypatch.setattr(session.measurements, "propose", spy)
         next(iter(loader))
     assert seen == [pytest.approx(at_eight / 2)]
 
@@ -293,10 +293,10 @@ def test_that_one_gradient_that_is_no_number_is_left_out(largest: int, has_scale
     assert statistics.var == pytest.approx(VAR, rel=0.2)
 
 
-# ---------------------------------------------------------------------------- accumulation by hand
+# ---------------------------------------------------------------------------- manual accumulation
 
 
-def by_hand(*, uses_no_sync: bool, num_epochs: int = 6) -> pt.AdaptiveDataParallel:
+def accumulated_manually(*, uses_no_sync: bool, num_epochs: int = 6) -> pt.AdaptiveDataParallel:
     """Add up two batches of 8 before each step, each worth half."""
     model = Coordinates()
     optimizer = sgd(model)
@@ -313,9 +313,9 @@ def by_hand(*, uses_no_sync: bool, num_epochs: int = 6) -> pt.AdaptiveDataParall
     return parallel
 
 
-def test_that_passes_without_synchronisation_are_measured_each() -> None:
+def test_that_micro_batches_under_no_sync_are_measured_each() -> None:
     with joined():
-        statistics = known(by_hand(uses_no_sync=True))
+        statistics = known(accumulated_manually(uses_no_sync=True))
     # Of half the gradient, at batches of eight.
     assert statistics.sqr == pytest.approx(SQR / 4, rel=0.01)
     assert statistics.var == pytest.approx(VAR / 4, rel=0.1)
@@ -323,10 +323,10 @@ def test_that_passes_without_synchronisation_are_measured_each() -> None:
 
 def add_to_reduced() -> bool:
     pt.init_process_group()
-    return by_hand(uses_no_sync=False, num_epochs=1).statistics is None
+    return accumulated_manually(uses_no_sync=False, num_epochs=1).statistics is None
 
 
-def test_that_gradients_added_to_reduced_ones_are_not_taken_for_one_pass(tmp_path: Path) -> None:
+def test_that_gradients_added_to_reduced_ones_are_not_measured_as_one(tmp_path: Path) -> None:
     assert run_ranks(tmp_path, 2, add_to_reduced) == [True, True]
 
 

@@ -13,7 +13,7 @@ import torch
 import pollux_slurm.torch as adl
 from pollux_slurm.torch import env
 from pollux_slurm.torch.checkpoint.checkpoint_file import read_checkpoint
-from tests.torch.alone import Numbers, joined
+from tests.torch.single_replica import Numbers, joined
 from tests.torch.training.test_plain_use import Writer
 
 pytestmark = pytest.mark.torch
@@ -41,7 +41,7 @@ def main(writer: Writer, stop_in_epoch: int | None) -> list[float]:
     net = adl.AdaptiveDataParallel(net, optimizer, lr_scheduler, scaling_rule=adl.scaling_rules.AdaScale())
     trainloader = adl.AdaptiveDataLoader(Numbers(50), batch_size=8, shuffle=True, drop_last=True)
     trainloader.autoscale_batch_size(32, local_bsz_bounds=(4, 16), gradient_accumulation=True)
-    best, told = Best(), []
+    best, recorded = Best(), []
     for epoch in adl.remaining_epochs_until(4):
         net.train()
         stats = adl.Accumulator()
@@ -73,13 +73,13 @@ def main(writer: Writer, stop_in_epoch: int | None) -> list[float]:
         with valid.synchronized():
             assert valid["total"] == 9
             best.loss = min(best.loss, valid["loss_sum"] / valid["total"])
-        told.append(best.loss)
+        recorded.append(best.loss)
         lr_scheduler.step()
         if env.replica_rank() == 0:
             writer.add_scalar("Loss/Valid", best.loss, epoch)
     assert adl.finished_epochs() == 4
     assert net.gain >= 1.0
-    return told
+    return recorded
 
 
 @pytest.mark.parametrize("stop_in_epoch", [2, 12])
@@ -90,10 +90,10 @@ def test_that_it_runs_and_is_resumed(tmp_path: Path, stop_in_epoch: int) -> None
         main(writer, stop_in_epoch=stop_in_epoch)
     stopped_at = writer.written["Loss/Valid"]
     with joined(tmp_path / "job", backend="gloo"):
-        told = main(writer, stop_in_epoch=None)
+        recorded = main(writer, stop_in_epoch=None)
     assert stopped_at[1] == 1
-    assert len(told) == 2
-    assert told[-1] <= told[0] <= stopped_at[0]
+    assert len(recorded) == 2
+    assert recorded[-1] <= recorded[0] <= stopped_at[0]
     kept = read_checkpoint(max((tmp_path / "job" / "checkpoints").iterdir()))
     # Of what was made anew in each epoch, the last one at most is left.
     assert len([name for name in kept if name.startswith("accumulator-")]) <= 2

@@ -11,8 +11,8 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import pollux_slurm.torch as pt
-from tests.torch.alone import joined
 from tests.torch.scripts import Numbered
+from tests.torch.single_replica import joined
 
 pytestmark = pytest.mark.torch
 

@@ -20,15 +20,15 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TIMEOUT_S = 600.0
 
 
-# A script that gets SIGTERM as soon as it has told of its third epoch: from outside one may come too late.
+# A script that gets SIGTERM as soon as it has printed its third epoch: from outside one may come too late.
 STOPPED = """
 import builtins, os, runpy, signal, sys
-say = print
-def tell(*words, **options):
-    say(*words, **options)
+print_before = print
+def print_and_stop(*words, **options):
+    print_before(*words, **options)
     if str(words[0]).startswith("epoch 2:"):
         os.kill(os.getpid(), signal.SIGTERM)
-builtins.print = tell
+builtins.print = print_and_stop
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

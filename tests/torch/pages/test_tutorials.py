@@ -16,9 +16,9 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
-from tests.torch.alone import Numbers, Slope, Trainee, joined
 from tests.torch.pages import tutorials
 from tests.torch.ranks import run_ranks, start
+from tests.torch.single_replica import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch
 
@@ -37,11 +37,11 @@ def test_that_the_steps_of_the_digits_tutorial_train_the_same_on_two_replicas(
 ) -> None:
     (alone,) = run(tmp_path / "a", 1, tutorials.digits, step)
     both = run(tmp_path / "b", 2, tutorials.digits, step)
-    for told in both:
-        assert told["state"] == alone["state"]
-        torch.testing.assert_close(told["weights"], alone["weights"])
-    # Before the last step each replica tells of its own part.
-    numbers = [told["tested"]["number"] for told in both]
+    for result in both:
+        assert result["state"] == alone["state"]
+        torch.testing.assert_close(result["weights"], alone["weights"])
+    # Before the last step each replica returns its own part.
+    numbers = [result["tested"]["number"] for result in both]
     assert numbers == [tutorials.NUM_TESTED] * 2 if step == 5 else sum(numbers) >= tutorials.NUM_TESTED
     assert alone["tested"]["number"] == tutorials.NUM_TESTED
 
@@ -58,35 +58,35 @@ def test_that_loaders_made_before_the_group_go_on_where_they_were(tmp_path: Path
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_that_two_adversaries_train_by_the_same_loader(tmp_path: Path, num_ranks: int) -> None:
-    told = run(tmp_path, num_ranks, tutorials.adversaries)
-    for one in told:
-        torch.testing.assert_close(one["weights"], told[0]["weights"])
-        assert one["batches"] == told[0]["batches"] > 0
-    assert all(value.isfinite().all() for value in told[0]["weights"].values())
+    results = run(tmp_path, num_ranks, tutorials.adversaries)
+    for one in results:
+        torch.testing.assert_close(one["weights"], results[0]["weights"])
+        assert one["batches"] == results[0]["batches"] > 0
+    assert all(value.isfinite().all() for value in results[0]["weights"].values())
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_that_ratings_are_learned_and_the_best_model_is_saved_whole(tmp_path: Path, num_ranks: int) -> None:
-    told = run(tmp_path, num_ranks, tutorials.ratings)
-    assert [one["replicas"] for one in told] == [num_ranks] * num_ranks
-    torch.testing.assert_close(told[0]["weights"], told[-1]["weights"])
-    assert told[0]["written"]["AdaptDL/Model/Gain"] >= 1.0
+    results = run(tmp_path, num_ranks, tutorials.ratings)
+    assert [one["replicas"] for one in results] == [num_ranks] * num_ranks
+    torch.testing.assert_close(results[0]["weights"], results[-1]["weights"])
+    assert results[0]["written"]["AdaptDL/Model/Gain"] >= 1.0
     # It is read where there is no group.
     saved = torch.load(tmp_path / "share" / "taste.pt", weights_only=False)
     user = torch.arange(24)
     miss = -saved(user, (3 * user) % 12).sum().item()
-    assert miss == pytest.approx(told[0]["best"], rel=1e-4)
+    assert miss == pytest.approx(results[0]["best"], rel=1e-4)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_that_an_average_of_the_weights_and_copies_of_the_model_are_its_own(
     tmp_path: Path, num_ranks: int
 ) -> None:
-    told = run(tmp_path, num_ranks, tutorials.averaged)
-    for one in told:
-        torch.testing.assert_close(one["average"], one["by hand"])
+    results = run(tmp_path, num_ranks, tutorials.averaged)
+    for one in results:
+        torch.testing.assert_close(one["average"], one["expected"])
         assert one["copied"]
-    kept, trained, average = told[0]["told"]
+    kept, trained, average = results[0]["outputs"]
     assert torch.equal(kept, trained)
     assert not torch.equal(kept, average)
 

@@ -237,7 +237,7 @@ def averaged(num_epochs: int = 2) -> Any:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     model = adl.AdaptiveDataParallel(net, optimizer)
     average = AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5))
-    by_hand = weights(net)
+    expected = weights(net)
     for epoch in adl.remaining_epochs_until(num_epochs):
         for number, (given, wanted) in enumerate(loader):
             optimizer.zero_grad()
@@ -246,17 +246,17 @@ def averaged(num_epochs: int = 2) -> Any:
             average.update_parameters(model)
             is_first = epoch == 0 and number == 0
             for name, value in weights(net).items():
-                by_hand[name] = value if is_first else by_hand[name].lerp(value, 0.5)
+                expected[name] = value if is_first else expected[name].lerp(value, 0.5)
     kept = copy.deepcopy(model).eval()
-    told = None
+    outputs = None
     if adl.env.replica_rank() == 0:
-        # A copy speaks to nobody: no other replica takes part in this.
+        # A copy does not communicate: no other replica takes part in this.
         with torch.no_grad():
-            told = [kept(inputs), model.eval().module(inputs), average.eval()(inputs)]
+            outputs = [kept(inputs), model.eval().module(inputs), average.eval()(inputs)]
     model.load_state_dict(kept.state_dict())
     return {
         "average": weights(average.module.module),
-        "by hand": by_hand,
+        "expected": expected,
         "copied": list(kept.state_dict()) == list(model.state_dict()),
-        "told": told,
+        "outputs": outputs,
     }

@@ -1,4 +1,4 @@
-"""What the session of a rehearsal sees of a script's tensors, random numbers and sums."""
+"""What a rehearsal detects of a script: weight averages, random draws and sums."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from pollux_slurm.torch.rehearsal.averages import AverageWatch
-from pollux_slurm.torch.rehearsal.draws import DrawWatch
-from pollux_slurm.torch.rehearsal.shares import take_sums, variable_of, zeros_of
+from pollux_slurm.torch.rehearsal.loop_sums import take_sums, variable_of, zeros_of
+from pollux_slurm.torch.rehearsal.random_draws import RandomDrawDetector
+from pollux_slurm.torch.rehearsal.weight_averages import WeightAverageDetector
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(autouse=True)
 def _without_others() -> None:
-    """Let what other tests have left be gone."""
+    """Collect what other tests have left."""
     gc.collect()
 
 
@@ -28,11 +28,11 @@ def decayed(kept: torch.Tensor, weight: torch.Tensor, decay: float = 0.99) -> to
     return decay * kept + (1 - decay) * weight.detach()
 
 
-def put_anew(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
+def replace_by_average(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
     kept["weight"] = decayed(kept["weight"], weight)
 
 
-def change_in_place(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
+def average_in_place(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
     kept["weight"].mul_(0.9999).add_(weight.detach(), alpha=1e-4)
 
 
@@ -50,16 +50,22 @@ def leave(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("update", "found"),
-    [(put_anew, True), (change_in_place, True), (copy, False), (change_otherwise, False), (leave, False)],
+    [
+        (replace_by_average, True),
+        (average_in_place, True),
+        (copy, False),
+        (change_otherwise, False),
+        (leave, False),
+    ],
 )
-def test_that_an_average_is_known_by_what_it_does(update: Callable[..., None], found: bool) -> None:
+def test_that_an_average_is_recognised_by_its_update(update: Callable[..., None], found: bool) -> None:
     torch.manual_seed(3)
     network = torch.nn.Linear(16, 8)
     shadow = {"weight": torch.randn(8, 16)}
-    watch = AverageWatch(lambda: [network])
-    watch.begin_pass()
+    detector = WeightAverageDetector(lambda: [network])
+    detector.begin_micro_batch()
     update(shadow, network.weight)
-    assert watch.end_pass() == (["shadow"] if found else [])
+    assert detector.end_micro_batch() == (["shadow"] if found else [])
 
 
 def test_that_a_module_that_averages_is_found() -> None:
@@ -67,33 +73,33 @@ def test_that_a_module_that_averages_is_found() -> None:
     network = torch.nn.Linear(16, 8)
     average = torch.optim.swa_utils.AveragedModel(network)
     average.update_parameters(network)
-    watch = AverageWatch(lambda: [network])
+    detector = WeightAverageDetector(lambda: [network])
     with torch.no_grad():
         network.weight.add_(1.0)
-    watch.begin_pass()
+    detector.begin_micro_batch()
     average.update_parameters(network)
-    assert watch.end_pass() == ["average"]
+    assert detector.end_micro_batch() == ["average"]
 
 
 def test_that_a_large_sum_that_begins_anew_is_no_average() -> None:
     torch.manual_seed(3)
     network = torch.nn.Linear(16, 8)
     sums = {"gradients": 30 * torch.randn(8, 16)}
-    watch = AverageWatch(lambda: [network])
-    watch.begin_pass()
+    detector = WeightAverageDetector(lambda: [network])
+    detector.begin_micro_batch()
     sums["gradients"] = 0.02 * sums["gradients"] + torch.randn(8, 16)
-    assert watch.end_pass() == []
+    assert detector.end_micro_batch() == []
 
 
 def test_that_an_average_within_a_model_is_the_models_own() -> None:
     torch.manual_seed(3)
     pair = torch.nn.ModuleList([torch.nn.Linear(16, 8), torch.nn.Linear(16, 8).requires_grad_(False)])
-    watch = AverageWatch(lambda: [pair])
-    watch.begin_pass()
+    detector = WeightAverageDetector(lambda: [pair])
+    detector.begin_micro_batch()
     with torch.no_grad():
         pair[1].weight.mul_(0.99).add_(pair[0].weight, alpha=0.01)
         pair[0].weight.mul_(0.9)
-    assert watch.end_pass() == []
+    assert detector.end_micro_batch() == []
 
 
 class Noisy(torch.nn.Module):
@@ -101,26 +107,26 @@ class Noisy(torch.nn.Module):
         return torch.nn.functional.dropout(inputs, 0.5)
 
 
-def test_that_drawn_numbers_are_told_by_who_drew_them() -> None:
-    told: list[tuple[str, list[str]]] = []
+def test_that_draws_are_attributed_to_script_model_and_dataset() -> None:
+    drawn: list[tuple[str, list[str]]] = []
     model, own = Noisy(), torch.Generator().manual_seed(1)
-    watch = DrawWatch(lambda: [model], lambda who, names: told.append((who, names)))
+    detector = RandomDrawDetector(lambda: [model], lambda who, names: drawn.append((who, names)))
 
-    def one_pass(script: Callable[[], Any]) -> list[tuple[str, list[str]]]:
-        told.clear()
-        watch.begin_pass()
+    def one_micro_batch(script: Callable[[], Any]) -> list[tuple[str, list[str]]]:
+        drawn.clear()
+        detector.begin_micro_batch()
         script()
-        watch.end_pass()
-        return list(told)
+        detector.end_micro_batch()
+        return list(drawn)
 
-    watch.begin_loop()
-    assert one_pass(lambda: None) == []
-    assert one_pass(lambda: torch.randn(2)) == [("script", ["torch"])]
-    assert one_pass(lambda: torch.randn(2, generator=own)) == [("script", ["own"])]
-    assert one_pass(lambda: model(torch.ones(9))) == [("model", ["torch"])]
+    detector.begin_loop()
+    assert one_micro_batch(lambda: None) == []
+    assert one_micro_batch(lambda: torch.randn(2)) == [("script", ["torch"])]
+    assert one_micro_batch(lambda: torch.randn(2, generator=own)) == [("script", ["own"])]
+    assert one_micro_batch(lambda: model(torch.ones(9))) == [("model", ["torch"])]
     random.random()
     np.random.rand()
-    assert one_pass(lambda: None) == [("dataset", ["numpy", "random"])]
+    assert one_micro_batch(lambda: None) == [("dataset", ["numpy", "random"])]
 
 
 class Meter:
@@ -156,6 +162,6 @@ def test_that_sums_are_what_begins_at_zero() -> None:
     meter.sum = table
     del table
     assert variable_of(meter.sum) == "meter.sum"
-    nobodys = variable_of(object())
-    assert nobodys is None
+    unnamed = variable_of(object())
+    assert unnamed is None
     del known, done

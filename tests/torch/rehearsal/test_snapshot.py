@@ -1,4 +1,4 @@
-"""What a look at a script's own frames finds, and what it leaves out."""
+"""What a snapshot of a script contains."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Meter:
 
 @pytest.fixture(autouse=True)
 def _without_others() -> None:
-    """Let what other tests have left be gone."""
+    """Collect what other tests have left."""
     gc.collect()
 
 
-def look_from_a_script() -> dict[str, Any]:
+def snapshot_from_a_script() -> dict[str, Any]:
     total, history, best, meter = 7, list(range(50)), torch.tensor(0.5), Meter()
     network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
     teacher = torch.nn.Linear(5, 5)
@@ -40,29 +40,35 @@ def look_from_a_script() -> dict[str, Any]:
     return snapshot
 
 
-def test_that_plain_variables_and_those_of_own_objects_are_told_in_words() -> None:
-    variables = look_from_a_script()["variables"]
-    own = {name.partition(":")[2]: text for name, text in variables.items() if name.startswith("look_from")}
+def test_that_plain_variables_and_those_of_own_objects_are_given_as_text() -> None:
+    variables = snapshot_from_a_script()["variables"]
+    own = {
+        name.partition(":")[2]: text for name, text in variables.items() if name.startswith("snapshot_from")
+    }
     assert own == {"total": "7", "history": "a list of 50", "best": "0.5", "meter.sum": "2.5"}
 
 
-def test_that_arrays_are_told_by_a_checksum() -> None:
-    def look() -> dict[str, str]:
+def test_that_arrays_are_given_by_size_and_checksum() -> None:
+    def snapshot_tensors() -> dict[str, str]:
         shadow = {"weight": torch.ones(2, 2), "bias": torch.zeros(2)}
         seen, both = np.arange(3), [torch.ones(2), "no array"]
         weight = torch.nn.Linear(2, 2).weight
-        told = take_snapshot()["tensors"]
+        tensors = take_snapshot()["tensors"]
         shadow["bias"] += 1
-        assert take_snapshot()["tensors"]["look:shadow"] != told["look:shadow"]
-        assert take_snapshot()["tensors"]["look:seen"] == told["look:seen"]
+        assert take_snapshot()["tensors"]["snapshot_tensors:shadow"] != tensors["snapshot_tensors:shadow"]
+        assert take_snapshot()["tensors"]["snapshot_tensors:seen"] == tensors["snapshot_tensors:seen"]
         del seen, both, weight
-        return told
+        return tensors
 
-    own = {name: text.partition(" #")[0] for name, text in look().items() if name.startswith("look:")}
-    assert own == {"look:shadow": "6 numbers", "look:seen": "3 numbers"}
+    own = {
+        name: text.partition(" #")[0]
+        for name, text in snapshot_tensors().items()
+        if name.startswith("snapshot_tensors:")
+    }
+    assert own == {"snapshot_tensors:shadow": "6 numbers", "snapshot_tensors:seen": "3 numbers"}
 
 
-def test_that_a_generator_is_told_by_where_it_stands() -> None:
+def test_that_a_generator_is_given_by_its_state() -> None:
     noise = torch.Generator().manual_seed(1)
     (name,) = [name for name in take_snapshot()["variables"] if name.endswith(":noise")]
     before = take_snapshot()["variables"][name]
@@ -72,7 +78,7 @@ def test_that_a_generator_is_told_by_where_it_stands() -> None:
 
 
 def test_that_whatever_has_a_state_is_found_and_called_by_its_variable() -> None:
-    objects = look_from_a_script()["objects"]
+    objects = snapshot_from_a_script()["objects"]
     kinds = {name: objects[name]["kind"] for name in ("network", "teacher", "adam", "schedule")}
     assert kinds == {"network": "module", "teacher": "module", "adam": "optimizer", "schedule": "scheduler"}
     # The same parameters in another arrangement, and a part of what was found, are nothing of their own.
@@ -92,16 +98,18 @@ def test_that_the_batches_of_a_rehearsal_keep_to_the_limits() -> None:
     assert (only.global_batch_size, only.atomic_batch_size, only.accumulation_steps) == (32, 11, 0)
 
 
-def test_that_a_look_at_a_large_array_does_not_copy_it() -> None:
+def test_that_a_snapshot_does_not_copy_a_large_array() -> None:
     inputs, targets = torch.zeros(1 << 13, 1 << 12, dtype=torch.bfloat16), np.zeros((1 << 12, 1 << 12))
     tracemalloc.start()
     try:
-        told = take_snapshot()["tensors"]
+        tensors = take_snapshot()["tensors"]
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     del inputs, targets
-    own = [text.partition(" #")[0] for name, text in told.items() if name.startswith("test_that_a_look")]
+    own = [
+        text.partition(" #")[0] for name, text in tensors.items() if name.startswith("test_that_a_snapshot")
+    ]
     assert own == ["33554432 numbers", "16777216 numbers"]
     # Each has 64 MiB or more; a list of all objects has some.
     assert peak_bytes < 32 << 20

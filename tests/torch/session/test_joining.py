@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 from pollux_slurm.agent.launch.environment import JobEnvironment, read_environment
 from pollux_slurm.errors import LaunchError
-from pollux_slurm.torch.coordination.side_channel import Control
-from pollux_slurm.torch.session.joining import claim, join_group, make_sure_of
+from pollux_slurm.torch.coordination.side_channel import SideChannel
+from pollux_slurm.torch.session.joining import claim_next_run, join_group, verify_rank_0
 
 
 def rank(number: int, **others: object) -> JobEnvironment:
@@ -17,10 +17,10 @@ def rank(number: int, **others: object) -> JobEnvironment:
     return dataclasses.replace(read_environment(environ), **{"token": "a" * 64, "secret": "a" * 64, **others})  # type: ignore[arg-type]
 
 
-def test_that_the_ranks_of_a_run_know_each_other() -> None:
+def test_that_a_rank_accepts_rank_0_of_its_run() -> None:
     store = dist.HashStore()  # type: ignore[attr-defined]
-    make_sure_of(store, rank(0))
-    make_sure_of(store, rank(1))
+    verify_rank_0(store, rank(0))
+    verify_rank_0(store, rank(1))
 
 
 @pytest.mark.parametrize(
@@ -33,37 +33,41 @@ def test_that_the_ranks_of_a_run_know_each_other() -> None:
         {"gpus_per_node": (1, 1)},
     ],
 )
-def test_that_a_rank_of_another_run_is_turned_away(other: dict[str, object]) -> None:
+def test_that_a_rank_of_another_run_is_refused(other: dict[str, object]) -> None:
     store = dist.HashStore()  # type: ignore[attr-defined]
-    make_sure_of(store, rank(0))
+    verify_rank_0(store, rank(0))
     with pytest.raises(LaunchError, match="another job"):
-        make_sure_of(store, rank(1, **other))
+        verify_rank_0(store, rank(1, **other))
 
 
 def test_that_the_secret_of_a_job_is_not_in_the_store() -> None:
     store = dist.HashStore()  # type: ignore[attr-defined]
-    make_sure_of(store, rank(0))
+    verify_rank_0(store, rank(0))
     assert b"a" * 8 not in store.get("pollux/run")
 
 
-def test_that_a_job_says_once_who_else_may_change_its_checkpoints(caplog: pytest.LogCaptureFixture) -> None:
+def test_that_a_job_warns_once_of_others_who_may_change_its_checkpoints(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     alone = read_environment({"POLLUX_JOB_ID": "7"})
-    control: Control[None] = Control(rank=0, world_size=1, group=None)
+    side_channel: SideChannel[None] = SideChannel(rank=0, world_size=1, group=None)
     # Not in pytest's own folder, which nobody else can enter.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o777)
         for _ in range(2):
-            claim(control, alone, folder)
-        (said,) = caplog.messages
-        assert said.startswith(f"everybody may write in {folder}, and so can change what job 7 goes on from")
+            claim_next_run(side_channel, alone, folder)
+        (message,) = caplog.messages
+        assert message.startswith(
+            f"everybody may write in {folder}, and so can change what job 7 goes on from"
+        )
         folder.chmod(0o755)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
-        claim(control, alone, Path(name))
+        claim_next_run(side_channel, alone, Path(name))
     assert len(caplog.messages) == 1
 
 
-def test_that_a_port_that_was_taken_is_said_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_the_error_of_a_port_in_use_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as taker:
         port = taker.getsockname()[1]
         for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", str(port))):

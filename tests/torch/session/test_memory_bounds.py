@@ -1,4 +1,4 @@
-"""Local batches that do not fit into memory: remembered, agreed upon, avoided from the next start on."""
+"""Local batches that do not fit into memory: recorded, and avoided from the next start on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pollux_slurm.agent.checkpoints.memory_bounds import MemoryBound, read_bound
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.session.memory_bounds import MemoryBounds, is_out_of_memory
 from tests.torch import scripts
-from tests.torch.alone import Numbers, Slope, Trainee, joined, propose
 from tests.torch.ranks import start
+from tests.torch.single_replica import Numbers, Slope, Trainee, joined, propose
 
 pytestmark = pytest.mark.torch
 
@@ -43,7 +43,7 @@ def _fail(gradient: torch.Tensor) -> None:
 def train(
     fits: int, *, in_backward: bool = False, num_examples: int = 16, autoscale: Any = None
 ) -> tuple[list[int], float, pt.AdaptiveDataLoader]:
-    """Train one epoch with batches of 8; return the sizes of all passes, and the weight."""
+    """Train one epoch with batches of 8; return the sizes of all micro-batches, and the weight."""
     model = Small(fits, in_backward=in_backward)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     parallel = pt.AdaptiveDataParallel(model, optimizer)
@@ -61,12 +61,12 @@ def train(
 
 
 def uncaught(error: BaseException) -> None:
-    """Do what the interpreter does with an error that nobody catches."""
+    """Call the hook as the interpreter does for an uncaught error."""
     sys.excepthook(type(error), error, error.__traceback__)
 
 
 @pytest.mark.parametrize("in_backward", [False, True])
-def test_that_training_goes_on_with_smaller_passes_at_the_next_start(
+def test_that_training_goes_on_with_smaller_micro_batches_at_the_next_start(
     tmp_path: Path, in_backward: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for expected in (4, 2):
@@ -115,8 +115,8 @@ def test_that_a_bound_is_in_the_checkpoint_too_and_caps_a_batch_that_may_grow(tm
 
 def test_that_what_went_through_before_is_not_given_up(tmp_path: Path) -> None:
     bounds = MemoryBounds([], smallest_device=0)
-    bounds.proved("a", 30)
-    bounds.proved("a", 24)
+    bounds.record_fitting("a", 30)
+    bounds.record_fitting("a", 24)
     assert bounds.failed("a", 32, 0) == MemoryBound(loader="a", failed=32, largest=30, device_bytes=0)
     assert bounds.failed("a", 64, 0) == MemoryBound(loader="a", failed=64, largest=32, device_bytes=0)
     # On a smaller device than the one where it did.
@@ -127,10 +127,10 @@ def test_that_what_went_through_before_is_not_given_up(tmp_path: Path) -> None:
 def test_that_a_bound_holds_for_its_loader_and_for_devices_no_larger() -> None:
     bound = MemoryBound(loader="a", failed=32, largest=16, device_bytes=16 << 30)
     limits = BatchLimits(initial_batch_size=64)
-    assert MemoryBounds([bound], smallest_device=16 << 30).within("a", limits).max_atomic == 16
-    assert MemoryBounds([bound], smallest_device=8 << 30).within("a", limits).max_atomic == 16
-    assert MemoryBounds([bound], smallest_device=80 << 30).within("a", limits) == limits
-    assert MemoryBounds([bound], smallest_device=8 << 30).within("b", limits) == limits
+    assert MemoryBounds([bound], smallest_device=16 << 30).narrowed("a", limits).max_atomic == 16
+    assert MemoryBounds([bound], smallest_device=8 << 30).narrowed("a", limits).max_atomic == 16
+    assert MemoryBounds([bound], smallest_device=80 << 30).narrowed("a", limits) == limits
+    assert MemoryBounds([bound], smallest_device=8 << 30).narrowed("b", limits) == limits
 
 
 def test_that_other_failures_and_other_places_are_nothing_to_remember(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_that_other_failures_and_other_places_are_nothing_to_remember(tmp_path: 
     assert read_bounds(tmp_path) == ()
 
 
-def test_that_lack_of_memory_is_told_by_what_led_to_an_error() -> None:
+def test_that_lack_of_memory_is_recognised_by_an_errors_causes() -> None:
     assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))
     wrapped = ValueError("the framework's own")
     wrapped.__cause__ = torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -163,16 +163,14 @@ def test_that_a_guard_remembers_where_the_script_catches_errors_itself(tmp_path:
     assert [bound.largest for bound in read_bounds(tmp_path)] == [2]
 
 
-def test_that_the_hook_of_somebody_else_is_left_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def of_somebody_else(*_: Any) -> None: ...
+def test_that_another_excepthook_is_left_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def another_hook(*_: Any) -> None: ...
 
-    monkeypatch.setattr(sys, "excepthook", of_somebody_else)
+    monkeypatch.setattr(sys, "excepthook", another_hook)
     with joined(tmp_path):
-        assert sys.excepthook != of_somebody_else
-        sys.excepthook = of_somebody_else
-    assert sys.excepthook == of_somebody_else
+        assert sys.excepthook != another_hook
+        sys.excepthook = another_hook
+    assert sys.excepthook == another_hook
 
 
 def test_that_a_checkpoint_is_written_before_a_local_batch_grows_beyond_what_is_known_to_fit(
@@ -180,15 +178,15 @@ def test_that_a_checkpoint_is_written_before_a_local_batch_grows_beyond_what_is_
 ) -> None:
     with joined(tmp_path, checkpoint_interval_s="auto") as session:
         # No checkpoint falls due however slow this machine is.
-        session._boundary.monotonic = lambda: 0.0
-        session._boundary._last_checkpoint_s = 0.0
+        session.boundary.monotonic = lambda: 0.0
+        session.boundary.last_checkpoint_s = 0.0
         trainee = Trainee()
         loader = pt.AdaptiveDataLoader(Numbers(60), batch_size=4)
         loader.autoscale_batch_size(40, (1, 20))
         written = []
         for number, (inputs, _) in enumerate(loader):
             trainee.count(inputs)
-            session._checkpointer.wait()
+            session.checkpointer.wait()
             written.append(len(list((tmp_path / "checkpoints").iterdir())))
             if number in (0, 2, 4):
                 size = (8, 4, 8)[number // 2]
@@ -228,5 +226,5 @@ def test_that_all_replicas_agree_on_what_one_of_them_found_out(tmp_path: Path) -
     (bound,) = read_bounds(directory)
     assert (bound.failed, bound.largest) == (8, 4)
     sizes = start(tmp_path, 2, train_on_two, str(directory), restart_count=1).succeed()
-    # Four steps of 16 in two passes of 4 each, then 6 in one of 3.
+    # Four steps of 16 in two micro-batches of 4 each, then 6 in one of 3.
     assert sizes == [[4] * 8 + [3]] * 2

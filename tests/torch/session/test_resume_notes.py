@@ -1,4 +1,4 @@
-"""A script that dies of its own variables after a restart: the job's log says what they are."""
+"""The explanation of an error after a restart, in the job's log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         (1, "AssertionError: 8 of 12", "epoch 1: the loop over 'loader-0' goes on at example 4 of 12."),
     ],
 )
-def test_that_an_error_after_a_restart_says_what_began_anew(
+def test_that_an_error_after_a_restart_is_explained(
     tmp_path: Path, stop_after: int, error: str, where: str
 ) -> None:
     stopped = run(tmp_path, 4, "loop", stop_after)
@@ -58,15 +58,15 @@ def test_that_an_error_after_a_restart_says_what_began_anew(
     died = run(tmp_path, 4, "nowhere", 0)
     assert died.returncode == 1
     # After the traceback, which is Python's own.
-    traceback, _, told = died.stderr.partition("this error came after a restart")
+    traceback, _, explanation = died.stderr.partition("this error came after a restart")
     assert error in traceback
-    assert where in told
-    assert "docs/user.md" in told
+    assert where in explanation
+    assert "docs/user.md" in explanation
     page = (Path(__file__).resolve().parents[3] / "docs" / "user.md").read_text(encoding="utf-8")
     assert "Variables of your own" in page
 
 
-def test_that_without_epochs_it_says_so_until_the_first_step(tmp_path: Path) -> None:
+def test_that_without_epochs_an_error_is_explained_until_the_first_step(tmp_path: Path) -> None:
     stopped = run(tmp_path, 0, "loop", 3)
     assert stopped.returncode == 143, stopped.stderr
     died = run(tmp_path, 0, "nowhere", 0)

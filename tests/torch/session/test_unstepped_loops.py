@@ -1,4 +1,4 @@
-"""Loops over our loader whose steps are another's: told, with the cure; all else is left in peace."""
+"""Loops over an adaptive loader in which another library's optimizer steps: reported, with the cure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import TrainingError
-from tests.torch.alone import Numbers, Slope, Trainee, joined
+from tests.torch.single_replica import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch
 
@@ -37,7 +37,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("most", [100, 0])
-def test_that_training_by_another_library_is_told_once_with_its_cure(
+def test_that_training_by_another_library_is_reported_once_with_its_cure(
     caplog: pytest.LogCaptureFixture, most: int
 ) -> None:
     with joined():
@@ -55,7 +55,7 @@ def test_that_it_ends_under_strict_at_the_end_of_its_first_loop() -> None:
         assert trainer.optimizer.state[trainer.model.weight]["step"] == 2
 
 
-def test_that_a_training_that_never_steps_is_told_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_that_a_training_that_never_steps_is_reported_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     with joined():
         trainee = Trainee()
         for inputs, _ in pt.AdaptiveDataLoader(Numbers(8), batch_size=4):

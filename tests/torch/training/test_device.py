@@ -12,9 +12,9 @@ import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.data.micro_batches import StepPlan
 from pollux_slurm.torch.gradients.step_norms import NormReader, StepNorms
-from pollux_slurm.torch.measurement.timestamps import HostCopy, instants_on
-from tests.torch.alone import joined
+from pollux_slurm.torch.measurement.timestamps import HostCopy, timestamps_on
 from tests.torch.scripts import Numbered
+from tests.torch.single_replica import joined
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
@@ -66,7 +66,7 @@ def test_that_training_that_is_taken_up_again_equals_plain_training(
     for num_epochs in (5, 40):
         with joined(tmp_path, backend="gloo" if device == "cpu" else None) as session:
             found, parallel = train(device, num_epochs, largest=largest, amp=amp)
-            times = session._measuring.profile.medians()
+            times = session.measurements.profile.medians()
     tolerance = 2e-2 if amp else 1e-3
     for name, value in expected.state_dict().items():
         torch.testing.assert_close(found.state_dict()[name].cpu(), value, rtol=tolerance, atol=tolerance)
@@ -75,7 +75,7 @@ def test_that_training_that_is_taken_up_again_equals_plain_training(
     assert times
     for one in times:
         assert min(one.grad_time_s, one.iter_time_s) > 0
-        assert one.situation.gpu_type == (torch.cuda.get_device_name() if device == "cuda" else None)
+        assert one.key.gpu_type == (torch.cuda.get_device_name() if device == "cuda" else None)
 
 
 @needs_gpu
@@ -87,10 +87,10 @@ def test_that_a_model_on_the_cpu_is_refused_under_nccl() -> None:
 
 @on_each_device
 def test_that_numbers_and_moments_come_back_from_the_device(device: str) -> None:
-    instant = instants_on(torch.device(device))
-    early = instant()
+    make_timestamp = timestamps_on(torch.device(device))
+    early = make_timestamp()
     copy = HostCopy(torch.arange(3, device=device) * 2.0)
-    late = instant()
+    late = make_timestamp()
     assert copy.read() == [0.0, 2.0, 4.0]
     if device == "cuda":
         torch.cuda.synchronize()
@@ -103,7 +103,7 @@ def test_that_norms_read_later_are_those_of_the_step_before() -> None:
     def norms(value: float) -> StepNorms:
         return StepNorms(parts=[torch.tensor([value])], mean={0: torch.tensor([2 * value])})
 
-    step = StepPlan(start=0, size=8, num_cells=2, is_full=True, passes=())
+    step = StepPlan(start=0, size=8, num_nonempty=2, is_full=True, micro_batches=())
     at_once, later = NormReader(later=False), NormReader(later=True)
     read = [
         [reader.read(norms(value), step, None, num_groups=1) for value in (1.0, 3.0)]

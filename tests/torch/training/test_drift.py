@@ -15,9 +15,9 @@ import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.coordination.replica_comparison import _sums, is_time_to_compare
 from pollux_slurm.torch.session.current_session import current_session
-from tests.torch.alone import Numbers, Slope, Trainee, joined
 from tests.torch.ranks import run_ranks, start
 from tests.torch.scripts import Numbered
+from tests.torch.single_replica import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch
 
@@ -56,7 +56,7 @@ def add_one_inside(parallel: pt.AdaptiveDataParallel, inputs: torch.Tensor, targ
 
 
 def train_by(kind: str, largest: int) -> Any:
-    """Train with a backward pass of this kind; batches of 8 in passes of at most `largest` examples."""
+    """Train with this kind of backward pass; batches of 8 in micro-batches of at most `largest`."""
     pt.init_process_group()
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -93,7 +93,7 @@ def test_that_what_touches_no_gradient_may_go_inside() -> None:
         for inputs, _ in pt.AdaptiveDataLoader(Numbers(4), batch_size=2):
             inside = trainee.parallel.module(inputs).sum()
             torch.autograd.grad(inside, list(trainee.model.parameters()))
-            # An attack on the inputs, say, whose gradients the script does away with.
+            # Such as an attack on the inputs, whose gradients the script drops.
             trainee.parallel.module(inputs).sum().backward()
             trainee.step(inputs)
             with torch.no_grad():
@@ -173,11 +173,11 @@ def test_that_a_layer_put_in_after_wrapping_is_refused() -> None:
         with pytest.raises(UsageError, match="'weight' can be trained, but could not"):
             next(iter(pt.AdaptiveDataLoader(Numbers(4), batch_size=2)))
         trainee.model.weight = torch.nn.Parameter(torch.ones(1), requires_grad=False)
-        with pytest.raises(UsageError, match="no longer the model's"):
+        with pytest.raises(UsageError, match="do not belong to the model"):
             next(iter(pt.AdaptiveDataLoader(Numbers(4), batch_size=2)))
 
 
-# ------------------------------------------------------------------------------ optimizers that nobody knows
+# ------------------------------------------------------------------------------ unwrapped optimizers
 
 
 def step_another(num_ranks_pass: int) -> Any:
@@ -280,7 +280,7 @@ def test_that_weights_that_differ_end_strict_training_on_every_replica(tmp_path:
 
 
 def test_that_weights_are_compared_before_they_are_kept(tmp_path: Path) -> None:
-    # Changed after the last batch, so that only the last checkpoint can tell.
+    # Changed after the last batch, so that only the last checkpoint can detect it.
     run = start(tmp_path, 2, drift, "late", True, [], str(tmp_path / "job"))
     assert run.wait() == [1, 1]
     assert run.output().count("TrainingError: the replicas' weights differ: 'head.weight' on replica 1") == 2
@@ -322,8 +322,8 @@ def test_that_weights_are_compared_often_at_first_and_then_now_and_then() -> Non
 def test_that_a_wrapper_around_ours_is_refused(is_inner: bool) -> None:
     with joined():
         trainee = Trainee()
-        within = torch.nn.Sequential(trainee.parallel) if is_inner else trainee.parallel
-        outer = torch.nn.parallel.DistributedDataParallel(within)
+        narrowed = torch.nn.Sequential(trainee.parallel) if is_inner else trainee.parallel
+        outer = torch.nn.parallel.DistributedDataParallel(narrowed)
         with pytest.raises(UsageError, match=r"around AdaptiveDataParallel.*prepare\(\)"):
             outer(torch.ones(2, 1))
         with pytest.raises(UsageError, match="DataParallel is around"):

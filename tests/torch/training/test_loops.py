@@ -14,7 +14,7 @@ import pollux_slurm.torch as pt
 from pollux_slurm.agent.checkpoints.memory_bounds import read_bounds
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
-from tests.torch.alone import Numbers, Trainee, joined
+from tests.torch.single_replica import Numbers, Trainee, joined
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
@@ -29,28 +29,28 @@ def test_that_a_look_at_the_first_batch_may_stay_in_a_variable() -> None:
     with joined() as session:
         trainee = Trainee()
         loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
-        glance = iter(loader)
-        next(glance)
+        kept = iter(loader)
+        next(kept)
         for _ in pt.remaining_epochs_until(2):
             train(trainee, loader)
         assert trainee.weight == -4
         assert session.progress == 4
         with pytest.raises(UsageError, match=r"an epoch began .* make another one with iter\(loader\)"):
-            next(glance)
+            next(kept)
 
 
 def test_that_a_look_kept_before_a_loop_without_epochs_costs_no_position(tmp_path: Path) -> None:
     def run(stop_after: int) -> list[int]:
         trainee, seen = Trainee(), []
         loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
-        glance = iter(loader)
-        next(glance, None)
+        kept = iter(loader)
+        next(kept, None)
         for inputs, indices in loader:
             trainee.count(inputs)
             seen.append(int(indices[0]))
             if len(seen) == stop_after:
                 os.kill(os.getpid(), signal.SIGTERM)
-        del glance
+        del kept
         return seen
 
     with joined(tmp_path), pytest.raises(pt.TrainingStopped):
@@ -137,8 +137,8 @@ def test_that_training_inside_of_a_forgotten_iterator_is_refused() -> None:
     with joined():
         trainee = Trainee()
         other, loader = (pt.AdaptiveDataLoader(Numbers(size), batch_size=4) for size in (12, 8))
-        held = iter(other)
-        next(held)
+        kept = iter(other)
+        next(kept)
         with pytest.raises(UsageError, match=r"'loader-1' .* within a loop over .*'loader-0'"):
             train(trainee, loader)
         assert trainee.weight == 0
@@ -146,7 +146,7 @@ def test_that_training_inside_of_a_forgotten_iterator_is_refused() -> None:
         for inputs, _ in loader:
             with pytest.raises(UsageError, match="only the outermost"), trainee.parallel.no_sync():
                 trainee.parallel(inputs).mean().backward()
-        del held
+        del kept
         train(trainee, loader)
         assert trainee.weight == -2
 
@@ -224,12 +224,12 @@ def test_that_a_request_that_waits_for_the_last_epochs_end_delays_no_end_of_trai
     with joined(tmp_path, epoch_end_wait_s=60.0, max_wait_s=0.5) as session:
         trainee, loader = Trainee(), pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
         waited: list[int] = []
-        session._boundary.pause = lambda duration_s: waited.append(pt.finished_epochs())
-        assert session._measuring.reporter is not None
+        session.boundary.pause = lambda duration_s: waited.append(pt.finished_epochs())
+        assert session.measurements.reporter is not None
         for epoch in pt.remaining_epochs_until(2):
             for inputs, _ in loader:
                 trainee.step(inputs)
-                session._measuring.reporter._request = 5 if epoch == 1 else None
+                session.measurements.reporter._request = 5 if epoch == 1 else None
         assert not waited
 
 
@@ -307,7 +307,7 @@ def test_that_an_error_among_the_epochs_writes_nothing_and_gives_sigterm_back(tm
         assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
-def test_that_a_batch_out_of_memory_is_remembered_though_its_iterator_is_held(tmp_path: Path) -> None:
+def test_that_a_batch_out_of_memory_is_recorded_though_its_iterator_is_kept(tmp_path: Path) -> None:
     with joined(tmp_path) as session:
         batches = iter(pt.AdaptiveDataLoader(Numbers(12), batch_size=4))
         next(batches)
@@ -340,8 +340,8 @@ def test_that_a_loop_that_begins_with_an_untried_local_batch_begins_with_a_check
 ) -> None:
     with joined(tmp_path, checkpoint_interval_s="auto") as session:
         # No checkpoint falls due however slow this machine is.
-        session._boundary.monotonic = lambda: 0.0
-        session._boundary._last_checkpoint_s = 0.0
+        session.boundary.monotonic = lambda: 0.0
+        session.boundary.last_checkpoint_s = 0.0
         trainee = Trainee()
         loader = pt.AdaptiveDataLoader(Numbers(16), batch_size=4)
         loader.autoscale_batch_size(16, (1, 16))
@@ -349,10 +349,10 @@ def test_that_a_loop_that_begins_with_an_untried_local_batch_begins_with_a_check
         written = []
         for _ in range(3):
             for inputs, _ in loader:
-                session._checkpointer.wait()
+                session.checkpointer.wait()
                 written.append(len(list((tmp_path / "checkpoints").iterdir())))
                 trainee.count(inputs)
-            monkeypatch.setattr(session._measuring, "propose", lambda *_: larger)
+            monkeypatch.setattr(session.measurements, "propose", lambda *_: larger)
     # Four steps of 4, then one checkpoint before the first of 8; none before the next ones.
     assert written == [0, 0, 0, 0, 1, 1, 1, 1]
     assert trainee.weight == -8

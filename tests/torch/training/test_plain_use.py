@@ -15,8 +15,8 @@ from torch.nn.functional import mse_loss
 
 import pollux_slurm.torch as pt
 from pollux_slurm.torch import env
-from tests.torch.alone import Numbers, Slope, Trainee, joined
 from tests.torch.scripts import Numbered
+from tests.torch.single_replica import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch
 
@@ -119,7 +119,7 @@ def test_that_compiled_and_plain_models_resume_each_other(tmp_path: Path) -> Non
 
 
 class Writer:
-    """A stand-in for TensorBoard's, which is not installed here."""
+    """A writer with TensorBoard's interface, which is not installed here."""
 
     def __init__(self) -> None:
         self.written: dict[str, tuple[float, int]] = {}
@@ -165,7 +165,7 @@ def test_that_a_script_may_ask_about_its_job(tmp_path: Path, monkeypatch: pytest
     assert (env.replica_rank(), env.num_replicas(), env.num_nodes(), env.num_restarts()) == (0, 1, 1, 0)
     assert (env.job_id(), env.checkpoint_path(), env.share_path()) == (None, None, None)
     assert (env.master_addr(), env.master_port()) == ("127.0.0.1", 0)
-    told = {
+    by_rank = {
         "RANK": "4",
         "WORLD_SIZE": "5",
         "POLLUX_GPUS_PER_NODE": "2,3",
@@ -175,7 +175,7 @@ def test_that_a_script_may_ask_about_its_job(tmp_path: Path, monkeypatch: pytest
         "MASTER_ADDR": "node-1",
         "MASTER_PORT": "1234",
     }
-    for name, value in told.items():
+    for name, value in by_rank.items():
         monkeypatch.setenv(name, value)
     assert (env.replica_rank(), env.num_replicas(), env.num_nodes(), env.num_restarts()) == (4, 5, 2, 6)
     assert (env.job_id(), env.checkpoint_path()) == ("77", str(tmp_path / "job"))

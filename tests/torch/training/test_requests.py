@@ -19,8 +19,8 @@ from pollux_slurm.torch.session.current_session import current_session
 from tests.stopping import stop_between_writes
 from tests.store.builders import plan, registration, token_of
 from tests.torch import scripts
-from tests.torch.alone import Numbers, Trainee
 from tests.torch.ranks import Run, start
+from tests.torch.single_replica import Numbers, Trainee
 from tests.torch.training.test_resume import assert_same_training
 from tests.waiting import wait_until
 
@@ -106,13 +106,13 @@ def test_that_a_requested_checkpoint_is_confirmed_and_the_ranks_wait_to_be_stopp
 
 def test_that_a_job_moved_by_request_ends_as_if_it_had_never_moved(job: Job) -> None:
     reference = start(job.directory, 1, scripts.train, None, 40, 16).succeed()[0]
-    # Slow enough not to be through before it is asked, on any machine: some 200 steps.
+    # Slow enough not to be through before the request, on any machine: some 200 steps.
     run = job.start(3, 40, 0, None, "sgd", None, None, 0, 0.7)
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
     wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
     assert job.advance(request, Step.CHECKPOINTED, Step.REQUEUED)
-    wait_until(lambda: "job 1 is moved" in run.output(), timeout_s=120, what="the line that says why")
+    wait_until(lambda: "job 1 is moved" in run.output(), timeout_s=120, what="the line with the reason")
     run.terminate()
     assert run.wait() == [143] * 3, run.output()
     ours = [line for line in run.output().splitlines() if "job 1 " in line]
@@ -144,7 +144,7 @@ def test_that_training_goes_on_when_the_request_is_withdrawn(job: Job) -> None:
     assert run.wait() == [143, 143], run.output()
 
 
-def test_that_a_leftover_run_neither_writes_nor_goes_on(job: Job) -> None:
+def test_that_a_superseded_run_neither_writes_nor_goes_on(job: Job) -> None:
     leftover = job.start(2, MANY_EPOCHS, 0)
     job.await_phase(RunPhase.TRAINING)
     stop_between_writes(leftover.signal, job.store_file)
@@ -158,15 +158,15 @@ def test_that_a_leftover_run_neither_writes_nor_goes_on(job: Job) -> None:
     assert {name.split("-")[0] for name in scripts.checkpoints(job.checkpoints)} == {"000001"}
 
 
-def test_that_reports_tell_model_progress_and_shape(job: Job) -> None:
+def test_that_reports_have_model_progress_and_allocation(job: Job) -> None:
     run = job.start(2, MANY_EPOCHS, 0, None, "sgd", (64, 4, 16, True))
 
-    def told() -> Any:
+    def fitted() -> Any:
         record = job.store.job("1")
         ready = record.model is not None and record.model.throughput is not None
         return record if ready and record.model.statistics is not None and record.sample is not None else None
 
-    record = wait_until(told, timeout_s=120, what="a fitted model")
+    record = wait_until(fitted, timeout_s=120, what="a fitted model")
     assert record.model.limits.initial_batch_size == 16
     assert record.model.limits.max_batch_size == 64
     assert record.model.max_gpus_seen == 2
@@ -180,13 +180,17 @@ def test_that_reports_tell_model_progress_and_shape(job: Job) -> None:
 
 
 def train_impatiently(directory: str) -> None:
-    """Train; after a checkpoint on request wait no longer than a moment to be stopped."""
+    """Train; after a checkpoint on request wait only a moment to be stopped."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None, max_wait_s=0.3)
-    boundary = current_session()._boundary
+    boundary = current_session().boundary
     reporter = boundary.reporter
     if reporter is not None:
         # The moment begins when the store has its answer, however long that takes.
-        boundary.monotonic = lambda: 0.0 if reporter._delivered is None else time.monotonic()
+        def is_confirmed() -> bool:
+            request = reporter.checkpoint_request
+            return request is not None and reporter.is_confirmed(request)
+
+        boundary.monotonic = lambda: time.monotonic() if is_confirmed() else 0.0
     trainee = Trainee(lr=0.0)
     loader = pt.AdaptiveDataLoader(Numbers(1000), batch_size=4)
     for _ in pt.remaining_epochs_until(MANY_EPOCHS):
@@ -195,9 +199,9 @@ def train_impatiently(directory: str) -> None:
 
 
 def train_and_validate(directory: str, marks: str) -> list[str]:
-    """Train an epoch, then validate until told to stop: a loop that knows nothing of checkpoints."""
+    """Train an epoch, then validate until a file appears, in a loop without checkpoint points."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
-    told = Path(marks)
+    folder = Path(marks)
     trainee = Trainee()
     loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
     seen = []
@@ -209,8 +213,8 @@ def train_and_validate(directory: str, marks: str) -> list[str]:
         with torch.no_grad():
             kept = trainee.model.weight.clone()
             trainee.model.weight.fill_(1000.0)
-            (told / f"validating-{epoch}").touch()
-            wait_until((told / f"go-{epoch}").exists, timeout_s=600, what="the end of the validation")
+            (folder / f"validating-{epoch}").touch()
+            wait_until((folder / f"go-{epoch}").exists, timeout_s=600, what="the end of the validation")
             trainee.model.weight.copy_(kept)
     return seen
 
@@ -227,7 +231,7 @@ def test_that_a_request_during_a_long_validation_is_answered_meanwhile(
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
     wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
-    # A daemon that saw it training would think that the checkpoint is no longer the newest.
+    # A daemon that saw it training would take the checkpoint for old.
     job.await_phase(RunPhase.WAITING)
     if is_stopped_meanwhile:
         run.signal(signal.SIGKILL)
@@ -239,7 +243,7 @@ def test_that_a_request_during_a_long_validation_is_answered_meanwhile(
         assert run.wait() == [143, 143], run.output()
     (job.directory / "go-0").touch()
     resumed = start(job.directory, 2, train_and_validate, *arguments, env=job.env, restart_count=1)
-    # Reported twice, it has polled between: the request was for the start before, and nothing is asked of it.
+    # Reported twice, it has polled between: the request was for the start before, and none is open for it.
     job.await_phase(RunPhase.TRAINING, run_number=1)
     job.await_report(run_number=1)
     (job.directory / "go-1").touch()
@@ -260,7 +264,7 @@ def test_that_a_request_during_a_validation_waits_for_the_end_of_the_epoch(job: 
     wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
     run.terminate()
     assert run.wait() == [143, 143], run.output()
-    # It is the next epoch that begins: nothing of the one before runs anew.
+    # It is the next epoch that begins: nothing of the one before runs again.
     (job.directory / "validating-0").unlink()
     (job.directory / "go-1").touch()
     resumed = start(job.directory, 2, train_and_validate, *arguments, env=job.env, restart_count=1)
@@ -269,7 +273,7 @@ def test_that_a_request_during_a_validation_waits_for_the_end_of_the_epoch(job: 
 
 
 def train_with_sums_of_its_own(directory: str, num_epochs: int) -> None:
-    """Train as the README's ordinary script does: sums begin anew in each epoch, and are divided after it."""
+    """Train as the README's ordinary script does: sums begin at 0 in each epoch, and are divided after it."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
     trainee = Trainee(lr=0.0)
     loader = pt.AdaptiveDataLoader(Numbers(64), batch_size=4)

@@ -12,8 +12,8 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
-from tests.torch.alone import Numbers, Slope, joined, propose
 from tests.torch.ranks import run_ranks, start
+from tests.torch.single_replica import Numbers, Slope, joined, propose
 
 pytestmark = pytest.mark.torch
 
@@ -36,14 +36,14 @@ class Rates(pt.State):
 
 
 def train_one_cycle(
-    directory: str | None, num_passes: int, stop_after: int | None, drop_last: bool = False
+    directory: str | None, num_micro_batches: int, stop_after: int | None, drop_last: bool = False
 ) -> list[Any]:
     """Train as a plain script does that steps OneCycleLR after each batch."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
     model, rates = Slope(), Rates()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = pt.AdaptiveDataLoader(Numbers(NUM_EXAMPLES), batch_size=BATCH, drop_last=drop_last)
-    largest = -(-BATCH // (num_passes * int(os.environ["WORLD_SIZE"])))
+    largest = -(-BATCH // (num_micro_batches * int(os.environ["WORLD_SIZE"])))
     loader.autoscale_batch_size(BATCH, (1, largest), gradient_accumulation=True)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=1.0, steps_per_epoch=len(loader), epochs=NUM_EPOCHS
@@ -87,26 +87,30 @@ def expected_rates() -> tuple[list[float], float]:
     return rates, optimizer.param_groups[0]["lr"]
 
 
-@pytest.mark.parametrize(("num_ranks", "num_passes"), [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)])
-def test_that_one_cycle_is_the_same_for_all_replicas_and_passes(
-    tmp_path: Path, num_ranks: int, num_passes: int
+@pytest.mark.parametrize(("num_ranks", "num_micro_batches"), [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)])
+def test_that_one_cycle_is_the_same_for_all_replicas_and_micro_batches(
+    tmp_path: Path, num_ranks: int, num_micro_batches: int
 ) -> None:
     rates, last = expected_rates()
-    for result in run_ranks(tmp_path, num_ranks, train_one_cycle, None, num_passes, None):
+    for result in run_ranks(tmp_path, num_ranks, train_one_cycle, None, num_micro_batches, None):
         seen, num_steps, total_steps, rate, epochs = result
         assert (num_steps, total_steps, rate) == (NUM_STEPS, NUM_STEPS, last)
         assert list(seen.values()) == rates
         # What a progress bar shows: as many as the loop yields.
         assert all(num_batches == length for num_batches, length in epochs), epochs
-        assert epochs[0][0] >= 4 * num_passes + 1
+        assert epochs[0][0] >= 4 * num_micro_batches + 1
 
 
-def test_that_one_cycle_goes_on_over_moves_to_other_numbers_of_replicas_and_passes(tmp_path: Path) -> None:
+def test_that_one_cycle_goes_on_over_moves_to_other_numbers_of_replicas_and_micro_batches(
+    tmp_path: Path,
+) -> None:
     rates, last = expected_rates()
     directory = str(tmp_path / "job")
     (tmp_path / "job").mkdir()
-    for restart, (num_ranks, num_passes) in enumerate([(1, 3), (2, 1), (1, 1)]):
-        run = start(tmp_path, num_ranks, train_one_cycle, directory, num_passes, 4, restart_count=restart)
+    for restart, (num_ranks, num_micro_batches) in enumerate([(1, 3), (2, 1), (1, 1)]):
+        run = start(
+            tmp_path, num_ranks, train_one_cycle, directory, num_micro_batches, 4, restart_count=restart
+        )
         assert run.wait() == [143] * num_ranks, run.output()
     run = start(tmp_path, 2, train_one_cycle, directory, 2, None, restart_count=3)
     seen, num_steps, total_steps, rate, _ = run.succeed()[0]

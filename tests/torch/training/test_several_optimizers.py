@@ -13,14 +13,14 @@ from torch.optim.lr_scheduler import LRScheduler, StepLR
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
-from tests.torch.alone import Numbers, Slope, joined
 from tests.torch.ranks import run_ranks
 from tests.torch.scripts import Numbered
+from tests.torch.single_replica import Numbers, Slope, joined
 
 pytestmark = pytest.mark.torch
 
 NUM_EPOCHS = 3
-Batches = Iterable[tuple[torch.Tensor, torch.Tensor, Any]]
+BatchIterator = Iterable[tuple[torch.Tensor, torch.Tensor, Any]]
 
 
 def make() -> tuple[torch.nn.Sequential, list[torch.optim.Optimizer], list[LRScheduler]]:
@@ -37,7 +37,7 @@ def make() -> tuple[torch.nn.Sequential, list[torch.optim.Optimizer], list[LRSch
     return model, optimizers, schedulers
 
 
-def go_over(batches: Batches, called: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+def go_over(batches: BatchIterator, called: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
     for inputs, targets, _ in batches:
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -61,7 +61,7 @@ def plain() -> list[float]:
 
 
 def adaptive(largest: int, num_epochs: int = NUM_EPOCHS) -> list[float]:
-    """Train in batches of 8 and passes of at most `largest` examples."""
+    """Train in batches of 8 and micro-batches of at most `largest` examples."""
     model, optimizers, schedulers = make()
     parallel = pt.AdaptiveDataParallel(model, optimizers, schedulers)
     loader = pt.AdaptiveDataLoader(Numbered(), batch_size=8)
@@ -90,7 +90,7 @@ def test_that_all_optimizers_and_schedulers_are_in_the_checkpoint(tmp_path: Path
             weights = adaptive(3, num_epochs)
             # Steps of two optimizers are one step of the training.
             steps = num_epochs * -(-len(Numbered()) // 8)
-            assert (session._progress.num_steps, session.progress) == (steps, float(steps))
+            assert (session.progress_state.num_steps, session.progress) == (steps, float(steps))
     assert weights == pytest.approx(plain(), rel=1e-4, abs=1e-6)
 
 
@@ -195,7 +195,7 @@ def make_gan() -> tuple[list[torch.nn.Module], list[torch.optim.Optimizer]]:
 
 
 def train_gan(
-    batches: Batches, called: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+    batches: BatchIterator, called: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
 ) -> None:
     (generator, critic), (generating, judging) = called, optimizers
     for real, noise, _ in batches:

@@ -12,8 +12,8 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError
-from tests.torch.alone import Numbers, joined
 from tests.torch.scripts import Numbered
+from tests.torch.single_replica import Numbers, joined
 
 pytestmark = pytest.mark.torch
 

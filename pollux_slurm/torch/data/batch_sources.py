@@ -1,7 +1,7 @@
-"""Where a loader's micro-batches come from: a map-style dataset in a known order, or a stream.
+"""Load this replica's micro-batches, from a map-style dataset in a known order or from an iterable one.
 
-A feed turns a place in the epoch and a batch choice into steps, each with this replica's batches, in order.
-Both drive an ordinary `torch.utils.data.DataLoader`, whose options are the user's.
+A source turns a position in the epoch and a batch choice into steps, each with this replica's micro-batches.
+Both kinds drive an ordinary `torch.utils.data.DataLoader` with the user's options.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
-from pollux_slurm.torch.data.iterable_share import StreamShare
+from pollux_slurm.torch.data.iterable_share import IterableShare
 from pollux_slurm.torch.data.micro_batches import StepPlan, plan_batches, plan_epoch, plan_step
-from pollux_slurm.torch.data.sampling_order import Order
-from pollux_slurm.torch.data.workers import sigterm_held_back
+from pollux_slurm.torch.data.sampling_order import SamplingOrder
+from pollux_slurm.torch.data.workers import sigterm_blocked
 
-# A step, and this replica's batch for each of its passes.
-Steps = Iterator[tuple[StepPlan, Iterator[Any]]]
+# A step, and the loaded examples of each of this replica's micro-batches.
+StepBatches = Iterator[tuple[StepPlan, Iterator[Any]]]
 
 
-class MapFeed:
+class MapStyleSource:
     """Loads the examples that an order names."""
 
     def __init__(
@@ -37,15 +37,17 @@ class MapFeed:
         options: Mapping[str, Any],
     ) -> None:
         self._num_replicas, self._rank, self._drop_last = num_replicas, rank, drop_last
-        self._segment = _Segment()
-        self._inner: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._segment, **options)
+        self._sampler = _MicroBatchSampler()
+        self._inner: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._sampler, **options)
 
     @property
-    def order(self) -> Order | None:
+    def order(self) -> SamplingOrder | None:
         """The order of the loop under way, or of the last."""
-        return self._segment.order
+        return self._sampler.order
 
-    def steps(self, order: Order, start: int, choice: BatchChoice, *, largest: int | None) -> Steps:
+    def steps(
+        self, order: SamplingOrder, start: int, choice: BatchChoice, *, largest: int | None
+    ) -> StepBatches:
         """Yield the steps from position `start` of `order` on."""
         make: Callable[[], Iterator[StepPlan]]
         if order.ends is None:
@@ -68,14 +70,14 @@ class MapFeed:
                 num_replicas=self._num_replicas,
                 rank=self._rank,
             )
-        self._segment.set(order, make)
-        with sigterm_held_back():
+        self._sampler.set(order, make)
+        with sigterm_blocked():
             batches = iter(self._inner)
         for step in make():
             yield step, batches
 
 
-class StreamFeed:
+class IterableSource:
     """Loads this replica's share of an iterable dataset."""
 
     def __init__(
@@ -89,7 +91,7 @@ class StreamFeed:
     ) -> None:
         options = dict(options)
         self._num_replicas, self._rank = num_replicas, rank
-        self._share = StreamShare(
+        self._share = IterableShare(
             dataset,
             collate=options.pop("collate_fn", None) or default_collate,
             num_replicas=num_replicas,
@@ -98,45 +100,45 @@ class StreamFeed:
             is_shared=options.get("num_workers", 0) > 0,
         )
         self._inner: DataLoader[Any] = DataLoader(
-            self._share, batch_size=None, collate_fn=_as_it_is, **options
+            self._share, batch_size=None, collate_fn=_identity, **options
         )
 
-    def steps(self, epoch: int, start: int, choice: BatchChoice) -> Steps:
+    def steps(self, epoch: int, start: int, choice: BatchChoice) -> StepBatches:
         """Yield the steps from example `start` of the epoch's stream on."""
         self._share.set(epoch=epoch, start=start, choice=choice)
-        with sigterm_held_back():
-            cells = iter(self._inner)
-        for size, first in cells:
+        with sigterm_blocked():
+            batches = iter(self._inner)
+        for size, first in batches:
             step = plan_step(start, size, choice, num_replicas=self._num_replicas, rank=self._rank)
-            rest = (batch for _, batch in itertools.islice(cells, len(step.passes) - 1))
+            rest = (batch for _, batch in itertools.islice(batches, len(step.micro_batches) - 1))
             yield step, itertools.chain([first], rest)
             start = step.end
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options with which no position could be kept."""
+    """Raise `UsageError` for options that make positions inexact."""
     if options.get("in_order") is False:
         raise UsageError("in_order=False lets batches overtake each other: positions would not be exact")
 
 
-class _Segment(Sampler[list[int]]):
-    """Feeds the inner loader this replica's indices, pass by pass. Set anew before each iteration."""
+class _MicroBatchSampler(Sampler[list[int]]):
+    """Yields this replica's indices, one list for each micro-batch. Set anew before each iteration."""
 
     def __init__(self) -> None:
-        self.order: Order | None = None
+        self.order: SamplingOrder | None = None
         self._steps: Callable[[], Iterator[StepPlan]] = partial(iter, ())
 
-    def set(self, order: Order, steps: Callable[[], Iterator[StepPlan]]) -> None:
+    def set(self, order: SamplingOrder, steps: Callable[[], Iterator[StepPlan]]) -> None:
         self.order, self._steps = order, steps
 
     def __iter__(self) -> Iterator[list[int]]:
         assert self.order is not None
         indices = self.order.indices
         for step in self._steps():
-            for plan in step.passes:
+            for plan in step.micro_batches:
                 positions = plan.positions()
                 yield indices[positions.start : positions.stop].tolist()
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

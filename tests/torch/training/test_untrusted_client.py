@@ -18,8 +18,8 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
-STRANGER = Path(__file__).with_name("stranger.py")
-# Rank 1 comes late, as one on a slow node may, and both stay until the stranger has seen enough.
+UNTRUSTED_CLIENT = Path(__file__).with_name("untrusted_client.py")
+# Rank 1 comes late, as one on a slow node may, and both stay until the untrusted client has seen enough.
 TRAIN = """
 import os, sys, time
 from pathlib import Path
@@ -38,12 +38,12 @@ from pollux_slurm.errors import LaunchError
 from pollux_slurm.torch import init_process_group
 try:
     init_process_group("gloo")
-    told = torch.full((1000,), 1234.5 if os.environ["RANK"] == "0" else 0.0)
-    dist.broadcast(told, 0)
-    said = "joined" if told.eq(1234.5).all() else "other numbers"
+    data = torch.full((1000,), 1234.5 if os.environ["RANK"] == "0" else 0.0)
+    dist.broadcast(data, 0)
+    outcome = "joined" if data.eq(1234.5).all() else "other numbers"
 except LaunchError as error:
-    said = str(error)
-Path("said-" + os.environ["RANK"]).write_text(said)
+    outcome = str(error)
+Path("outcome-" + os.environ["RANK"]).write_text(outcome)
 until("end")
 os._exit(0)
 """
@@ -85,24 +85,25 @@ def listening_ports(pid: int) -> set[int]:
 
 @pytest.mark.parametrize("num_nodes", [1, 2])
 @pytest.mark.parametrize("attempt", range(2))
-def test_that_a_strangers_process_neither_joins_nor_reads(
+def test_that_an_untrusted_process_neither_joins_nor_reads(
     sandbox: Sandbox, users: tuple[User, User], num_nodes: int, attempt: int
 ) -> None:
-    """Which of two ranks waits for the other's connection is chance: only then can a stranger be first."""
+    """Repeated, because ranks connect in an order of chance, and only one order lets the client be first."""
     alice, bob = users
     folder, seen = alice.home / f"{num_nodes}-{attempt}", bob.home / f"seen-{num_nodes}-{attempt}"
     folder.mkdir()
     os.chown(folder, alice.user_id, alice.user_id)
     (folder / "train.py").write_text(TRAIN)
-    script = bob.home / "stranger.py"
-    script.write_text(STRANGER.read_text())
+    script = bob.home / "untrusted_client.py"
+    script.write_text(UNTRUSTED_CLIENT.read_text())
     with seen.open("w") as output:
-        stranger = subprocess.Popen(
-            [*bob.python, "stranger.py", str(alice.user_id)], user=bob.name, group=bob.name, extra_groups=[],
+        client = subprocess.Popen(
+            [*bob.python, "untrusted_client.py", str(alice.user_id)],
+            user=bob.name, group=bob.name, extra_groups=[],
             cwd=bob.home, env=bob.env, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    assert stranger.stdin is not None
-    wait_until(lambda: "looking" in seen.read_text(), timeout_s=120, what="the stranger to look")
+    assert client.stdin is not None
+    wait_until(lambda: "looking" in seen.read_text(), timeout_s=120, what="the untrusted client to look")
     job_id = submit(alice, folder, num_nodes=num_nodes)
 
     def was_at_rank_0() -> bool:
@@ -112,20 +113,22 @@ def test_that_a_strangers_process_neither_joins_nor_reads(
         return bool(pid and ports & listening_ports(int(pid)))
 
     try:
-        wait_until(was_at_rank_0, timeout_s=300, what="rank 0 to listen, and the stranger to be there")
-        (folder / "go").touch()
-        said = [folder / f"said-{rank}" for rank in range(2)]
         wait_until(
-            lambda: all(one.exists() and one.read_text() for one in said),
+            was_at_rank_0, timeout_s=300, what="rank 0 to listen, and the untrusted client to be there"
+        )
+        (folder / "go").touch()
+        outcomes = [folder / f"outcome-{rank}" for rank in range(2)]
+        wait_until(
+            lambda: all(one.exists() and one.read_text() for one in outcomes),
             timeout_s=300,
             what="the ranks to meet, or not",
         )
     finally:
-        stranger.stdin.close()
-        stranger.wait(timeout=120)
+        client.stdin.close()
+        client.wait(timeout=120)
         (folder / "end").touch()
         alice.run("scancel", job_id)
-    got, ends = json.loads(seen.read_text().splitlines()[-1]), {one.read_text() for one in said}
+    got, ends = json.loads(seen.read_text().splitlines()[-1]), {one.read_text() for one in outcomes}
     assert got["read"] == []
-    assert not got["mark"], "what rank 0 sent went to the stranger"
-    assert ends == {"joined"} or all("none of its run's" in end or "another job" in end for end in ends)
+    assert not got["mark"], "what rank 0 sent went to the untrusted client"
+    assert ends == {"joined"} or all("not a rank of its run" in end or "another job" in end for end in ends)

@@ -1,7 +1,7 @@
-"""Who draws random numbers while a script trains: the script, its model, or its dataset.
+"""Find out who draws random numbers while a script trains: the script, its model, or its dataset.
 
-What is drawn differs after a move. A rehearsal sees it by the generators' states, before and after each part
-of a pass: those of the process, and those that the script's variables hold.
+These numbers differ after a move. Draws are detected by the states of generators, the process's and those in
+the script's variables, before and after each part of a micro-batch.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from pollux_slurm.torch.rehearsal.snapshot import user_frames
 
-_NUM_PASSES = 6
+_NUM_EXAMINED = 6
 _OWN = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 States = dict[str, Any]
 
 
-class DrawWatch:
-    """Looks at the first passes of a run; `tell` gets who has drawn, and from which generators."""
+class RandomDrawDetector:
+    """Examines the first micro-batches of a run; calls `on_draw` with who has drawn, and the generators."""
 
     def __init__(
-        self, models: Callable[[], Sequence[torch.nn.Module]], tell: Callable[[str, list[str]], None]
+        self, models: Callable[[], Sequence[torch.nn.Module]], on_draw: Callable[[str, list[str]], None]
     ) -> None:
-        self._models, self._tell = models, tell
-        self._num_passes = 0
+        self._models, self._on_draw = models, on_draw
+        self._num_examined = 0
         self._last: States | None = None
         self._hooks: list[Any] = []
 
     def begin_loop(self) -> None:
-        """What is drawn between loops is nobody's."""
+        """Ignore what was drawn between loops."""
         self._last = None
 
-    def begin_pass(self) -> None:
-        """A batch is ready: what was drawn since the pass before, the dataset has drawn."""
-        if self._num_passes >= _NUM_PASSES:
+    def begin_micro_batch(self) -> None:
+        """Count draws since the last micro-batch as the dataset's: a batch was loaded."""
+        if self._num_examined >= _NUM_EXAMINED:
             return
-        self._num_passes += 1
+        self._num_examined += 1
         self._step("dataset")
         inner = {id(model) for model in self._models()}
 
@@ -55,14 +55,14 @@ class DrawWatch:
 
         self._hooks = [register_module_forward_pre_hook(before), register_module_forward_hook(after)]
 
-    def end_pass(self) -> None:
-        """The script asks for the next batch."""
+    def end_micro_batch(self) -> None:
+        """Count draws since the forward pass as the script's: it requests the next batch."""
         if self._hooks:
             self.leave()
             self._step("script")
 
     def leave(self) -> None:
-        """Look no further in this pass."""
+        """Stop examining this micro-batch."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -72,7 +72,7 @@ class DrawWatch:
         if before is not None:
             drawn = [name for name, state in self._last.items() if before.get(name, state) != state]
             if drawn:
-                self._tell(who, drawn)
+                self._on_draw(who, drawn)
 
 
 def _states() -> States:

@@ -1,4 +1,4 @@
-"""Where a loader stands in its epoch, over loops, breaks and restarts."""
+"""The position of a loader in its epoch, kept over loops, breaks and restarts."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pollux_slurm.torch.data.sampling_order import Order
+from pollux_slurm.torch.data.sampling_order import SamplingOrder
 
 
 @dataclass(slots=True)
 class Loop:
     """One loop over the loader: its number within the epoch, and where its next step begins.
 
-    `is_replay` marks one that had been looked into before a restart, and is again: it counts no more.
-    `order` is the order that a sampler of the user's own had drawn before the restart.
+    `is_replay` marks a loop whose position is not saved: one that took no step before a restart, or one
+    inside of another loop. `order` is what the user's own sampler had drawn before the restart.
     """
 
     number: int
     start: int
     is_replay: bool
-    order: Order | None = None
+    order: SamplingOrder | None = None
 
 
-class Position:
-    """Where one loader stands, as its checkpointed state.
+class LoaderPosition:
+    """The position of one loader, as checkpointed state.
 
-    `_ended` tells of each loop that ended within `_epoch` whether it took a step (else the script had only
-    looked at a batch); `_start` is the place of the next step in the loop after those. What a checkpoint said
-    is taken up when its epoch comes. `length` is None where the dataset's is not known.
+    `_ended` holds, for each loop that ended within `_epoch`, whether it took a step (else the script only
+    looked at a batch). `_start` is the position of the next step in the loop after those. A restored position
+    is used when its epoch begins. `length` is None where the dataset's is not known.
     """
 
     def __init__(self, name: str, length: int | None) -> None:
@@ -37,34 +37,34 @@ class Position:
         self._ended: list[bool] = []
         self._num_begun, self._start = 0, 0
         self._num_inner = 0
-        self._order: Order | None = None
+        self._order: SamplingOrder | None = None
         self._restored: dict[str, Any] | None = None
         self.global_batch_size: int | None = None
 
     @property
     def start(self) -> int:
-        """Where the loop that is not done yet goes on, in examples."""
+        """The position, in examples, at which the unfinished loop goes on."""
         return self._start
 
     def begin_loop(self, epoch: int, *, is_inner: bool = False) -> Loop | None:
-        """Return the loop that begins within `epoch`; None if it was done before a restart.
+        """Return the loop that begins within `epoch`; None if it was finished before a restart.
 
-        An inner loop runs inside of another loader's: where that goes on after a restart, the code of the
-        steps before is not run again, so no inner loop is to be left out.
+        An inner loop runs inside of another loader's. When that one goes on after a restart, the code of its
+        earlier steps does not run again, so no inner loop is skipped.
         """
         if is_inner:
             self._num_inner += 1
             return Loop(self._num_inner - 1, 0, is_replay=True)
-        drawn: Order | None = None
+        drawn: SamplingOrder | None = None
         if self._restored is not None and self._restored["epoch"] == epoch:
             self._ended, self._start = list(self._restored["ended"]), self._restored["start"]
             order = self._restored.get("order")
-            self._order = None if order is None else Order.from_plain(order)
+            self._order = None if order is None else SamplingOrder.from_plain(order)
             self._epoch, self._num_begun, self._restored = epoch, 0, None
         elif epoch != self._epoch:
             saved = None if self._restored is None else self._restored["epoch"]
             if saved is None or saved < epoch:
-                # Epochs only grow: its own will not come again. A glance before the first epoch is at −1.
+                # Epochs only grow: the saved one does not come again. Loops before the first epoch are at −1.
                 self._restored = None
             self._epoch, self._ended, self._num_begun, self._start = epoch, [], 0, 0
             self._order = None
@@ -81,31 +81,31 @@ class Position:
         """The number of the outermost loop under way, or of the last, within its epoch."""
         return self._num_begun - 1
 
-    def keep_order(self, loop: Loop, order: Order) -> None:
-        """Remember an order that cannot be had again from the seed, until the loop's end."""
+    def keep_order(self, loop: Loop, order: SamplingOrder) -> None:
+        """Keep an order that the seed does not determine, until the loop's end."""
         if not loop.is_replay:
             self._order = order
 
     def advance(self, loop: Loop, position: int) -> None:
-        """Put the loop at `position`: a step was taken."""
+        """Set the loop's position after a step."""
         loop.start = position
         if not loop.is_replay:
             self._start = position
 
     def end_loop(self, loop: Loop) -> None:
-        """Count the loop as done."""
+        """Count the loop as finished."""
         if not loop.is_replay:
             self._ended.append(True)
             self._start, self._order = 0, None
 
     def leave_loop(self, loop: Loop, *, has_stepped: bool) -> None:
-        """The script left the loop with break: it is done, unless it took no step."""
+        """Count a loop that the script left by `break` as finished, unless it took no step."""
         if not loop.is_replay:
             self._ended.append(has_stepped or loop.start > 0)
             self._start, self._order = 0, None
 
     def sync(self) -> None:
-        """Nothing to do: every replica stands at the same place."""
+        """Nothing to do: the position is the same on every replica."""
 
     def state_dict(self) -> dict[str, Any]:
         if self._restored is not None:

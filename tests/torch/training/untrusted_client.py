@@ -1,7 +1,7 @@
-"""What a process of another user tries: python stranger.py USER_ID. It ends when its input does.
+"""What a process of another user tries: python untrusted_client.py USER_ID. It ends when its input does.
 
-It connects to every port at which that user's processes listen, as gloo's ranks do, and looks for what they
-show. It says what it got as one line of JSON.
+It connects to every port at which that user's processes listen, as gloo's ranks do, and reads
+what they expose. It prints the result as one line of JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LISTENS = "0A"
 
 
 def listening_ports(user_id: str) -> set[int]:
-    """Return the ports at which processes of the user listen: /proc tells everybody."""
+    """Return the ports at which processes of the user listen, which /proc shows to everybody."""
     found = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""One model's part in adaptive training: noise scale, learning rate, deferred steps, checkpointed state."""
+"""A wrapped model in adaptive training: noise scale, learning rate, deferred steps, checkpointed state."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
 
 
-class Adaptation:
-    """What `AdaptiveDataParallel` adds to one model and its optimizers, LR schedulers and gradient scaler.
+class WrappedModel:
+    """One model with its optimizers, LR schedulers and gradient scaler, whose methods are patched.
 
     `rules` are those of the `optimizers`, one each.
     """
@@ -44,19 +44,19 @@ class Adaptation:
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
         self.comparison = comparison
         self._metric = metric
-        self._model, self.optimizers, self._rules = model, optimizers, rules
+        self.module, self.optimizers, self._rules = model, optimizers, rules
         self._lr_schedulers, self._mp_scaler = lr_schedulers, mp_scaler
         self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
-        # Parameters that the checkpoint had frozen, until that is taken up.
+        # Parameters that the checkpoint had frozen, until they are frozen here.
         self._frozen: set[str] | None = None
-        # Optimizers that are stepping now: each may call others of its own.
+        # The number of optimizers within `step`: each may call others of its own.
         self.num_stepping = 0
         self._batch_scale, self._batch_size, self._progress = 1.0, 1, 0.0
         self._schedule_steps = 1
         self.device = next(model.parameters()).device
         self._reader = NormReader(later=self.device.type != "cpu")
         self._scale: torch.Tensor | None = None
-        # Examples since the last step whose norms were taken.
+        # Examples since the last step whose norms were measured.
         self._unmeasured = 0
         # Of each LR scheduler, the calls between loops by epoch: in its state, and by this process.
         self._epoch_key = epoch_key
@@ -87,8 +87,8 @@ class Adaptation:
         progress: float = 0.0,
         schedule_steps: int = 1,
     ) -> None:
-        """Tell the batch of the coming step, how far training has come (in steps at M0), and how many
-        batches of M0 end with this one.
+        """Set the batch of the coming step, the progress so far (in steps at M0), and how many batches of M0
+        end with this one.
         """
         self._schedule_steps = schedule_steps
         self.noise.set_initial_batch_size(initial_batch_size)
@@ -96,26 +96,26 @@ class Adaptation:
         self._progress = progress
 
     def parameter_ids(self) -> set[int]:
-        """Return the identities of the model's parameters."""
-        return {id(parameter) for parameter in self._model.parameters()}
+        """Return the `id` of each of the model's parameters."""
+        return {id(parameter) for parameter in self.module.parameters()}
 
     def take_stepped(self) -> bool:
-        """Tell whether an optimizer has stepped since the last call."""
+        """Return whether an optimizer has stepped since the last call."""
         stepped, self.has_stepped = self.has_stepped, False
         return stepped
 
     def take_step(self, step: StepPlan) -> ModelStep:
-        """Return this replica's norms of a step done, for the ranks to add up."""
+        """Return this replica's norms of a finished step, for the ranks to add up."""
         norms = self.reducer.take_norms()
-        self._unmeasured += step.size * (1 if norms is None else norms.num_by_hand)
+        self._unmeasured += step.size * (1 if norms is None else norms.num_manual)
         sums = self._reader.read(norms, step, self._scale, num_groups=self._metric.num_groups)
         span = 0
         if sums.num_parts:
             span, self._unmeasured = self._unmeasured, 0
-        return ModelStep(sums=sums, absorb=functools.partial(self.absorb, span))
+        return ModelStep(sums=sums, update_noise=functools.partial(self.update_noise, span))
 
-    def absorb(self, span: int, sums: NormSums) -> None:
-        """Take in the sums over all replicas of one step's norms, which stands for `span` examples."""
+    def update_noise(self, span: int, sums: NormSums) -> None:
+        """Update the noise scale by the sums of one step's norms; the step stands for `span` examples."""
         if not self.noise.update(
             parts_sum=sums.parts_sum,
             mean_sqr=sums.mean_sqr,
@@ -123,19 +123,19 @@ class Adaptation:
             num_parts=sums.num_parts,
             span=max(span, sums.num_examples),
         ):
-            # The next one stands for these, too.
+            # The next measured step stands for these examples, too.
             self._unmeasured += span
 
     # ------------------------------------------------------------------------------ checkpointed state
 
     def sync(self) -> None:
-        """See whether every replica holds the same, as it should."""
+        """Compare the replicas' weights."""
         self.comparison.compare()
 
     def state_dict(self) -> dict[str, Any]:
         state = {
-            "model": self._model.state_dict(),
-            "frozen": [name for name, p in self._model.named_parameters() if not p.requires_grad],
+            "model": self.module.state_dict(),
+            "frozen": [name for name, p in self.module.named_parameters() if not p.requires_grad],
             "groups": [groups.state_dict() for groups in self._groups],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "noise": self.noise.state_dict(),
@@ -149,7 +149,7 @@ class Adaptation:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._model.load_state_dict(state["model"])
+        self.module.load_state_dict(state["model"])
         self._frozen = set(state["frozen"])
         for groups, added in zip(self._groups, state["groups"], strict=True):
             groups.load_state_dict(added)
@@ -165,12 +165,13 @@ class Adaptation:
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
 
-    def take_up(self) -> None:
-        """Freeze and unfreeze parameters as they were at the checkpoint, after the script has made its model:
-        the epoch in which it did so may be over.
+    def finish_restore(self) -> None:
+        """Freeze parameters as at the checkpoint, once the script has made its model.
+
+        The script may have frozen them in an epoch that does not run again.
         """
         if self._frozen is not None:
-            for name, parameter in self._model.named_parameters():
+            for name, parameter in self.module.named_parameters():
                 parameter.requires_grad_(name not in self._frozen)
             self._frozen = None
 
@@ -182,21 +183,21 @@ class Adaptation:
     def _scaled_step(
         self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
     ) -> Any:
-        self.reducer.held.check_reduced()
+        self.reducer.gradients.check_reduced()
         if self.reducer.is_accumulating:
             return None
         for index, own in enumerate(self.optimizers):
             if own is optimizer:
                 # Also where it finds an overflow, and does not ask the optimizer to step.
-                self.reducer.held.spent(index)
+                self.reducer.gradients.mark_used(index)
         return original(optimizer, *args, **kwargs)
 
     def _schedule(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Step the LR scheduler, unless the pass only accumulates or the step is in its state already.
+        """Step the LR scheduler, unless the micro-batch only accumulates or the state has the step already.
 
         A schedule that is stepped within a loop counts batches of M0, so that it ends at the same example
-        whatever the batch size was; one that is told where it stands (an epoch, a metric) is told once.
-        Code between loops runs again after a restart, and the checkpoint may have been written after it.
+        whatever the batch size was. A call with an argument (an epoch, a metric) is made once. Code between
+        loops runs again after a restart, and the checkpoint may have been written after it.
         """
         if self.reducer.is_accumulating:
             return None
@@ -205,7 +206,7 @@ class Adaptation:
                 original(*args, **kwargs)
             return None
         epoch = self._epoch_key()
-        # Epochs that are over do not come again; −1 stands for all code outside of the epochs' loop.
+        # Finished epochs do not come again; −1 stands for all code outside of the epochs' loop.
         scheduled, called = (
             {key: value for key, value in calls[index].items() if key in (epoch, -1)}
             for calls in (self._scheduled, self._called)
@@ -218,25 +219,25 @@ class Adaptation:
         return original(*args, **kwargs)
 
     def _step(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.reducer.held.check_reduced()
+        self.reducer.gradients.check_reduced()
         if self.reducer.is_accumulating:
             closure = args[0] if args else kwargs.get("closure")
             if closure is None:
                 return None
-            with torch.enable_grad():  # as the optimizer would: this pass's gradient is computed in there
+            with torch.enable_grad():  # as the optimizer would: the closure computes this gradient
                 return closure()
         self.has_stepped = True
-        self.reducer.held.spent(index)
+        self.reducer.gradients.mark_used(index)
         self.reducer.restore_unused()
         if self._mp_scaler is not None:
-            # By what mixed precision has multiplied the gradients, asked for without waiting for the device.
+            # The factor of the scaled gradients, read without waiting for the device.
             self._scale = self._mp_scaler.scale(torch.ones((), device=self.device))
         self.last_gain = self.gain
         groups, factors = self.optimizers[index].param_groups, self._factors(index)
         if index == 0:
             self.last_factor = factors[0]
         self._metric.stepped(index)
-        # Changed for this one step only: the LR scheduler goes on from its own value.
+        # Changed for this step only: the LR scheduler continues from its own value.
         own = [group["lr"] for group in groups]
         is_scaled = any(factor != 1.0 for factor in factors)
         self.num_stepping += 1

@@ -1,21 +1,21 @@
-"""What a session asks of a loader. `AdaptiveDataLoader`, above, is one."""
+"""The interface of a loader that a session uses. `AdaptiveDataLoader` implements it."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.data.sampling_order import Order
+from pollux_slurm.torch.data.sampling_order import SamplingOrder
 
 
 class Loader(Protocol):
-    """A loader whose loops the session follows. Sizes and positions are examples."""
+    """A loader whose loops the session drives. Sizes and positions are in examples."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def memory_name(self) -> str: ...
+    def name_across_epochs(self) -> str: ...
 
     @property
     def batch_size(self) -> int: ...
@@ -39,7 +39,7 @@ class Loader(Protocol):
     def schedule_steps(self) -> int: ...
 
     @property
-    def order(self) -> Order | None: ...
+    def order(self) -> SamplingOrder | None: ...
 
     @property
     def loop_number(self) -> int: ...
@@ -48,19 +48,19 @@ class Loader(Protocol):
     def num_examples_done(self) -> int: ...
 
     @property
-    def size_under_way(self) -> int | None: ...
+    def current_micro_batch_size(self) -> int | None: ...
 
     @property
     def is_padding(self) -> bool: ...
 
     @property
-    def standing(self) -> tuple[int, int | None]: ...
+    def position_and_length(self) -> tuple[int, int | None]: ...
 
     def choose(self, choice: BatchChoice) -> bool:
-        """Use another batch from the next step on; return whether it is another."""
+        """Use a batch choice from the next step on; return whether it differs from the one in use."""
 
-    def hold_batch_size(self) -> None:
-        """Keep the batch size as the script gave it."""
+    def fix_batch_size(self) -> None:
+        """Fix the batch size at the one that the script gave."""
 
-    def let_go(self, reason: str) -> None:
-        """Leave the loop under way."""
+    def end_iteration(self, reason: str) -> None:
+        """End the loop under way; whoever still has its iterator gets `reason` as a `UsageError`."""

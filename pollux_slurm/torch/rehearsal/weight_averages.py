@@ -1,8 +1,8 @@
-"""Averages of the weights (EMA) that a script updates in passes that only accumulate.
+"""Detect averages of the weights (EMA) that a script updates in micro-batches that only accumulate.
 
-In such a pass the weights stay as they are, and so should their average: updated there, it depends on how
-many passes a step is split into. An average is known by what it does, whatever holds it: a tensor e in the
-shape of a weight w goes to e + f·(w − e), with 0 < f < 1. A copy (f = 1) may be made as often as one likes.
+In such a micro-batch the weights do not change, and neither should their average: else it depends on the
+number of micro-batches in a step. An average is recognised by its update: a tensor e in the shape of a weight
+w becomes e + f·(w − e), with 0 < f < 1. A copy (f = 1) does no harm.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ import torch
 
 from pollux_slurm.torch.rehearsal.snapshot import user_frames
 
-# All weights of a model are averaged alike, so a few of them tell.
+# All weights of a model are averaged alike, so a few of them suffice.
 _WEIGHTS_PER_MODEL = 2
-_LEAST_NUMEL, _MOST_NUMEL = 4, 1 << 20
-_MOST_LOOKS = 20
-_MOST_FACTOR = 0.999
-_LEAST_COSINE = 0.99
-_MOST_RESIDUAL = 1e-4
+_MIN_NUMEL, _MAX_NUMEL = 4, 1 << 20
+_MAX_EXAMINED = 20
+_MAX_FACTOR = 0.999
+_MIN_COSINE = 0.99
+_MAX_RESIDUAL = 1e-4
 _DEPTH = 3
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_MOST_PARTS = 2000
+_MAX_PARTS = 2000
 
 
-class AverageWatch:
-    """Looks at the first passes of a run that only accumulate. A look takes a tenth of a second."""
+class WeightAverageDetector:
+    """Examines a run's first micro-batches that only accumulate; each takes a tenth of a second."""
 
     def __init__(self, models: Callable[[], Sequence[torch.nn.Module]]) -> None:
         self._models = models
-        self._num_looks = 0
+        self._num_examined = 0
         self._weights: list[torch.Tensor] = []
         self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def begin_pass(self) -> None:
-        """A pass begins that only accumulates: keep all that might be an average."""
+    def begin_micro_batch(self) -> None:
+        """Copy all tensors that may be averages: a micro-batch begins that only accumulates."""
         self._before = []
-        if self._num_looks >= _MOST_LOOKS:
+        if self._num_examined >= _MAX_EXAMINED:
             return
-        self._num_looks += 1
+        self._num_examined += 1
         self._weights = [weight for model in self._models() for weight in _chosen(model)]
         self._before = [(tensor, _plain(tensor)) for tensor in self._candidates()]
 
-    def end_pass(self) -> list[str]:
-        """Return the variables that hold averages which the pass has moved; empty text for one unknown."""
+    def end_micro_batch(self) -> list[str]:
+        """Return the variables with averages that the micro-batch has changed; "" for an unknown variable."""
         before, self._before = self._before, []
         if not before:
             return []
-        held = {id(tensor): numbers for tensor, numbers in before}
+        copies = {id(tensor): numbers for tensor, numbers in before}
         moved = []
         for tensor in self._candidates():
             now = _plain(tensor)
-            # Where a script puts a new tensor in place of the old one, any of the old may be it.
-            olds = [held[id(tensor)]] if id(tensor) in held else [numbers for _, numbers in before]
+            # Where a script has replaced the tensor by a new one, any of the copies may be the old one.
+            olds = [copies[id(tensor)]] if id(tensor) in copies else [numbers for _, numbers in before]
             weights = [_plain(weight) for weight in self._weights if weight.shape == tensor.shape]
             if any(_is_step_towards(weight, old, now) for old in olds for weight in weights):
                 moved.append(tensor)
@@ -64,7 +64,7 @@ class AverageWatch:
         return sorted({name_of(tensor, frames) for tensor in moved})
 
     def _candidates(self) -> list[torch.Tensor]:
-        """Return the process's tensors that have a chosen weight's shape and are no part of a model."""
+        """Return the process's tensors that have a chosen weight's shape and belong to no model."""
         shapes = {weight.shape for weight in self._weights}
         own = {id(tensor) for model in self._models() for tensor in (*model.parameters(), *model.buffers())}
         return [
@@ -84,7 +84,7 @@ def _chosen(model: torch.nn.Module) -> Sequence[torch.Tensor]:
     sized = [
         weight
         for weight in model.parameters()
-        if weight.requires_grad and _LEAST_NUMEL <= weight.numel() <= _MOST_NUMEL
+        if weight.requires_grad and _MIN_NUMEL <= weight.numel() <= _MAX_NUMEL
     ]
     return sorted(sized, key=lambda weight: -weight.numel())[:_WEIGHTS_PER_MODEL]
 
@@ -94,7 +94,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_step_towards(weight: torch.Tensor, before: torch.Tensor, now: torch.Tensor) -> bool:
-    """Whether `now` = `before` + f·(`weight` − `before`) with 0 < f < 1, but for rounding."""
+    """Return whether `now` = `before` + f·(`weight` − `before`) with 0 < f < 1, except for rounding."""
     if before.shape != weight.shape or now.shape != weight.shape or not before.any():
         return False
     step, way = now - before, weight - before
@@ -103,14 +103,14 @@ def _is_step_towards(weight: torch.Tensor, before: torch.Tensor, now: torch.Tens
         return False
     along = float(step @ way)
     factor = along / float(way @ way)
-    if along / lengths < _LEAST_COSINE or factor > _MOST_FACTOR:
+    if along / lengths < _MIN_COSINE or factor > _MAX_FACTOR:
         return False
-    # Seen from a tensor far larger than both, everything lies in one direction.
-    return float((now - before - factor * way).norm()) <= _MOST_RESIDUAL * float(now.norm())
+    # The cosine is not enough: in a direction far longer than both, it is always near 1.
+    return float((now - before - factor * way).norm()) <= _MAX_RESIDUAL * float(now.norm())
 
 
 def name_of(tensor: torch.Tensor, frames: Sequence[FrameType]) -> str:
-    """Return the variable of the script that holds a tensor, somewhere inside."""
+    """Return the script's variable that contains a tensor, directly or nested; "" if none does."""
     for frame in frames:
         for name, value in list(frame.f_locals.items()):
             if not name.startswith("__") and _holds(value, tensor, _DEPTH):
@@ -135,4 +135,4 @@ def _parts(value: Any) -> Iterator[Any]:
         parts = []
     else:
         parts = list(vars(value).values())
-    yield from parts[:_MOST_PARTS]
+    yield from parts[:_MAX_PARTS]

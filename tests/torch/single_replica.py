@@ -31,8 +31,8 @@ def joined(directory: Path | None = None, **options: Any) -> Iterator[Session]:
 
 def propose(session: Session, loader: pt.AdaptiveDataLoader, choice: BatchChoice) -> None:
     """Let rank 0 have found that `choice` is the best batch for `loader`."""
-    assert session._measuring.report_builder is not None
-    session._measuring.report_builder._proposal = (loader.limits, choice)
+    assert session.measurements.report_builder is not None
+    session.measurements.report_builder._proposal = (loader.limits, choice)
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):

@@ -1,4 +1,4 @@
-"""What a replica measures of its steps, and what rank 0 makes of that: a model, reports, a batch size."""
+"""Measurements of one replica's steps; on rank 0 also reports and batch size proposals made from them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from pollux_slurm.agent.measure.reporter import Reporter
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration
 from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
-from pollux_slurm.torch.data.micro_batches import StepPlan
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
 from pollux_slurm.torch.measurement.step_clock import StepClock
-from pollux_slurm.torch.measurement.timestamps import HostInstant, Instant, instants_on
+from pollux_slurm.torch.measurement.timestamps import HostTimestamp, timestamps_on
 from pollux_slurm.torch.session.joining import make_reporter
 
 
-class Measuring:
-    """The step clock of one replica; on rank 0 also report_builder and the reporter's thread.
+class Measurements:
+    """The step clock of one replica; on rank 0 also the report builder and the reporter's thread.
 
-    `restore_s` is how long it took to take up a checkpoint, None without one; `where` says how far training
-    is, in words. `report_builder` and `reporter` are
-    None on other ranks.
+    `restore_s` is the time in which a checkpoint was loaded, None without one. `where` returns how far
+    training is, as text. `report_builder` and `reporter` are None on other ranks.
     """
 
     def __init__(
@@ -38,8 +36,8 @@ class Measuring:
         progress: ProgressState,
         where: Callable[[], str],
     ) -> None:
-        # Only rank 0 makes anything of step times.
-        self.clock = StepClock(HostInstant if environment.rank == 0 else None)
+        # Only rank 0 uses step times.
+        self.clock = StepClock(HostTimestamp if environment.rank == 0 else None)
         self.profile = StepProfile()
         self._tuner = Tuner(
             Configuration(num_nodes=environment.num_nodes, num_gpus=environment.world_size),
@@ -61,40 +59,30 @@ class Measuring:
 
     @property
     def state(self) -> MeasuredState:
-        """What of it belongs into checkpoints."""
+        """The part that belongs into checkpoints."""
         return MeasuredState(self.profile, self._tuner)
 
-    def runs_on(self, device: torch.device) -> None:
-        """Tell where the model is that is stepped with, before its first step."""
-        if self.clock.instant is not None:
-            self.clock.instant = instants_on(device)
+    def set_device(self, device: torch.device) -> None:
+        """Set the device of the trained model, before its first step."""
+        if self.clock.make_timestamp is not None:
+            self.clock.make_timestamp = timestamps_on(device)
         if device.type == "cuda":
             self._tuner.gpu_type = torch.cuda.get_device_name(device)
 
     def start(self) -> None:
-        """Begin to report."""
-        self.tell_progress()
+        """Start the reporter."""
+        self.report_progress()
         if self.reporter is not None:
             self.reporter.start()
 
-    def step_done(
-        self, step: StepPlan, batch: BatchChoice, *, local_end: Instant | None, sync_end: Instant | None
-    ) -> None:
-        """Close the clock's step; without the stamps of a reduction it does not count."""
-        self.clock.step_done(
-            local_end=local_end,
-            sync_end=sync_end,
-            atomic_batch_size=batch.atomic_batch_size,
-            num_examples=step.size,
-            is_typical=step.is_full and not any(plan.is_padding for plan in step.passes),
-        )
-
     def propose(self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator) -> BatchChoice:
-        """Return the best batch by what is known now; `batch` where that is about as good."""
+        """Return the best batch by the present model; `batch` where that is about as good."""
         return self._tuner.propose(_training(limits, batch, noise))
 
-    def tell_step(self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator) -> BatchChoice | None:
-        """On rank 0: record what was measured; return the batch that was proposed meanwhile."""
+    def record_step(
+        self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator
+    ) -> BatchChoice | None:
+        """On rank 0: pass measured steps to the report builder; return a batch proposed since, if any."""
         if self.report_builder is None or self.reporter is None:
             return None
         for step in self.clock.measured():
@@ -108,8 +96,8 @@ class Measuring:
             self.report_builder.set_phase(RunPhase.TRAINING)
         return self.report_builder.take_proposal(limits)
 
-    def tell_progress(self) -> None:
-        """Let the next report say how far training has come."""
+    def report_progress(self) -> None:
+        """Put the progress of training into the next report."""
         if self.report_builder is not None:
             self.report_builder.set_progress(
                 TrainingProgress(
@@ -121,14 +109,14 @@ class Measuring:
                 )
             )
 
-    def tell_end(self) -> None:
+    def report_finished(self) -> None:
         """Report that no epoch is left."""
         if self.report_builder is not None and self.reporter is not None:
             self.report_builder.set_phase(RunPhase.FINISHED)
             self.reporter.report_soon()
 
     def close(self, *, timeout_s: float) -> None:
-        """Send what is left to say, for a bounded time."""
+        """Send the last report, for a bounded time."""
         if self.reporter is not None:
             self.reporter.close(timeout_s=timeout_s)
 

@@ -1,7 +1,7 @@
-"""Sums that a script keeps of a loop in which nothing is trained, and whether anything brings them together.
+"""Find sums that a script computes in a loop without training, and whether it combines them over replicas.
 
-A sum is a number (an array, a list, a dict of numbers) in a variable of the script's that is zero, or empty,
-when the loop begins.
+A sum is a number (an array, a list, a dict of numbers) in one of the script's variables that is zero, or
+empty, when the loop begins.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import torch
 import torch.distributed as dist
 
 from pollux_slurm.torch.api.accumulator import Accumulator
-from pollux_slurm.torch.rehearsal.snapshot import is_of_user, numbers_of, user_frames
+from pollux_slurm.torch.rehearsal.snapshot import is_user_object, numbers_of, user_frames
 from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
 
 Sums = dict[str, tuple[float, float]]
-"""Of each variable the sum of its numbers, and how many things it may have counted."""
+"""By variable: the sum of its numbers, and the number of things that it may have counted."""
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _BELOW = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _TORCH = str(Path(torch.__file__).parent)
-# All that can bring replicas' numbers together; what is sent from one to all (a broadcast) cannot.
+# The collectives that can combine replicas' numbers; a broadcast cannot.
 _COMBINING = (
     "allreduce",
     "reduce",
@@ -44,7 +44,7 @@ _COMBINING = (
 
 
 def take_sums() -> Sums:
-    """Return the numbers that variables of the script's running functions hold."""
+    """Return the numbers in variables of the script's running functions."""
     found: Sums = {}
     for frame in user_frames():
         for name, value in list(frame.f_locals.items()):
@@ -55,17 +55,17 @@ def take_sums() -> Sums:
 
 
 def zeros_of(sums: Sums) -> set[str]:
-    """Return the names of those that have summed up nothing yet."""
+    """Return the names of sums that are still zero."""
     return {name for name, (total, count) in sums.items() if total == 0 and count == 0}
 
 
 def variable_of(value: Any) -> str | None:
-    """Return what the script calls a thing, the outermost of its functions first; None if it does not."""
+    """Return the script's name for an object, from its outermost function on; None if it has none."""
     for frame in [*user_frames()][::-1]:
-        for name, held in list(frame.f_locals.items()):
-            if held is value:
+        for name, local in list(frame.f_locals.items()):
+            if local is value:
                 return name
-            parts = vars(held).items() if is_of_user(held) else ()
+            parts = vars(local).items() if is_user_object(local) else ()
             for attribute, part in list(parts):
                 if part is value:
                     return f"{name}.{attribute}"
@@ -84,7 +84,7 @@ def _sums_of(name: str, value: Any, *, deep: bool) -> Iterator[tuple[str, tuple[
     elif isinstance(value, Mapping) and deep:
         for key, part in list(value.items()):
             yield from _sums_of(f"{name}[{key!r}]", part, deep=False)
-    elif deep and is_of_user(value):
+    elif deep and is_user_object(value):
         for attribute, part in list(vars(value).items()):
             yield from _sums_of(f"{name}.{attribute}", part, deep=False)
 
@@ -98,19 +98,19 @@ def _total(value: Any) -> float | None:
     return float(value)
 
 
-def tell_of_combining(tell: Callable[[], None]) -> None:
-    """Call `tell` whenever the script, or a package that it uses, brings numbers of replicas together.
+def on_each_collective(callback: Callable[[], None]) -> None:
+    """Call `callback` whenever the script, or a package that it uses, combines numbers of replicas.
 
-    By an `Accumulator` or any collective of `torch.distributed`; those of this package are not its.
+    It does so by an `Accumulator` or a collective of `torch.distributed`; this package's own do not count.
     """
 
     def combine(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not _is_ours(sys._getframe(1)):
-            tell()
+            callback()
         return original(*args, **kwargs)
 
     def show(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        tell()
+        callback()
         return original(*args, **kwargs)
 
     for name in _COMBINING:
@@ -120,7 +120,7 @@ def tell_of_combining(tell: Callable[[], None]) -> None:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether the innermost code that is not Python's or torch's is this package's, but for this file."""
+    """Return whether the innermost code, but for Python's, torch's and this file's, is this package's."""
     while frame is not None:
         file = frame.f_code.co_filename
         is_site = "site-packages" in file or "dist-packages" in file

@@ -1,0 +1,38 @@
+"""Faults of a job's training that it can go on with: each is reported once, or raised under `strict`."""
+
+from __future__ import annotations
+
+import logging
+
+from pollux_slurm.agent.measure.report_builder import ReportBuilder
+from pollux_slurm.errors import TrainingError
+from pollux_slurm.model import JobWarning
+
+_LOG = logging.getLogger(__name__)
+
+
+class TrainingFaults:
+    """Reports faults: in the job's log and to the store, or as an exception under `strict`.
+
+    `report_builder` is None except on rank 0, which reports for all.
+    """
+
+    def __init__(self, *, strict: bool, rank: int, report_builder: ReportBuilder | None) -> None:
+        self.strict = strict
+        self._rank, self._report_builder = rank, report_builder
+        self._told: set[JobWarning] = set()
+
+    def report(self, warning: JobWarning, message: str) -> None:
+        """Report a fault and its cure, once for each kind (`warning`), on rank 0.
+
+        Under `strict` it raises `TrainingError` on every rank that calls it.
+        """
+        if self.strict:
+            raise TrainingError(message)
+        if warning in self._told:
+            return
+        self._told.add(warning)
+        if self._rank == 0:
+            _LOG.error(message)
+        if self._report_builder is not None:
+            self._report_builder.warn(warning)

@@ -1,0 +1,215 @@
+"""The steps of the outermost loop: plan each micro-batch for the models, measure, and cross the boundary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.optim import Optimizer
+
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, StepBoundary
+from pollux_slurm.torch.checkpoint.progress import ProgressState
+from pollux_slurm.torch.coordination.replica_comparison import is_time_to_compare
+from pollux_slurm.torch.coordination.side_channel import SideChannel
+from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
+from pollux_slurm.torch.session.loader_protocol import Loader
+from pollux_slurm.torch.session.measurements import Measurements
+from pollux_slurm.torch.session.memory_bounds import MemoryBounds
+
+if TYPE_CHECKING:
+    from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
+
+# A script may add up the gradients of so many batches before it steps. Beyond that it uses them otherwise.
+_MAX_SKIPPED = 256
+
+
+class TrainingSteps:
+    """The steps of a run's models. Each method is called on all ranks alike.
+
+    `is_dirty` is True while there is progress that no checkpoint has.
+    """
+
+    def __init__(
+        self,
+        *,
+        side_channel: SideChannel[ExchangeContext],
+        boundary: StepBoundary,
+        measurements: Measurements,
+        memory: MemoryBounds,
+        progress: ProgressState,
+    ) -> None:
+        self._side_channel, self._boundary, self._memory = side_channel, boundary, memory
+        self._measurements, self._clock, self._progress = measurements, measurements.clock, progress
+        self.models: list[WrappedModel] = []
+        self._num_skipped = self._num_batches = 0
+        # Of the batches since the last step. A loop without steps, such as a validation, trains on none.
+        self._num_examples = self._batch_size = 0
+        self.is_dirty = False
+
+    def add(self, model: WrappedModel) -> None:
+        """Add a model that steps with the loaders' batches."""
+        self.models.append(model)
+        self._measurements.set_device(model.device)
+
+    @property
+    def is_open(self) -> bool:
+        """True between an optimizer's step and the boundary after it."""
+        return any(model.has_stepped for model in self.models)
+
+    def is_wrapped(self, optimizer: Optimizer) -> bool:
+        """True for an optimizer that was given to a model of this job."""
+        return any(one is optimizer for model in self.models for one in model.optimizers)
+
+    def finish_restore(self) -> None:
+        """Finish restoring the models: the script has made them, and training begins."""
+        for model in self.models:
+            model.finish_restore()
+
+    @property
+    def has_gradients(self) -> bool:
+        """True where gradients of a wrapped model were computed and not used."""
+        return any(model.reducer.is_pending for model in self.models)
+
+    def refuse(self, reason: str | None) -> None:
+        """Refuse backward passes for a reason; None allows them."""
+        for model in self.models:
+            model.reducer.refusal = reason
+
+    # ------------------------------------------------------------------------------------------- one loop
+
+    def begin_loop(self, loader: Loader, *, had_point: bool) -> None:
+        """Begin a loop over `loader`. `had_point`: the script has called `checkpoint_point` before it."""
+        self._num_examples = 0
+        self._boundary.begin_loop()
+        for model in self.models:
+            model.comparison.check_parameters()
+            # Steps outside of loops do not belong to this one.
+            model.take_stepped()
+        if self._boundary.has_copy or had_point:
+            # A request may have been answered meanwhile: not one step is trained after it.
+            self._boundary.cross((), proposal=None, wait=True)
+        self._choose_batch(loader)
+        self._clock.start()
+
+    def end_loop(self) -> None:
+        """Let the ranks agree once more at the end of a loop, before code that may take long."""
+        self._boundary.cross((), proposal=None, wait=True, may_copy=True)
+
+    def leave_loop(self) -> None:
+        """End a loop, also one that was left. A step before `break` counts, though no boundary follows."""
+        self._set_plan(None)
+        stepped = [model for model in self.models if model.take_stepped()]
+        for model in stepped:
+            model.reducer.take_norms()
+        if stepped:
+            self._num_examples += self._batch_size
+            self._count(stepped[0])
+        self._num_examples = 0
+        self._clock.skip_steps(num_steps=1)
+
+    def _choose_batch(self, loader: Loader) -> None:
+        """Choose the batch size anew where it may vary; rank 0 chooses for all."""
+        if loader.limits.max_batch_size is None or not self.models:
+            return
+        for model in self.models:
+            # Else its statistics would be those at the previous loop's initial batch size.
+            model.noise.set_initial_batch_size(loader.batch_size)
+        choice = loader.choice
+        if self._side_channel.rank == 0:
+            choice = self._measurements.propose(loader.limits, choice, self.models[0].noise)
+        values = self._side_channel.broadcast(
+            [choice.global_batch_size, choice.atomic_batch_size, choice.accumulation_steps]
+        )
+        choice = BatchChoice(
+            global_batch_size=values[0], atomic_batch_size=values[1], accumulation_steps=values[2]
+        )
+        if loader.choose(choice):
+            self._clock.skip_steps()
+            if self.is_dirty:
+                self._save_before(loader, choice)
+
+    def _save_before(self, loader: Loader, choice: BatchChoice) -> None:
+        """Begin a checkpoint before a local batch that may not fit into memory."""
+        if self._memory.is_untried(loader.name_across_epochs, choice.atomic_batch_size):
+            self._boundary.checkpoint_in_background()
+
+    # ----------------------------------------------------------------------------------------- its batches
+
+    def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
+        """Give the models the plan of the coming micro-batch."""
+        self._clock.batch_ready()
+        self._batch_size = plan.step_size
+        if plan.index == 0:
+            for model in self.models:
+                model.set_batch(
+                    initial_batch_size=loader.batch_size,
+                    global_batch_size=loader.choice.global_batch_size,
+                    progress=self._progress.progress,
+                    schedule_steps=loader.schedule_steps,
+                )
+        self._set_plan(plan)
+
+    def end_micro_batch(self) -> None:
+        """Take the time of a micro-batch's end."""
+        self._clock.micro_batch_done()
+
+    def end_step(self, loader: Loader, step: StepPlan) -> BatchChoice | None:
+        """End a global batch: measure, then cross the step boundary. Returns a new batch choice, if any."""
+        self._num_examples += step.size
+        stepped = [model for model in self.models if model.take_stepped()]
+        self._compare_now_and_then()
+        first = stepped[0] if stepped else None
+        if first is not None:
+            # The largest of all replicas, so that all record the same.
+            number = self._side_channel.world_size * len(step.micro_batches)
+            self._memory.record_fitting(loader.name_across_epochs, -(-step.size // number))
+        self._clock.step_done(
+            local_end=None if first is None else first.reducer.local_end,
+            sync_end=None if first is None else first.reducer.sync_end,
+            atomic_batch_size=loader.choice.atomic_batch_size,
+            num_examples=step.size,
+            is_typical=step.is_typical,
+        )
+        model_steps = tuple(model.take_step(step) for model in stepped)
+        proposal = None
+        if first is not None:
+            self._count(first)
+            proposal = self._measurements.record_step(loader.limits, loader.choice, first.noise)
+        chosen, was_interrupted = self._boundary.cross(
+            model_steps, proposal=proposal, wait=False, skips=self._must_skip(stepped)
+        )
+        if chosen is not None:
+            self._clock.skip_steps()
+            if not was_interrupted:
+                self._save_before(loader, chosen)
+        if was_interrupted:
+            self.is_dirty = False
+            self._clock.skip_steps(num_steps=1)
+            self._clock.start()
+        self._clock.batch_requested()
+        return chosen
+
+    def _compare_now_and_then(self) -> None:
+        """Compare the replicas' weights after some batches; each checkpoint compares them, too."""
+        self._num_batches += 1
+        if is_time_to_compare(self._num_batches):
+            for model in self.models:
+                model.comparison.compare()
+
+    def _must_skip(self, stepped: list[WrappedModel]) -> bool:
+        """Return whether gradients of whole batches wait for a step: a checkpoint here would lose them."""
+        is_pending = any(model.reducer.is_pending for model in self.models if model not in stepped)
+        self._num_skipped = self._num_skipped + 1 if is_pending else 0
+        return 0 < self._num_skipped <= _MAX_SKIPPED
+
+    def _count(self, model: WrappedModel) -> None:
+        self.is_dirty = True
+        self._progress.num_steps += 1
+        self._progress.run_examples += self._num_examples
+        self._num_examples = 0
+        self._progress.progress += model.last_gain
+        self._measurements.report_progress()
+
+    def _set_plan(self, plan: MicroBatchPlan | None) -> None:
+        for model in self.models:
+            model.reducer.begin_micro_batch(plan)
