@@ -89,7 +89,7 @@ def start(
     restart_count: int = 0,
 ) -> Run:
     """Start `function(*args)` as `num_ranks` ranks; what it returns must be plain data."""
-    # Kept as a launcher does: nobody else is given it before rank 0 listens there.
+    # Kept open as a launcher does: no other process gets the port before rank 0 listens there.
     kept_port = reserve_port()
     port = kept_port.getsockname()[1]
     names = f"{restart_count}-{port}"

@@ -18,7 +18,7 @@ from pollux_slurm.torch.session.session import Session
 
 @contextmanager
 def joined(directory: Path | None = None, **options: Any) -> Iterator[Session]:
-    """Be a job of one replica for a while; whatever was checkpointed is what the next one finds."""
+    """Begin and end the session of a job of one replica; the next one resumes from its checkpoint."""
     options.setdefault("checkpoint_interval_s", None)
     pt.init_process_group(checkpoint_dir=directory, environ={}, **options)
     session = current_session()
@@ -30,7 +30,7 @@ def joined(directory: Path | None = None, **options: Any) -> Iterator[Session]:
 
 
 def propose(session: Session, loader: pt.AdaptiveDataLoader, choice: BatchChoice) -> None:
-    """Let rank 0 have found that `choice` is the best batch for `loader`."""
+    """Make `choice` the batch that rank 0 proposes for `loader`."""
     assert session.measurements.report_builder is not None
     session.measurements.report_builder._proposal = (loader.limits, choice)
 

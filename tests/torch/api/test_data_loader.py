@@ -63,7 +63,7 @@ def test_that_a_stopped_epoch_goes_on_at_the_very_next_example(tmp_path: Path) -
         assert stopped.value.code == 143
     assert len(seen) == 26
     with joined(tmp_path):
-        # Another batch size in the same place: it is the user's to change.
+        # Another batch size at the same position, which the user may choose.
         loader = pt.AdaptiveDataLoader(Numbers(20), batch_size=7, shuffle=True)
         assert pt.finished_epochs() == 1
         for epoch in pt.remaining_epochs_until(2):
@@ -157,7 +157,7 @@ class Trap:
 
 
 class Littering(Numbers):
-    """Makes garbage of its own, and has it collected."""
+    """Makes garbage of its own, and collects it."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         assert gc.isenabled()
@@ -177,7 +177,7 @@ def test_that_a_forked_worker_does_not_collect_what_it_inherited() -> None:
 
 
 def glance_and_break(stop_after: int) -> list[list[int]]:
-    """Look at a batch, outside of an epoch and within; leave a loop with break; evaluate, twice."""
+    """Take one batch, outside of an epoch and within; leave a loop by `break`; evaluate twice."""
     loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
     other = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
     trained: list[int] = []
@@ -274,7 +274,7 @@ def test_that_an_evaluation_inside_the_training_loop_is_whole_after_a_restart(tm
         assert run(stop_at=None) == [[4, 5, 0, 1, 2], [6]]
 
 
-def test_that_a_sampler_keeps_the_epoch_that_the_script_told_it() -> None:
+def test_that_a_sampler_keeps_the_epoch_that_the_script_has_set() -> None:
     class Told(torch.utils.data.Sampler[int]):
         epoch = 0
 
@@ -342,7 +342,7 @@ def test_that_a_batch_sampler_makes_the_global_batches(tmp_path: Path) -> None:
         batch_size = 2
 
         def __iter__(self) -> Iterator[list[int]]:
-            # Only the first time: after a restart the checkpoint must tell.
+            # Only the first time: after a restart the checkpoint has it.
             return iter([batches.pop(0) for _ in range(4)])
 
         def __len__(self) -> int:
@@ -407,7 +407,7 @@ def test_that_an_empty_dataset_is_an_empty_loop() -> None:
         assert list(pt.AdaptiveDataLoader(Numbers(0), batch_size=2)) == []
 
 
-def test_that_collating_and_other_options_pass_through() -> None:
+def test_that_collating_and_other_options_reach_the_data_loader() -> None:
     with joined():
         loader = pt.AdaptiveDataLoader(Numbers(3), batch_size=2, collate_fn=lambda batch: len(batch))
         assert list(loader) == [2, 1]

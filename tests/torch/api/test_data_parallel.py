@@ -40,7 +40,7 @@ def test_that_uneven_micro_batches_add_up_to_the_exact_mean() -> None:
     assert [change for _, change in seen] == pytest.approx([0, 0, 5.5, 12.5])
 
 
-def test_that_clipping_in_each_pass_clips_the_whole_gradient_once() -> None:
+def test_that_clipping_in_each_micro_batch_clips_the_whole_gradient_once() -> None:
     with joined():
         model = Slope()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -77,7 +77,7 @@ def test_that_schedulers_and_scalers_move_once_a_global_batch() -> None:
         assert scaler.get_scale() == 16.0
 
 
-def test_that_an_overflow_in_one_pass_skips_the_step_and_not_the_data() -> None:
+def test_that_an_overflow_in_one_micro_batch_skips_the_step_and_not_the_data() -> None:
     with joined():
         model = Slope()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -119,7 +119,7 @@ def test_that_two_backward_passes_on_one_accumulating_batch_are_refused() -> Non
         del batches
 
 
-def test_that_two_backward_passes_without_accumulation_add_up_as_they_always_did() -> None:
+def test_that_two_backward_passes_without_accumulation_add_up_as_in_plain_pytorch() -> None:
     with joined():
         model = Slope()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -142,7 +142,7 @@ def test_that_micro_batches_add_up_whenever_the_script_zeroes(kind: str) -> None
             trainee.optimizer.step()
             if kind == "after each step" or (kind == "once a global batch" and number == 2):
                 trainee.optimizer.zero_grad()
-    # The last batch, of 4, is no split one: without zeroing it adds to the one before, as it always did.
+    # The last batch, of 4, is not split: without zeroing it adds to the one before, as in plain PyTorch.
     assert trainee.weight == pytest.approx(-(5.5 + 12.5 + (5.5 if kind == "never" else 0)))
 
 
@@ -171,7 +171,7 @@ def test_that_a_step_skipped_by_the_gradient_scaler_leaves_nothing_behind() -> N
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         parallel = pt.AdaptiveDataParallel(model, optimizer, mp_scaler=scaler)
         for index, (inputs, _) in enumerate(accumulating(8, 4, 2)):
-            # Zeroed in a way that nobody sees.
+            # Zeroed in a way that no hook sees.
             model.zero_grad()
             loss = parallel(inputs).mean() * (float("inf") if index == 0 else 1.0)
             scaler.scale(loss).backward()
@@ -192,7 +192,7 @@ class Branches(torch.nn.Module):
         return output
 
 
-def test_that_a_weight_unused_in_the_last_pass_keeps_its_gradient_from_earlier_ones() -> None:
+def test_that_a_weight_unused_in_the_last_micro_batch_keeps_its_gradient_from_earlier_ones() -> None:
     with joined():
         model = Branches()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -201,7 +201,7 @@ def test_that_a_weight_unused_in_the_last_pass_keeps_its_gradient_from_earlier_o
             optimizer.zero_grad()
             parallel(inputs).mean().backward()
             optimizer.step()
-    # Steps over 1 2 | 3 4, then 5 6 | 7 8 and 9 10 | 11 12: the small weight sees the first pass only.
+    # Steps over 1 2 | 3 4, then 5 6 | 7 8 and 9 10 | 11 12: the small weight is in the first half only.
     assert model.small.weight.item() == pytest.approx(-1.5 / 2)
     assert model.large.weight.item() == pytest.approx(-(3.5 / 2 + 6.5 + 10.5))
 
@@ -232,7 +232,7 @@ def test_that_outside_of_a_loader_it_is_plain_data_parallel() -> None:
 
 @pytest.mark.parametrize("largest", [2, 100])
 def test_that_the_statistics_of_a_real_gradient_are_near_the_truth(largest: int) -> None:
-    """Passes of 2 and consecutive steps of 8: gradients are 1..N shuffled, of known mean and variance."""
+    """Micro-batches of 2 and consecutive steps of 8: gradients 1..N, shuffled."""
     with joined():
         trainee = Trainee(lr=0.0)
         loader = accumulating(2000, 8, largest, shuffle=True)
@@ -256,7 +256,7 @@ def test_that_a_scheduler_keeps_its_own_state_free_of_ours() -> None:
         assert isinstance(scheduler, torch.optim.lr_scheduler.MultiStepLR)
 
 
-def test_that_a_script_whose_model_changed_is_told_so(tmp_path: Path) -> None:
+def test_that_a_script_whose_model_changed_is_refused(tmp_path: Path) -> None:
     with joined(tmp_path):
         model = Slope()
         pt.AdaptiveDataParallel(model, torch.optim.SGD(model.parameters(), lr=1.0))

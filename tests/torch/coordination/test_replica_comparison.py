@@ -1,4 +1,4 @@
-"""Several real replicas: idle ones, agreed changes of the batch, sums, noise, periodic checkpoints."""
+"""Several real replicas: padding, agreed changes of the batch, sums, noise, periodic checkpoints."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_that_training_on_another_machines_disk_is_refused_with_a_reason(tmp_pat
 
 
 def see_nothing(directory: str) -> None:
-    """Rank 1 does not see the file that rank 0 names."""
+    """Hide the file that rank 0 names from rank 1."""
     if os.environ["RANK"] == "1":
         Path.is_file = lambda self: False  # type: ignore[method-assign, assignment]
     pt.init_process_group(checkpoint_dir=directory)

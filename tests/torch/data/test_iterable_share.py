@@ -1,4 +1,4 @@
-"""Iterable datasets: each replica's share, exact to the sample."""
+"""Iterable datasets: each replica's share, exact to the example."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHOICE = BatchChoice(global_batch_size=4, atomic_batch_size=4, accumulation_step
 
 
 class Stream(IterableDataset[int]):
-    """Numbers from 0, a tenth of them more in each epoch; shares itself out where it sees workers."""
+    """Numbers from 0, a tenth more of them in each epoch; divides itself where it sees workers."""
 
     def __init__(self, length: int = 20) -> None:
         self.length, self.epoch, self.num_read = length, 0, 0
@@ -70,7 +70,7 @@ def test_that_a_stopped_stream_goes_on_at_the_very_next_example(tmp_path: Path, 
         stop_in_the_third_batch(3)
     assert seen == [*range(20), *range(6)]
     with joined(tmp_path):
-        # At another batch size, since it is the user's to change.
+        # At another batch size, which the user may choose.
         stop_in_the_third_batch(7)
     assert seen == [*range(20), *range(21)]
 
@@ -114,7 +114,7 @@ def test_that_a_new_batch_size_goes_on_at_the_next_example_in_workers_that_stay(
 
 @given(data=st.data(), length=st.integers(0, 60), workers=st.integers(1, 3), drop_last=st.booleans())
 @settings(max_examples=60)
-def test_that_a_stream_is_shared_out_exactly_over_any_sequence_of_sizes(
+def test_that_an_iterable_dataset_is_divided_exactly_over_any_sequence_of_sizes(
     data: st.DataObject, length: int, workers: int, drop_last: bool
 ) -> None:
     """Each run takes a few steps on its own number of replicas; the last goes to the stream's end."""

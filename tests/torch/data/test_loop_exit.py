@@ -29,7 +29,7 @@ class Loop:
 
 
 def wrapped(numbers: Iterable[int]) -> Iterator[int]:
-    """What a progress bar does."""
+    """Yield the items of an iterator, as a progress bar does."""
     for number in numbers:  # noqa: UP028
         yield number
 

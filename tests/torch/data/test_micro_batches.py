@@ -1,4 +1,4 @@
-"""Cutting global batches into cells: exact, even, complete."""
+"""Splitting global batches into micro-batches: exact, even, complete."""
 
 from __future__ import annotations
 

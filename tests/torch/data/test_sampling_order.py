@@ -107,7 +107,7 @@ def test_that_a_sampler_of_the_users_own_is_followed_exactly_over_any_sequence_o
 
 
 def follow(directory: str, stop_after: int | None) -> dict[str, list[int]]:
-    """Train over a sampler that each rank would draw otherwise, then over a stream; return what was seen."""
+    """Train with a sampler that each rank would draw differently, then on an iterable dataset; return all."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
     session, seen, num_steps = current_session(), Seen(), 0
     torch.manual_seed(session.rank)

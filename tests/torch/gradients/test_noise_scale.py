@@ -57,7 +57,7 @@ def estimate(steps: Iterator[Update], *, horizon_batches: float) -> NoiseEstimat
     return estimator
 
 
-# Two even replicas; three replicas that do not divide the batch; four cells of very different sizes, as
+# Two even replicas; three replicas that do not divide the batch; four parts of very different sizes, as
 # micro-batches of uneven replicas are; one replica's consecutive steps, of one size and of two.
 SOURCES = [
     pytest.param(steps_of_parts, (16, 16), 0.05, id="two replicas"),
@@ -108,7 +108,7 @@ def test_that_the_interval_contains_the_truth_over_the_horizon_that_training_use
 
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_that_the_norms_are_those_of_real_vectors(ratio: float) -> None:
-    """The short way to draw norms against gradients drawn coordinate by coordinate."""
+    """Compare the fast way to draw norms with gradients drawn coordinate by coordinate."""
     rng, sizes = np.random.default_rng(3), (11, 11, 10)
     sigma2 = ratio * sum(sizes)
     gradient = np.full(DIMENSIONS, 1 / math.sqrt(DIMENSIONS))

@@ -1,4 +1,4 @@
-"""Noise in the optimizer's own metric, under everything that a script does to its gradients."""
+"""Noise in the optimizer's own metric, whatever a script does to its gradients."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_that_progress_and_learning_rates_are_exact_over_restarts(tmp_path: Path
 
 
 def test_that_progress_at_a_larger_batch_goes_on_where_it_was(tmp_path: Path) -> None:
-    # One pass of 16: the noise comes from pairs of steps, and the pair that a restart divides is lost.
+    # One micro-batch of 16: the noise comes from pairs of steps, and the pair that a restart divides is lost.
     rule, bounds = pt.AdaScale(), (16, 16)
     whole = advance(tmp_path / "whole", 4, rule, bounds)
     parts = [advance(tmp_path / "parts", num_epochs, rule, bounds) for num_epochs in (1, 3, 4)]
@@ -284,7 +284,7 @@ def test_that_an_unused_parameter_leaves_the_measurement_alone() -> None:
 @pytest.mark.parametrize("largest", [4, M0])
 @pytest.mark.parametrize("has_scaler", [False, True])
 def test_that_one_gradient_that_is_no_number_is_left_out(largest: int, has_scaler: bool) -> None:
-    # The next multiple of eight steps, and the step after it, are compared with each other when alone.
+    # A single part compares the next multiple of eight steps with the step after it.
     with joined():
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0) if has_scaler else None
         parallel = measure(sgd, largest=largest, scaler=scaler, spoil_at=13, num_epochs=4)

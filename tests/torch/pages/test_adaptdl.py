@@ -95,7 +95,7 @@ def test_that_it_runs_and_is_resumed(tmp_path: Path, stop_in_epoch: int) -> None
     assert len(recorded) == 2
     assert recorded[-1] <= recorded[0] <= stopped_at[0]
     kept = read_checkpoint(max((tmp_path / "job" / "checkpoints").iterdir()))
-    # Of what was made anew in each epoch, the last one at most is left.
+    # Of the objects that each epoch makes again, at most the last one is left.
     assert len([name for name in kept if name.startswith("accumulator-")]) <= 2
     assert len([name for name in kept if name.startswith("loader-")]) <= 2
     assert writer.written["AdaptiveDataLoader/Total_Batch_Size"][1] == 3

@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TIMEOUT_S = 600.0
 
 
-# A script that gets SIGTERM as soon as it has printed its third epoch: from outside one may come too late.
+# A script that gets SIGTERM as soon as it has printed its third epoch: from outside it may come too late.
 STOPPED = """
 import builtins, os, runpy, signal, sys
 print_before = print

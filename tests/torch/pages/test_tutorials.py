@@ -157,7 +157,7 @@ def test_that_a_loader_made_before_the_group_is_of_use_only_after() -> None:
 
 
 @pytest.mark.parametrize("make", [pt.Accumulator, Trainee, lambda: pt.State("own")])
-def test_that_all_else_made_before_the_group_says_what_to_call(make: Callable[[], Any]) -> None:
+def test_that_objects_made_before_the_session_are_refused_with_what_to_call(make: Callable[[], Any]) -> None:
     with pytest.raises(UsageError, match="only AdaptiveDataLoaders may be made earlier"):
         make()
 

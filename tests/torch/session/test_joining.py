@@ -51,7 +51,7 @@ def test_that_a_job_warns_once_of_others_who_may_change_its_checkpoints(
 ) -> None:
     alone = read_environment({"POLLUX_JOB_ID": "7"})
     side_channel: SideChannel[None] = SideChannel(rank=0, world_size=1, group=None)
-    # Not in pytest's own folder, which nobody else can enter.
+    # Not in pytest's own folder, which no other user can enter.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o777)

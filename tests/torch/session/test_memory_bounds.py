@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 
 
 class Small(torch.nn.Module):
-    """A network for which there is memory for so many examples, in forward or in backward."""
+    """A network that runs out of memory with more examples than `fits`, in forward or in backward."""
 
     def __init__(self, fits: int, *, in_backward: bool = False) -> None:
         super().__init__()
@@ -80,11 +80,11 @@ def test_that_training_goes_on_with_smaller_micro_batches_at_the_next_start(
     with joined(tmp_path):
         sizes, weight, loader = train(3, in_backward=in_backward)
         assert loader.limits == BatchLimits(initial_batch_size=8, max_atomic=2, accumulation=True)
-    # The global batch and so the result are what they would have been.
+    # The global batch is the same, and so is the result.
     assert (sizes, weight) == ([2] * 8, -(4.5 + 12.5))
 
 
-def test_that_a_loader_made_before_the_group_keeps_to_what_fits(tmp_path: Path) -> None:
+def test_that_a_loader_made_before_the_session_gets_its_bound(tmp_path: Path) -> None:
     with joined(tmp_path):
         with pytest.raises(RuntimeError, match="out of memory") as caught:
             train(3)
@@ -113,18 +113,18 @@ def test_that_a_bound_is_in_the_checkpoint_too_and_caps_a_batch_that_may_grow(tm
         assert loader.limits.max_atomic == 3
 
 
-def test_that_what_went_through_before_is_not_given_up(tmp_path: Path) -> None:
+def test_that_a_local_batch_that_fitted_is_the_least_bound(tmp_path: Path) -> None:
     bounds = MemoryBounds([], smallest_device=0)
     bounds.record_fitting("a", 30)
     bounds.record_fitting("a", 24)
     assert bounds.failed("a", 32, 0) == MemoryBound(loader="a", failed=32, largest=30, device_bytes=0)
     assert bounds.failed("a", 64, 0) == MemoryBound(loader="a", failed=64, largest=32, device_bytes=0)
-    # On a smaller device than the one where it did.
+    # Smaller than one that fitted, which was on a larger device.
     assert bounds.failed("a", 20, 0) == MemoryBound(loader="a", failed=20, largest=10, device_bytes=0)
     assert bounds.failed("a", 1, 0) is None
 
 
-def test_that_a_bound_holds_for_its_loader_and_for_devices_no_larger() -> None:
+def test_that_a_bound_applies_to_its_loader_and_to_devices_no_larger() -> None:
     bound = MemoryBound(loader="a", failed=32, largest=16, device_bytes=16 << 30)
     limits = BatchLimits(initial_batch_size=64)
     assert MemoryBounds([bound], smallest_device=16 << 30).narrowed("a", limits).max_atomic == 16
@@ -133,7 +133,7 @@ def test_that_a_bound_holds_for_its_loader_and_for_devices_no_larger() -> None:
     assert MemoryBounds([bound], smallest_device=8 << 30).narrowed("b", limits) == limits
 
 
-def test_that_other_failures_and_other_places_are_nothing_to_remember(tmp_path: Path) -> None:
+def test_that_other_failures_and_those_outside_of_loops_write_no_bound(tmp_path: Path) -> None:
     with joined(tmp_path) as session:
         loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=4)
         for _ in loader:
@@ -152,7 +152,7 @@ def test_that_lack_of_memory_is_recognised_by_an_errors_causes() -> None:
     assert not is_out_of_memory(None)
 
 
-def test_that_a_guard_remembers_where_the_script_catches_errors_itself(tmp_path: Path) -> None:
+def test_that_a_guard_writes_a_bound_where_the_script_catches_errors_itself(tmp_path: Path) -> None:
     with joined(tmp_path):
         for _ in pt.AdaptiveDataLoader(Numbers(4), batch_size=4):
             try:

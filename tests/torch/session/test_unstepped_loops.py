@@ -73,14 +73,14 @@ def forget_to_step() -> None:
 
 
 def look_only(loader: pt.AdaptiveDataLoader) -> None:
-    """Statistics of the data before any model is there, twice."""
+    """Compute statistics of the data twice, before any model is made."""
     for _ in range(2):
         for _ in loader:
             pass
 
 
 def evaluate_carelessly(loader: pt.AdaptiveDataLoader) -> None:
-    """An evaluation with gradients enabled, of a model that somebody else trained."""
+    """An evaluation with gradients enabled, of a model that another script has trained."""
     trainee = Trainee()
     for inputs, _ in loader:
         trainee.parallel(inputs)
@@ -108,7 +108,7 @@ def train_elsewhere(loader: pt.AdaptiveDataLoader) -> None:
 
 
 def skip_overflows(loader: pt.AdaptiveDataLoader) -> None:
-    """A gradient scaler that finds nothing but overflows at first."""
+    """A gradient scaler whose first steps all overflow."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
     trainee = Trainee(mp_scaler=scaler)
     for inputs, _ in loader:
@@ -121,7 +121,7 @@ def skip_overflows(loader: pt.AdaptiveDataLoader) -> None:
 @pytest.mark.parametrize(
     "script", [look_only, evaluate_carelessly, train_two, train_elsewhere, skip_overflows]
 )
-def test_that_other_loops_are_left_in_peace(
+def test_that_other_loops_are_not_reported(
     caplog: pytest.LogCaptureFixture, script: Callable[[pt.AdaptiveDataLoader], None]
 ) -> None:
     with joined(strict=True):

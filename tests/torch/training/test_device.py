@@ -51,7 +51,7 @@ def train(
 @on_each_device
 @pytest.mark.parametrize("amp", [False, True])
 @pytest.mark.parametrize("largest", [BATCH, 5])
-def test_that_training_that_is_taken_up_again_equals_plain_training(
+def test_that_resumed_training_equals_plain_training(
     tmp_path: Path, device: str, amp: bool, largest: int
 ) -> None:
     expected, optimizer = network("cpu")
@@ -86,7 +86,7 @@ def test_that_a_model_on_the_cpu_is_refused_under_nccl() -> None:
 
 
 @on_each_device
-def test_that_numbers_and_moments_come_back_from_the_device(device: str) -> None:
+def test_that_numbers_and_timestamps_are_read_from_the_device(device: str) -> None:
     make_timestamp = timestamps_on(torch.device(device))
     early = make_timestamp()
     copy = HostCopy(torch.arange(3, device=device) * 2.0)
@@ -99,7 +99,7 @@ def test_that_numbers_and_moments_come_back_from_the_device(device: str) -> None
     assert late.seconds_since(early) >= 0
 
 
-def test_that_norms_read_later_are_those_of_the_step_before() -> None:
+def test_that_norms_read_later_are_those_of_the_previous_step() -> None:
     def norms(value: float) -> StepNorms:
         return StepNorms(parts=[torch.tensor([value])], mean={0: torch.tensor([2 * value])})
 

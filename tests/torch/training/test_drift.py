@@ -1,4 +1,4 @@
-"""Replicas whose weights would differ: refused where it begins, or found by comparing the weights."""
+"""Replicas whose weights would differ: refused at the cause, or detected by comparing the weights."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_that_a_layer_put_in_after_wrapping_is_refused() -> None:
 
 
 def step_another(num_ranks_pass: int) -> Any:
-    """Train two layers by an optimizer each, of which one is known."""
+    """Train two layers with an optimizer each, of which one was given."""
     pt.init_process_group()
     model = Net()
     optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (model.body, model.head)]
@@ -208,7 +208,7 @@ def test_that_an_optimizer_that_was_not_given_is_refused_at_its_first_step(
 
 
 class Slow(torch.optim.Optimizer):
-    """An optimizer that steps by means of another one, as Lookahead does."""
+    """An optimizer that calls another one's `step`, as Lookahead does."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -235,11 +235,11 @@ def test_that_an_optimizer_may_step_by_another_and_one_of_another_model_is_left_
     inner.step()
 
 
-# --------------------------------------------------------------------------------------- what the sums find
+# -------------------------------------------------------------------------------- what the comparison detects
 
 
 def drift(kind: str, strict: bool, exempt: list[str], directory: str | None) -> list[float]:
-    """Train with something that is unlike on each replica."""
+    """Train with something that differs between replicas."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None, strict=strict)
     session, rank = current_session(), torch.distributed.get_rank()
     model = Net()

@@ -1,4 +1,4 @@
-"""Loops that are left early, iterators that are kept, and what becomes of steps and checkpoints."""
+"""Loops that are left early and iterators that are kept: which steps count, which checkpoints are written."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_that_a_step_before_a_break_counts() -> None:
         assert session.progress == 1
 
 
-def test_that_breaking_off_the_epochs_writes_the_last_checkpoint(tmp_path: Path) -> None:
+def test_that_break_out_of_the_epochs_writes_the_last_checkpoint(tmp_path: Path) -> None:
     def run() -> tuple[float, list[int]]:
         trainee, visited = Trainee(), []
         loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
@@ -197,12 +197,12 @@ def test_that_breaking_off_the_epochs_writes_the_last_checkpoint(tmp_path: Path)
         assert run() == (-4, [0, 1])
         assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     with joined(tmp_path) as session:
-        # The epoch that was broken off has no step left, and is broken off again.
+        # The unfinished epoch has no step left, and is left by the same `break` again.
         assert run() == (-4, [1])
         assert session.progress == 4
 
 
-def test_that_sigterm_before_a_break_is_passed_on_after_the_checkpoint(tmp_path: Path) -> None:
+def test_that_sigterm_before_a_break_is_sent_again_after_the_checkpoint(tmp_path: Path) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:
@@ -255,7 +255,7 @@ def test_that_sigterm_in_a_long_validation_is_answered_without_a_store(tmp_path:
 
 @pytest.mark.parametrize("uses_no_sync", [True, False])
 @pytest.mark.parametrize("first_stop", [0, 4])
-def test_that_gradients_added_up_over_batches_survive_a_stop_among_them(
+def test_that_gradients_added_up_over_batches_survive_a_stop_between_them(
     tmp_path: Path, uses_no_sync: bool, first_stop: int
 ) -> None:
     def run(stop_after: int) -> float:
@@ -287,7 +287,7 @@ def test_that_iterators_that_outlive_the_session_end_with_it() -> None:
         next(batches)
     with pytest.raises(UsageError, match="the session ended"):
         next(batches)
-    # An error in it would be one of this test: it could be raised nowhere.
+    # An error there could not be raised, so it would be pytest's warning.
     del epochs
 
 
@@ -298,7 +298,7 @@ def train_and_fail() -> None:
         raise ValueError("the script's own")
 
 
-def test_that_an_error_among_the_epochs_writes_nothing_and_gives_sigterm_back(tmp_path: Path) -> None:
+def test_that_an_error_within_the_epochs_writes_nothing_and_restores_sigterms_handler(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with joined(tmp_path):
         with pytest.raises(ValueError, match="the script's own"):
@@ -315,7 +315,7 @@ def test_that_a_batch_out_of_memory_is_recorded_though_its_iterator_is_kept(tmp_
     assert [bound.largest for bound in read_bounds(tmp_path)] == [2]
 
 
-def test_that_lack_of_memory_after_a_break_is_not_the_loops_own(tmp_path: Path) -> None:
+def test_that_lack_of_memory_after_a_break_is_not_the_loops(tmp_path: Path) -> None:
     error = torch.cuda.OutOfMemoryError("CUDA out of memory")
     with joined(tmp_path) as session:
         loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)

@@ -92,7 +92,7 @@ def test_that_training_equals_plain_pytorch(
 ) -> None:
     expected = train_plain(kind, amp=amp, clip=clip)
     found = train_adaptive(kind, amp=amp, clip=clip, largest=largest, backend=backend)
-    # Passes of 4 sum gradients that bfloat16 has rounded to 8 bits each.
+    # Micro-batches of 4 sum gradients that bfloat16 has rounded to 8 bits each.
     tolerance = 1e-4 if not amp else 2e-2
     for name, value in expected.state_dict().items():
         torch.testing.assert_close(found.state_dict()[name], value, rtol=tolerance, atol=tolerance)
@@ -224,7 +224,7 @@ def mean_backward(
     return loss
 
 
-def test_that_a_closure_is_called_in_every_pass() -> None:
+def test_that_a_closure_is_called_in_every_micro_batch() -> None:
     weights = []
     for largest in (4, 2):
         with joined():

@@ -1,4 +1,4 @@
-"""Real ranks with a real store: reports, checkpoint requests, waiting, stopping, leftovers."""
+"""Real ranks with a real store: reports, checkpoint requests, waiting, stopping, superseded runs."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def train_and_validate(directory: str, marks: str) -> list[str]:
         for inputs, _ in loader:
             trainee.count(inputs)
             seen.append(f"{epoch}: {trainee.weight}")
-        # Another weight for the while, as with an average of weights: it must not be in the checkpoint.
+        # Another weight meanwhile, as with an average of weights: it must not be in the checkpoint.
         with torch.no_grad():
             kept = trainee.model.weight.clone()
             trainee.model.weight.fill_(1000.0)

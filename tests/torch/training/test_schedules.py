@@ -1,4 +1,4 @@
-"""Schedules that are stepped once per batch: the same at each example, however the batches are cut."""
+"""Schedules that are stepped once per batch: the same at each example, however the batches are split."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_that_a_schedule_counts_batches_of_the_initial_size_under_adaptation(dro
     )
 
 
-def test_that_a_schedule_that_is_told_a_metric_is_told_it_once() -> None:
+def test_that_a_scheduler_that_takes_a_metric_is_stepped_once() -> None:
     with joined() as session:
         model = Slope()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -33,7 +33,7 @@ def listening_ports(user_id: str) -> set[int]:
 
 
 def join(port: int, got: list[bytes]) -> None:
-    """Take the places of the first eight ranks: gloo knows a connection by the number that comes first."""
+    """Connect as each of the first eight ranks: gloo identifies a connection by the first number sent."""
     for number in range(8):
         with contextlib.suppress(OSError):
             taken = socket.create_connection(("127.0.0.1", port), timeout=120)
@@ -49,7 +49,7 @@ def listen(taken: socket.socket, got: list[bytes]) -> None:
 
 
 def peek(user_id: str) -> list[str]:
-    """Return what of the user's can be read: environments of processes, folders in which runs meet."""
+    """Return the user's files that can be read: environments of processes, rendezvous folders of runs."""
     found = []
     for place in (*Path("/proc").glob("[0-9]*/environ"), *Path("/tmp").glob("pollux-run-*/ranks")):
         with contextlib.suppress(OSError):

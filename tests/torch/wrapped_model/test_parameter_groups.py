@@ -28,7 +28,7 @@ def train(kind: str, stop_after: int | None, *, freezes: bool, is_named: bool = 
     optimizer = OPTIMIZERS[kind](named, lr=0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
     parallel = pt.AdaptiveDataParallel(model, optimizer, scheduler, find_unused_parameters=freezes)
-    # After it, as DistributedDataParallel wants it.
+    # After wrapping, as DistributedDataParallel requires.
     model[0].requires_grad_(not freezes)
     loader = pt.AdaptiveDataLoader(Numbered(), batch_size=24, shuffle=True)
     num_steps = 0
