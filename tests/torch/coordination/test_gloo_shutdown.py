@@ -78,7 +78,9 @@ def test_that_closing_waits_for_an_unanswered_exchange_for_a_bounded_time(
 ) -> None:
     work = _Unanswered()
     monkeypatch.setattr(dist, "all_reduce", lambda *args, **options: work)
-    side_channel: SideChannel[None] = SideChannel(rank=0, world_size=2, group=dist.ProcessGroup(dist.HashStore(), 0, 2))
+    side_channel: SideChannel[None] = SideChannel(
+        rank=0, world_size=2, group=dist.ProcessGroup(dist.HashStore(), 0, 2)
+    )
     side_channel.exchange([1.0], None)
     side_channel.close(timeout_s=1.0)
     assert work.waited_s == [1.0]
