@@ -133,7 +133,7 @@ class RehearsalSession(Session):
             self._log_snapshot("epoch", loader=loader.name_across_epochs, position=plan.start)
         if not plan.is_padding:
             self._events.write(
-                "pass",
+                "micro_batch",
                 loader=loader.name_across_epochs,
                 epoch=self.epoch_key,
                 loop=loader.loop_number,
