@@ -23,7 +23,7 @@ class ProgressLines(RunObserver):
         if run.stop is None:
             what = "first run, without a move"
         elif run.before is None:
-            what = f"from the beginning, moved {place_of(run.stop)}"
+            what = f"from the beginning, to be moved {place_of(run.stop)}"
         else:
             what = f"after the move {where_of(run.before)}"
         batch = ", varying batch" if run.varies_batch else ""
