@@ -64,7 +64,7 @@ def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(
     assert "`average` (AveragedModel) is not in the checkpoint" in said
     assert re.search(r"`n` \([1-9][0-9]* before a move in mid-epoch, 0 after it\)", said)
     assert done.stdout.endswith("Something must change.\n")
-    # RunObserver: a line for each run.
+    # A line for each run.
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
         "1 process, first run, without a move",
         "2 processes, from the beginning, to be moved in mid-epoch",
@@ -263,15 +263,13 @@ def running(argument: str) -> list[str]:
         (("--", "no-such-command"), "no-such-command: command not found"),
         (
             ("--", str(Path(sys.executable).with_name("pollux")), "run"),
-            "give what stands behind `pollux run --`",
+            "give the command that follows `pollux run --`",
         ),
         (("--processes=0", "--", "true"), "--processes 0: write numbers from 1 to 64"),
         (("--time=3", "--", "true"), "'3' is not a duration"),
     ],
 )
-def test_that_a_command_that_makes_no_sense_is_refused(
-    tmp_path: Path, arguments: tuple[str, ...], words: str
-) -> None:
+def test_that_an_invalid_command_is_refused(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
     done = run(tmp_path, *arguments)
     assert done.returncode == 2
     assert words in done.stderr
