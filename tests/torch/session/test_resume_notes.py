@@ -70,7 +70,7 @@ def test_that_without_epochs_an_error_is_explained_until_the_first_step(tmp_path
     stopped = run(tmp_path, 0, "loop", 3)
     assert stopped.returncode == 143, stopped.stderr
     died = run(tmp_path, 0, "nowhere", 0)
-    assert "which took up the training: the loop over 'loader-0' had ended" in died.stderr
+    assert "which resumed the training: the loop over 'loader-0' had ended" in died.stderr
 
 
 def test_that_another_error_is_left_as_it_is(tmp_path: Path) -> None:
