@@ -12,7 +12,7 @@ import pytest
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.schema.views import VIEWS
-from tests.report.stories import AFTER, tell
+from tests.report.stories import AFTER, fill
 from tests.store.builders import at
 
 FROM, TO = at(-3600), at(3600)
@@ -56,7 +56,7 @@ def as_grafana_sends_it(query: str, *, job: str = "1") -> str:
 
 
 def answers(store: Store) -> dict[str, list[dict[str, Any]]]:
-    tell(store)
+    fill(store)
     found = {}
     with store.database.read() as connection:  # type: ignore[attr-defined]
         database = connection.dialect.name
