@@ -235,7 +235,7 @@ def _solve(
         candidates = candidates.without(problem, unplaceable, pinned)
     tables_at_s = clock()
 
-    cluster = Cluster(facts, candidates.everyone)
+    cluster = Cluster(facts, candidates.all_jobs)
     solution = SOLVERS[solver](cluster, candidates, seed=problem.seed, effort=effort, stop=stop)
     if solution.timed_out and solver != "greedy":
         solution = _at_least_greedy(solution, cluster, candidates)

@@ -1,4 +1,4 @@
-"""One thing that a job could get, as the searches over placed states handle it."""
+"""A candidate: one allocation that a job could get, before it is placed on nodes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pollux_slurm.model import Configuration
 
 
-# Nothing writes to one. It is not frozen because a simulation makes tens of thousands, and a frozen one takes
-# three times as long to make.
+# No code changes one. It is not frozen because a simulation makes tens of thousands, which would take three
+# times as long.
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """One thing a job could get: a new allocation, its current one, or nothing (K = 0).
+    """A new allocation, the current one, or nothing (K = 0).
 
     A new one is column `column` of the tables: `num_gpus` GPUs on nodes of one type, `kind`, `per_node` on
-    each of N nodes, or, where `per_node` is 0, shared out as it comes over at least two. `value` is what it
-    adds to the objective's sum. With `is_uneven`, the nodes' shares are free to choose.
-    For a waiting job, nothing is worth less than all that other jobs could gain by it, unless the objective
-    says otherwise: as many jobs as can be served are, before any gets more.
+    each of N nodes. With `is_uneven`, `per_node` is 0 and the GPUs are split freely over two nodes or more.
+    `value` is the contribution to the objective's sum. That of a waiting job's nothing is so low that no gain
+    of other jobs makes up for it, unless the objective allows it: as many jobs as possible are served before
+    any grows.
     """
 
     num_nodes: int

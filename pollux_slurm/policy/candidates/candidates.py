@@ -45,7 +45,7 @@ class Candidates:
         left_out: Sequence[ProblemJob] = (),
     ) -> None:
         self.jobs = tuple(jobs)
-        self.everyone = (*self.jobs, *left_out)
+        self.all_jobs = (*self.jobs, *left_out)
         self.num_jobs = len(self.jobs)
         self.tables = tables
         self.scores = scores
@@ -88,10 +88,10 @@ class Candidates:
         self.value = np.where(self.allowed, value, -np.inf)
         best = np.maximum(np.where(self.allowed, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
-        # Were there enough of everything, and everyone served as well as can be.
+        # The value if every job had its best candidate.
         self.most_worth = float(best.sum())
-        # A job that waits costs more than all others could gain by it; where running jobs may be paused, only
-        # one that was never measured, for nobody knows what it would make of its GPUs.
+        # A waiting job costs more than all others could gain by its GPUs. Where running jobs may be paused,
+        # this holds only for jobs without measurements, whose speedups are unknown.
         spread = float((best - idle).max(initial=0.0)) if scores.serves_all else 0.0
         self.waiting_cost: FloatArray = np.full(len(jobs), 2.0 * (len(jobs) + 1) * spread)
         if nothing is not None:
@@ -106,26 +106,26 @@ class Candidates:
         kinds = len(tables.kinds)
         groups: list[tuple[BoolArray, int]] = []
         self.limit_names: list[str] = []
-        everyone = self.everyone
+        all_jobs = self.all_jobs
         for limit in problem.limits:
-            members = np.array(limit.members(everyone), dtype=bool)
-            owned = sum(job.current.num_gpus for job, inside in zip(everyone, members, strict=True) if inside)
+            members = np.array(limit.members(all_jobs), dtype=bool)
+            owned = sum(job.current.num_gpus for job, inside in zip(all_jobs, members, strict=True) if inside)
             if members.any():
                 # A group above its limit keeps its GPUs, and gets no more.
                 groups.append((members, max(limit.max_gpus, owned)))
                 self.limit_names.append(f"{limit.kind} {limit.name}")
-        self.members = np.zeros((len(everyone), len(groups)), dtype=bool)
+        self.members = np.zeros((len(all_jobs), len(groups)), dtype=bool)
         for group, (members, _) in enumerate(groups):
             self.members[:, group] = members
         # Running jobs count one each against the budget of reallocations when they change.
         self.moves = ~self.waits
         self.max_moves = problem.moving.max_reallocations
         self.group_budget = np.array([most for _, most in groups], dtype=np.int64)
-        by_kind, kind_of_node = [[0] * kinds for _ in everyone], tables.kind_of_node
-        for of_kinds, job in zip(by_kind, everyone, strict=True):
+        by_kind, kind_of_node = [[0] * kinds for _ in all_jobs], tables.kind_of_node
+        for of_kinds, job in zip(by_kind, all_jobs, strict=True):
             for name, gpus in job.current.gpus_by_node:
                 of_kinds[kind_of_node[name]] += gpus
-        self.stay_gpus = np.array(by_kind, dtype=np.int64).reshape(len(everyone), kinds)
+        self.stay_gpus = np.array(by_kind, dtype=np.int64).reshape(len(all_jobs), kinds)
 
     def without(self, problem: Problem, names: Collection[str], left_out: Sequence[ProblemJob]) -> Candidates:
         """Return the candidates for all jobs but those named; `left_out` keep their allocations."""
@@ -174,7 +174,7 @@ class Candidates:
 
     def _make_candidate(self, job: int, column: int) -> Candidate:
         if column < 0:
-            current = self.everyone[job].current
+            current = self.all_jobs[job].current
             inside = job < self.num_jobs
             return Candidate(
                 num_nodes=current.num_nodes,

@@ -31,7 +31,7 @@ class State:
 
     def __init__(self, cluster: Cluster, candidates: Candidates) -> None:
         self.cluster = cluster
-        jobs = candidates.everyone
+        jobs = candidates.all_jobs
         self.free: list[int] = cluster.capacity[:, 0].tolist()
         self.idle_gpus = sum(self.free)
         # The nodes with at least k free GPUs, for k from 0 to one more than any node has.

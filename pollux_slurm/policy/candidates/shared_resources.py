@@ -1,12 +1,12 @@
-"""What jobs share: of each cell of nodes its GPUs, its places for wide jobs, and parts of its nodes.
+"""Resources that jobs share: the GPUs of each cell of nodes, its places for multi-node jobs, and node parts.
 
-A *class* is the jobs that may use the same nodes, a *cell* the nodes of one GPU type that the same classes
-may use, so that a partition's shortage is not made up for by another's plenty. Nodes that take nothing new,
-or that nobody here may use, are in no cell: who is there may stay, and is in nobody's way.
+A *class* is the jobs that may use the same nodes. A *cell* is the nodes of one GPU type that the same classes
+may use, so GPUs that are free in one partition do not count in another. Nodes that accept no new jobs, or
+that no job here may use, are in no cell. Jobs on them may stay.
 
-Of each cell there are A resources: GPUs; places for jobs over several nodes, one a node; and parts of nodes,
-by measures that count a share for more than its GPUs where what it leaves of a node is of little use
-(`_parts`): three GPUs of four count as the whole node, two as half, one as nothing.
+A cell has A resources: its GPUs; its places for multi-node jobs, one a node; and parts of its nodes. The
+measures of parts (`_parts`) count a share for more than its GPUs if the rest of the node is of little use:
+three GPUs of four count as the whole node, two as half, one as nothing.
 
 Legend: J jobs, C columns, n nodes, T GPU types, E classes, X cells; S = A·X shared resources in all.
 """
@@ -30,20 +30,20 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Need = tuple[int, int, int]
 
-# However many partitions there are: beyond so many classes a job counts as one that may use every node, and
-# beyond so many cells nodes are told apart no further. The bound holds all the same.
+# Limits for clusters with many partitions. Beyond so many classes, a job counts as one that may use every
+# node. Beyond so many cells, they are not divided further. The upper bound stays valid.
 MAX_CLASSES, MAX_CELLS = 16, 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Resources:
-    """`use` (A, C, X) is what a column takes if all of it stands in one cell, `stay_use` (J', S) what each of
-    everyone's holdings take, `total` (S,) what there is; S counts amounts first, then cells.
+    """The use of shared resources, and their amounts. S counts resources first, then cells.
 
-    `may` (E, C, X) says in which cells a class may have a column, `possible` (J, C) which columns could
-    stand anywhere for a job with its CPUs and memory beside those that stay (None: nothing is in the way),
-    `class_of` (J,) is each job's class, `cell_of` (n,) each node's cell, −1 for none, and `kind_of` (X,) each
-    cell's GPU type.
+    `use` (A, C, X) is the use of a column that is placed in one cell, `stay_use` (J', S) that of each current
+    allocation, `total` (S,) the amounts. `may` (E, C, X) marks the cells in which a class may have a column.
+    `possible` (J, C) marks the columns for which a job finds enough GPUs, CPUs and memory beside the jobs
+    that stay; None if it finds them for all. `class_of` (J,) is each job's class, `cell_of` (n,) each node's
+    cell, −1 for none, and `kind_of` (X,) each cell's GPU type.
     """
 
     use: FloatArray
@@ -57,7 +57,7 @@ class Resources:
 
 
 def shared_resources(candidates: Candidates, cluster: Cluster) -> Resources:
-    """Return what the jobs of a candidates share of a cluster's nodes."""
+    """Return the resources of a cluster that jobs share, and their use by each candidate."""
     tables = candidates.tables
     masks, class_of = _classes(candidates, cluster)
     cells, kind_of = _cells(masks, cluster, len(tables.kinds))
@@ -65,7 +65,7 @@ def shared_resources(candidates: Candidates, cluster: Cluster) -> Resources:
     cell_of, inside = facts.cached(("cells", tuple(cells)), lambda: _cell_of(cells, len(cluster.names)))
     rows, where, gpus = _current_gpus(candidates, cluster)
     fixed = np.concatenate(
-        [candidates.settled, np.ones(len(candidates.everyone) - candidates.num_jobs, dtype=bool)]
+        [candidates.settled, np.ones(len(candidates.all_jobs) - candidates.num_jobs, dtype=bool)]
     )
     left = _left(candidates, cluster, fixed, rows, where, gpus)
     size = _sizes(candidates, cluster, fixed, left)
@@ -75,9 +75,9 @@ def shared_resources(candidates: Candidates, cluster: Cluster) -> Resources:
         ("use", tables.columns, largest, widest), lambda: _uses(tables.columns, largest, widest)
     )
 
-    wide = np.bincount(rows, minlength=len(candidates.everyone))[rows] > 1
+    wide = np.bincount(rows, minlength=len(candidates.all_jobs))[rows] > 1
     spans = np.bincount(where[wide], minlength=len(size))
-    current_use = np.zeros((len(candidates.everyone), len(use), len(cells)))
+    current_use = np.zeros((len(candidates.all_jobs), len(use), len(cells)))
     somewhere = cell_of[where] >= 0
     np.add.at(current_use[:, 1], (rows[somewhere & wide], cell_of[where[somewhere & wide]]), 1.0)
     # What stays whatever happens is off the nodes' sizes already.
@@ -173,7 +173,7 @@ def _current_gpus(candidates: Candidates, cluster: Cluster) -> tuple[IntArray, I
     """Return row, node and GPUs of all current allocations."""
     found = [
         (row, cluster.index[name], gpus)
-        for row, job in enumerate(candidates.everyone)
+        for row, job in enumerate(candidates.all_jobs)
         for name, gpus in job.current.gpus_by_node
     ]
     rows, nodes, gpus = np.array(found, dtype=np.int64).reshape(-1, 3).T
@@ -192,7 +192,7 @@ def _left(
     left: IntArray = cluster.capacity.copy()
     stays = fixed[rows]
     if stays.any():
-        needs = np.array([need(candidates.everyone[row]) for row in rows[stays].tolist()], dtype=np.int64)
+        needs = np.array([need(candidates.all_jobs[row]) for row in rows[stays].tolist()], dtype=np.int64)
         np.subtract.at(left, nodes[stays], gpus[stays, None] * needs)
         np.maximum(left, 0, out=left)
     return left
@@ -203,7 +203,7 @@ def _sizes(candidates: Candidates, cluster: Cluster, fixed: BoolArray, left: Int
     size: IntArray = left[:, 0]
     if cluster.is_tight and not fixed.all():
         # No GPU takes less of CPUs and memory than one of the least demanding job does.
-        least = np.array([need(job) for job in candidates.everyone], dtype=np.int64)[~fixed].min(axis=0)
+        least = np.array([need(job) for job in candidates.all_jobs], dtype=np.int64)[~fixed].min(axis=0)
         size = np.min([left[:, part] // each for part, each in enumerate(least.tolist()) if each], axis=0)
     return size
 

@@ -1,8 +1,8 @@
 """The upper bound of a decision: for all solutions that serve as many jobs as it does.
 
-Waiting costs more than all else together, so much that the rest may drown in rounding beside it, and that the
-dual's bound, good to a part in a thousand, may say nothing about the rest. So the number of jobs that wait is
-taken as given, and what the others can be worth is bounded by itself.
+Waiting costs more than all other values together. Beside it, these may be lost to rounding, and a dual bound
+with an error of 0.1 % is useless for them. So the number of waiting jobs is fixed, and the value of the other
+jobs is bounded alone.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Shortage:
     def _count(self) -> IntArray:
         """Return what is left of each node, (n, 3), and count the jobs over several nodes on it."""
         left: IntArray = self._state.cluster.capacity.copy()
-        for job, placed in zip(self._candidates.everyone, self._state.placed, strict=True):
+        for job, placed in zip(self._candidates.all_jobs, self._state.placed, strict=True):
             for node, gpus in placed.gpus if placed is not None else ():
                 left[node] -= gpus * np.array(need(job), dtype=np.int64)
                 self._num_wide[node] += len(placed.gpus) > 1 if placed is not None else 0
