@@ -10,7 +10,7 @@ from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.store import open_agent_store
 from pollux_slurm.store.contract.interface import Store
 from tests.store.builders import at, observation, plan, registration, report, token_of
-from tests.store.test_books import run_missed_in_the_midst
+from tests.store.jobs.test_allocation_intervals import run_missed_in_the_midst
 
 
 def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(store: Store, store_url: str) -> None:

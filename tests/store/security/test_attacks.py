@@ -36,8 +36,8 @@ from tests.store.builders import (
     token_of,
 )
 from tests.store.conftest import set_clock
+from tests.store.jobs.test_allocation_intervals import run_missed_in_the_midst
 from tests.store.postgres import PostgresServer
-from tests.store.test_books import run_missed_in_the_midst
 from tests.store.untrusted_client import Connection, await_other_ends, connect, raw_report, send
 from tests.waiting import wait_until
 
