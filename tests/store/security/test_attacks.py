@@ -556,7 +556,7 @@ class TestFloods:
         self, postgres_store: Store, stranger: Connection, victims: Store
     ) -> None:
         """At one moment, so that nothing comes back."""
-        set_clock(postgres_store._clock, at(9))  # type: ignore[attr-defined]
+        set_clock(postgres_store.clock, at(9))  # type: ignore[attr-defined]
         taken = 0
         with pytest.raises(psycopg.Error) as refused:  # noqa: PT012
             for sequence in range(1, 100):
@@ -619,7 +619,7 @@ class TestFloods:
         self, postgres_store: Store, stranger: Connection, victims: Store
     ) -> None:
         """At one moment, so that nothing comes back: of 60 jobs that run each has its share of 1,200."""
-        set_clock(postgres_store._clock, at(9))  # type: ignore[attr-defined]
+        set_clock(postgres_store.clock, at(9))  # type: ignore[attr-defined]
         numbers = range(100, 160)
         victims.register_jobs([registration(n, user_id=1003, user_name="mallory") for n in numbers], at=at(2))
         victims.observe_jobs([observation(n, gpus={"n0": 1}) for n in numbers], at=at(3))
