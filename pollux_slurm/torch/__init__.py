@@ -15,6 +15,7 @@ from pollux_slurm.torch.api.epochs import (
     finished_epochs,
     remaining_epochs_until,
 )
+from pollux_slurm.torch.api.memory_guard import memory_guard
 from pollux_slurm.torch.api.state import State
 from pollux_slurm.torch.boundary.sigterm import TrainingStopped
 from pollux_slurm.torch.scaling_rules import (
@@ -27,7 +28,6 @@ from pollux_slurm.torch.scaling_rules import (
     ScalingRule,
     SqrtScale,
 )
-from pollux_slurm.torch.session.memory_bounds import memory_guard
 from pollux_slurm.torch.start import init_process_group
 
 __all__ = [

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from pollux_slurm.agent.checkpoints.memory_bounds import MemoryBound, record_bound
 from pollux_slurm.errors import CheckpointError
 from pollux_slurm.model import BatchLimits
-from pollux_slurm.torch.session.current_session import current_session
 
 _LOG = logging.getLogger(__name__)
 
@@ -151,17 +149,3 @@ class OutOfMemoryWatch:
             "%s: %d examples at once did not fit into memory; the next start takes at most %d",
             *(loader, size, bound.largest),
         )
-
-
-@contextmanager
-def memory_guard() -> Iterator[None]:
-    """Record a local batch whose step runs out of memory, where the script or its framework catches errors.
-
-    Put it around the body of the training loop. The error is raised again, and the job's next start uses
-    smaller local batches. Not needed where an error ends the script.
-    """
-    try:
-        yield
-    except Exception as error:
-        current_session().note_failure(error)
-        raise

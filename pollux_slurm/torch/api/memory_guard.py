@@ -1,0 +1,22 @@
+"""Recording what ran out of memory, in scripts that catch errors themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pollux_slurm.torch.session.current_session import current_session
+
+
+@contextmanager
+def memory_guard() -> Iterator[None]:
+    """Record a local batch whose step runs out of memory, where the script or its framework catches errors.
+
+    Put it around the body of the training loop. The error is raised again, and the job's next start uses
+    smaller local batches. Not needed where an error ends the script.
+    """
+    try:
+        yield
+    except Exception as error:
+        current_session().note_failure(error)
+        raise
