@@ -2,7 +2,7 @@
 
 The guards: predicted goodput on fewer GPUs is discounted by the prediction error
 (`policy/objectives/job_values.py`), and measurements that contradict a job's model count once they are
-confirmed (`goodput/fitting.py`). POLLUX_TRACES names the artifact's folder of traces, the arguments its
+confirmed (`goodput/fit.py`). POLLUX_TRACES names the artifact's folder of traces, the arguments its
 workloads.
 
     POLLUX_TRACES=TRACES python -m benchmarks.noise --noise 0.1,0.3 --jobs 2 workload-6.csv

@@ -5,16 +5,7 @@ May be imported by `agent`, `cli`, `daemon`, `policy`, `report`, `simulator`, `s
 Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 """
 
-from pollux_slurm.goodput.checks import check_limits, check_model
-from pollux_slurm.goodput.efficiency import (
-    conservative_statistics,
-    efficiency,
-    gain,
-    noise_scale,
-)
-from pollux_slurm.goodput.fitting import FitResult, fit_throughput
-from pollux_slurm.goodput.observation import Observation
-from pollux_slurm.goodput.single import (
+from pollux_slurm.goodput.batch_choice import (
     BatchChooser,
     GoodputEstimate,
     best_batch,
@@ -22,8 +13,17 @@ from pollux_slurm.goodput.single import (
     evaluate,
     geometric_batches,
 )
-from pollux_slurm.goodput.table import GoodputTable, TableCache, goodput_table
-from pollux_slurm.goodput.throughput import gradient_time_s, iteration_time_s, sync_time_s
+from pollux_slurm.goodput.batch_choice_table import GoodputTable, TableCache, goodput_table
+from pollux_slurm.goodput.checks import check_limits, check_model
+from pollux_slurm.goodput.efficiency import (
+    conservative_statistics,
+    efficiency,
+    gain,
+    noise_scale,
+)
+from pollux_slurm.goodput.fit import FitResult, fit_throughput
+from pollux_slurm.goodput.observation import Observation
+from pollux_slurm.goodput.throughput_model import gradient_time_s, iteration_time_s, sync_time_s
 
 __all__ = [
     "BatchChooser",

@@ -26,7 +26,7 @@ from pollux_slurm.model import (
 
 if TYPE_CHECKING:
     from pollux_slurm.goodput import Observation
-    from pollux_slurm.goodput.equations import Equation, Equations
+    from pollux_slurm.goodput.equation_plugins import Equation, Equations
 
 _LOG = logging.getLogger(__name__)
 # The predicted goodput of a new batch size must be higher by this factor: a change costs a step or two of
@@ -81,7 +81,7 @@ class Tuner:
 
     `gpu_type` is that of this run, as in `ProfileKey`, and may be set until the first fit. `equation` names
     the throughput equation: the paper's, or one registered with `equations` or as an entry point (see
-    `pollux_slurm.goodput.equations`).
+    `pollux_slurm.goodput.equation_plugins`).
     """
 
     def __init__(
@@ -144,12 +144,12 @@ class Tuner:
             self._values, self._theta = result.values, theta or self._theta
 
     def _paper_equation(self) -> Equation:
-        from pollux_slurm.goodput.equations import PolluxEquation
+        from pollux_slurm.goodput.equation_plugins import PolluxEquation
 
         return PolluxEquation()
 
     def _find_equation(self) -> Equation:
-        from pollux_slurm.goodput.equations import Equations
+        from pollux_slurm.goodput.equation_plugins import Equations
 
         try:
             equation = (self._equations or Equations()).get(self._name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.goodput.table import ThroughputKey
+from pollux_slurm.goodput.batch_choice_table import ThroughputKey
 from pollux_slurm.model import ProblemJob
 from pollux_slurm.policy.problem.allocation_shapes import even_shapes, uneven_shapes
 from pollux_slurm.policy.problem.node_facts import NodeFacts

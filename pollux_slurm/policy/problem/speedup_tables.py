@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.goodput import GoodputEstimate, TableCache
-from pollux_slurm.goodput.table import ThroughputKey
+from pollux_slurm.goodput.batch_choice_table import ThroughputKey
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, ProblemJob
 from pollux_slurm.policy.problem.configurations import ConfigurationColumns, columns_for
 from pollux_slurm.policy.problem.node_facts import NodeFacts

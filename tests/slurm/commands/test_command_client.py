@@ -21,7 +21,7 @@ from pollux_slurm.errors import (
     UsageError,
 )
 from pollux_slurm.model import Allocation, JobShape
-from pollux_slurm.slurm.commands.command_client import CommandClient, shape_update
+from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.job_json import parse_job
 from tests.slurm.parsing.test_job_json import job, pending
@@ -330,45 +330,6 @@ def test_that_a_job_that_never_ran_keeps_its_owners_begin_time(
     held(programs, submit_time=0, eligible_time=begin)
     client.reshape("7", JobShape(num_gpus=1))
     assert updates(programs)[-1]["StartTime"] == "2026-01-02T00:00:00"
-
-
-@pytest.mark.parametrize(
-    ("changes", "shape", "expected"),
-    [
-        (
-            {},
-            JobShape.of(Allocation.of({"n0": 2, "n1": 2})),
-            {"TresPerJob": "gres:gpu:4", "TresPerNode": "gres:gpu:2"},
-        ),
-        (
-            {},
-            JobShape(num_gpus=3),
-            {"NumNodes": "1-1", "TresPerJob": "gres:gpu:3", "TresPerNode": "gres:gpu:3"},
-        ),
-        (
-            {"tres_per_job": "gres:gpu:t4:1"},
-            JobShape.of(Allocation.of({"n0": 4, "n1": 1})),
-            {"TresPerJob": "gres:gpu:t4:5", "TresPerNode": ""},
-        ),
-        (
-            {"tres_per_job": "", "tres_per_node": "gres:gpu:a100:1"},
-            JobShape(num_gpus=2, gpu_type="a100"),
-            {"TresPerJob": "gres:gpu:a100:2", "TresPerNode": "gres:gpu:a100:2"},
-        ),
-        # --gpus=5 --nodes=2 --mem=4000: 1600 MB a GPU, 533 a CPU
-        ({"memory_per_node": 4000}, JobShape(num_gpus=4, cpus_per_gpu=3), {"MinMemoryCPU": "533"}),
-    ],
-)
-def test_that_a_shape_becomes_fields(
-    changes: dict[str, Any], shape: JobShape, expected: dict[str, str]
-) -> None:
-    fields = shape_update(shape, parse_job(pending(**changes)))
-    assert {key: fields.get(key) for key in expected} == expected
-
-
-def test_that_memory_is_left_alone_where_it_already_follows(programs: Programs) -> None:
-    shown = parse_job(pending(memory_per_tres="gres:gpu:1000", memory_per_node=4000))
-    assert "MinMemoryCPU" not in shape_update(JobShape(num_gpus=4), shown)
 
 
 @pytest.mark.parametrize(

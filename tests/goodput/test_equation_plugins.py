@@ -13,7 +13,7 @@ from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState, Tuner
 from pollux_slurm.agent.measure.profile import ProfileKey, StepProfile
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.goodput import Observation, fit_throughput, iteration_time_s
-from pollux_slurm.goodput.equations import (
+from pollux_slurm.goodput.equation_plugins import (
     DEFAULT,
     Equations,
     FloatArray,

@@ -10,7 +10,7 @@ A batch is allowed when (Pollux section 4.1)
 - *adaptive*: M = K·m·P with M0 ≤ M ≤ M_max and min_atomic ≤ m ≤ max_atomic, and P ≥ 2 for one replica with
   M > M0; P is at most what reaches M_max. Or M0 itself, split as above.
 
-The best batch is found as in `search.py`, which explains why. For one pair, calling numpy takes ten times as
+The best batch is found as in `batch_search.py`, which explains why. For one pair, numpy takes ten times as
 long as the work, so this is plain Python; the two agree but for rounding.
 """
 
@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pollux_slurm.goodput.batch_search import MAX_MICRO_BATCHES, SHORTEST_STEP_S
 from pollux_slurm.goodput.efficiency import conservative_statistics, efficiency
-from pollux_slurm.goodput.search import MAX_MICRO_BATCHES, SHORTEST_STEP_S
-from pollux_slurm.goodput.throughput import iteration_time_s
+from pollux_slurm.goodput.throughput_model import iteration_time_s
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,

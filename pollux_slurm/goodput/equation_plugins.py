@@ -27,10 +27,10 @@ import numpy.typing as npt
 
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.goodput.checks import MAX_TIME_S
-from pollux_slurm.goodput.fitting import FitResult, fit_throughput, is_usable
-from pollux_slurm.goodput.loss import SMALLEST_S
+from pollux_slurm.goodput.fit import FitResult, fit_throughput, is_usable
+from pollux_slurm.goodput.fit_loss import SMALLEST_S
 from pollux_slurm.goodput.observation import Observation
-from pollux_slurm.goodput.throughput import gradient_time_s, iteration_time_s
+from pollux_slurm.goodput.throughput_model import gradient_time_s, iteration_time_s
 from pollux_slurm.model import ThroughputParameters
 
 FloatArray = npt.NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Fit θ to measured step times (Pollux, OSDI 2021, section 4.1). Odd data never raise an error.
 
-`loss.py` defines the loss, `descent.py` minimises it; nothing here calls scipy.
+`fit_loss.py` defines the loss, `fit_descent.py` minimises it; nothing here calls scipy.
 
 Parameters that no measurement determines are optimistic, so that the scheduler tries new configurations:
 
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pollux_slurm.goodput.checks import MAX_BATCH_SIZE, MAX_GPUS, MAX_TIME_S, MIN_MICRO_BATCH_TIME_S
-from pollux_slurm.goodput.descent import LAST_GAIN, descend
-from pollux_slurm.goodput.loss import StepTimeLoss
+from pollux_slurm.goodput.fit_descent import LAST_GAIN, descend
+from pollux_slurm.goodput.fit_loss import StepTimeLoss
 from pollux_slurm.goodput.observation import Observation
-from pollux_slurm.goodput.throughput import iteration_time_s
+from pollux_slurm.goodput.throughput_model import iteration_time_s
 from pollux_slurm.model import ThroughputParameters
 
 # How often the fit is repeated with less weight for outliers. Twice as many made no difference to predictions

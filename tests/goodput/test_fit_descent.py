@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux_slurm.goodput.descent import bounded_step, descend, solve
+from pollux_slurm.goodput.fit_descent import bounded_step, descend, solve
 
 
 @dataclass

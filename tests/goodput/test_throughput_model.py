@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux_slurm.goodput import gradient_time_s, iteration_time_s, sync_time_s
-from pollux_slurm.goodput.throughput import overlapped_s
+from pollux_slurm.goodput.throughput_model import overlapped_s
 from pollux_slurm.model import ThroughputParameters
 
 THETA = ThroughputParameters(

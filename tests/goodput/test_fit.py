@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.goodput import Observation, check_model, fit_throughput, gradient_time_s, iteration_time_s
-from pollux_slurm.goodput.descent import descend
-from pollux_slurm.goodput.loss import NETWORK_OVER_NODE, SMALLEST_S, StepTimeLoss
+from pollux_slurm.goodput.fit_descent import descend
+from pollux_slurm.goodput.fit_loss import NETWORK_OVER_NODE, SMALLEST_S, StepTimeLoss
 from pollux_slurm.model import BatchLimits, GoodputModel, ThroughputParameters
 from tests.goodput.outliers import at_percentile, prediction_errors
 from tests.goodput.traces import APPLICATIONS, by_placement

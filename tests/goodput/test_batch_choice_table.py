@@ -20,7 +20,7 @@ from pollux_slurm.goodput import (
     geometric_batches,
     goodput_table,
 )
-from pollux_slurm.goodput.search import MAX_MICRO_BATCHES
+from pollux_slurm.goodput.batch_search import MAX_MICRO_BATCHES
 from pollux_slurm.model import (
     BatchLimits,
     Configuration,
@@ -28,7 +28,7 @@ from pollux_slurm.model import (
     GradientStatistics,
     ThroughputParameters,
 )
-from tests.goodput.test_single import adaptive, fixed, models, on
+from tests.goodput.test_batch_choice import adaptive, fixed, models, on
 
 
 @settings(max_examples=200, deadline=None)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pollux_slurm.goodput import Observation, gradient_time_s, iteration_time_s
-from pollux_slurm.goodput.loss import StepTimeLoss
+from pollux_slurm.goodput.fit_loss import StepTimeLoss
 from pollux_slurm.model import ThroughputParameters
-from tests.goodput.test_fitting import EVERYTHING, TRUTH, observe
+from tests.goodput.test_fit import EVERYTHING, TRUTH, observe
 
 # Everything; one replica and one node; several nodes only; some of each; one batch size.
 SETS = [EVERYTHING, EVERYTHING[:12], EVERYTHING[12:], EVERYTHING[::5], EVERYTHING[::4], EVERYTHING[:4]]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.goodput import best_batch, evaluate
-from pollux_slurm.goodput.search import MAX_MICRO_BATCHES
+from pollux_slurm.goodput.batch_search import MAX_MICRO_BATCHES
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,

@@ -1,6 +1,6 @@
 """The best batch of many jobs in many configurations, and a cache of these.
 
-Legend: J jobs, C configurations; K replicas on N nodes. `single.py` says which batches are allowed.
+Legend: J jobs, C configurations; K replicas on N nodes. `batch_choice.py` says which batches are allowed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pollux_slurm.goodput.batch_choice import GoodputEstimate, is_possible
+from pollux_slurm.goodput.batch_search import Best, Pairs, search, search_geometric
 from pollux_slurm.goodput.efficiency import conservative_statistics
-from pollux_slurm.goodput.search import Best, Pairs, search, search_geometric
-from pollux_slurm.goodput.single import GoodputEstimate, is_possible
 from pollux_slurm.model import BatchChoice, Configuration, GoodputModel
 
 FloatArray = npt.NDArray[np.float64]
