@@ -112,9 +112,9 @@ class Rounds:
         return cluster_picture.registrations(snapshot, self._config.partitions, only_user_id=self._scope())
 
     def run(self) -> RoundResult:
-        """Observe, decide and journal the moves; an incomplete read skips the round.
+        """Observe, decide and journal the moves.
 
-        Invariant 4: a read that is not complete, or any error, is counted and logged, and nothing is done.
+        After an incomplete read, or any error, nothing is done: the failure is counted and logged.
         """
         try:
             with self.metrics.measured_round(

@@ -1,4 +1,4 @@
-"""Check a goodput model before anything is computed from it (invariant 7)."""
+"""Check a goodput model before anything is computed from it."""
 
 from __future__ import annotations
 

@@ -180,8 +180,8 @@ class ClusterSnapshot:
 class JobShape:
     """The request that `SlurmClient.reshape` gives a pending job: `num_gpus` on exactly the named nodes.
 
-    Without `nodes`, it is for any one node. CPUs and memory follow the GPUs (invariant 11). `time_limit_s` is
-    the job's new time limit, None to keep its own.
+    Without `nodes`, it is for any one node. CPUs and memory follow the GPUs. `time_limit_s` is the job's new
+    time limit, None to keep its own.
     """
 
     num_gpus: int
@@ -215,7 +215,7 @@ class JobTerms:
     - `token_sha256`: the hex digest of the job's token, which was made for the user `user_id`; it is not
       valid for a job of any other user
     - `allow_unconfirmed`: the daemon may requeue the job without a confirmed checkpoint after the
-      confirmation timed out (invariant 1)
+      confirmation timed out
     - `slice_s`, `total_s`: both or none, in whole seconds; a run near its time limit is checkpointed and
       requeued with another slice, until all runs together have taken `total_s`
     """

@@ -147,7 +147,7 @@ class MovingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Everything that one decision depends on: the same problem has the same answer (invariant 8).
+    """Everything that one decision depends on: the same problem has the same answer.
 
     - `gpu_speeds`: single-GPU throughput of GPU types relative to each other, for jobs without a model of a
       type; a type without one counts by the jobs that were measured on both, else as equal

@@ -25,7 +25,7 @@ _RESERVING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a job needs of a node for each GPU (invariant 11), and the nodes in its --nodelist."""
+    """What a job needs of a node for each GPU, and the nodes in its --nodelist."""
 
     cpus_per_gpu: int = 1
     memory_per_gpu_mb: int = 0

@@ -1,7 +1,7 @@
 """What the steps of a reallocation share: an open move as read in a tick, and the actions on it.
 
 An action journals a step, by compare-and-set, or gives a Slurm command that depends on the state just read.
-Before each, `guard` checks that this daemon still has the lease (invariant 10).
+Before each, `guard` checks that this daemon still has the lease.
 """
 
 from __future__ import annotations

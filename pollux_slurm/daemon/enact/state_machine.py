@@ -7,7 +7,7 @@ A pending job skips the checkpoint and the requeue: planned → reshaped → ...
 A pause has no GPUs in its target and ends early: ... → requeued → reshaped → released → confirmed. A later
 reallocation of the pending job gives it GPUs.
 
-Two rules make a crash harmless (invariant 5):
+Two rules make a crash harmless:
 
 - A step is journaled *before* its command. So the command of a journaled step may or may not have been given.
   It is repeated while Slurm does not show its effect, and depends on the state just read

@@ -1,4 +1,4 @@
-"""The lease: the right to act, which one daemon has at a time (invariant 10). Checked before each command."""
+"""The lease: the right to act, which one daemon has at a time. Checked before each command."""
 
 from __future__ import annotations
 

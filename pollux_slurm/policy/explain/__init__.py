@@ -1,4 +1,4 @@
-"""Explanations: why each job gets its allocation, and what keeps it from more (invariant 9).
+"""Explanations: why each job gets its allocation, and what keeps it from more.
 
 May be imported by `store`.
 """

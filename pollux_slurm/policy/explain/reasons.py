@@ -1,4 +1,4 @@
-"""Explain each job's decision from the final state, whatever the search did to find it (invariant 9)."""
+"""Explain each job's decision from the final state, whatever the search did to find it."""
 
 from __future__ import annotations
 

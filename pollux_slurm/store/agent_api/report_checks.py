@@ -1,4 +1,4 @@
-"""Check a report before anything of it is stored (invariant 7): it is data from a stranger.
+"""Check a report before anything of it is stored: it is data from a stranger.
 
 A malicious job can lie about itself, and only its own decisions suffer. What these checks keep out is what
 would hurt others: numbers that no arithmetic survives (NaN, infinity, 10³⁰⁰, 10⁻³⁰⁰), that no column holds,

@@ -123,7 +123,7 @@ class AgentStore(Protocol):
 class Store(AgentStore, Protocol):
     """The API for the daemon and for people with its rights. Job ids are Slurm's, as text."""
 
-    # lease (invariant 10)
+    # lease
     def acquire_lease(
         self,
         owner: str,
@@ -210,7 +210,7 @@ class Store(AgentStore, Protocol):
 
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
-        """Store a decision with its problem (invariant 9); return the round's number."""
+        """Store a decision with its problem; return the round's number."""
 
     def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
         """Return the problem and decision that `record_round` stored, of the last round by default.
@@ -224,7 +224,7 @@ class Store(AgentStore, Protocol):
         Raises `UnknownJobError` for a job that is not registered.
         """
 
-    # reallocations (invariant 5: the journal)
+    # reallocations (the journal)
     def plan_reallocation(
         self,
         slurm_job_id: str,

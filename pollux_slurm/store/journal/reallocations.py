@@ -1,4 +1,4 @@
-"""The journal of reallocations (invariant 5): plan, advance by compare-and-set, read."""
+"""The journal of reallocations: plan, advance by compare-and-set, read."""
 
 from __future__ import annotations
 
