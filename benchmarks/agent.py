@@ -300,8 +300,8 @@ def _predict(rank: int, options: Options, data: TensorDataset, device: torch.dev
             num_nodes=1,
             num_gpus=options.replicas,
             atomic_batch_size=times.key.atomic_batch_size,
-            grad_time_s=times.grad_time_s,
-            iter_time_s=times.iter_time_s,
+            micro_batch_s=times.micro_batch_s,
+            last_time_s=times.last_time_s,
             weight=times.weight,
         )
         for times in seen
@@ -312,8 +312,8 @@ def _predict(rank: int, options: Options, data: TensorDataset, device: torch.dev
     errors = []
     for one in observations[1::2]:
         predicted = float(iteration_time_s(theta, 1, options.replicas, one.atomic_batch_size))
-        errors.append(abs(predicted / one.iter_time_s - 1))
-        print(f"  {one.atomic_batch_size}: {1e3 * one.iter_time_s:.2f} ms, {1e3 * predicted:.2f} ms")
+        errors.append(abs(predicted / one.last_time_s - 1))
+        print(f"  {one.atomic_batch_size}: {1e3 * one.last_time_s:.2f} ms, {1e3 * predicted:.2f} ms")
     print(f"mean absolute error {100 * statistics.fmean(errors):.1f} %")
 
 

@@ -131,7 +131,7 @@ def errors_of(fitted: Sequence[Observation], others: Iterable[Observation]) -> l
     return [
         abs(
             float(iteration_time_s(theta, row.num_nodes, row.num_gpus, row.atomic_batch_size))
-            / row.iter_time_s
+            / row.last_time_s
             - 1
         )
         for row in others

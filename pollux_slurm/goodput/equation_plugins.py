@@ -111,14 +111,14 @@ class Equation(ABC):
             atomic_batch_size=np.array([row[2] for row in grid], dtype=np.float64),
         )
         with np.errstate(all="ignore"):
-            grad, last = self.times_s(values, at)
+            alone, last = self.times_s(values, at)
         predicted = [
             Observation(
                 num_nodes=n,
                 num_gpus=k,
                 atomic_batch_size=m,
-                grad_time_s=float(grad[row]),
-                iter_time_s=float(last[row]),
+                micro_batch_s=float(alone[row]),
+                last_time_s=float(last[row]),
                 weight=1.0 if (n, k) in measured else _UNMEASURED_WEIGHT,
             )
             for row, (n, k, m) in enumerate(grid)
@@ -148,7 +148,7 @@ class PolluxEquation(Equation):
         return ThroughputParameters(**dict(zip(self.parameter_names, values, strict=True)))
 
     def times_s(self, values: Sequence[float], at: Situations) -> tuple[FloatArray, FloatArray]:
-        """Return T_grad and T_iter of one micro-batch."""
+        """Return T_grad, and T_iter of a step without accumulation: that is its last micro-batch."""
         theta = self.theta(values)
         return (
             gradient_time_s(theta, at.atomic_batch_size),
@@ -209,7 +209,7 @@ class FormulaEquation(Equation):
         at = Situations.of(observations)
         weight = np.array([seen.weight for seen in observations])
         root = np.sqrt(weight / weight.sum() / 2)
-        measured = np.log([[seen.grad_time_s, seen.iter_time_s] for seen in observations]).T
+        measured = np.log([[seen.micro_batch_s, seen.last_time_s] for seen in observations]).T
 
         def residuals(x: FloatArray) -> FloatArray:
             predicted = self.times_s(tuple(np.exp(x).tolist()), at)

@@ -100,23 +100,23 @@ def _without_unconfirmed_outlier(
 
 def _contradicts(seen: Observation, theta: ThroughputParameters) -> bool:
     predicted_s = float(iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size))
-    return seen.iter_time_s > _CONTRADICTION * predicted_s
+    return seen.last_time_s > _CONTRADICTION * predicted_s
 
 
 def is_usable(seen: Observation) -> bool:
     """Return whether all numbers of an observation are possible."""
     nodes, gpus, atomic = seen.num_nodes, seen.num_gpus, seen.atomic_batch_size
-    grad_s, iter_s, weight = seen.grad_time_s, seen.iter_time_s, seen.weight
+    micro_batch_s, last_s, weight = seen.micro_batch_s, seen.last_time_s, seen.weight
     return (
         isinstance(nodes, _WHOLE)
         and isinstance(gpus, _WHOLE)
         and isinstance(atomic, _WHOLE)
-        and isinstance(grad_s, _REAL)
-        and isinstance(iter_s, _REAL)
+        and isinstance(micro_batch_s, _REAL)
+        and isinstance(last_s, _REAL)
         and isinstance(weight, _REAL)
         and 1 <= nodes <= gpus <= MAX_GPUS
         and 1 <= atomic <= MAX_BATCH_SIZE
-        and bool(MIN_MICRO_BATCH_TIME_S <= grad_s <= MAX_TIME_S)
-        and bool(MIN_MICRO_BATCH_TIME_S <= iter_s <= MAX_TIME_S)
+        and bool(MIN_MICRO_BATCH_TIME_S <= micro_batch_s <= MAX_TIME_S)
+        and bool(MIN_MICRO_BATCH_TIME_S <= last_s <= MAX_TIME_S)
         and bool(1e-12 <= weight <= 1e12)
     )

@@ -50,7 +50,7 @@ _OUTLIER_ERROR, _OUTLIER_SCALE = math.log(1.5), 0.1
 # minimum, where the descent stalls.
 _SMOOTHING = 1e-3
 _NUMBERS = operator.attrgetter(
-    "num_nodes", "num_gpus", "atomic_batch_size", "grad_time_s", "iter_time_s", "weight"
+    "num_nodes", "num_gpus", "atomic_batch_size", "micro_batch_s", "last_time_s", "weight"
 )
 _POWERS = np.arange(3.0)
 _FIRST_GAMMAS = np.array([[1.0], [1.2], [1.5], [2.0], [3.0], [4.5], [7.0]])
@@ -93,7 +93,7 @@ class StepTimeLoss:
         numbers = itertools.chain.from_iterable(zip(*remote, *local, *alone, strict=True))
         # `np.array` from tuples takes ten times as long.
         table = np.fromiter(numbers, dtype=np.float64).reshape(6, -1)
-        _, gpus, self._m, self._grad_s, self._iter_s, weight = table
+        _, gpus, self._m, self._micro_batch_s, self._last_s, weight = table
         self._beyond_two = np.maximum(gpus[: self._synced] - 2.0, 0.0)
         self._w = weight / weight.sum()
         # The weight of each error; `(2, R)` once outliers have less.
@@ -147,15 +147,15 @@ class StepTimeLoss:
         synced, remote = self._synced, self._remote
         gamma = _FIRST_GAMMAS if synced else np.ones((1, 1))
         x = np.zeros((len(gamma), len(self.low)))
-        intercept, slope = _line(self._m, self._grad_s[None, :], self._w)
+        intercept, slope = _line(self._m, self._micro_batch_s[None, :], self._w)
         if self._one_batch:
             x[:, 0] = intercept[0] + slope[0] * self._m[0]
         else:
             x[:, 0], x[:, 1] = intercept[0], slope[0]
         if synced:
-            last = self._iter_s[:synced]
+            last = self._last_s[:synced]
             # S from L = (G^γ + S^γ)^(1/γ); a hundredth of L where noise makes L ≤ G.
-            part = (np.minimum(self._grad_s[:synced], last) / last) ** gamma
+            part = (np.minimum(self._micro_batch_s[:synced], last) / last) ** gamma
             sync = last * np.maximum(1.0 - part, _LEAST_PARTS) ** _FIRST_INVERSES
             for rows, alpha, beta in (
                 (slice(remote, synced), self._alpha_l, self._beta_l),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Observation:
     """Mean step times of one job with one number of nodes, GPUs and examples.
 
-    - `grad_time_s`: a micro-batch of `atomic_batch_size` examples without synchronisation
-    - `iter_time_s`: the last micro-batch of a step, with synchronisation
+    - `micro_batch_s`: a micro-batch of `atomic_batch_size` examples without synchronisation
+    - `last_time_s`: the last micro-batch of a step, with synchronisation
     - `weight`: how much the measurement counts: more for frequent and for recent ones
     - `confirmed`: it was measured for long enough that a busy moment cannot be why it is slow
     """
@@ -18,7 +18,7 @@ class Observation:
     num_nodes: int
     num_gpus: int
     atomic_batch_size: int
-    grad_time_s: float
-    iter_time_s: float
+    micro_batch_s: float
+    last_time_s: float
     weight: float = 1.0
     confirmed: bool = True

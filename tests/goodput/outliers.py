@@ -38,14 +38,14 @@ def prediction_errors(
     seconds = itertools.count(0.0, 10.0)
     profile = StepProfile(now=lambda: next(seconds))
     for n, k, m in MEASURED:
-        grad_s, iter_s = float(gradient_time_s(TRUTH, m)), float(iteration_time_s(TRUTH, n, k, m))
+        micro_batch_s, last_s = float(gradient_time_s(TRUTH, m)), float(iteration_time_s(TRUTH, n, k, m))
         for _ in range(num_steps(rng)):
             slow = FACTOR if rng.random() < share else 1.0
             profile.record(
                 ProfileKey(num_nodes=n, num_gpus=k, atomic_batch_size=m),
                 step(
-                    slow * grad_s * math.exp(rng.gauss(0.0, NOISE)),
-                    slow * iter_s * math.exp(rng.gauss(0.0, NOISE)),
+                    slow * micro_batch_s * math.exp(rng.gauss(0.0, NOISE)),
+                    slow * last_s * math.exp(rng.gauss(0.0, NOISE)),
                 ),
             )
     tuner = Tuner(Configuration(num_nodes=4, num_gpus=16), profile)

@@ -47,7 +47,7 @@ class Racks(FormulaEquation):
         return [*super().bounds()[:-1], (1.0, 10.0)]
 
     def guess(self, observations: Sequence[Observation]) -> Sequence[float]:
-        grad = min(seen.grad_time_s for seen in observations)
+        grad = min(seen.micro_batch_s for seen in observations)
         size = min(seen.atomic_batch_size for seen in observations)
         return [grad / 2, grad / 2 / size, *[grad / 4, grad / 100] * 3, 1.5]
 
@@ -64,7 +64,7 @@ class Pipeline(FormulaEquation):
         return grad, grad + hand_over * at.num_nodes
 
     def guess(self, observations: Sequence[Observation]) -> Sequence[float]:
-        return [observations[0].grad_time_s / (observations[0].atomic_batch_size + 3), 1e-3]
+        return [observations[0].micro_batch_s / (observations[0].atomic_batch_size + 3), 1e-3]
 
 
 RACK_TRUTH = (0.08, 0.002, 0.03, 0.001, 0.08, 0.003, 0.4, 0.006, 2.0)
@@ -80,7 +80,7 @@ def observe(
         values, Situations(num_nodes=columns[0], num_gpus=columns[1], atomic_batch_size=columns[2])
     )
     return [
-        Observation(num_nodes=n, num_gpus=k, atomic_batch_size=m, grad_time_s=grad[i], iter_time_s=last[i])
+        Observation(num_nodes=n, num_gpus=k, atomic_batch_size=m, micro_batch_s=grad[i], last_time_s=last[i])
         for i, (n, k, m) in enumerate(rows)
     ]
 
@@ -124,7 +124,7 @@ def test_that_the_scheduler_is_given_what_the_equation_predicts_where_the_job_wa
     assert theta is not None
     for seen in observations:
         predicted = iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size)
-        assert float(predicted) == pytest.approx(seen.iter_time_s, rel=0.2)
+        assert float(predicted) == pytest.approx(seen.last_time_s, rel=0.2)
 
 
 def test_that_the_papers_equation_is_there_and_is_fit_throughput() -> None:
@@ -148,7 +148,7 @@ def test_that_an_unknown_name_is_rejected_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("grad", [math.nan, -1.0, math.inf, 0.0])
 def test_that_odd_observations_leave_the_previous_values_with_a_reason(grad: float) -> None:
-    odd = dataclasses.replace(observe(Pipeline(), (0.01, 0.05), [(1, 1)])[0], grad_time_s=grad)
+    odd = dataclasses.replace(observe(Pipeline(), (0.01, 0.05), [(1, 1)])[0], micro_batch_s=grad)
     found = Pipeline().fit([odd], previous=(1.0, 2.0))
     assert found.values == (1.0, 2.0)
     assert found.reason == "none of 1 observations is usable"
@@ -173,7 +173,7 @@ def test_that_the_agent_fits_and_reports_the_equation_it_was_given() -> None:
                 ProfileKey(
                     num_nodes=seen.num_nodes, num_gpus=seen.num_gpus, atomic_batch_size=seen.atomic_batch_size
                 ),
-                step(seen.grad_time_s, seen.iter_time_s),
+                step(seen.micro_batch_s, seen.last_time_s),
             )
     equations = Equations()
     equations.register(Pipeline())

@@ -31,8 +31,8 @@ def observe(
         num_nodes=num_nodes,
         num_gpus=num_gpus,
         atomic_batch_size=atomic,
-        grad_time_s=float(gradient_time_s(theta, atomic)),
-        iter_time_s=float(iteration_time_s(theta, num_nodes, num_gpus, atomic)),
+        micro_batch_s=float(gradient_time_s(theta, atomic)),
+        last_time_s=float(iteration_time_s(theta, num_nodes, num_gpus, atomic)),
     )
 
 
@@ -56,7 +56,9 @@ def test_that_exact_measurements_are_predicted_to_a_percent() -> None:
 @settings(max_examples=10, deadline=None)
 def test_that_the_unit_of_time_does_not_matter(unit: float) -> None:
     scaled = [
-        dataclasses.replace(seen, grad_time_s=unit * seen.grad_time_s, iter_time_s=unit * seen.iter_time_s)
+        dataclasses.replace(
+            seen, micro_batch_s=unit * seen.micro_batch_s, last_time_s=unit * seen.last_time_s
+        )
         for seen in EVERYTHING
     ]
     found = fit_throughput(scaled)
@@ -66,7 +68,10 @@ def test_that_the_unit_of_time_does_not_matter(unit: float) -> None:
 
 
 def test_that_the_heavier_of_two_contradicting_measurements_wins() -> None:
-    light, heavy = observe(1, 1, 32), dataclasses.replace(observe(1, 1, 32), grad_time_s=0.4, iter_time_s=0.4)
+    light, heavy = (
+        observe(1, 1, 32),
+        dataclasses.replace(observe(1, 1, 32), micro_batch_s=0.4, last_time_s=0.4),
+    )
     found = fit_throughput([light, dataclasses.replace(heavy, weight=99.0)])
     assert found.parameters is not None
     assert float(gradient_time_s(found.parameters, 32)) == pytest.approx(0.4, rel=0.05)
@@ -129,12 +134,12 @@ def test_that_nothing_measured_leaves_the_previous_parameters() -> None:
         ("num_gpus", 10**9),
         ("atomic_batch_size", 0),
         ("atomic_batch_size", 1.5),
-        ("grad_time_s", math.nan),
-        ("grad_time_s", 0.0),
-        ("grad_time_s", -1.0),
-        ("iter_time_s", math.inf),
-        ("iter_time_s", 1e300),
-        ("iter_time_s", None),
+        ("micro_batch_s", math.nan),
+        ("micro_batch_s", 0.0),
+        ("micro_batch_s", -1.0),
+        ("last_time_s", math.inf),
+        ("last_time_s", 1e300),
+        ("last_time_s", None),
         ("weight", 0.0),
         ("weight", math.nan),
     ],
@@ -155,8 +160,8 @@ def test_that_an_impossible_measurement_is_left_out(field: str, value: Any) -> N
             num_nodes=st.integers(-1, 3),
             num_gpus=st.integers(-1, 10),
             atomic_batch_size=st.integers(0, 10**9),
-            grad_time_s=st.floats(),
-            iter_time_s=st.floats(),
+            micro_batch_s=st.floats(),
+            last_time_s=st.floats(),
             weight=st.floats(),
         )
         | st.builds(
@@ -164,8 +169,8 @@ def test_that_an_impossible_measurement_is_left_out(field: str, value: Any) -> N
             num_nodes=st.integers(1, 2),
             num_gpus=st.integers(2, 10),
             atomic_batch_size=st.integers(1, 10**6),
-            grad_time_s=st.floats(1e-9, 1e6),
-            iter_time_s=st.floats(1e-9, 1e6),
+            micro_batch_s=st.floats(1e-9, 1e6),
+            last_time_s=st.floats(1e-9, 1e6),
             weight=st.floats(1e-12, 1e12),
         ),
         max_size=6,
@@ -181,7 +186,7 @@ def test_that_whatever_was_measured_the_parameters_are_ones_that_a_job_can_have(
 
 def test_that_fitting_again_from_its_own_answer_changes_nothing_that_matters() -> None:
     noisy = [
-        dataclasses.replace(seen, iter_time_s=seen.iter_time_s * (1.1 if index % 2 else 0.9))
+        dataclasses.replace(seen, last_time_s=seen.last_time_s * (1.1 if index % 2 else 0.9))
         for index, seen in enumerate(EVERYTHING)
     ]
     first = fit_throughput(noisy)
@@ -215,18 +220,18 @@ def test_that_a_size_that_is_truly_slow_is_predicted_as_slow_as_it_was_measured(
     seen = [observe(1, k, m) for k, m in ((1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (4, 16))]
     # Four processes on two cores: a micro-batch takes twice as long, too, as no other size's does.
     slow = dataclasses.replace(
-        seen[-1], grad_time_s=2.0 * seen[-1].grad_time_s, iter_time_s=2.0 * seen[-1].iter_time_s
+        seen[-1], micro_batch_s=2.0 * seen[-1].micro_batch_s, last_time_s=2.0 * seen[-1].last_time_s
     )
     found = fit_throughput([*seen[:-1], slow]).parameters
     assert found is not None
-    assert float(iteration_time_s(found, 1, 4, 16)) == pytest.approx(slow.iter_time_s, rel=0.02)
-    assert float(iteration_time_s(found, 1, 1, 32)) == pytest.approx(seen[1].iter_time_s, rel=0.02)
+    assert float(iteration_time_s(found, 1, 4, 16)) == pytest.approx(slow.last_time_s, rel=0.02)
+    assert float(iteration_time_s(found, 1, 1, 32)) == pytest.approx(seen[1].last_time_s, rel=0.02)
 
 
 def test_that_without_outliers_the_fit_is_least_squares() -> None:
     rng = random.Random(1)
     noisy = [
-        dataclasses.replace(seen, iter_time_s=seen.iter_time_s * rng.uniform(0.8, 1.25))
+        dataclasses.replace(seen, last_time_s=seen.last_time_s * rng.uniform(0.8, 1.25))
         for seen in EVERYTHING
     ]
     loss = StepTimeLoss(noisy)
@@ -245,7 +250,7 @@ def test_that_a_contradicting_measurement_counts_once_it_is_confirmed(
     before = fit_throughput(on_a_node).parameters
     assert before is not None
     expected_s = float(iteration_time_s(before, 2, 2, 32))
-    first = dataclasses.replace(observe(2, 2, 32), iter_time_s=slow * expected_s, confirmed=confirmed)
+    first = dataclasses.replace(observe(2, 2, 32), last_time_s=slow * expected_s, confirmed=confirmed)
     found = fit_throughput([*on_a_node, first], previous=before).parameters
     assert found is not None
     assert float(iteration_time_s(found, 2, 2, 32)) == pytest.approx(believed * expected_s, rel=0.03)
@@ -257,7 +262,7 @@ def test_that_two_sizes_far_slower_than_predicted_do_count() -> None:
     assert before is not None
     slow = [
         dataclasses.replace(
-            observe(1, k, m), iter_time_s=5.0 * float(gradient_time_s(before, m)), confirmed=False
+            observe(1, k, m), last_time_s=5.0 * float(gradient_time_s(before, m)), confirmed=False
         )
         for k, m in ((2, 32), (2, 64), (4, 32))
     ]
@@ -276,7 +281,7 @@ def test_that_the_only_measurement_counts_however_short_it_was() -> None:
     other = dataclasses.replace(TRUTH, alpha_g=TRUTH.alpha_g / 10, beta_g=TRUTH.beta_g / 10)
     found = fit_throughput([seen], previous=other).parameters
     assert found is not None
-    assert float(iteration_time_s(found, 1, 1, 32)) == pytest.approx(seen.iter_time_s, rel=0.01)
+    assert float(iteration_time_s(found, 1, 1, 32)) == pytest.approx(seen.last_time_s, rel=0.01)
 
 
 # ------------------------------------------------------------------------------------- published traces
@@ -292,7 +297,7 @@ def test_that_half_of_the_published_placements_predict_the_other_half(applicatio
     errors = [
         abs(
             float(iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size))
-            / seen.iter_time_s
+            / seen.last_time_s
             - 1
         )
         for name, rows in placements.items()

@@ -21,8 +21,8 @@ def noisy(observations: list[Observation]) -> list[Observation]:
     return [
         dataclasses.replace(
             seen,
-            grad_time_s=seen.grad_time_s * float(rng.uniform(0.8, 1.2)),
-            iter_time_s=seen.iter_time_s * float(rng.uniform(0.8, 1.2)),
+            micro_batch_s=seen.micro_batch_s * float(rng.uniform(0.8, 1.2)),
+            last_time_s=seen.last_time_s * float(rng.uniform(0.8, 1.2)),
             weight=float(rng.uniform(0.5, 2.0)),
         )
         for seen in observations
@@ -71,12 +71,12 @@ def test_that_the_truth_predicts_itself(observations: list[Observation]) -> None
     theta = loss.parameters(point.x)
     for seen in observations:
         where = (seen.num_nodes, seen.num_gpus, seen.atomic_batch_size)
-        assert float(iteration_time_s(theta, *where)) == pytest.approx(seen.iter_time_s)
-        assert float(gradient_time_s(theta, seen.atomic_batch_size)) == pytest.approx(seen.grad_time_s)
+        assert float(iteration_time_s(theta, *where)) == pytest.approx(seen.last_time_s)
+        assert float(gradient_time_s(theta, seen.atomic_batch_size)) == pytest.approx(seen.micro_batch_s)
 
 
 def test_that_the_gradient_with_downweighted_outliers_is_that_of_the_loss() -> None:
-    odd = [*noisy(EVERYTHING[:-1]), dataclasses.replace(EVERYTHING[-1], iter_time_s=30.0)]
+    odd = [*noisy(EVERYTHING[:-1]), dataclasses.replace(EVERYTHING[-1], last_time_s=30.0)]
     loss = StepTimeLoss(odd)
     start = loss.guesses()[3].tolist()
     assert loss.has_outliers(loss.at(start))

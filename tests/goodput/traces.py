@@ -21,8 +21,8 @@ def by_placement(application: str) -> dict[str, list[Observation]]:
                 num_nodes=len(placement),
                 num_gpus=sum(int(digit) for digit in placement),
                 atomic_batch_size=int(row["local_bsz"]),
-                grad_time_s=step_s - sync_s,
-                iter_time_s=step_s,
+                micro_batch_s=step_s - sync_s,
+                last_time_s=step_s,
             )
             found.setdefault(placement, []).append(seen)
     return found

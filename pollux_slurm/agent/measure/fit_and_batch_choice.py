@@ -65,8 +65,8 @@ def _observation(times: StepTimes) -> Observation:
         num_nodes=times.key.num_nodes,
         num_gpus=times.key.num_gpus,
         atomic_batch_size=times.key.atomic_batch_size,
-        grad_time_s=times.grad_time_s,
-        iter_time_s=times.iter_time_s,
+        micro_batch_s=times.micro_batch_s,
+        last_time_s=times.last_time_s,
         weight=times.weight,
         confirmed=times.confirmed,
     )
@@ -183,15 +183,15 @@ class Tuner:
             if theta is None:
                 continue
             logs = [
-                math.log(seen.grad_time_s / float(gradient_time_s(theta, seen.atomic_batch_size)))
+                math.log(seen.micro_batch_s / float(gradient_time_s(theta, seen.atomic_batch_size)))
                 for seen in own
             ]
             ratio = math.exp(sum(logs) / len(logs))
             scaled += [
                 replace(
                     seen,
-                    grad_time_s=ratio * seen.grad_time_s,
-                    iter_time_s=ratio * seen.grad_time_s + max(seen.iter_time_s - seen.grad_time_s, 0.0),
+                    micro_batch_s=ratio * seen.micro_batch_s,
+                    last_time_s=ratio * seen.micro_batch_s + max(seen.last_time_s - seen.micro_batch_s, 0.0),
                     weight=_OTHER_TYPE_WEIGHT * seen.weight,
                 )
                 for seen in others

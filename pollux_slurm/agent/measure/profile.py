@@ -32,7 +32,7 @@ _MIN_FRESHNESS = 0.05
 class MeasuredStep:
     """One step's times in seconds, with its atomic batch size.
 
-    `grad_time_s` is the mean time of a micro-batch without synchronisation, `iter_time_s` that of the last
+    `micro_batch_s` is the mean time of a micro-batch without synchronisation, `last_time_s` that of the last
     micro-batch, with it. `total_s` is the time of the whole step over `num_examples` examples of all
     replicas. `data_s` is how long the host waited for the step's data: on a CPU it is contained in the other
     times, on a GPU only as far as the device was idle.
@@ -40,8 +40,8 @@ class MeasuredStep:
 
     atomic_batch_size: int
     num_examples: int
-    grad_time_s: float
-    iter_time_s: float
+    micro_batch_s: float
+    last_time_s: float
     total_s: float
     data_s: float = 0.0
 
@@ -63,14 +63,14 @@ class ProfileKey:
 class StepTimes:
     """Median times of one key, in seconds, over `count` steps.
 
-    `grad_time_s` is a micro-batch without synchronisation, `iter_time_s` the last micro-batch of a step, with
-    it; both contain the time that a slow loader adds. `freshness` is 1 for the key measured last, less for
-    one measured long before.
+    `micro_batch_s` is a micro-batch without synchronisation, `last_time_s` the last micro-batch of a step,
+    with it; both contain the time that a slow loader adds. `freshness` is 1 for the key measured last, less
+    for one measured long before.
     """
 
     key: ProfileKey
-    grad_time_s: float
-    iter_time_s: float
+    micro_batch_s: float
+    last_time_s: float
     count: int
     freshness: float = 1.0
 
@@ -86,7 +86,7 @@ class StepTimes:
 
 @dataclass(slots=True)
 class _Record:
-    """The newest steps of one key, as (grad, iter) seconds, and the time of the last one."""
+    """The newest steps of one key, as seconds of (micro-batch, last), and the time of the last one."""
 
     steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
     last_at: float = 0.0
@@ -118,7 +118,7 @@ class StepProfile:
 
     def record(self, key: ProfileKey, step: MeasuredStep) -> None:
         """Add a step; drop it if its times are not positive and finite, or it follows the last too soon."""
-        if not (_is_time(step.grad_time_s) and _is_time(step.iter_time_s)):
+        if not (_is_time(step.micro_batch_s) and _is_time(step.last_time_s)):
             return
         now = self._now()
         with self._lock:
@@ -127,7 +127,7 @@ class StepProfile:
                 return
             # Reinserted at the end, so that the key measured longest ago is dropped first.
             record = self._records.pop(key, None) or _Record()
-            record.steps.append((step.grad_time_s, step.iter_time_s))
+            record.steps.append((step.micro_batch_s, step.last_time_s))
             record.last_at = now
             self._records[key] = record
             while len(self._records) > _MAX_KEYS:
@@ -145,8 +145,8 @@ class StepProfile:
         return tuple(
             StepTimes(
                 key=key,
-                grad_time_s=statistics.median_low(grad for grad, _ in steps),
-                iter_time_s=statistics.median_low(last for _, last in steps),
+                micro_batch_s=statistics.median_low(alone for alone, _ in steps),
+                last_time_s=statistics.median_low(last for _, last in steps),
                 count=len(steps),
                 freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _MIN_FRESHNESS),
             )
@@ -182,7 +182,7 @@ class StepProfile:
             nodes, gpus, atomic, gpu_type = saved["key"]
             key = ProfileKey(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
             record = records[key] = _Record(last_at=saved["last_at"])
-            record.steps.extend((grad_s, iter_s) for grad_s, iter_s in saved["steps"])
+            record.steps.extend((micro_batch_s, last_s) for micro_batch_s, last_s in saved["steps"])
         with self._lock:
             self._records = records
             self._version += 1

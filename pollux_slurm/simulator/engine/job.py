@@ -340,8 +340,8 @@ class SimulatedJob:
                 num_nodes=len(placement),
                 num_gpus=self.num_gpus,
                 atomic_batch_size=atomic,
-                grad_time_s=micro_batch_s,
-                iter_time_s=step_s,
+                micro_batch_s=micro_batch_s,
+                last_time_s=step_s,
             )
             measured[situation] = truth if self.noisy is None else self.noisy.measure(truth, self.gpu_type)
         return step_s + micro_batch_s * batch.accumulation_steps

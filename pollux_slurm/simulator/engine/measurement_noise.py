@@ -67,16 +67,16 @@ class NoisyMeasurements:
         """Return the agent's medians after another minute in the situation of `truth`."""
         draw, spread = self._random, self._noise.spread
         slow = OUTLIER if draw.random() < self._noise.outliers else 1.0
-        grad_s = slow * truth.grad_time_s * math.exp(draw.gauss(0.0, spread))
-        sync_s = slow * (truth.iter_time_s - truth.grad_time_s) * math.exp(draw.gauss(0.0, spread))
+        micro_batch_s = slow * truth.micro_batch_s * math.exp(draw.gauss(0.0, spread))
+        sync_s = slow * (truth.last_time_s - truth.micro_batch_s) * math.exp(draw.gauss(0.0, spread))
         key = (gpu_type, truth.num_nodes, truth.num_gpus, truth.atomic_batch_size)
         minutes = self._minutes.setdefault(key, deque(maxlen=_MINUTES_KEPT))
-        minutes.append((grad_s, grad_s + sync_s))
+        minutes.append((micro_batch_s, micro_batch_s + sync_s))
         expected = replace(
             truth,
-            grad_time_s=statistics.median_low(grad for grad, _ in minutes),
-            iter_time_s=statistics.median_low(last for _, last in minutes),
+            micro_batch_s=statistics.median_low(alone for alone, _ in minutes),
+            last_time_s=statistics.median_low(last for _, last in minutes),
             confirmed=len(minutes) >= _MINUTES_CONFIRMED,
         )
-        self._errors.append(min(abs(expected.iter_time_s / (grad_s + sync_s) - 1.0), 1.0))
+        self._errors.append(min(abs(expected.last_time_s / (micro_batch_s + sync_s) - 1.0), 1.0))
         return expected

@@ -166,7 +166,7 @@ class Agents:
 
     def _fit(self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None) -> _Fit:
         seen = job.measurements[gpu_type]
-        measured = frozenset((at, one.grad_time_s, one.iter_time_s) for at, one in seen.items())
+        measured = frozenset((at, one.micro_batch_s, one.last_time_s) for at, one in seen.items())
         key = (job.application.name, gpu_type, measured)
         found = self._fits.get(key)
         if found is None:

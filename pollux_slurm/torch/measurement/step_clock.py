@@ -1,4 +1,4 @@
-"""Measure the training loop's steps by timestamps, and compute T_grad and T_iter once these are known.
+"""Measure the training loop's steps by timestamps, and compute the micro-batches' times once these are known.
 
 A step lasts from the end of the previous step to its own end. So it includes the time of data loading, which
 is also measured separately, on the host. Checkpoints, validation and the first steps of a process or after a
@@ -45,8 +45,8 @@ class _TimedStep:
         return MeasuredStep(
             atomic_batch_size=self.atomic_batch_size,
             num_examples=self.num_examples,
-            grad_time_s=sum(alone) / len(alone),
-            iter_time_s=durations_s[-1],
+            micro_batch_s=sum(alone) / len(alone),
+            last_time_s=durations_s[-1],
             total_s=sum(durations_s),
             data_s=self.data_s,
         )

@@ -17,7 +17,7 @@ def test_that_outliers_do_not_count() -> None:
     for grad, last in [(0.1, 0.2), (0.1, 0.2), (50.0, 90.0), (0.1, 0.2), (0.1, 0.2)]:
         profile.record(HERE, step(grad, last))
     (times,) = profile.medians()
-    assert (times.key, times.grad_time_s, times.iter_time_s, times.count) == (HERE, 0.1, 0.2, 5)
+    assert (times.key, times.micro_batch_s, times.last_time_s, times.count) == (HERE, 0.1, 0.2, 5)
 
 
 def test_that_old_steps_are_forgotten() -> None:
@@ -26,7 +26,7 @@ def test_that_old_steps_are_forgotten() -> None:
     for time_s in [10.0] * 200 + [20.0] * 64:
         at[0] += time_s
         profile.record(HERE, step(time_s, time_s))
-    assert profile.medians()[0].grad_time_s == 20.0
+    assert profile.medians()[0].micro_batch_s == 20.0
 
 
 def test_that_a_busy_minute_hardly_changes_the_medians() -> None:
@@ -40,10 +40,10 @@ def test_that_a_busy_minute_hardly_changes_the_medians() -> None:
 
     train(0.125, until_s=150.0)
     train(0.5, until_s=210.0)
-    assert profile.medians()[0].iter_time_s == 0.125
+    assert profile.medians()[0].last_time_s == 0.125
     # A node that stays slow shows within minutes.
     train(0.5, until_s=480.0)
-    assert profile.medians()[0].iter_time_s == 0.5
+    assert profile.medians()[0].last_time_s == 0.5
 
 
 def test_that_the_first_steps_all_count_also_when_the_clock_is_set_back() -> None:
@@ -74,7 +74,7 @@ def test_that_of_two_steps_the_shorter_one_is_the_median() -> None:
     profile = StepProfile()
     for time_s in (60.0, 0.5):
         profile.record(HERE, step(time_s, time_s))
-    assert profile.medians()[0].iter_time_s == 0.5
+    assert profile.medians()[0].last_time_s == 0.5
 
 
 def test_that_a_key_measured_long_before_the_latest_weighs_less_but_not_nothing() -> None:
@@ -93,7 +93,7 @@ def test_that_types_of_gpus_are_kept_apart() -> None:
     for gpu_type, time_s in (("A100", 1.0), ("T4", 4.0)):
         key = ProfileKey(num_nodes=1, num_gpus=2, atomic_batch_size=16, gpu_type=gpu_type)
         profile.record(key, step(time_s, time_s))
-    assert [(t.key.gpu_type, t.grad_time_s) for t in profile.medians()] == [("A100", 1.0), ("T4", 4.0)]
+    assert [(t.key.gpu_type, t.micro_batch_s) for t in profile.medians()] == [("A100", 1.0), ("T4", 4.0)]
 
 
 def test_that_few_steps_weigh_less() -> None:

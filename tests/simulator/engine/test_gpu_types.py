@@ -53,7 +53,7 @@ def test_that_a_jobs_measurements_are_by_gpu_type(tmp_path: Path) -> None:
         return {"a": ((0, 1),) if now_s < 60 else ((2, 1),)}
 
     (job,) = run(tmp_path, moved, made_job("a"), cluster=MIXED).jobs
-    assert {kind: [one.iter_time_s for one in seen.values()] for kind, seen in job.measurements.items()} == {
+    assert {kind: [one.last_time_s for one in seen.values()] for kind, seen in job.measurements.items()} == {
         "t4": [1.0],
         "a100": [0.4],
     }

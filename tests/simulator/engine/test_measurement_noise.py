@@ -23,7 +23,7 @@ from pollux_slurm.simulator.engine.measurement_noise import (
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from tests.simulator.builders import made_application, made_job
 
-TRUTH = Observation(num_nodes=1, num_gpus=2, atomic_batch_size=8, grad_time_s=0.25, iter_time_s=0.5)
+TRUTH = Observation(num_nodes=1, num_gpus=2, atomic_batch_size=8, micro_batch_s=0.25, last_time_s=0.5)
 WHOLE = BatchChoice(global_batch_size=8, atomic_batch_size=8, accumulation_steps=0)
 
 
@@ -39,9 +39,9 @@ def test_that_measurements_depend_on_seed_and_job_only() -> None:
 
 
 def test_that_medians_of_five_minutes_are_half_as_far_off_as_a_minute() -> None:
-    logs = [math.log(seen.grad_time_s / TRUTH.grad_time_s) for seen in measured(spread=0.2)]
+    logs = [math.log(seen.micro_batch_s / TRUTH.micro_batch_s) for seen in measured(spread=0.2)]
     assert statistics.stdev(logs[5:]) == pytest.approx(0.107, rel=0.2)
-    assert all(seen.iter_time_s >= seen.grad_time_s for seen in measured(spread=0.2))
+    assert all(seen.last_time_s >= seen.micro_batch_s for seen in measured(spread=0.2))
 
 
 def test_that_outliers_are_ten_times_too_long_and_removed_by_the_medians() -> None:
@@ -49,7 +49,7 @@ def test_that_outliers_are_ten_times_too_long_and_removed_by_the_medians() -> No
         NoisyMeasurements(MeasurementNoise(outliers=0.25), seed=seed, job="a").measure(TRUTH, "t4")
         for seed in range(400)
     ]
-    slow = [seen for seen in first if seen.grad_time_s == OUTLIER * TRUTH.grad_time_s]
+    slow = [seen for seen in first if seen.micro_batch_s == OUTLIER * TRUTH.micro_batch_s]
     assert 70 <= len(slow) <= 130
     assert measured(outliers=0.05)[4:].count(TRUTH) >= 490
 

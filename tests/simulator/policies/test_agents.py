@@ -32,8 +32,8 @@ def measure(job: SimulatedJob, num_nodes: int, num_gpus: int, size: int) -> None
         num_nodes=num_nodes,
         num_gpus=num_gpus,
         atomic_batch_size=size,
-        grad_time_s=0.1 + 0.01 * size * size,  # no line: every one moves the fit
-        iter_time_s=0.1 + 0.01 * size * size + 0.02 * (num_gpus - 1),
+        micro_batch_s=0.1 + 0.01 * size * size,  # no line: every one moves the fit
+        last_time_s=0.1 + 0.01 * size * size + 0.02 * (num_gpus - 1),
     )
 
 

@@ -69,7 +69,7 @@ def hands() -> Hands:
 def test_that_waiting_for_other_replicas_is_not_in_the_gradients_time(hands: Hands) -> None:
     hands.step(12.0, local_end=7.0, sync_end=10.0)
     (step,) = hands.clock.measured()
-    assert (step.grad_time_s, step.iter_time_s, step.total_s) == (7.0, 10.0, 10.0)
+    assert (step.micro_batch_s, step.last_time_s, step.total_s) == (7.0, 10.0, 10.0)
     assert (step.atomic_batch_size, step.num_examples) == (8, 16)
 
 
@@ -78,14 +78,14 @@ def test_that_accumulating_micro_batches_count_for_t_grad_and_not_for_t_iter(
 ) -> None:
     hands.step(4.0, 6.0, 9.0, local_end=8.0, sync_end=8.5)
     (step,) = hands.clock.measured()
-    assert step.grad_time_s == pytest.approx((2 + 2 + 2.5) / 3)
-    assert (step.iter_time_s, step.total_s) == (3.0, 7.0)
+    assert step.micro_batch_s == pytest.approx((2 + 2 + 2.5) / 3)
+    assert (step.last_time_s, step.total_s) == (3.0, 7.0)
 
 
 def test_that_the_time_between_steps_belongs_to_the_next_one(hands: Hands) -> None:
     hands.step(3.0, local_end=2.9)
     hands.step(7.0, local_end=6.9)
-    assert [step.iter_time_s for step in hands.clock.measured()] == [1.0, 4.0]
+    assert [step.last_time_s for step in hands.clock.measured()] == [1.0, 4.0]
 
 
 def test_that_waiting_for_batches_is_measured_separately_and_is_part_of_the_step(hands: Hands) -> None:
@@ -99,7 +99,7 @@ def test_that_waiting_for_batches_is_measured_separately_and_is_part_of_the_step
     hands.step(7.0, local_end=6.9)
     (step,) = hands.clock.measured()
     assert (step.data_s, step.total_s) == (3.5, 5.0)
-    assert step.grad_time_s == pytest.approx(2.5)
+    assert step.micro_batch_s == pytest.approx(2.5)
     hands.clock.batch_ready()
     hands.step(8.0, local_end=7.9)
     assert [step.data_s for step in hands.clock.measured()] == [0.0]
