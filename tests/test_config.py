@@ -11,7 +11,7 @@ import pytest
 from pollux_slurm.config import Config, PolicyConfig, load_config
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.policy import OBJECTIVES, SOLVERS
-from pollux_slurm.policy.participation.admission import PENALTIES
+from pollux_slurm.policy.participation.problem_checks import PENALTIES
 from pollux_slurm.resources import resource_dir
 
 

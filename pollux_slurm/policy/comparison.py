@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Problem
 from pollux_slurm.policy.decide import build_candidates_of_participants
-from pollux_slurm.policy.participation.admission import check_problem, find_exclusions
+from pollux_slurm.policy.participation.problem_checks import check_problem, find_exclusions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

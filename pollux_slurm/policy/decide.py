@@ -30,8 +30,8 @@ from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
 from pollux_slurm.policy.participation import user_shares
-from pollux_slurm.policy.participation.admission import check_problem, find_exclusions, pinned_copy
 from pollux_slurm.policy.participation.longest_wait import restrict_newcomers
+from pollux_slurm.policy.participation.problem_checks import check_problem, find_exclusions, pinned_copy
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_facts import NodeFacts, NodeFactsCache
 from pollux_slurm.policy.problem.node_sets import Cluster

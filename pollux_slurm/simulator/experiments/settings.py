@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pollux_slurm.errors import InvalidProblemError, SimulationError, UsageError
 from pollux_slurm.model import Objective, Problem
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
-from pollux_slurm.policy.participation.admission import check_problem
+from pollux_slurm.policy.participation.problem_checks import PENALTIES, check_problem
 from pollux_slurm.policy.participation.user_shares import SHARES_BETWEEN
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, SchedulingPolicy
@@ -19,8 +19,6 @@ from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, Measuremen
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
 from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
-
-PENALTIES = ("paper", "amortised")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +91,8 @@ class RunSettings:
             _one_of("penalty", self.penalty, PENALTIES)
         if self.rules != "slurm" and self.slurm != SlurmSettings():
             raise UsageError(
-                "partial adoption, plain requeues, unmanaged jobs and failures are of rules slurm, not in "
-                f"rules {self.rules}: add --rules slurm"
+                "partial adoption, plain requeues, unmanaged jobs and failures exist only under "
+                f"rules slurm, not under {self.rules}: add --rules slurm"
             )
         try:
             if self.policy == "pollux" and self.exponent is not None:

@@ -12,7 +12,7 @@ from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, GpuLimit, Objective, ProblemJob
 from pollux_slurm.policy import decide
-from pollux_slurm.policy.participation.admission import find_exclusions
+from pollux_slurm.policy.participation.problem_checks import find_exclusions
 from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
 
 THETA = linear_model().throughput
@@ -27,7 +27,8 @@ HUGE = pytest.param({"min_gpus": 10**5000}, "min_gpus", id="huge")
         ({"min_gpus": 1.5}, "min_gpus must be a whole number"),
         HUGE,
         ({"min_gpus": 3, "max_gpus": 2}, "min_gpus 3 is above max_gpus 2"),
-        ({"max_gpus": -1}, "max_gpus"),
+        ({"max_gpus": -1}, "max_gpus must be"),
+        ({"max_gpus": 0}, "max_gpus must be a whole number of at least 1, not 0"),
         ({"cpus_per_gpu": -1}, "CPUs and memory"),
         ({"memory_per_gpu_mb": math.inf}, "CPUs and memory"),
         ({"age_s": math.nan}, "age_s"),

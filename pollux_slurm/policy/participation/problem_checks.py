@@ -145,7 +145,7 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
             return reason
     if not _is_count(job.min_gpus) or job.min_gpus < 1:
         return f"min_gpus must be a whole number of at least 1, not {shown(job.min_gpus)}"
-    if job.max_gpus is not None and not _is_count(job.max_gpus):
+    if job.max_gpus is not None and (not _is_count(job.max_gpus) or job.max_gpus < 1):
         return f"max_gpus must be a whole number of at least 1, not {shown(job.max_gpus)}"
     if job.max_gpus is not None and job.max_gpus < job.min_gpus:
         return f"min_gpus {job.min_gpus} is above max_gpus {job.max_gpus}"
