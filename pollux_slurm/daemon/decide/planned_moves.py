@@ -63,17 +63,17 @@ def planned_moves(
         if job.record.open_reallocation is not None and job.record.open_reallocation.moves_running
     ]
     users = {job.record.user_name for job in picture.managed}
-    candidates = sorted((move for move in moves if move.moves_running), key=_gpus_gained)
+    from_running = sorted((move for move in moves if move.moves_running), key=_gpus_gained)
     waiting = sorted((move for move in moves if not move.moves_running), key=_queue_order)
     while True:
         running = _with_slots(
-            candidates, Slots(max_in_flight, users=users, taken_by=in_flight), may_not_answer
+            from_running, Slots(max_in_flight, users=users, taken_by=in_flight), may_not_answer
         )
         without_room = _without_room(picture, moves, (*waiting, *running))
         if not without_room:
             break
         # Their slots go to others, so all is checked again.
-        candidates = [move for move in candidates if move.job.slurm.job_id not in without_room]
+        from_running = [move for move in from_running if move.job.slurm.job_id not in without_room]
         waiting = [move for move in waiting if move.job.slurm.job_id not in without_room]
     if not running and not in_flight:
         free = {
@@ -84,10 +84,10 @@ def planned_moves(
 
 
 def _with_slots(
-    candidates: Sequence[PlannedMove], slots: Slots, may_not_answer: Callable[[JobRecord], bool]
+    from_running: Sequence[PlannedMove], slots: Slots, may_not_answer: Callable[[JobRecord], bool]
 ) -> list[PlannedMove]:
     chosen = []
-    for move in candidates:
+    for move in from_running:
         mover = Mover(move.job.record.user_name, may_not_answer(move.job.record))
         if slots.has_room_for(mover):
             slots.take(mover)

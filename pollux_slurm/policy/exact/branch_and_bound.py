@@ -29,9 +29,9 @@ class BranchAndBound:
     """
 
     def __init__(
-        self, state: State, pruned: PrunedCandidates, part: Sequence[int], *, slack: float, max_steps: int
+        self, state: State, pruned: PrunedCandidates, part: Sequence[int], *, slack: float, max_nodes: int
     ) -> None:
-        self._state, self._pruned, self._steps_left = state, pruned, max_steps
+        self._state, self._pruned, self._nodes_left = state, pruned, max_nodes
         regret = {job: pruned.regret(job, state.at(job).candidate) for job in part}
         # The largest regret first.
         self._order = sorted(part, key=lambda job: (-regret[job], job))
@@ -41,7 +41,7 @@ class BranchAndBound:
         self._value = self._best_value = 0.0
 
     def run(self) -> bool:
-        """Put the best solution into the state; return whether it was proved best within the steps."""
+        """Put the best solution into the state; return whether it was proved best within `max_nodes`."""
         state = self._state
         self._best = [state.take(job) for job in self._order]
         self._value = self._best_value = sum(placed.candidate.value for placed in self._best)
@@ -50,7 +50,7 @@ class BranchAndBound:
             self._descend(0, 0.0, 0.0)
         for job, placed in zip(self._order, self._best, strict=True):
             state.put(job, placed)
-        return self._steps_left > 0
+        return self._nodes_left > 0
 
     @property
     def gain(self) -> float:
@@ -67,15 +67,15 @@ class BranchAndBound:
             if is_last:
                 found = state.find(job, candidate)
                 if found is not None:
-                    if self._steps_left <= 0:
+                    if self._nodes_left <= 0:
                         return
-                    self._steps_left -= 1
+                    self._nodes_left -= 1
                     self._look_at(found, so_far + candidate.value)
                 continue
             for placed in self._places(depth, candidate):
-                if self._steps_left <= 0:
+                if self._nodes_left <= 0:
                     return
-                self._steps_left -= 1
+                self._nodes_left -= 1
                 state.put(job, placed)
                 self._descend(depth + 1, so_far + candidate.value, regret_so_far + regret)
                 state.take(job)

@@ -26,14 +26,14 @@ def improve_parts(
     pruned: PrunedCandidates,
     *,
     max_parts: int,
-    tree_steps: int,
+    tree_nodes: int,
     enough: float = np.inf,
     rng: random.Random,
     stop: Callable[[], bool],
 ) -> bool:
     """Improve parts of the state until `max_parts` were tried; return True if it was stopped before.
 
-    The tree of each part has `tree_steps` nodes at most. A state worth `enough` is improved no further.
+    The tree of each part has `tree_nodes` nodes at most. A state worth `enough` is improved no further.
     """
     leaders: list[int] = []
     value = state.value()
@@ -49,7 +49,7 @@ def improve_parts(
                 return False
         leader = leaders.pop()
         part = _part(state, pruned, leader, rng)
-        branch = BranchAndBound(state, pruned, part, slack=slack, max_steps=tree_steps)
+        branch = BranchAndBound(state, pruned, part, slack=slack, max_nodes=tree_nodes)
         branch.run()
         if branch.gain > 0:
             leaders, value = [], value + branch.gain

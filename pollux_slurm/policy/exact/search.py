@@ -25,9 +25,9 @@ from pollux_slurm.policy.problem.node_sets import Cluster
 
 # At effort 1: parts that are solved again, in all and for each job that may change; nodes of the tree of the
 # whole problem.
-_PARTS, _PARTS_PER_JOB, _BRANCH_STEPS = 300, 16, 20_000
+_PARTS, _PARTS_PER_JOB, _BRANCH_NODES = 300, 16, 20_000
 # Nodes of the tree of a part, at most and at least.
-_TREE_STEPS, _LEAST_TREE_STEPS = 150, 30
+_TREE_NODES, _LEAST_TREE_NODES = 150, 30
 # The most jobs for which branch and bound of the whole problem is worth a try.
 _BRANCH_JOBS = 8
 # With more jobs than this, two initial solutions are tried, and only a few parts solved again, if the gap is
@@ -162,7 +162,7 @@ class _Search:
             self._best,
             self._pruned(),
             max_parts=self._much(parts),
-            tree_steps=min(max(self._much(_TREE_STEPS), _LEAST_TREE_STEPS), _TREE_STEPS),
+            tree_nodes=min(max(self._much(_TREE_NODES), _LEAST_TREE_NODES), _TREE_NODES),
             enough=self._enough,
             rng=self._rng,
             stop=self._stop,
@@ -177,8 +177,8 @@ class _Search:
             return self._dual.bound
         pruned = self._pruned()
         slack = pruned.slack(self._best)
-        steps = self._much(_BRANCH_STEPS)
-        proved = BranchAndBound(self._best, pruned, self._movable, slack=slack, max_steps=steps).run()
+        nodes = self._much(_BRANCH_NODES)
+        proved = BranchAndBound(self._best, pruned, self._movable, slack=slack, max_nodes=nodes).run()
         self._take_up(self._best)
         return self._value if proved else self._dual.bound
 
@@ -195,8 +195,8 @@ class _Search:
         self._timed_out |= self._stop()
         return self._timed_out
 
-    def _much(self, steps: int) -> int:
-        return round(self._effort * steps)
+    def _much(self, count: int) -> int:
+        return round(self._effort * count)
 
     def _below_bound(self, gap: float) -> float:
         return self._dual.bound - gap * self._worth

@@ -23,19 +23,19 @@ MEASURED_GPU_TYPE = "t4"
 
 @dataclass(slots=True, kw_only=True)
 class Interruption:
-    """A time without progress: its `step` (such as `checkpoint`), and how long it still takes.
+    """A time without progress: its `kind` (such as `checkpoint`), and how long it still takes.
 
     `owns_gpus` is False while the job waits without GPUs.
     """
 
-    step: str
+    kind: str
     left_s: float
     owns_gpus: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
-class _Shape:
-    """An allocation with its speed, batch and interruptions; a moving job has two of them."""
+class _Stay:
+    """A stay on an allocation: its speed, batch and interruptions; a moving job has two of them."""
 
     allocation: GpusByNode
     gpu_type: str
@@ -46,7 +46,7 @@ class _Shape:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedJob:
-    """State of one job. Times in seconds of the simulation's clock, progress in steps at the initial batch.
+    """State of one job. Times in seconds of the simulation's clock, progress in units of M0.
 
     The policy sizes and moves `adaptive` jobs. `choose_batch` is called at the start of each run, and when
     the allocation, the measurements or the gradient statistics have changed; it may depend on nothing else.
@@ -61,7 +61,7 @@ class SimulatedJob:
 
     `first_started_s` is when it first got GPUs; `num_restarts` is None until then. `gpu_seconds` counts every
     GPU while the job owns it. `lost_gpu_seconds` is the part without progress, or whose progress a failure
-    destroyed (`lost_progress`). `interrupted_s` is the time without progress by step. `expected_delay_s` is
+    destroyed (`lost_progress`). `interrupted_s` is the time without progress by kind. `expected_delay_s` is
     the restart delay that the policy expects.
     """
 
@@ -94,7 +94,7 @@ class SimulatedJob:
     num_measured: int = 0
     statistics: GradientStatistics | None = None
     # Where it trains for another `_leaves_source_in_s`, until the GPUs of its new allocation are free.
-    _source: _Shape | None = None
+    _source: _Stay | None = None
     _leaves_source_in_s: float = 0.0
     # The useful part of the present progress, and the useless part of all progress so far.
     _useful_part: float = 1.0
@@ -179,8 +179,8 @@ class SimulatedJob:
         A running job first trains on its source for another `after_s`.
         """
         if self.allocation and not allocation and self.exact:
-            self._spend(self.write_s, step="checkpoint")
-        before = _Shape(
+            self._spend(self.write_s, kind="checkpoint")
+        before = _Stay(
             allocation=self.allocation,
             gpu_type=self.gpu_type,
             speed=self.speed,
@@ -254,7 +254,7 @@ class SimulatedJob:
             every = self.checkpoint_interval_s
             if every is not None and self._unsaved_s >= every:
                 self._save()
-                self.interruptions.append(Interruption(step="checkpoint", left_s=self.write_s))
+                self.interruptions.append(Interruption(kind="checkpoint", left_s=self.write_s))
             if self.interruptions:
                 spent_s = self._interrupt(left_s)
             else:
@@ -273,12 +273,12 @@ class SimulatedJob:
         interruption.left_s -= spent_s
         if interruption.left_s <= 0:
             self.interruptions.pop(0)
-        self._spend(spent_s, step=interruption.step, owns_gpus=interruption.owns_gpus)
+        self._spend(spent_s, kind=interruption.kind, owns_gpus=interruption.owns_gpus)
         return spent_s
 
-    def _spend(self, spent_s: float, *, step: str, owns_gpus: bool = True) -> None:
+    def _spend(self, spent_s: float, *, kind: str, owns_gpus: bool = True) -> None:
         """Account for a time without progress."""
-        self.interrupted_s[step] = self.interrupted_s.get(step, 0.0) + spent_s
+        self.interrupted_s[kind] = self.interrupted_s.get(kind, 0.0) + spent_s
         if owns_gpus:
             self.gpu_seconds += spent_s * self.num_gpus
             self.lost_gpu_seconds += spent_s * self.num_gpus

@@ -242,8 +242,8 @@ class _Simulation:
                     job,
                     ((node, wanted),),
                     [
-                        Interruption(step="slurm", left_s=delays.start_s),
-                        Interruption(step="launch", left_s=launch_s),
+                        Interruption(kind="slurm", left_s=delays.start_s),
+                        Interruption(kind="launch", left_s=launch_s),
                     ],
                     at_s=max(at_s, self.now_s),
                 )
@@ -266,7 +266,7 @@ class _Simulation:
         for job in active:
             allocation = after.get(job.job.name, ())
             if allocation != job.allocation:
-                interruption = Interruption(step="restart", left_s=self.cluster.restart_delay_s)
+                interruption = Interruption(kind="restart", left_s=self.cluster.restart_delay_s)
                 self._reallocate(job, allocation, [interruption])
 
     def _move(
@@ -286,20 +286,20 @@ class _Simulation:
                 continue
             num_gpus = sum(gpus for _, gpus in allocation)
             launch_s = delays.time_to_first_step_s(application, restore=job.trained, num_gpus=num_gpus)
-            launch = Interruption(step="launch", left_s=launch_s)
+            launch = Interruption(kind="launch", left_s=launch_s)
             wait_s, stall_s = waits.get(name, (0.0, 0.0))
             if not job.allocation:
                 wait_s += stall_s + (delays.backfill_s if job.num_restarts is None else 0.0)
-                waiting = Interruption(step="wait", left_s=wait_s, owns_gpus=False)
-                start = Interruption(step="slurm", left_s=delays.start_s)
+                waiting = Interruption(kind="wait", left_s=wait_s, owns_gpus=False)
+                start = Interruption(kind="slurm", left_s=delays.start_s)
                 self._reallocate(job, allocation, [waiting, start, launch])
                 continue
-            checkpoint = Interruption(step="checkpoint", left_s=0.0 if job.in_flight else job.write_s)
+            checkpoint = Interruption(kind="checkpoint", left_s=0.0 if job.in_flight else job.write_s)
             after_s = wait_s + (0.0 if job.in_flight else delays.notice_s)
             interruptions = [
                 checkpoint,
-                Interruption(step="wait", left_s=stall_s, owns_gpus=False),
-                Interruption(step="slurm", left_s=delays.requeue_s),
+                Interruption(kind="wait", left_s=stall_s, owns_gpus=False),
+                Interruption(kind="slurm", left_s=delays.requeue_s),
                 launch,
             ]
             cost_s = sum(interruption.left_s for interruption in interruptions)

@@ -23,12 +23,12 @@ from tests.policy.builders import job, linear_model, nodes, problem
 from tests.policy.problems import random_problem
 
 
-def branch(state: State, candidates: Candidates, *, max_steps: int) -> BranchAndBound:
+def branch(state: State, candidates: Candidates, *, max_nodes: int) -> BranchAndBound:
     """Return the search over all jobs of a candidates that may move."""
     relaxation = Relaxation(candidates, state.cluster)
     pruned = PrunedCandidates(candidates, relaxation, solve_dual(candidates, relaxation))
     movable = [job for job in range(candidates.num_jobs) if pruned.is_movable(job)]
-    return BranchAndBound(state, pruned, movable, slack=pruned.slack(state), max_steps=max_steps)
+    return BranchAndBound(state, pruned, movable, slack=pruned.slack(state), max_nodes=max_nodes)
 
 
 @settings(max_examples=100, deadline=None)
@@ -39,7 +39,7 @@ def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: 
     cluster = Cluster(candidates.tables.facts, small.jobs)
     state = State(cluster, candidates)
 
-    assert branch(state, candidates, max_steps=10**6).run()
+    assert branch(state, candidates, max_nodes=10**6).run()
 
     found = [placed for placed in state.placed if placed is not None]
     answer = {
@@ -57,7 +57,7 @@ def test_that_too_few_steps_prove_nothing_and_leave_a_whole_state() -> None:
     candidates = build_candidates(small, list(small.jobs))
     state = State(Cluster(candidates.tables.facts, small.jobs), candidates)
     before = list(state.placed)
-    assert not branch(state, candidates, max_steps=1).run()
+    assert not branch(state, candidates, max_nodes=1).run()
     assert state.placed == before
 
 
@@ -67,7 +67,7 @@ def solved(*jobs: ProblemJob) -> dict[str, str]:
     candidates = build_candidates(small, list(small.jobs))
     cluster = Cluster(candidates.tables.facts, small.jobs)
     state = State(cluster, candidates)
-    assert branch(state, candidates, max_steps=10**6).run()
+    assert branch(state, candidates, max_nodes=10**6).run()
     return {
         one.job_id: str(cluster.allocation_of(placed.gpus))
         for one, placed in zip(small.jobs, state.placed, strict=True)

@@ -31,7 +31,7 @@ def improved(
         state,
         pruned,
         max_parts=max_parts,
-        tree_steps=100,
+        tree_nodes=100,
         enough=enough,
         rng=random.Random(0),
         stop=lambda: False,
