@@ -159,11 +159,11 @@ class Rounds:
         if now >= self._next_correction:
             self._next_correction = now + accounted_runs.CORRECTED_EVERY
             accounted_runs.correct_estimates(self._store, self._past_runs, now=now)
-        training_runs = (
-            self._store.training_runs()
-        )  # read before the models: what comes in between triggers a round
+        # Read before the models, so that what comes in between triggers a round.
+        training_runs = self._store.training_runs()
         records = cluster_picture.records_of_user(snapshot, self._store.active_jobs(), self._scope())
         open_moves = [record.open_reallocation for record in records if record.open_reallocation is not None]
+        # Set already here, so that after a failed decision only a change triggers the next round.
         self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
         picture = cluster_picture.build_picture(
             snapshot,
@@ -234,6 +234,7 @@ class Rounds:
                     at=self._clock(),
                 )
                 open_moves.append(planned)
+        # Set again, with the targets of the moves that this round planned.
         self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
         if not self._config.shadow:
             moved = {move.job.slurm.job_id for move in moves}

@@ -54,7 +54,7 @@ def conservative_statistics(
 def gain(
     statistics: GradientStatistics | None, initial_batch_size: int, batch_size: npt.ArrayLike
 ) -> FloatArray:
-    """Return the AdaScale gain r = (var + sqr)/(var/scale + sqr): scale-invariant iterations per step.
+    """Return the AdaScale gain r = (var + sqr)/(var/scale + sqr): progress per step in units of M0.
 
     It is between 1 and scale for M ≥ M0, and 1 without statistics or where noise makes the denominator ≤ 0.
     """

@@ -46,7 +46,7 @@ def check_declaration(record: JobRecord) -> CheckedDeclaration:
         return CheckedDeclaration()
     examples = None
     if record.model is not None:
-        # A scale-invariant iteration is worth M0 examples at an efficiency of 1.
+        # Progress is in units of M0: each is worth M0 examples at an efficiency of 1.
         examples = min(sample.progress * record.model.limits.initial_batch_size, MAX_PROGRESS)
     if sample.total_epochs is None:
         return CheckedDeclaration(progress=examples)
@@ -84,7 +84,7 @@ def declaration_doubt(
 ) -> str | None:
     """Return why what a job declares now does not count, None where it does.
 
-    `declarations` are all it ever made; `progress` is in scale-invariant iterations.
+    `declarations` are all it ever made; `progress` is in units of M0.
     """
     if len(declarations) >= MAX_DECLARATIONS:
         return f"it has declared {len(declarations)} different numbers of epochs"

@@ -83,7 +83,7 @@ def _model_for(models: Models, gpu_type: str | None) -> GoodputModel | None:
 
 
 def _contradiction(model: GoodputModel, predicted: float, run: RecentRun) -> str | None:
-    # A scale-invariant iteration is worth the initial batch size at efficiency 1.
+    # Progress is in units of M0: each is worth M0 examples at efficiency 1.
     made = run.progress * model.limits.initial_batch_size
     if made > MAX_UNDERSTATEMENT * predicted:
         # Large batches may have been more efficient during the run than they are now.

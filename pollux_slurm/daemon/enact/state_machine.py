@@ -1,4 +1,4 @@
-"""Enact reallocations: a journaled state machine, one step per tick and job, safe to kill at any instant.
+"""Enact reallocations: journaled, step by step; a tick may take several. Safe to kill at any instant.
 
     planned → checkpoint_requested → checkpointed → requeued → reshaped → released → running → confirmed
     (`until_requeue`: the job trains on)            (`after_requeue`: the job must run again)
@@ -79,7 +79,7 @@ class Enactor:
         }
 
     def tick(self) -> int:
-        """Advance every open reallocation by at most a few steps; return how many are still open.
+        """Advance every open reallocation by the steps that it can take now; return how many are still open.
 
         Reads Slurm once, and not at all while nothing is open.
         """

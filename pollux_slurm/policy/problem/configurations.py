@@ -49,7 +49,7 @@ def columns_for(
 ) -> ConfigurationColumns:
     """Return the configurations of at most `most` GPUs that these nodes allow.
 
-    `uneven`, shares may differ between nodes. With `pauses`, the last column has no GPUs.
+    With `uneven`, shares may differ between nodes. With `pauses`, the last column has no GPUs.
     """
     if uneven:
         shapes = [uneven_shapes(sizes, most) for sizes in facts.sizes]

@@ -56,7 +56,7 @@ class StepTime:
 
 
 class Application(Protocol):
-    """The truth about one application. Batch sizes in examples; progress in steps at the initial batch size.
+    """The truth about one application. Batch sizes in examples; progress in units of M0.
 
     `batch_sizes` were measured, in ascending order; `limits` are its user's. A job may have `least_gpus` to
     `most_gpus`, and with a `fixed_batch` only that batch. Methods raise `TraceError` for what was never
@@ -117,7 +117,7 @@ class _Epochs:
 class TracedApplication:
     """An `Application` read from traces.
 
-    Its epochs end at a progress in scale-invariant steps, so all progress is useful.
+    Its epochs end at a given progress, so all progress is useful.
     """
 
     least_gpus = 1
@@ -210,7 +210,7 @@ class TracedApplication:
         return found
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
-        """Return the scale-invariant steps that a step at a batch size is worth."""
+        """Return the progress of a step at a batch size, in units of M0."""
         key = (batch_size, epoch)
         found = self._progress.get(key)
         if found is None:

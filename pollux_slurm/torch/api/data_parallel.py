@@ -173,7 +173,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     @property
     def gain(self) -> float:
-        """The progress of the present step, in steps at the initial batch size (1 at that size)."""
+        """The progress of the present step, in units of M0 (1 at the initial batch size)."""
         return self._pollux.gain
 
     def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:

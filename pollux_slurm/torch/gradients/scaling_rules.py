@@ -30,7 +30,7 @@ class ScalingMoment:
     """What a rule may depend on in one step, for one parameter group.
 
     `scale` is M/M0, `gain` that of the group's own gradients, `progress` the training so far in
-    scale-invariant iterations (steps at M0), exact over restarts; `batch_size` is M in examples.
+    units of M0, exact over restarts; `batch_size` is M in examples.
     """
 
     scale: float
@@ -90,8 +90,7 @@ class LEGWScale(ScalingRule):
     """The square root of the batch, after a linear warm-up that is as many times longer (You et al., 2019).
 
     At M0 the warm-up takes `base_warmup_epochs` epochs of `data_size` examples, at M scale times as many. It
-    is counted in progress, M0 examples for each scale-invariant iteration, so it goes on over restarts and
-    changes of the batch.
+    is counted in progress, whose unit is M0 examples, so it goes on over restarts and changes of the batch.
     """
 
     def __init__(self, base_warmup_epochs: float, data_size: int) -> None:

@@ -179,7 +179,7 @@ class Session:
 
     @property
     def progress(self) -> float:
-        """How far training has come, in scale-invariant iterations, earlier runs included."""
+        """How far training has come, in units of M0, earlier runs included."""
         return self.progress_state.progress
 
     @property
