@@ -1,11 +1,15 @@
 """The solver `genetic`: the search of the paper (Pollux, OSDI 2021, section 4.2.1), as a reference.
 
-A population of allocation matrices: members × jobs × nodes, GPUs of each job on each node. In each generation
-every member is mutated (an entry becomes a random number of GPUs with probability 1/n or less), paired by
-tournaments, crossed (each job's row comes from one parent or the other), and repaired: GPUs beyond a node's
-size are taken off at random, multi-node jobs that share a node are thinned out, rows are cut to what the job
-may have. Parents and offspring compete, and the best of both go on. The first population is the current
-allocations and the greedy solution, mutated. Numpy only, from a seeded generator.
+A population of allocation matrices: members × jobs × nodes, GPUs of each job on each node. The first
+population is the current allocations and the greedy solution, mutated. In each generation:
+
+1. Every member is mutated: an entry becomes a random number of GPUs with probability 1/n or less.
+2. Tournaments choose pairs of parents. Each job's row comes from one parent or the other.
+3. Offspring are repaired. GPUs beyond a node's size are taken off at random, multi-node jobs that share a
+   node are thinned out, and rows are cut to what the job may have.
+4. Parents and offspring compete, and the best of both go on.
+
+Numpy only, from a seeded generator.
 
 Legend: P members, J jobs, n nodes. Scores are those of the candidates, so fitness compares with any solver's.
 """

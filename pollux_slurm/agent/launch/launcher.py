@@ -1,7 +1,8 @@
 """`pollux run`: start a job's training processes, one for each GPU, here or on all nodes of a Slurm job.
 
-In a batch script it starts itself once on each node through srun. There, and without Slurm, it starts the
-processes and waits until the last has ended. It does not import torch.
+A batch script calls it once. It then calls srun, which runs a small program on each node (`STEP_PROGRAM`).
+That program starts the node's processes and waits until the last has ended. Without Slurm, the launcher does
+so itself. It does not import torch.
 """
 
 from __future__ import annotations

@@ -102,8 +102,11 @@ def plan_submission(
     """Decide what to submit for `words` (options, script and arguments). Reads the script.
 
     `identifier` distinguishes this submission's files from others in the same checkpoint directory. Raises
-    `UsageError` for bounds that contradict each other or the requested GPUs, for a script that cannot be read
-    or cannot be adaptive, and for kinds of jobs that Slurm cannot requeue one by one.
+    `UsageError` for these:
+
+    - bounds that contradict each other or the requested GPUs
+    - a script that cannot be read or cannot be adaptive
+    - kinds of jobs that Slurm cannot requeue one by one
     """
     parsed = parse_words(words, exact=POLLUX_OPTIONS)
     options, rest = parsed.options, parsed.rest

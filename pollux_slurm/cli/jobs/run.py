@@ -46,7 +46,8 @@ def run(
 ) -> None:
     """Run training processes, one on each GPU: on all nodes of a Slurm job, or on this machine.
 
-    In a batch script it starts itself on every node through srun. Without Slurm it runs on this machine only.
+    Call it once in a batch script: it runs on all nodes of the job, through srun. Without Slurm it runs on
+    this machine only.
 
     Example: pollux run -- python train.py --lr 0.1
     """

@@ -38,8 +38,12 @@ class CheckedDeclaration:
 def check_declaration(record: JobRecord) -> CheckedDeclaration:
     """Return the length in a job's last report, as far as it counts.
 
-    A declaration does not count if it is higher than an earlier one, if the job trained beyond it, if the job
-    made more than `TOLERANCE` times the progress it implied, or if epochs passed without progress.
+    A declaration does not count in each of these cases:
+
+    - It is higher than an earlier one.
+    - The job trained beyond it.
+    - The job made more than `TOLERANCE` times the progress that it implied.
+    - Epochs passed without progress.
     """
     sample = record.sample
     if sample is None:

@@ -1,9 +1,10 @@
 """The objective `price-rank`: short average completion times, by the epochs that jobs declare.
 
-If no further job arrived, and speedups s_i and remaining one-GPU times T_i were known, the allocations with
-the least total completion time would maximise Σ w_i·s_i at any time, for constant weights w_i (the co-states
-of the fluid problem; Pontryagin's principle). When a job ends, one job less waits, so the maximum falls by
-one. With S_i the i jobs that end last, and W(S) the maximum of Σ_{j ∈ S} w_j·s_j on G GPUs,
+Suppose that no further job arrives, and that speedups s_i and remaining one-GPU times T_i are known. Then the
+allocations with the least total completion time maximise Σ w_i·s_i at any time, for constant weights w_i.
+(These are the co-states of the fluid problem, by Pontryagin's principle.) When a job ends, one job less
+waits, so the maximum falls by one. With S_i the i jobs that end last, and W(S) the maximum of
+Σ_{j ∈ S} w_j·s_j on G GPUs,
 
     W(S_i) = i.
 

@@ -34,8 +34,11 @@ class BatchScript:
 def parse_script(text: str, *, source: str) -> BatchScript:
     """Split a script. `source` names it in messages.
 
-    Raises `UsageError` for a text that sbatch or a shell cannot run as a batch script, for an interpreter
-    that is not a POSIX shell (it has no `export`), and for parts of a heterogeneous job.
+    Raises `UsageError` for these:
+
+    - a text that sbatch or a shell cannot run as a batch script
+    - an interpreter that is not a POSIX shell (it has no `export`)
+    - parts of a heterogeneous job
     """
     if "\r\n" in text:
         raise UsageError(f"{source} has DOS line ends; run: sed -i 's/\\r$//' {source}")

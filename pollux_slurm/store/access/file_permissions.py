@@ -72,9 +72,9 @@ def read_host_id(path: Path) -> int:
 def _read_user_version(path: Path) -> int | None:
     """Return the host id in a file's header, 0 if the file is empty, None if it is not an SQLite database.
 
-    SQLite opens it, without a lock. If this process opened and closed the file itself, all locks that other
-    connections of this process have on it would be released (POSIX), and the next process to close it would
-    delete the write-ahead log that they use.
+    SQLite opens it, without a lock. This process must not open and close the file itself. By POSIX, that
+    would release all locks that its other connections have on the file. The next process to close the file
+    would then delete the write-ahead log that they use.
     """
     try:
         with contextlib.closing(
