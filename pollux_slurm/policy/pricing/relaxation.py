@@ -33,6 +33,15 @@ class Relaxation:
 
     A column costs a class of jobs what it costs in the cheapest cell where the class may have it. Prices are
     linear, so spreading a column over several cells is never cheaper.
+
+    - `_use` (A, C, X): what a column takes of each resource of one cell, if it is placed there.
+    - `_may` (E, C, X): whether a class may have a column in a cell.
+    - `_free` (C,): whether a column has no GPUs, and so costs nothing.
+    - `_never` (E, C): infinite where a class may have a column in no cell, else 0; added to costs.
+    - `_only_cell` (E, C): the one cell where a class may have a column, if there is one.
+    - `_fixed` (E, C, S): what a class takes by a column, whatever the prices; None if it may choose the cell.
+    - `_fixed_use` (C, S) and `_only_use` (A, C): the same of the only class, over all cells and in the
+      column's cell; None with several classes.
     """
 
     def __init__(self, candidates: Candidates, cluster: Cluster, usable: BoolArray | None = None) -> None:
@@ -43,19 +52,19 @@ class Relaxation:
             self._value = np.where(resources.possible, self._value, -np.inf)
         self._stay_value = candidates.stay_value
         self._gpus = tables.num_gpus.astype(np.float64)
-        self._use, self._may = resources.use, resources.may
+        self._use: FloatArray = resources.use
+        self._may: BoolArray = resources.may
         self._num_shared = len(resources.total)
         self._class = resources.class_of
         self.num_classes = len(self._may)
-        # Where no class chooses between cells, a column's use (E, C, S) is the same whatever the prices.
         count_of_cells = self._may.sum(axis=2)
-        self._free = tables.num_gpus == 0
-        self._never = np.where((count_of_cells == 0) & ~self._free, np.inf, 0.0)
+        self._free: BoolArray = tables.num_gpus == 0
+        self._never: FloatArray = np.where((count_of_cells == 0) & ~self._free, np.inf, 0.0)
         self.num_cells = len(resources.kind_of)
-        self._fixed = self._spread(self._may) if count_of_cells.max(initial=0) <= 1 else None
-        self._only_cell = self._may.argmax(axis=2)
+        has_no_choice = count_of_cells.max(initial=0) <= 1
+        self._fixed: FloatArray | None = self._spread(self._may) if has_no_choice else None
+        self._only_cell: npt.NDArray[np.intp] = self._may.argmax(axis=2)
         self._columns = np.arange(len(self._gpus))
-        # All jobs of one class: then what a column costs is one row for all, of the uses (A, C) in its cell.
         self._only_use: FloatArray | None = None
         self._fixed_use: FloatArray | None = None
         if self._fixed is not None and self.num_classes == 1:
