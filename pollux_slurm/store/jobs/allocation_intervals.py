@@ -43,9 +43,9 @@ class NewInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndBounds:
-    """Bounds of an end that Slurm does not show: the last complete snapshot, and the run's last report."""
+    """Bounds of an end that Slurm does not show: the last round, and the run's last report."""
 
-    last_poll_at: datetime | None = None
+    last_round_at: datetime | None = None
     last_report_at: datetime | None = None
 
 
@@ -111,8 +111,8 @@ class _Run:
                 started_at=start, ended_at=self.ended_at, allocation=self.allocation, estimated=is_estimated
             )
             return [whole]
-        paused_at = start + timedelta(seconds=self.counted_s)
-        first = NewInterval(started_at=start, ended_at=paused_at, allocation=self.allocation)
+        suspended_at = start + timedelta(seconds=self.counted_s)
+        first = NewInterval(started_at=start, ended_at=suspended_at, allocation=self.allocation)
         if self.resumed_at is None or self.ended_at == self.resumed_at:
             return [first]
         rest = NewInterval(started_at=self.resumed_at, ended_at=self.ended_at, allocation=self.allocation)
@@ -231,8 +231,8 @@ def _close_without_end(
     if not _has_missed_run(last, seen):
         change.closed_at, change.closed_is_estimated = latest, later is None or later - began_at > _EXACT
         return
-    last_poll_at = began_at if end_bounds.last_poll_at is None else end_bounds.last_poll_at
-    earliest = min(max(began_at, last_poll_at), latest)
+    last_round_at = began_at if end_bounds.last_round_at is None else end_bounds.last_round_at
+    earliest = min(max(began_at, last_round_at), latest)
     # `latest` may be the end of a later run.
     reported_at = end_bounds.last_report_at
     change.closed_at = earliest if reported_at is None else min(max(reported_at, earliest), latest)

@@ -248,7 +248,7 @@ def _end_bounds(connection: Connection, pairs: Sequence[tuple[Any, JobObservatio
     ]
     if not uncertain:
         return {}
-    last_poll_at = connection.execute(select(func.max(RoundRow.at))).scalar()
+    last_round_at = connection.execute(select(func.max(RoundRow.at))).scalar()
     reports = connection.execute(
         select(RunRow.job_id, RunRow.restart_count, func.max(RunRow.last_report_at).label("at"))
         .where(is_one_of_ids(connection, RunRow.job_id, uncertain))
@@ -258,7 +258,7 @@ def _end_bounds(connection: Connection, pairs: Sequence[tuple[Any, JobObservatio
     rows = {row.id: row for row, _ in pairs}
     return {
         job_id: EndBounds(
-            last_poll_at=last_poll_at, last_report_at=reported.get((job_id, rows[job_id].restart_count))
+            last_round_at=last_round_at, last_report_at=reported.get((job_id, rows[job_id].restart_count))
         )
         for job_id in uncertain
     }
