@@ -322,11 +322,10 @@ CREATE TABLE declarations (
     CONSTRAINT pk_declarations PRIMARY KEY (job_id, number),
     CONSTRAINT uq_declarations_job_id_total_epochs UNIQUE (job_id, total_epochs),
     CONSTRAINT ck_declarations_number CHECK (number >= 0),
-    CONSTRAINT ck_declarations_total_epochs CHECK (total_epochs >= 0),
-    CONSTRAINT ck_declarations_epoch CHECK (epoch >= 0),
-    CONSTRAINT ck_declarations_progress CHECK (progress >= 0),
-    CONSTRAINT ck_declarations_bounds CHECK (progress <= 1e18 AND least_total_progress <= 1e27),
-    CONSTRAINT ck_declarations_least_total_progress CHECK (least_total_progress >= 0),
+    CONSTRAINT ck_declarations_total_epochs CHECK (total_epochs BETWEEN 0 AND 1000000000),
+    CONSTRAINT ck_declarations_epoch CHECK (epoch BETWEEN 0 AND 1000000000),
+    CONSTRAINT ck_declarations_progress CHECK (progress BETWEEN 0.0 AND 1e+18),
+    CONSTRAINT ck_declarations_least_total_progress CHECK (least_total_progress BETWEEN 0 AND 1e27),
     CONSTRAINT fk_declarations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
@@ -361,7 +360,7 @@ CREATE TABLE job_days (
 
 CREATE INDEX ix_job_days_day ON job_days (day);
 
--- model_versions: Goodput models of a job; a row is added only time_column something in it changed.
+-- model_versions: Goodput models of a job; a row is added only when something in it changed.
 --   id: Id of the version; increases.
 --   job_id: The job.
 --   at: When it was reported.
@@ -409,16 +408,26 @@ CREATE TABLE model_versions (
     noise_high DOUBLE,
     run_number INTEGER,
     CONSTRAINT pk_model_versions PRIMARY KEY (id),
-    CONSTRAINT ck_model_versions_initial_batch_size CHECK (initial_batch_size >= 1),
-    CONSTRAINT ck_model_versions_max_batch_size CHECK (max_batch_size >= initial_batch_size),
-    CONSTRAINT ck_model_versions_min_atomic CHECK (min_atomic >= 1),
-    CONSTRAINT ck_model_versions_max_atomic CHECK (max_atomic >= min_atomic),
+    CONSTRAINT ck_model_versions_initial_batch_size CHECK (initial_batch_size BETWEEN 1 AND 1000000000),
+    CONSTRAINT ck_model_versions_max_batch_size CHECK (max_batch_size BETWEEN initial_batch_size AND 1000000000),
+    CONSTRAINT ck_model_versions_min_atomic CHECK (min_atomic BETWEEN 1 AND COALESCE(max_batch_size, initial_batch_size)),
+    CONSTRAINT ck_model_versions_max_atomic CHECK (max_atomic BETWEEN min_atomic AND 1000000000),
     CONSTRAINT ck_model_versions_statistics CHECK ((grad_sqr IS NULL) = (grad_var IS NULL)),
-    CONSTRAINT ck_model_versions_statistics_sign CHECK (grad_sqr >= 0 AND grad_var >= 0),
+    CONSTRAINT ck_model_versions_grad_sqr CHECK (grad_sqr BETWEEN 0 AND 1e30),
+    CONSTRAINT ck_model_versions_grad_var CHECK (grad_var BETWEEN 0 AND 1e30),
+    CONSTRAINT ck_model_versions_noise_low CHECK (noise_low BETWEEN 0 AND 1e30),
+    CONSTRAINT ck_model_versions_noise_high CHECK (noise_high BETWEEN COALESCE(noise_low, 1e30) AND 1e30),
     CONSTRAINT ck_model_versions_throughput CHECK ((beta_g IS NULL) = (alpha_g IS NULL) AND (alpha_n IS NULL) = (alpha_g IS NULL) AND (beta_n IS NULL) = (alpha_g IS NULL) AND (alpha_l IS NULL) = (alpha_g IS NULL) AND (beta_l IS NULL) = (alpha_g IS NULL) AND (gamma IS NULL) = (alpha_g IS NULL)),
-    CONSTRAINT ck_model_versions_throughput_sign CHECK (alpha_g >= 0 AND beta_g >= 0 AND alpha_n >= 0 AND beta_n >= 0 AND alpha_l >= 0 AND beta_l >= 0 AND gamma >= 0),
-    CONSTRAINT ck_model_versions_seen CHECK (max_gpus_seen >= 0 AND max_nodes_seen >= 0),
-    CONSTRAINT ck_model_versions_bounds CHECK (grad_sqr <= 1e30 AND grad_var <= 1e30 AND noise_low <= 1e30 AND noise_high <= 1e30 AND alpha_g <= 1e6 AND beta_g <= 1e6 AND alpha_n <= 1e6 AND beta_n <= 1e6 AND alpha_l <= 1e6 AND beta_l <= 1e6 AND gamma <= 10),
+    CONSTRAINT ck_model_versions_alpha_g CHECK (alpha_g BETWEEN 0 AND 1e6),
+    CONSTRAINT ck_model_versions_beta_g CHECK (beta_g BETWEEN 0 AND 1e6),
+    CONSTRAINT ck_model_versions_alpha_n CHECK (alpha_n BETWEEN 0 AND 1e6),
+    CONSTRAINT ck_model_versions_beta_n CHECK (beta_n BETWEEN 0 AND 1e6),
+    CONSTRAINT ck_model_versions_alpha_l CHECK (alpha_l BETWEEN 0 AND 1e6),
+    CONSTRAINT ck_model_versions_beta_l CHECK (beta_l BETWEEN 0 AND 1e6),
+    CONSTRAINT ck_model_versions_gamma CHECK (gamma BETWEEN 1 AND 10),
+    CONSTRAINT ck_model_versions_time_per_example CHECK (alpha_g + beta_g >= 1e-9),
+    CONSTRAINT ck_model_versions_max_gpus_seen CHECK (max_gpus_seen BETWEEN 0 AND 1000000),
+    CONSTRAINT ck_model_versions_max_nodes_seen CHECK (max_nodes_seen BETWEEN 0 AND max_gpus_seen),
     CONSTRAINT fk_model_versions_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT ck_model_versions_accumulation CHECK (accumulation IN (0, 1))
 );
@@ -509,15 +518,14 @@ CREATE TABLE runs (
     gpu_type TEXT,
     CONSTRAINT pk_runs PRIMARY KEY (id),
     CONSTRAINT uq_runs_job_id_run_number UNIQUE (job_id, run_number),
-    CONSTRAINT ck_runs_run_number CHECK (run_number >= 0),
-    CONSTRAINT ck_runs_restart_count CHECK (restart_count >= 0),
+    CONSTRAINT ck_runs_run_number CHECK (run_number BETWEEN 0 AND 1000000),
+    CONSTRAINT ck_runs_restart_count CHECK (restart_count BETWEEN 0 AND 1000000),
+    CONSTRAINT ck_runs_num_steps CHECK (num_steps BETWEEN 0 AND 1000000000000000),
+    CONSTRAINT ck_runs_first_step_s CHECK (first_step_s BETWEEN 1e-06 AND 10000000.0),
+    CONSTRAINT ck_runs_restore_s CHECK (restore_s BETWEEN 0.0 AND 10000000.0),
+    CONSTRAINT ck_runs_last_sequence CHECK (last_sequence BETWEEN 0 AND 1000000000000),
     CONSTRAINT ck_runs_last_report_at CHECK (last_report_at >= first_report_at),
-    CONSTRAINT ck_runs_last_sequence CHECK (last_sequence >= 0),
-    CONSTRAINT ck_runs_num_steps CHECK (num_steps >= 0),
-    CONSTRAINT ck_runs_first_step_s CHECK (first_step_s > 0),
     CONSTRAINT ck_runs_first_step_at CHECK ((first_step_s IS NULL) = (first_step_at IS NULL)),
-    CONSTRAINT ck_runs_restore_s CHECK (restore_s >= 0),
-    CONSTRAINT ck_runs_bounds CHECK (first_step_s <= 1e7 AND restore_s <= 1e7),
     CONSTRAINT fk_runs_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT ck_runs_phase CHECK (phase IN ('starting', 'training', 'waiting', 'finished'))
 );
@@ -577,10 +585,9 @@ CREATE TABLE checkpoints (
     size_bytes INTEGER NOT NULL,
     CONSTRAINT pk_checkpoints PRIMARY KEY (run_id, sequence),
     CONSTRAINT fk_checkpoints_reallocation_id_reallocations FOREIGN KEY(reallocation_id) REFERENCES reallocations (id) ON DELETE SET NULL,
-    CONSTRAINT ck_checkpoints_sequence CHECK (sequence >= 0),
-    CONSTRAINT ck_checkpoints_blocked_s CHECK (blocked_s >= 0),
-    CONSTRAINT ck_checkpoints_bounds CHECK (blocked_s <= 1e7),
-    CONSTRAINT ck_checkpoints_size_bytes CHECK (size_bytes >= 0),
+    CONSTRAINT ck_checkpoints_sequence CHECK (sequence BETWEEN 0 AND 1000000000000),
+    CONSTRAINT ck_checkpoints_blocked_s CHECK (blocked_s BETWEEN 0.0 AND 10000000.0),
+    CONSTRAINT ck_checkpoints_size_bytes CHECK (size_bytes BETWEEN 0 AND 1152921504606846976),
     CONSTRAINT fk_checkpoints_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 
@@ -636,19 +643,19 @@ CREATE TABLE goodput_samples (
     total_epochs INTEGER,
     num_examples INTEGER,
     CONSTRAINT pk_goodput_samples PRIMARY KEY (run_id, sequence),
-    CONSTRAINT ck_goodput_samples_sequence CHECK (sequence >= 0),
+    CONSTRAINT ck_goodput_samples_sequence CHECK (sequence BETWEEN 0 AND 1000000000000),
+    CONSTRAINT ck_goodput_samples_global_batch_size CHECK (global_batch_size BETWEEN 1 AND 1000000000),
+    CONSTRAINT ck_goodput_samples_atomic_batch_size CHECK (atomic_batch_size BETWEEN 1 AND 1000000000),
+    CONSTRAINT ck_goodput_samples_accumulation_steps CHECK (accumulation_steps BETWEEN 0 AND 1000000000),
+    CONSTRAINT ck_goodput_samples_throughput CHECK (throughput BETWEEN 1e-07 AND 1000000000000.0),
+    CONSTRAINT ck_goodput_samples_predicted_throughput CHECK (predicted_throughput BETWEEN 1e-07 AND 1000000000000.0),
+    CONSTRAINT ck_goodput_samples_step_time_s CHECK (step_time_s BETWEEN 1e-06 AND 10000000.0),
+    CONSTRAINT ck_goodput_samples_efficiency CHECK (efficiency BETWEEN 1e-09 AND 1.0),
+    CONSTRAINT ck_goodput_samples_progress CHECK (progress BETWEEN 0.0 AND 1e+18),
+    CONSTRAINT ck_goodput_samples_epoch CHECK (epoch BETWEEN 0 AND 1000000000),
+    CONSTRAINT ck_goodput_samples_total_epochs CHECK (total_epochs BETWEEN 0 AND 1000000000),
+    CONSTRAINT ck_goodput_samples_num_examples CHECK (num_examples BETWEEN 0 AND 1000000000000000),
     CONSTRAINT ck_goodput_samples_batch CHECK ((global_batch_size IS NULL) = (atomic_batch_size IS NULL) AND (global_batch_size IS NULL) = (accumulation_steps IS NULL)),
-    CONSTRAINT ck_goodput_samples_global_batch_size CHECK (global_batch_size >= 1),
-    CONSTRAINT ck_goodput_samples_atomic_batch_size CHECK (atomic_batch_size >= 1),
-    CONSTRAINT ck_goodput_samples_accumulation_steps CHECK (accumulation_steps >= 0),
-    CONSTRAINT ck_goodput_samples_throughput CHECK (throughput > 0),
-    CONSTRAINT ck_goodput_samples_predicted_throughput CHECK (predicted_throughput > 0),
-    CONSTRAINT ck_goodput_samples_step_time_s CHECK (step_time_s > 0),
-    CONSTRAINT ck_goodput_samples_bounds CHECK (throughput <= 1e12 AND predicted_throughput <= 1e12 AND step_time_s <= 1e7 AND progress <= 1e18),
-    CONSTRAINT ck_goodput_samples_efficiency CHECK (efficiency > 0 AND efficiency <= 1),
-    CONSTRAINT ck_goodput_samples_progress CHECK (progress >= 0),
-    CONSTRAINT ck_goodput_samples_epoch CHECK (epoch >= 0),
-    CONSTRAINT ck_goodput_samples_total_epochs CHECK (total_epochs >= 0),
     CONSTRAINT fk_goodput_samples_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 
@@ -746,8 +753,8 @@ CREATE TABLE run_nodes (
     node_rank INTEGER NOT NULL,
     num_gpus INTEGER NOT NULL,
     CONSTRAINT pk_run_nodes PRIMARY KEY (run_id, node_rank),
-    CONSTRAINT ck_run_nodes_node_rank CHECK (node_rank >= 0),
-    CONSTRAINT ck_run_nodes_num_gpus CHECK (num_gpus >= 1),
+    CONSTRAINT ck_run_nodes_node_rank CHECK (node_rank BETWEEN 0 AND 9999),
+    CONSTRAINT ck_run_nodes_num_gpus CHECK (num_gpus BETWEEN 1 AND 1024),
     CONSTRAINT fk_run_nodes_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 

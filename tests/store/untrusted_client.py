@@ -13,6 +13,9 @@ from tests.store.builders import report, token_of
 from tests.store.connections import await_ends, connections
 from tests.store.postgres import PostgresServer
 
+BAD_REPORT = ("PX003", "22P02", "22P05", "22003", "22023", "23502", "23514", "54001")
+"""The SQLSTATEs of a refused report: by the function, as no JSON, as no number, by a column's check."""
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 

@@ -1,4 +1,4 @@
-"""The job's door in PostgreSQL: three functions (`sql/security/functions.sql`), called by their names.
+"""A job's calls on PostgreSQL: three functions (`sql/security/functions.sql`), called by their names.
 
 A job's login has no right on any table. Each call opens a connection, asks once and closes it again: between
 its calls, seconds apart, a job holds none of the server's connections.
@@ -6,9 +6,8 @@ its calls, seconds apart, a job holds none of the server's connections.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -20,15 +19,15 @@ from pollux_slurm.errors import (
     ReportRateError,
     ReportRefusedError,
     SchemaVersionError,
-    StaleRunError,
     StoreError,
     StoreUnavailable,
     UnknownJobError,
 )
-from pollux_slurm.model import Allocation
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.sanitizing import utc
 from pollux_slurm.store.agent_api.report_checks import checked_report, checked_request_id, checked_run_number
+from pollux_slurm.store.agent_api.report_message import report_message
+from pollux_slurm.store.agent_api.statements import REFUSALS, UNKNOWN_TOKEN, move_of
 from pollux_slurm.store.contract.interface import Move, Poll, Report
 
 MAX_CONNECTION_S = 60.0
@@ -40,12 +39,8 @@ MAX_QUESTION_S = 600.0
 MAX_IDLE_S = 3600.0
 """How long a person's connection may ask nothing."""
 
-_UNKNOWN = (
-    "no job is registered with this token yet; the daemon registers it from its Slurm Comment in one of its "
-    "next rounds"
-)
-# What PostgreSQL may find bad before the function does: it is no JSON, too deep, too large.
-_BAD_VALUES = ("22", "54")
+# What PostgreSQL itself finds bad: it is no JSON, too deep, too large, or a column does not take it.
+_BAD_VALUES = ("22", "54", "23502", "23514")
 
 
 class FunctionAgentStore:
@@ -57,75 +52,46 @@ class FunctionAgentStore:
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         """Record a report: see `AgentStore.report`; raises `ReportRateError` for too many of them."""
         utc(at)
-        self._ask("SELECT pollux_report(%s, %s)", _sendable(token), report_json(checked_report(report)))
+        self._call("SELECT pollux_report(%s, %s)", _sendable(token), report_json(checked_report(report)))
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         """Return what the job should do: see `AgentStore.poll`."""
         utc(at)
-        return _poll(
-            self._ask("SELECT pollux_poll(%s, %s)", _sendable(token), checked_run_number(run_number))
-        )
+        rows = self._call("SELECT pollux_poll(%s, %s)", _sendable(token), checked_run_number(run_number))
+        return Poll(checkpoint_request=rows[0][0])
 
     def move(self, token: str, request_id: int) -> Move | None:
         """Return what a reallocation of the job moves: see `AgentStore.move`."""
-        return _move(
-            self._ask("SELECT pollux_move(%s, %s)", _sendable(token), checked_request_id(request_id))
+        return move_of(
+            self._call("SELECT * FROM pollux_move(%s, %s)", _sendable(token), checked_request_id(request_id))
         )
 
     def close(self) -> None:
         """Give back the connections."""
         self._database.close()
 
-    def _ask(self, call: str, *values: Any) -> Any:
+    def _call(self, statement: str, *values: Any) -> Sequence[Any]:
         with _named_errors(self._database), self._database.autocommit() as connection:
-            return connection.exec_driver_sql(call, values).scalar_one()
+            return connection.exec_driver_sql(statement, values).all()
 
 
-class RecordingAgentStore:
+class RecordingAgentStore(FunctionAgentStore):
     """The same for whoever may read and write all tables, at the caller's time and without a limit."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         """Record a report: see `AgentStore.report`."""
-        values = (_sendable(token), report_json(checked_report(report)), utc(at))
-        with _named_errors(self._database), self._database.write() as connection:
-            connection.exec_driver_sql("SELECT pollux_record(%s, %s, %s, false)", values)
+        message = report_json(checked_report(report))
+        self._call("SELECT pollux_record(%s, %s, %s, false)", _sendable(token), message, utc(at))
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         """Return what the job should do: see `AgentStore.poll`."""
         values = (_sendable(token), checked_run_number(run_number), utc(at))
-        with _named_errors(self._database), self._database.read() as connection:
-            return _poll(connection.exec_driver_sql("SELECT pollux_answer(%s, %s, %s)", values).scalar_one())
-
-    def move(self, token: str, request_id: int) -> Move | None:
-        """Return what a reallocation of the job moves: see `AgentStore.move`."""
-        values = (_sendable(token), checked_request_id(request_id))
-        with _named_errors(self._database), self._database.read() as connection:
-            return _move(connection.exec_driver_sql("SELECT pollux_move(%s, %s)", values).scalar_one())
-
-    def close(self) -> None:
-        """Give back the connections."""
-        self._database.close()
+        return Poll(checkpoint_request=self._call("SELECT pollux_answer(%s, %s, %s)", *values)[0][0])
 
 
 def report_json(report: Report) -> str:
     """Return a checked report as the JSON text that `pollux_report` takes."""
-    values = dataclasses.asdict(report)
-    values["phase"] = report.phase.value
-    return json.dumps(values, allow_nan=False, separators=(",", ":"))
-
-
-def _poll(answer: int | None) -> Poll:
-    return Poll(checkpoint_request=answer)
-
-
-def _move(answer: dict[str, Any] | None) -> Move | None:
-    if answer is None:
-        return None
-    source, target = (Allocation.of(answer[side]) for side in ("source", "target"))
-    return Move(source=source, target=target, reason=answer["reason"])
+    return json.dumps(report_message(report), allow_nan=False, separators=(",", ":"))
 
 
 def _sendable(token: str) -> str:
@@ -135,7 +101,7 @@ def _sendable(token: str) -> str:
             return token
     except UnicodeEncodeError:
         pass
-    raise UnknownJobError(_UNKNOWN)
+    raise UnknownJobError(UNKNOWN_TOKEN)
 
 
 @contextmanager
@@ -155,13 +121,9 @@ def _named(error: DBAPIError, database: Database) -> PolluxError | None:
     state = getattr(error.orig, "sqlstate", None) or ""
     diagnosis = getattr(error.orig, "diag", None)
     words = getattr(diagnosis, "message_primary", None) or str(error.orig)
+    if state in REFUSALS:
+        return REFUSALS[state](words)
     match state:
-        case "PX001":
-            return UnknownJobError(words)
-        case "PX002":
-            return StaleRunError(words)
-        case "PX003":
-            return ReportRefusedError(words)
         case "PX004":
             return ReportRateError(f"the store {database.url}: {words}")
         case "55P03":
@@ -178,6 +140,6 @@ def _named(error: DBAPIError, database: Database) -> PolluxError | None:
                 f"the login of {database.url} may not report for jobs; an admin can grant it: "
                 "GRANT pollux_agent TO <login>"
             )
-    if state[:2] in _BAD_VALUES:
+    if state.startswith(_BAD_VALUES):
         return ReportRefusedError(f"report refused: {words}")
     return None

@@ -1,8 +1,7 @@
-"""Check a report before anything of it is stored: it is data from a stranger.
+"""Check a report before anything of it is stored: it is data from an untrusted client.
 
-A malicious job can lie about itself, and only its own decisions suffer. What these checks keep out is what
-would hurt others: numbers that no arithmetic survives (NaN, infinity, 10³⁰⁰, 10⁻³⁰⁰), that no column holds,
-or so many values that rounds become slow. Each bound is far beyond any real job.
+The tables refuse the same numbers. Checked here, a report is refused by the name of its field, numbers of
+numpy become Python's, and SQLite, which takes any type in any column, is given the right ones.
 """
 
 from __future__ import annotations
@@ -21,28 +20,12 @@ from pollux_slurm.model import (
     JobWarning,
     ThroughputParameters,
 )
+from pollux_slurm.store.contract.bounds import BOUNDS, MAX_ID
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, RunPhase
 
 T = TypeVar("T", BatchLimits, GradientStatistics, ThroughputParameters)
 
-MAX_RUNS = 10**6
-MAX_SEQUENCE = 10**12
 MAX_NODES = 10**4
-MAX_GPUS_PER_NODE = 1024
-MAX_BATCH_SIZE = 10**9
-MAX_RATE = 1e12
-MAX_DURATION_S = 1e7
-# No step is shorter; one example in the longest of all steps; one example of the largest batch.
-MIN_DURATION_S = 1e-6
-MIN_RATE = 1e-7
-MIN_EFFICIENCY = 1e-9
-MAX_STEPS = 10**15
-MAX_EXAMPLES = 10**15
-MAX_PROGRESS = 1e18
-MAX_EPOCHS = 10**9
-MAX_BYTES = 2**60
-MAX_ID = 2**63 - 1
-MAX_WARNINGS = 32
 
 # An efficiency computed in floating point may overshoot 1 by rounding; more than that is a mistake.
 _ROUNDING = 1e-6
@@ -55,28 +38,24 @@ def checked_report(report: Report) -> Report:
     if not isinstance(report.phase, RunPhase):
         _refuse("phase", "a RunPhase", report.phase)
     return Report(
-        run_number=_whole("run_number", report.run_number, 0, MAX_RUNS),
-        restart_count=_whole("restart_count", report.restart_count, 0, MAX_RUNS),
-        sequence=_whole("sequence", report.sequence, 0, MAX_SEQUENCE),
+        run_number=_whole("run_number", report.run_number),
+        restart_count=_whole("restart_count", report.restart_count),
+        sequence=_whole("sequence", report.sequence),
         phase=report.phase,
         gpus_per_node=_gpus_per_node(report.gpus_per_node),
         model=None if report.model is None else _model(report.model),
         batch=None if report.batch is None else _batch(report.batch),
-        throughput=_rate("throughput", report.throughput),
-        predicted_throughput=_rate("predicted_throughput", report.predicted_throughput),
-        step_time_s=_perhaps("step_time_s", report.step_time_s, MIN_DURATION_S, MAX_DURATION_S),
+        throughput=_optional_real("throughput", report.throughput),
+        predicted_throughput=_optional_real("predicted_throughput", report.predicted_throughput),
+        step_time_s=_optional_real("step_time_s", report.step_time_s),
         efficiency=_efficiency(report.efficiency),
-        num_steps=_whole("num_steps", report.num_steps, 0, MAX_STEPS),
-        num_examples=None
-        if report.num_examples is None
-        else _whole("num_examples", report.num_examples, 0, MAX_EXAMPLES),
-        progress=_real("progress", report.progress, 0.0, MAX_PROGRESS),
-        epoch=_whole("epoch", report.epoch, 0, MAX_EPOCHS),
-        total_epochs=None
-        if report.total_epochs is None
-        else _whole("total_epochs", report.total_epochs, 0, MAX_EPOCHS),
-        first_step_s=_perhaps("first_step_s", report.first_step_s, MIN_DURATION_S, MAX_DURATION_S),
-        restore_s=_perhaps("restore_s", report.restore_s, 0.0, MAX_DURATION_S),
+        num_steps=_whole("num_steps", report.num_steps),
+        num_examples=_optional_whole("num_examples", report.num_examples),
+        progress=_real("progress", report.progress),
+        epoch=_whole("epoch", report.epoch),
+        total_epochs=_optional_whole("total_epochs", report.total_epochs),
+        first_step_s=_optional_real("first_step_s", report.first_step_s),
+        restore_s=_optional_real("restore_s", report.restore_s),
         checkpoint=None if report.checkpoint is None else _checkpoint(report.checkpoint),
         warnings=_warnings(report.warnings),
     )
@@ -84,18 +63,18 @@ def checked_report(report: Report) -> Report:
 
 def checked_run_number(run_number: int) -> int:
     """Return a poll's run number; raises `ReportRefusedError` unless it is one."""
-    return _whole("run_number", run_number, 0, MAX_RUNS)
+    return _whole("run_number", run_number)
 
 
 def checked_request_id(request_id: int) -> int:
     """Return the number of a reallocation; raises `ReportRefusedError` unless it is one."""
-    return _whole("request_id", request_id, 0, MAX_ID)
+    return _whole("request_id", request_id)
 
 
 def _gpus_per_node(sizes: tuple[int, ...]) -> tuple[int, ...]:
     if not isinstance(sizes, tuple | list) or not 1 <= len(sizes) <= MAX_NODES:
         _refuse("gpus_per_node", f"1 to {MAX_NODES} nodes", sizes)
-    return tuple(_whole("gpus_per_node", size, 1, MAX_GPUS_PER_NODE) for size in sizes)
+    return tuple(_whole("gpus_per_node", size, "num_gpus") for size in sizes)
 
 
 def _model(model: GoodputModel) -> GoodputModel:
@@ -144,9 +123,9 @@ def _batch(batch: BatchChoice) -> BatchChoice:
     if not isinstance(batch, BatchChoice):
         _refuse("batch", "a BatchChoice", batch)
     return BatchChoice(
-        global_batch_size=_whole("batch.global_batch_size", batch.global_batch_size, 1, MAX_BATCH_SIZE),
-        atomic_batch_size=_whole("batch.atomic_batch_size", batch.atomic_batch_size, 1, MAX_BATCH_SIZE),
-        accumulation_steps=_whole("batch.accumulation_steps", batch.accumulation_steps, 0, MAX_BATCH_SIZE),
+        global_batch_size=_whole("batch.global_batch_size", batch.global_batch_size),
+        atomic_batch_size=_whole("batch.atomic_batch_size", batch.atomic_batch_size),
+        accumulation_steps=_whole("batch.accumulation_steps", batch.accumulation_steps),
     )
 
 
@@ -154,37 +133,33 @@ def _checkpoint(checkpoint: CheckpointConfirmation) -> CheckpointConfirmation:
     if not isinstance(checkpoint, CheckpointConfirmation):
         _refuse("checkpoint", "a CheckpointConfirmation", checkpoint)
     return CheckpointConfirmation(
-        request_id=None
-        if checkpoint.request_id is None
-        else _whole("checkpoint.request_id", checkpoint.request_id, 0, MAX_ID),
-        blocked_s=_real("checkpoint.blocked_s", checkpoint.blocked_s, 0.0, MAX_DURATION_S),
-        size_bytes=_whole("checkpoint.size_bytes", checkpoint.size_bytes, 0, MAX_BYTES),
+        request_id=_optional_whole("checkpoint.request_id", checkpoint.request_id),
+        blocked_s=_real("checkpoint.blocked_s", checkpoint.blocked_s),
+        size_bytes=_whole("checkpoint.size_bytes", checkpoint.size_bytes),
     )
 
 
 def _warnings(warnings: tuple[JobWarning, ...]) -> tuple[JobWarning, ...]:
-    if not isinstance(warnings, tuple | list) or len(warnings) > MAX_WARNINGS:
-        _refuse("warnings", f"at most {MAX_WARNINGS} names", warnings)
-    for warning in warnings:
-        if not isinstance(warning, JobWarning):
-            _refuse("warnings", "JobWarnings", warning)
+    if not isinstance(warnings, tuple | list) or not all(isinstance(one, JobWarning) for one in warnings):
+        _refuse("warnings", "JobWarnings", warnings)
     return tuple(dict.fromkeys(warnings))
 
 
 def _efficiency(value: float | None) -> float | None:
-    checked = _perhaps("efficiency", value, MIN_EFFICIENCY, 1.0 + _ROUNDING)
-    return None if checked is None else min(checked, 1.0)
+    is_rounded_up = isinstance(value, float) and 1.0 < value <= 1.0 + _ROUNDING
+    return _optional_real("efficiency", 1.0 if is_rounded_up else value)
 
 
-def _rate(name: str, value: float | None) -> float | None:
-    return _perhaps(name, value, MIN_RATE, MAX_RATE)
+def _optional_whole(name: str, value: int | None) -> int | None:
+    return None if value is None else _whole(name, value)
 
 
-def _perhaps(name: str, value: float | None, least: float, most: float) -> float | None:
-    return None if value is None else _real(name, value, least, most)
+def _optional_real(name: str, value: float | None) -> float | None:
+    return None if value is None else _real(name, value)
 
 
-def _whole(name: str, value: object, least: int, most: int) -> int:
+def _whole(name: str, value: object, bounds: str | None = None) -> int:
+    least, most = BOUNDS[bounds or name.rpartition(".")[2]]
     # numpy's whole numbers are Integral as well; a truth value is an int to Python, but not to us.
     if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         number = int(value)
@@ -193,7 +168,8 @@ def _whole(name: str, value: object, least: int, most: int) -> int:
     return _refuse(name, f"a whole number from {least} to {most}", value)
 
 
-def _real(name: str, value: object, least: float, most: float) -> float:
+def _real(name: str, value: object) -> float:
+    least, most = BOUNDS[name.rpartition(".")[2]]
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
         try:
             number = float(value)
@@ -209,7 +185,7 @@ def _refuse(name: str, expected: str, value: object) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    """Return a short text of a stranger's value; a number of a million digits is not printed."""
+    """Return a short text of an untrusted value; a number of a million digits is not printed."""
     if isinstance(value, int) and abs(value) > MAX_ID:
         return "a number beyond 64 bits"
     if isinstance(value, tuple | list) and len(value) > 8:

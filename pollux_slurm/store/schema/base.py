@@ -6,9 +6,11 @@ import enum
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Dialect, Enum, Integer, MetaData
+from sqlalchemy import BigInteger, CheckConstraint, DateTime, Dialect, Enum, Integer, MetaData
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
+
+from pollux_slurm.store.contract.bounds import BOUNDS
 
 REVISIONS = ("0100",)
 """Every schema version that can be upgraded, oldest first; the last is this release's. Their names sort.
@@ -61,6 +63,18 @@ def time_column(comment: str, **options: Any) -> Mapped[datetime]:
 def nullable_time_column(comment: str) -> Mapped[datetime | None]:
     """Return a column for a UTC time that may be null."""
     return mapped_column(UtcDateTime, nullable=True, comment=comment)
+
+
+def bounded(*columns: str, **fields: str) -> list[CheckConstraint]:
+    """Return a check for each column that holds a field of reports: of the same name, or the one named.
+
+    PostgreSQL holds NaN to be above every number: an upper bound keeps out NaN and infinity.
+    """
+    checks = []
+    for column, field in {**dict(zip(columns, columns, strict=True)), **fields}.items():
+        least, most = BOUNDS[field]
+        checks.append(CheckConstraint(f"{column} BETWEEN {least} AND {most}", name=column))
+    return checks
 
 
 class Base(DeclarativeBase):

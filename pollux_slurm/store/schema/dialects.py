@@ -12,6 +12,10 @@
 | `total(a)` | the sum of whole numbers; 0 or null of none |
 | `clamped(table, ...)` | a table, or columns of it, with numbers whose products cannot overflow |
 | `sql_false` | false |
+| `same(a, b)` | whether two values are equal, or both are null |
+| `json_length(a)` | the length of a JSON array |
+| `json_elements(a)` | its elements as rows: `place` from 0, `value` |
+| `lock_rows(table)` | at the end of a SELECT: keep others from changing the rows that it finds |
 | `lookup(name, source)` | columns looked up for each row: `.column(a)` is one, `.join` goes below FROM |
 """
 
@@ -75,6 +79,11 @@ _SQLITE: dict[str, Macro] = {
     "total": lambda number: f"TOTAL({number})",
     "clamped": lambda table, *_only: table,
     "sql_false": "0",
+    "same": lambda one, other: f"{one} IS {other}",
+    "json_length": lambda array: f"json_array_length({array})",
+    "json_elements": lambda array: f"(SELECT j.key AS place, j.value FROM json_each({array}) AS j)",
+    # A transaction that writes has the whole database to itself.
+    "lock_rows": lambda _table: "",
 }
 _POSTGRESQL: dict[str, Macro] = {
     "seconds": lambda start, end: (
@@ -92,6 +101,13 @@ _POSTGRESQL: dict[str, Macro] = {
     "total": lambda number: f"SUM({number})",
     "clamped": _clamped,
     "sql_false": "false",
+    "same": lambda one, other: f"{one} IS NOT DISTINCT FROM {other}",
+    "json_length": lambda array: f"jsonb_array_length({array})",
+    "json_elements": lambda array: (
+        "(SELECT j.number - 1 AS place, j.value"
+        f" FROM jsonb_array_elements_text({array}) WITH ORDINALITY AS j (value, number))"
+    ),
+    "lock_rows": lambda table: f"FOR NO KEY UPDATE OF {table}",
 }
 _MACROS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
 

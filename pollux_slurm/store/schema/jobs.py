@@ -22,7 +22,14 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract.interface import RunPhase
-from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, nullable_time_column, time_column
+from pollux_slurm.store.schema.base import (
+    BIG_INT,
+    Base,
+    bounded,
+    checked_enum,
+    nullable_time_column,
+    time_column,
+)
 
 _OVER = "('completed', 'failed', 'cancelled', 'timeout')"
 
@@ -137,15 +144,10 @@ class RunRow(Base):
     __tablename__ = "runs"
     __table_args__ = (
         UniqueConstraint("job_id", "run_number"),
-        CheckConstraint("run_number >= 0", name="run_number"),
-        CheckConstraint("restart_count >= 0", name="restart_count"),
+        *bounded("run_number", "restart_count", "num_steps", "first_step_s", "restore_s"),
+        *bounded(last_sequence="sequence"),
         CheckConstraint("last_report_at >= first_report_at", name="last_report_at"),
-        CheckConstraint("last_sequence >= 0", name="last_sequence"),
-        CheckConstraint("num_steps >= 0", name="num_steps"),
-        CheckConstraint("first_step_s > 0", name="first_step_s"),
         CheckConstraint("(first_step_s IS NULL) = (first_step_at IS NULL)", name="first_step_at"),
-        CheckConstraint("restore_s >= 0", name="restore_s"),
-        CheckConstraint("first_step_s <= 1e7 AND restore_s <= 1e7", name="bounds"),
         Index(None, "first_report_at"),
         {"comment": "Runs: one row per start of a job that reported."},
     )
@@ -180,11 +182,8 @@ class DeclarationRow(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "total_epochs"),
         CheckConstraint("number >= 0", name="number"),
-        CheckConstraint("total_epochs >= 0", name="total_epochs"),
-        CheckConstraint("epoch >= 0", name="epoch"),
-        CheckConstraint("progress >= 0", name="progress"),
-        CheckConstraint("progress <= 1e18 AND least_total_progress <= 1e27", name="bounds"),
-        CheckConstraint("least_total_progress >= 0", name="least_total_progress"),
+        *bounded("total_epochs", "epoch", "progress"),
+        CheckConstraint("least_total_progress BETWEEN 0 AND 1e27", name="least_total_progress"),
         {"comment": "Every total number of epochs that a job has declared, in order."},
     )
 
@@ -210,8 +209,7 @@ class DeclarationRow(Base):
 class RunNodeRow(Base):
     __tablename__ = "run_nodes"
     __table_args__ = (
-        CheckConstraint("node_rank >= 0", name="node_rank"),
-        CheckConstraint("num_gpus >= 1", name="num_gpus"),
+        *bounded("node_rank", "num_gpus"),
         {"comment": "GPUs that a run uses on each of its nodes, by node rank."},
     )
 
@@ -247,24 +245,28 @@ class ModelVersionRow(Base):
     __table_args__ = (
         Index(None, "job_id", "id"),
         Index(None, "job_id", "run_number", "id"),
-        CheckConstraint("initial_batch_size >= 1", name="initial_batch_size"),
-        CheckConstraint("max_batch_size >= initial_batch_size", name="max_batch_size"),
-        CheckConstraint("min_atomic >= 1", name="min_atomic"),
-        CheckConstraint("max_atomic >= min_atomic", name="max_atomic"),
+        # What `goodput.checks` asks of a model, so that no client can store another.
+        CheckConstraint("initial_batch_size BETWEEN 1 AND 1000000000", name="initial_batch_size"),
+        CheckConstraint("max_batch_size BETWEEN initial_batch_size AND 1000000000", name="max_batch_size"),
+        CheckConstraint(
+            "min_atomic BETWEEN 1 AND COALESCE(max_batch_size, initial_batch_size)", name="min_atomic"
+        ),
+        CheckConstraint("max_atomic BETWEEN min_atomic AND 1000000000", name="max_atomic"),
         CheckConstraint("(grad_sqr IS NULL) = (grad_var IS NULL)", name="statistics"),
-        CheckConstraint("grad_sqr >= 0 AND grad_var >= 0", name="statistics_sign"),
+        CheckConstraint("grad_sqr BETWEEN 0 AND 1e30", name="grad_sqr"),
+        CheckConstraint("grad_var BETWEEN 0 AND 1e30", name="grad_var"),
+        CheckConstraint("noise_low BETWEEN 0 AND 1e30", name="noise_low"),
+        # Without a low end there is no interval at all, and nothing that a high one would be above.
+        CheckConstraint("noise_high BETWEEN COALESCE(noise_low, 1e30) AND 1e30", name="noise_high"),
         CheckConstraint(
             " AND ".join(f"({name} IS NULL) = (alpha_g IS NULL)" for name in _THETA[1:]), name="throughput"
         ),
-        CheckConstraint(" AND ".join(f"{name} >= 0" for name in _THETA), name="throughput_sign"),
-        CheckConstraint("max_gpus_seen >= 0 AND max_nodes_seen >= 0", name="seen"),
-        CheckConstraint(
-            " AND ".join(f"{name} <= 1e30" for name in ("grad_sqr", "grad_var", "noise_low", "noise_high"))
-            + "".join(f" AND {name} <= 1e6" for name in _THETA[:-1])
-            + " AND gamma <= 10",
-            name="bounds",
-        ),
-        {"comment": "Goodput models of a job; a row is added only time_column something in it changed."},
+        *(CheckConstraint(f"{name} BETWEEN 0 AND 1e6", name=name) for name in _THETA[:-1]),
+        CheckConstraint("gamma BETWEEN 1 AND 10", name="gamma"),
+        CheckConstraint("alpha_g + beta_g >= 1e-9", name="time_per_example"),
+        CheckConstraint("max_gpus_seen BETWEEN 0 AND 1000000", name="max_gpus_seen"),
+        CheckConstraint("max_nodes_seen BETWEEN 0 AND max_gpus_seen", name="max_nodes_seen"),
+        {"comment": "Goodput models of a job; a row is added only when something in it changed."},
     )
 
     id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="Id of the version; increases.")
@@ -319,27 +321,14 @@ class SampleRow(Base):
     __tablename__ = "goodput_samples"
     __table_args__ = (
         Index(None, "at"),
-        CheckConstraint("sequence >= 0", name="sequence"),
+        *bounded("sequence", "global_batch_size", "atomic_batch_size", "accumulation_steps"),
+        *bounded("throughput", "predicted_throughput", "step_time_s", "efficiency"),
+        *bounded("progress", "epoch", "total_epochs", "num_examples"),
         CheckConstraint(
             "(global_batch_size IS NULL) = (atomic_batch_size IS NULL)"
             " AND (global_batch_size IS NULL) = (accumulation_steps IS NULL)",
             name="batch",
         ),
-        CheckConstraint("global_batch_size >= 1", name="global_batch_size"),
-        CheckConstraint("atomic_batch_size >= 1", name="atomic_batch_size"),
-        CheckConstraint("accumulation_steps >= 0", name="accumulation_steps"),
-        CheckConstraint("throughput > 0", name="throughput"),
-        CheckConstraint("predicted_throughput > 0", name="predicted_throughput"),
-        CheckConstraint("step_time_s > 0", name="step_time_s"),
-        # In PostgreSQL NaN is above every number: an upper bound excludes NaN and infinity.
-        CheckConstraint(
-            "throughput <= 1e12 AND predicted_throughput <= 1e12 AND step_time_s <= 1e7 AND progress <= 1e18",
-            name="bounds",
-        ),
-        CheckConstraint("efficiency > 0 AND efficiency <= 1", name="efficiency"),
-        CheckConstraint("progress >= 0", name="progress"),
-        CheckConstraint("epoch >= 0", name="epoch"),
-        CheckConstraint("total_epochs >= 0", name="total_epochs"),
         {"comment": "Measurements of runs: one row per report after the first step."},
     )
 
@@ -381,10 +370,7 @@ class CheckpointRow(Base):
         ForeignKeyConstraint(["reallocation_id"], ["reallocations.id"], ondelete="SET NULL"),
         Index("uq_checkpoints_reallocation_id", "reallocation_id", unique=True),
         Index(None, "at"),
-        CheckConstraint("sequence >= 0", name="sequence"),
-        CheckConstraint("blocked_s >= 0", name="blocked_s"),
-        CheckConstraint("blocked_s <= 1e7", name="bounds"),
-        CheckConstraint("size_bytes >= 0", name="size_bytes"),
+        *bounded("sequence", "blocked_s", "size_bytes"),
         {"comment": "Checkpoints that runs confirmed."},
     )
 

@@ -13,18 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import Connection, inspect, text
 
 from pollux_slurm.errors import StoreError, UsageError
-from pollux_slurm.model import JobWarning
-from pollux_slurm.resources import resource_dir
-from pollux_slurm.store.agent_api.report_checks import MAX_WARNINGS, MIN_DURATION_S, MIN_EFFICIENCY, MIN_RATE
-from pollux_slurm.store.agent_api.sqlite_api import DAEMON_GRACE_S
-from pollux_slurm.store.contract.interface import MAX_DECLARATIONS
-from pollux_slurm.store.jobs.goodput_models import MODEL_COLUMNS
+from pollux_slurm.store.agent_api.statements import RECORDING, statements
 from pollux_slurm.store.journal.reallocations import ENDS
 from pollux_slurm.store.schema import VERSION_TABLE, Base
+from pollux_slurm.store.schema.dialects import rendered_sql
 from pollux_slurm.store.schema.views import VIEWS
 from pollux_slurm.store.security.grants_check import shared_logins_elsewhere
 from pollux_slurm.store.security.reader_views import OWN_SCHEMA, own_view_values
@@ -90,17 +85,11 @@ def apply_security(connection: Connection) -> None:
         user_per_s=USERS_REPORTS_PER_S,
         least_burst=LEAST_BURST_REPORTS,
         least_per_s=LEAST_REPORTS_PER_S,
-        least_s=MIN_DURATION_S,
-        least_rate=MIN_RATE,
-        least_efficiency=MIN_EFFICIENCY,
         ends=", ".join(f"'{step.value}'" for step in ENDS),
         ordinary_bytes=ORDINARY_BYTES,
         max_bytes=MAX_REPORT_BYTES,
-        max_declarations=MAX_DECLARATIONS,
-        max_warnings=MAX_WARNINGS,
-        warnings=[warning.value for warning in JobWarning],
-        model_columns=MODEL_COLUMNS,
-        grace_s=DAEMON_GRACE_S,
+        statements=statements("postgresql"),
+        recording=RECORDING,
     )
     functions = _functions(connection)
     if rights.is_superuser:
@@ -260,17 +249,10 @@ def _quoted(connection: Connection, name: str) -> str:
 
 
 def _run(connection: Connection, file: str, **values: Any) -> None:
-    environment = Environment(
-        loader=FileSystemLoader(resource_dir("sql") / "security"),
-        undefined=StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    statements = environment.get_template(file).render(values)
+    script = rendered_sql(f"security/{file}", "postgresql", **values)
     # Without parameters the driver takes several statements at once, and % in them as it is.
     cursor = connection.connection.cursor()
     try:
-        cursor.execute(statements.encode())
+        cursor.execute(script.encode())
     finally:
         cursor.close()

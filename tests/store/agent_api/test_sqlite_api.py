@@ -20,7 +20,7 @@ def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(store: Store, store_url
         jobs.report(token_of(1), report(1, gpus_per_node=(1, 1)), at=at(2))
         jobs.report(token_of(2), report(1, gpus_per_node=(1,)), at=at(2))
         for number, most in ((1, 2), (2, 1)):
-            with pytest.raises(UnknownJobError, match=f"tells of 3 nodes and was seen on {most}"):
+            with pytest.raises(UnknownJobError, match=f"reports 3 nodes and was seen on {most}"):
                 jobs.report(token_of(number), report(2, gpus_per_node=(1, 1, 1)), at=at(3))
         plan(store, 2, moves_running=False)
         jobs.report(token_of(2), report(2, gpus_per_node=(3, 1)), at=at(4))

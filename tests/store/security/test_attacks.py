@@ -38,8 +38,10 @@ from tests.store.builders import (
 from tests.store.conftest import set_clock
 from tests.store.jobs.test_allocation_intervals import run_missed_in_the_midst
 from tests.store.postgres import PostgresServer
-from tests.store.untrusted_client import Connection, await_other_ends, connect, raw_report, send
+from tests.store.untrusted_client import BAD_REPORT, Connection, await_other_ends, connect, raw_report, send
 from tests.waiting import wait_until
+
+CHECKPOINT = {"request_id": 1, "blocked_s": 0.5, "size_bytes": 1}
 
 
 @pytest.fixture
@@ -148,9 +150,11 @@ class TestTokens:
         checkpoint = {"request_id": moved.id, "blocked_s": 0.1, "size_bytes": 1}
         with connect(postgres) as grace:
             asked = grace.execute("SELECT pollux_poll(%s, 0)", (token_of(2, 1002),)).fetchone()
-            move = grace.execute("SELECT pollux_move(%s, %s)", (token_of(2, 1002), moved.id)).fetchone()
-            send(grace, raw_report(1, checkpoint=checkpoint), token=token_of(2, 1002))
-        assert (asked, move) == ((None,), (None,))
+            move = grace.execute(
+                "SELECT * FROM pollux_move(%s, %s)", (token_of(2, 1002), moved.id)
+            ).fetchone()
+            send(grace, raw_report(1, **checkpoint), token=token_of(2, 1002))
+        assert (asked, move) == ((None,), None)
         assert [one.step for one in postgres_store.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
         assert (len(postgres_store.run_history("2")), postgres_store.run_history("3")) == (1, ())
 
@@ -158,7 +162,7 @@ class TestTokens:
         planned = plan(victims, 2)
         advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
         checkpoint = {"request_id": planned.id, "blocked_s": 0.1, "size_bytes": 1}
-        send(stranger, raw_report(1, checkpoint=checkpoint))
+        send(stranger, raw_report(1, **checkpoint))
         assert [r.step for r in victims.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
 
 
@@ -283,23 +287,24 @@ class TestRights:
 
 class TestValues:
     HOSTILE = (
-        "NaN", "Infinity", "-Infinity", "1e400", "-1", "1e999999", "true", "[]", "{}", '"1"', '"NaN"',
-        '"Infinity"', '"; DROP TABLE jobs; --"', '"\\u0000"',
+        "NaN", "Infinity", "-Infinity", "1e400", "-1", "1e999999", "true", "[]", "{}", '"NaN"',
+        '"Infinity"', '"; DROP TABLE jobs; --"', '"\\u0000"', '""', "1" * 5000,
     )  # fmt: skip
 
     @pytest.mark.parametrize(
-        "path",
+        "place",
         ["throughput", "progress", "sequence", "run_number", "efficiency", "first_step_s", "gpus_per_node.0",
-         "batch.atomic_batch_size", "model.throughput.gamma", "model.limits.initial_batch_size",
-         "model.statistics.noise_low", "checkpoint.blocked_s", "checkpoint.request_id"],
+         "atomic_batch_size", "gamma", "initial_batch_size", "noise_low", "size_bytes"],
     )  # fmt: skip
-    def test_that_no_field_takes_what_is_no_sane_number(self, stranger: Connection, path: str) -> None:
-        good = raw_report(1, checkpoint={"request_id": 1, "blocked_s": 0.5, "size_bytes": 1})
+    def test_that_no_field_takes_what_is_no_sane_number(
+        self, stranger: Connection, victims: Store, place: str
+    ) -> None:
+        good = raw_report(1, **CHECKPOINT)
         for value in self.HOSTILE:
             with pytest.raises(psycopg.Error) as refused:
-                send(stranger, _with(good, path, value))
-            assert refused.value.sqlstate in ("PX003", "22P02", "22P05", "22003"), value
-        assert stranger.execute("SELECT pollux_poll(%s, 0)", (token_of(1),)).fetchone() == (None,)
+                send(stranger, _with(good, place, value))
+            assert refused.value.sqlstate in BAD_REPORT, value
+        assert victims.run_history("1") == ()
 
     @pytest.mark.parametrize(
         "name", ["throughput", "predicted_throughput", "step_time_s", "first_step_s", "efficiency"]
@@ -311,7 +316,7 @@ class TestValues:
         for value in (1e-200, 5e-324, 0.0):
             with pytest.raises(psycopg.Error, match=name) as refused:
                 send(stranger, raw_report(1, **{name: value}))
-            assert refused.value.sqlstate == "PX003"
+            assert refused.value.sqlstate == "23514"
         assert victims.run_history("1") == ()
 
     @pytest.mark.parametrize(
@@ -333,7 +338,7 @@ class TestValues:
     def test_that_what_is_no_report_is_refused(self, stranger: Connection, victims: Store, text: str) -> None:
         with pytest.raises(psycopg.Error) as refused:
             send(stranger, text)
-        assert refused.value.sqlstate in ("PX003", "22P02", "54001")
+        assert refused.value.sqlstate in BAD_REPORT
         assert victims.run_history("1") == ()
 
     def test_that_warnings_are_names_of_ours_and_nothing_else(
@@ -343,13 +348,13 @@ class TestValues:
         send(stranger, raw_report(1, warnings=names))
         assert [one.warning for one in victims.job("1").warnings] == [JobWarning.NEVER_STEPPED]
 
-    @pytest.mark.parametrize("bad", ["replicas_differ", {"replicas_differ": 1}, 1, ["a"] * 33])
+    @pytest.mark.parametrize("bad", ["replicas_differ", {"replicas_differ": 1}, 1])
     def test_that_what_is_no_list_of_warnings_is_refused(
         self, stranger: Connection, victims: Store, bad: Any
     ) -> None:
         with pytest.raises(psycopg.Error) as refused:
             send(stranger, raw_report(1, warnings=bad))
-        assert refused.value.sqlstate in ("PX003", "22023")
+        assert refused.value.sqlstate in BAD_REPORT
         assert victims.run_history("1") == ()
 
     def test_that_a_report_of_a_library_without_warnings_is_taken(
@@ -403,19 +408,9 @@ class TestValues:
         st.none(), st.booleans(), st.text(max_size=4), st.just([]), st.just({}),
         st.integers(-2, 2**70), st.floats(allow_nan=True), st.integers(0, 9), st.floats(0.001, 10.0),
     )  # fmt: skip
-    paths = st.sampled_from(
-        ["run_number", "restart_count", "sequence", "phase", "gpus_per_node", "gpus_per_node.0", "throughput",
-         "predicted_throughput", "step_time_s", "efficiency", "num_steps", "progress", "epoch",
-         "total_epochs", "first_step_s", "restore_s", "batch", "batch.global_batch_size",
-         "batch.accumulation_steps", "model",
-         "model.max_gpus_seen", "model.max_nodes_seen", "model.limits", "model.limits.max_batch_size",
-         "model.limits.min_atomic", "model.limits.accumulation", "model.statistics", "model.statistics.sqr",
-         "model.statistics.noise_low", "model.statistics.noise_high", "model.throughput",
-         "model.throughput.alpha_g", "model.throughput.gamma", "checkpoint", "checkpoint.request_id",
-         "checkpoint.size_bytes"]
-    )  # fmt: skip
+    places = st.sampled_from([*json.loads(raw_report(1)), "gpus_per_node.0"])
 
-    @given(changes=st.lists(st.tuples(paths, values), min_size=1, max_size=3))
+    @given(changes=st.lists(st.tuples(places, values), min_size=1, max_size=3))
     @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_that_whatever_the_database_takes_is_finite(
         self, stranger: Connection, postgres_store: Store, changes: list[tuple[str, Any]]
@@ -423,13 +418,13 @@ class TestValues:
         number = len(postgres_store.jobs()) + 1
         postgres_store.register_jobs([registration(number)], at=at(0))
         postgres_store.observe_jobs([observation(number, gpus={"n0": 1})], at=at(0))
-        text = raw_report(1, checkpoint={"request_id": 1, "blocked_s": 0.5, "size_bytes": 1})
-        for path, value in changes:
-            text = _with(text, path, json.dumps(value))
+        text = raw_report(1, **CHECKPOINT)
+        for place, value in changes:
+            text = _with(text, place, json.dumps(value))
         try:
             send(stranger, text, token=token_of(number))
         except psycopg.Error as error:
-            assert error.sqlstate in ("PX003", "22P02", "22P05", "22003"), error  # noqa: PT017
+            assert error.sqlstate in BAD_REPORT, error  # noqa: PT017
             assert postgres_store.run_history(str(number)) == ()
             return
         job = postgres_store.job(str(number))
@@ -437,23 +432,12 @@ class TestValues:
         assert all(math.isfinite(number) for number in numbers)
 
 
-def _with(text: str, path: str, value: str) -> str:
-    """Return a report's JSON with the JSON text `value` at `path`; unchanged if it has no such place."""
+def _with(text: str, place: str, value: str) -> str:
+    """Return a report's JSON with the JSON text `value` as a field, or as the first element of a list."""
     document = json.loads(text)
-    *folders, last = path.split(".")
-    place: Any = document
-    for name in folders:
-        place = place[int(name) if isinstance(place, list) else name] if _has(place, name) else None
-    if isinstance(place, list):
-        if place:
-            place[int(last)] = "HERE"
-    elif isinstance(place, dict):
-        place[last] = "HERE"
+    name, _, first = place.partition(".")
+    document[name] = ["HERE"] if first else "HERE"
     return json.dumps(document).replace('"HERE"', value)
-
-
-def _has(place: Any, name: str) -> bool:
-    return (isinstance(place, dict) and name in place) or (isinstance(place, list) and len(place) > 0)
 
 
 class TestFloods:
@@ -592,7 +576,7 @@ class TestFloods:
     ) -> None:
         for nodes in ([1] * 10_000, [1, 1, 1]):
             with pytest.raises(
-                psycopg.Error, match=f"tells of {len(nodes)} nodes and was seen on 1"
+                psycopg.Error, match=f"reports {len(nodes)} nodes and was seen on 1"
             ) as refused:
                 send(stranger, raw_report(1, gpus_per_node=nodes))
             assert refused.value.sqlstate == "PX001"
@@ -602,7 +586,7 @@ class TestFloods:
     def test_that_a_job_without_gpus_has_one_node(self, stranger: Connection, victims: Store) -> None:
         victims.register_jobs([registration(3)], at=at(2))
         victims.observe_jobs([observation(3)], at=at(3))
-        with pytest.raises(psycopg.Error, match="tells of 10000 nodes and was seen on 1") as refused:
+        with pytest.raises(psycopg.Error, match="reports 10000 nodes and was seen on 1") as refused:
             send(stranger, raw_report(1, gpus_per_node=[1] * 10_000), token=token_of(3))
         assert refused.value.sqlstate == "PX001"
         send(stranger, raw_report(1), token=token_of(3))
@@ -690,7 +674,7 @@ class TestOpenTransactions:
         with connect(postgres) as stranger:
             stranger.execute("BEGIN")
             checkpoint = {"request_id": planned.id, "blocked_s": 0.1, "size_bytes": 1}
-            send(stranger, raw_report(2, checkpoint=checkpoint, gpus_per_node=[1, 1]))
+            send(stranger, raw_report(2, **checkpoint, gpus_per_node=[1, 1]))
             impatient = postgres_impatient(postgres)
             try:
                 moved = impatient.advance_reallocation(
@@ -746,7 +730,7 @@ def test_that_an_agent_that_may_not_report_is_told_what_to_grant(
 
 
 def test_that_confirmations_with_huge_numbers_are_survived(stranger: Connection, victims: Store) -> None:
-    send(stranger, raw_report(1, checkpoint={"request_id": 2**63 - 1, "blocked_s": 1e7, "size_bytes": 2**60}))
+    send(stranger, raw_report(1, request_id=2**63 - 1, blocked_s=1e7, size_bytes=2**60))
     assert victims.reallocations() == ()
     jobs_own = confirmation(None, sequence=2)
     victims.report(token_of(1), jobs_own, at=at(50))

@@ -67,6 +67,12 @@ def _flag(name: str) -> sa.Boolean:
     return sa.Boolean(create_constraint=True, name=name)
 
 
+def _within(columns: str, least: str, most: str) -> list[sa.CheckConstraint]:
+    return [
+        sa.CheckConstraint(f"{column} BETWEEN {least} AND {most}", name=column) for column in columns.split()
+    ]
+
+
 def _jobs() -> None:
     op.create_table(
         "accounts",
@@ -159,15 +165,13 @@ def _jobs() -> None:
         sa.Column("restore_s", sa.Double),
         sa.Column("gpu_type", sa.Text),
         sa.UniqueConstraint("job_id", "run_number"),
-        sa.CheckConstraint("run_number >= 0", name="run_number"),
-        sa.CheckConstraint("restart_count >= 0", name="restart_count"),
+        *_within("run_number restart_count", "0", "1000000"),
+        *_within("num_steps", "0", "1000000000000000"),
+        *_within("first_step_s", "1e-06", "10000000.0"),
+        *_within("restore_s", "0.0", "10000000.0"),
+        *_within("last_sequence", "0", "1000000000000"),
         sa.CheckConstraint("last_report_at >= first_report_at", name="last_report_at"),
-        sa.CheckConstraint("last_sequence >= 0", name="last_sequence"),
-        sa.CheckConstraint("num_steps >= 0", name="num_steps"),
-        sa.CheckConstraint("first_step_s > 0", name="first_step_s"),
         sa.CheckConstraint("(first_step_s IS NULL) = (first_step_at IS NULL)", name="first_step_at"),
-        sa.CheckConstraint("restore_s >= 0", name="restore_s"),
-        sa.CheckConstraint("first_step_s <= 1e7 AND restore_s <= 1e7", name="bounds"),
     )
     op.create_index("ix_runs_first_report_at", "runs", ["first_report_at"])
 
@@ -176,8 +180,8 @@ def _jobs() -> None:
         sa.Column("run_id", BIG_INT, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
         sa.Column("node_rank", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("num_gpus", sa.Integer, nullable=False),
-        sa.CheckConstraint("node_rank >= 0", name="node_rank"),
-        sa.CheckConstraint("num_gpus >= 1", name="num_gpus"),
+        *_within("node_rank", "0", "9999"),
+        *_within("num_gpus", "1", "1024"),
     )
 
     op.create_table(
@@ -212,30 +216,24 @@ def _jobs() -> None:
         sa.Column("noise_low", sa.Double),
         sa.Column("noise_high", sa.Double),
         sa.Column("run_number", sa.Integer),
-        sa.CheckConstraint("initial_batch_size >= 1", name="initial_batch_size"),
-        sa.CheckConstraint("max_batch_size >= initial_batch_size", name="max_batch_size"),
-        sa.CheckConstraint("min_atomic >= 1", name="min_atomic"),
-        sa.CheckConstraint("max_atomic >= min_atomic", name="max_atomic"),
+        *_within("initial_batch_size", "1", "1000000000"),
+        *_within("max_batch_size", "initial_batch_size", "1000000000"),
+        *_within("min_atomic", "1", "COALESCE(max_batch_size, initial_batch_size)"),
+        *_within("max_atomic", "min_atomic", "1000000000"),
         sa.CheckConstraint("(grad_sqr IS NULL) = (grad_var IS NULL)", name="statistics"),
-        sa.CheckConstraint("grad_sqr >= 0 AND grad_var >= 0", name="statistics_sign"),
+        *_within("grad_sqr grad_var noise_low", "0", "1e30"),
+        *_within("noise_high", "COALESCE(noise_low, 1e30)", "1e30"),
         sa.CheckConstraint(
             "(beta_g IS NULL) = (alpha_g IS NULL) AND (alpha_n IS NULL) = (alpha_g IS NULL) "
             "AND (beta_n IS NULL) = (alpha_g IS NULL) AND (alpha_l IS NULL) = (alpha_g IS NULL) "
             "AND (beta_l IS NULL) = (alpha_g IS NULL) AND (gamma IS NULL) = (alpha_g IS NULL)",
             name="throughput",
         ),
-        sa.CheckConstraint(
-            "alpha_g >= 0 AND beta_g >= 0 AND alpha_n >= 0 AND beta_n >= 0 AND alpha_l >= 0 "
-            "AND beta_l >= 0 AND gamma >= 0",
-            name="throughput_sign",
-        ),
-        sa.CheckConstraint("max_gpus_seen >= 0 AND max_nodes_seen >= 0", name="seen"),
-        sa.CheckConstraint(
-            "grad_sqr <= 1e30 AND grad_var <= 1e30 AND noise_low <= 1e30 AND noise_high <= 1e30 "
-            "AND alpha_g <= 1e6 AND beta_g <= 1e6 AND alpha_n <= 1e6 AND beta_n <= 1e6 "
-            "AND alpha_l <= 1e6 AND beta_l <= 1e6 AND gamma <= 10",
-            name="bounds",
-        ),
+        *_within("alpha_g beta_g alpha_n beta_n alpha_l beta_l", "0", "1e6"),
+        *_within("gamma", "1", "10"),
+        sa.CheckConstraint("alpha_g + beta_g >= 1e-9", name="time_per_example"),
+        *_within("max_gpus_seen", "0", "1000000"),
+        *_within("max_nodes_seen", "0", "max_gpus_seen"),
     )
     op.create_index("ix_model_versions_job_id_id", "model_versions", ["job_id", "id"])
     op.create_index(
@@ -258,26 +256,20 @@ def _jobs() -> None:
         sa.Column("epoch", BIG_INT, nullable=False),
         sa.Column("total_epochs", BIG_INT),
         sa.Column("num_examples", BIG_INT),
-        sa.CheckConstraint("sequence >= 0", name="sequence"),
+        *_within("sequence", "0", "1000000000000"),
+        *_within("global_batch_size atomic_batch_size", "1", "1000000000"),
+        *_within("accumulation_steps", "0", "1000000000"),
+        *_within("throughput predicted_throughput", "1e-07", "1000000000000.0"),
+        *_within("step_time_s", "1e-06", "10000000.0"),
+        *_within("efficiency", "1e-09", "1.0"),
+        *_within("progress", "0.0", "1e+18"),
+        *_within("epoch total_epochs", "0", "1000000000"),
+        *_within("num_examples", "0", "1000000000000000"),
         sa.CheckConstraint(
             "(global_batch_size IS NULL) = (atomic_batch_size IS NULL) "
             "AND (global_batch_size IS NULL) = (accumulation_steps IS NULL)",
             name="batch",
         ),
-        sa.CheckConstraint("global_batch_size >= 1", name="global_batch_size"),
-        sa.CheckConstraint("atomic_batch_size >= 1", name="atomic_batch_size"),
-        sa.CheckConstraint("accumulation_steps >= 0", name="accumulation_steps"),
-        sa.CheckConstraint("throughput > 0", name="throughput"),
-        sa.CheckConstraint("predicted_throughput > 0", name="predicted_throughput"),
-        sa.CheckConstraint("step_time_s > 0", name="step_time_s"),
-        sa.CheckConstraint(
-            "throughput <= 1e12 AND predicted_throughput <= 1e12 AND step_time_s <= 1e7 AND progress <= 1e18",
-            name="bounds",
-        ),
-        sa.CheckConstraint("efficiency > 0 AND efficiency <= 1", name="efficiency"),
-        sa.CheckConstraint("progress >= 0", name="progress"),
-        sa.CheckConstraint("epoch >= 0", name="epoch"),
-        sa.CheckConstraint("total_epochs >= 0", name="total_epochs"),
     )
     op.create_index("ix_goodput_samples_at", "goodput_samples", ["at"])
 
@@ -292,11 +284,9 @@ def _jobs() -> None:
         sa.Column("least_total_progress", sa.Double),
         sa.UniqueConstraint("job_id", "total_epochs"),
         sa.CheckConstraint("number >= 0", name="number"),
-        sa.CheckConstraint("total_epochs >= 0", name="total_epochs"),
-        sa.CheckConstraint("epoch >= 0", name="epoch"),
-        sa.CheckConstraint("progress >= 0", name="progress"),
-        sa.CheckConstraint("progress <= 1e18 AND least_total_progress <= 1e27", name="bounds"),
-        sa.CheckConstraint("least_total_progress >= 0", name="least_total_progress"),
+        *_within("total_epochs epoch", "0", "1000000000"),
+        *_within("progress", "0.0", "1e+18"),
+        *_within("least_total_progress", "0", "1e27"),
     )
 
 
@@ -479,10 +469,9 @@ def _allocations() -> None:
         sa.Column("reallocation_id", BIG_INT, sa.ForeignKey("reallocations.id", ondelete="SET NULL")),
         sa.Column("blocked_s", sa.Double, nullable=False),
         sa.Column("size_bytes", BIG_INT, nullable=False),
-        sa.CheckConstraint("sequence >= 0", name="sequence"),
-        sa.CheckConstraint("blocked_s >= 0", name="blocked_s"),
-        sa.CheckConstraint("blocked_s <= 1e7", name="bounds"),
-        sa.CheckConstraint("size_bytes >= 0", name="size_bytes"),
+        *_within("sequence", "0", "1000000000000"),
+        *_within("blocked_s", "0.0", "10000000.0"),
+        *_within("size_bytes", "0", "1152921504606846976"),
     )
     op.create_index("ix_checkpoints_at", "checkpoints", ["at"])
     op.create_index("uq_checkpoints_reallocation_id", "checkpoints", ["reallocation_id"], unique=True)
