@@ -13,7 +13,7 @@ from tests.store.builders import report, token_of
 from tests.store.connections import await_ends, connections
 from tests.store.postgres import PostgresServer
 
-BAD_REPORT = ("PX003", "22P02", "22P05", "22003", "22023", "23502", "23514", "54001")
+BAD_REPORT = ("PX003", "22001", "22P02", "22P05", "22003", "22023", "23502", "23514", "54001")
 """The SQLSTATEs of a refused report: by the function, as no JSON, as no number, by a column's check."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -35,8 +35,13 @@ def await_other_ends(server: PostgresServer, *kept: Connection) -> None:
     await_ends(url, but=spared | {one.info.backend_pid for one in kept})
 
 
-def raw_report(sequence: int = 1, **changes: Any) -> str:
+<<<<<<< HEAD:tests/store/untrusted_client.py
+def raw_report(sequence: int = 1, /, **changes: Any) -> str:
     """Return a good report as JSON text, with unchecked `changes`."""
+=======
+def raw_report(sequence: int = 1, /, **changes: Any) -> str:
+    """Return a good report as JSON text, with `changes` in it that nobody has checked."""
+>>>>>>> 4b07cd1 (Attack the database with reports that are well-formed and hostile in content, and rounds beside them):tests/store/strangers.py
     return json.dumps({**json.loads(report_json(checked_report(report(sequence)))), **changes})
 
 

@@ -88,8 +88,9 @@ def statements(dialect: str) -> Mapping[str, str]:
         ends=", ".join(f"'{step.value}'" for step in ENDS),
         grace_s=DAEMON_GRACE_S,
     )
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return {name: part.strip() for name, part in zip(parts[1::2], parts[2::2], strict=True)}
+    _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    without_comments = (re.sub(r"^--.*\n", "", part, flags=re.MULTILINE).strip() for part in parts[1::2])
+    return dict(zip(parts[::2], without_comments, strict=True))
 
 
 def move_of(rows: Sequence[Any]) -> Move | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -87,28 +88,26 @@ def client(postgres: PostgresServer, running: Store) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.mark.parametrize("content", REFUSED.values(), ids=REFUSED)
-def test_that_hostile_content_is_refused_whole(
-    client: Connection, running: Store, content: dict[str, Any]
-) -> None:
-    with pytest.raises(psycopg.Error) as refused:
-        send(client, raw_report(1, **content))
-    assert refused.value.sqlstate in BAD_REPORT
+def test_that_hostile_content_is_refused_whole(client: Connection, running: Store) -> None:
+    for name, content in REFUSED.items():
+        with pytest.raises(psycopg.Error) as refused:
+            send(client, raw_report(1, **content))
+        assert refused.value.sqlstate in BAD_REPORT, name
     assert running.run_history("1") == ()
     assert running.model_history("1") == ()
     send(client, raw_report(2))
     assert len(running.sample_history("1")) == 1, "the job's next report counts"
 
 
-def test_that_a_poisonous_report_takes_nothing_from_the_last_good_one(
+def test_that_hostile_content_takes_nothing_from_the_last_good_report(
     client: Connection, running: Store
 ) -> None:
     send(client, raw_report(1))
     before = running.job("1")
-    for content in REFUSED.values():
+    for name, content in REFUSED.items():
         with pytest.raises(psycopg.Error) as refused:
             send(client, raw_report(2, **content))
-        assert refused.value.sqlstate in (*BAD_REPORT, "PX001")
+        assert refused.value.sqlstate in (*BAD_REPORT, "PX001", "PX002"), name
     assert running.job("1") == before
 
 
@@ -133,12 +132,12 @@ def test_that_of_a_key_that_comes_twice_one_counts_and_is_checked(client: Connec
     assert sample.throughput == 5.0
 
 
-@pytest.mark.parametrize("deep", ["[" * 30_000 + "]" * 30_000, '{"a":' * 10_000 + "1" + "}" * 10_000])
-@pytest.mark.parametrize("name", ["gpus_per_node", "throughput", "phase"])
-def test_that_deep_json_is_refused(client: Connection, running: Store, deep: str, name: str) -> None:
-    with pytest.raises(psycopg.Error) as refused:
-        send(client, raw_report(1, **{name: "HERE"}).replace('"HERE"', deep))
-    assert refused.value.sqlstate in BAD_REPORT
+def test_that_deep_json_is_refused(client: Connection, running: Store) -> None:
+    deep = ("[" * 30_000 + "]" * 30_000, '{"a":' * 10_000 + "1" + "}" * 10_000)
+    for name, value in itertools.product(("gpus_per_node", "throughput", "phase"), deep):
+        with pytest.raises(psycopg.Error) as refused:
+            send(client, raw_report(1, **{name: "HERE"}).replace('"HERE"', value))
+        assert refused.value.sqlstate in BAD_REPORT, name
     assert running.run_history("1") == ()
 
 
@@ -147,19 +146,19 @@ def test_that_deep_json_where_nobody_looks_does_no_harm(client: Connection, runn
     assert len(running.sample_history("1")) == 1
 
 
-@pytest.mark.parametrize("name", ["at", "limited", "job_id", "run_id", "id", "first_report_at", "code"])
-@pytest.mark.parametrize("value", ["1970-01-01", "9999-12-31", 2, False, None])
 def test_that_no_field_of_a_message_stands_for_what_the_database_finds(
-    postgres_store: Store, client: Connection, running: Store, name: str, value: Any
+    postgres_store: Store, client: Connection, running: Store
 ) -> None:
     """A time in the past or future, another's job or run, or a word that lifts the limits."""
     set_clock(postgres_store._clock, at(9))  # type: ignore[attr-defined]
-    send(client, raw_report(1, **{name: value}))
-    with pytest.raises(psycopg.Error, match="reports 3 nodes and was seen on 1"):
-        send(client, raw_report(2, gpus_per_node=[1, 1, 1], **{name: value}))
+    names = ("at", "limited", "job_id", "run_id", "id", "first_report_at", "code")
+    for sequence, value in enumerate(("1970-01-01", "9999-12-31", 2, False, None), start=1):
+        forged = dict.fromkeys(names, value)
+        send(client, raw_report(sequence, **forged))
+        with pytest.raises(psycopg.Error, match="reports 3 nodes and was seen on 1"):
+            send(client, raw_report(sequence + 1, gpus_per_node=[1, 1, 1], **forged))
     assert running.job("2").run is None
-    (sample,) = running.sample_history("1")
-    assert sample.at == at(9)
+    assert {sample.at for sample in running.sample_history("1")} == {at(9)}
 
 
 def test_that_epochs_beyond_the_total_are_the_jobs_own_claim(client: Connection, running: Store) -> None:
@@ -219,7 +218,7 @@ CONTENT = st.dictionaries(st.sampled_from([*json.loads(raw_report(1))]), VALUES,
 
 
 @given(content=CONTENT)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_that_any_content_is_refused_or_stored_finite_and_spares_the_neighbour(
     client: Connection, postgres_store: Store, content: dict[str, Any]
 ) -> None:
@@ -230,7 +229,7 @@ def test_that_any_content_is_refused_or_stored_finite_and_spares_the_neighbour(
     try:
         send(client, raw_report(1, **content), token=token_of(number))
     except psycopg.Error as error:
-        assert error.sqlstate in (*BAD_REPORT, "PX001"), error  # noqa: PT017
+        assert error.sqlstate in (*BAD_REPORT, "PX001", "PX002"), error  # noqa: PT017
         assert postgres_store.run_history(str(number)) == ()
         return
     finally:
