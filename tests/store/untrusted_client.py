@@ -35,13 +35,8 @@ def await_other_ends(server: PostgresServer, *kept: Connection) -> None:
     await_ends(url, but=spared | {one.info.backend_pid for one in kept})
 
 
-<<<<<<< HEAD:tests/store/untrusted_client.py
 def raw_report(sequence: int = 1, /, **changes: Any) -> str:
     """Return a good report as JSON text, with unchecked `changes`."""
-=======
-def raw_report(sequence: int = 1, /, **changes: Any) -> str:
-    """Return a good report as JSON text, with `changes` in it that nobody has checked."""
->>>>>>> 4b07cd1 (Attack the database with reports that are well-formed and hostile in content, and rounds beside them):tests/store/strangers.py
     return json.dumps({**json.loads(report_json(checked_report(report(sequence)))), **changes})
 
 
