@@ -150,7 +150,7 @@ def test_that_no_field_of_a_message_stands_for_what_the_database_finds(
     postgres_store: Store, client: Connection, running: Store
 ) -> None:
     """A time in the past or future, another's job or run, or a word that lifts the limits."""
-    set_clock(postgres_store._clock, at(9))  # type: ignore[attr-defined]
+    set_clock(postgres_store.clock, at(9))  # type: ignore[attr-defined]
     names = ("at", "limited", "job_id", "run_id", "id", "first_report_at", "code")
     for sequence, value in enumerate(("1970-01-01", "9999-12-31", 2, False, None), start=1):
         forged = dict.fromkeys(names, value)
@@ -173,7 +173,7 @@ def test_that_numbers_that_go_back_and_forth_are_taken_as_they_come(
 ) -> None:
     """Progress, epochs, steps and examples are the job's own claims; the order of reports is not."""
     for sequence, value in ((1, 10**9), (2, 0), (3, 10**9), (4, 1)):
-        set_clock(postgres_store._clock, at(100 - sequence))  # type: ignore[attr-defined]
+        set_clock(postgres_store.clock, at(100 - sequence))  # type: ignore[attr-defined]
         send(
             client,
             raw_report(sequence, num_steps=value, num_examples=value, epoch=value, progress=float(value)),
