@@ -21,7 +21,7 @@ from pollux_slurm.policy import decide
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.contract.interface import AgentStore, CheckpointConfirmation, Report
 from pollux_slurm.store.maintenance.administration import init_store
-from tests.daemon.world import World
+from tests.daemon.harness import Harness
 from tests.store.builders import report
 from tests.store.postgres import PostgresMissingError, running_postgres
 from tests.store.untrusted_client import BAD_REPORT, raw_report
@@ -84,13 +84,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def world(url: str) -> Iterator[World]:
-    """A world with a job of an honest and one of a hostile user, both running and reporting."""
+def harness(url: str) -> Iterator[Harness]:
+    """Return a harness with a job of an honest and one of a hostile user, both running and reporting."""
     with contextlib.closing(open_store(url)) as store:
-        made = World(store)
+        made = Harness(store)
         for user_id in (1000, 1001):
             made.submit(user_id=user_id)
-        made.settle(daemon_of(made), seconds=8)
+        made.run_until(daemon_of(made), seconds=8)
         assert [made.job(job_id).state for job_id in made.agents] == [JobState.RUNNING] * 2
         yield made
 
@@ -101,19 +101,19 @@ def client(url: str) -> Iterator[AgentStore]:
         yield store
 
 
-def daemon_of(world: World) -> Daemon:
-    return world.daemon(decide=decide)
+def daemon_of(harness: Harness) -> Daemon:
+    return harness.daemon(decide=decide)
 
 
-def check_round(world: World, daemon: Daemon) -> None:
+def check_round(harness: Harness, daemon: Daemon) -> None:
     """Let the honest job report and a round pass, and check that it decided about both jobs."""
-    honest, hostile = world.agents
-    world.agents[honest].act()
+    honest, hostile = harness.agents
+    harness.agents[honest].act()
     result = daemon.round()
     assert (result.skipped, result.num_jobs) == (None, 2)
     for job_id in (honest, hostile):
-        assert world.store.decision(job_id, result.round_id) is not None
-    world.clock.advance(4)
+        assert harness.store.decision(job_id, result.round_id) is not None
+    harness.clock.advance(4)
 
 
 def extreme_reports() -> Iterator[Report]:
@@ -123,22 +123,22 @@ def extreme_reports() -> Iterator[Report]:
         yield report(next(sequence), run_number=0, gpus_per_node=(1,), model=model, **more)
 
 
-def test_that_rounds_go_on_beside_a_job_that_reports_extremes(world: World, client: AgentStore) -> None:
-    daemon = daemon_of(world)
-    hostile = list(world.agents.values())[1]
+def test_that_rounds_go_on_beside_a_job_that_reports_extremes(harness: Harness, client: AgentStore) -> None:
+    daemon = daemon_of(harness)
+    hostile = list(harness.agents.values())[1]
     hostile.reports = False
     for sent in extreme_reports():
-        client.report(hostile.token, sent, at=world.clock())
-        check_round(world, daemon)
-    assert world.store.job(hostile.job_id).model == sent.model
+        client.report(hostile.token, sent, at=harness.clock())
+        check_round(harness, daemon)
+    assert harness.store.job(hostile.job_id).model == sent.model
 
 
 def test_that_rounds_go_on_beside_a_job_whose_reports_are_refused(
-    world: World, client: AgentStore, url: str
+    harness: Harness, client: AgentStore, url: str
 ) -> None:
-    hostile = list(world.agents.values())[1]
-    known = world.store.job(hostile.job_id)
-    daemon = daemon_of(world)
+    hostile = list(harness.agents.values())[1]
+    known = harness.store.job(hostile.job_id)
+    daemon = daemon_of(harness)
     hostile.reports = False
     bad: dict[str, Any] = {
         "throughput": math.inf,
@@ -151,13 +151,13 @@ def test_that_rounds_go_on_beside_a_job_whose_reports_are_refused(
             client.report(
                 hostile.token,
                 report(sequence, run_number=0, gpus_per_node=(1,), **{name: value}),
-                at=world.clock(),
+                at=harness.clock(),
             )
-        check_round(world, daemon)
+        check_round(harness, daemon)
     if url.startswith("postgresql"):
         send_unchecked(url, hostile.token)
-        check_round(world, daemon)
-    found = world.store.job(hostile.job_id)
+        check_round(harness, daemon)
+    found = harness.store.job(hostile.job_id)
     assert (found.model, found.sample) == (known.model, known.sample)
 
 
