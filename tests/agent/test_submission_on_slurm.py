@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.submit.submission import submit
-from pollux_slurm.agent.submit.submission_plan import plan_submission
+from pollux_slurm.agent.submit.submission import run_sbatch
+from pollux_slurm.agent.submit.submission_plan import POLLUX_OPTIONS, SubmissionPlan, plan_submission
 from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.config import Config
-from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import Allocation, JobShape, JobState
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment, user_part
@@ -107,13 +106,15 @@ def test_that_test_only_leaves_nothing_and_hold_and_parsable_work_as_in_sbatch(
     assert submit_dir.job(held.stdout.strip()).held
 
 
-def test_that_python_can_submit_what_the_command_can(submit_dir: SubmitDirectory) -> None:
+def test_that_python_can_submit_what_the_command_can(
+    submit_dir: SubmitDirectory, capfd: pytest.CaptureFixture[str]
+) -> None:
     (submit_dir.folder / "train.sbatch").write_text(BODY)
     runner = CommandRunner(environ=submit_dir.environ)
 
-    def plan(*words: str, identifier: str):
-        return plan_submission(
-            [*words, "train.sbatch", "pass"],
+    def submit(*words: str, identifier: str) -> tuple[int, SubmissionPlan]:
+        plan = plan_submission(
+            parse_words([*words, "train.sbatch", "pass"], exact=POLLUX_OPTIONS),
             environ=submit_dir.environ,
             cwd=submit_dir.folder,
             config=Config(),
@@ -121,15 +122,18 @@ def test_that_python_can_submit_what_the_command_can(submit_dir: SubmitDirectory
             identifier=identifier,
             read_stdin=lambda: b"",
         )
+        environ, cwd = submit_dir.environ, submit_dir.folder
+        return run_sbatch(plan, token=TOKEN, runner=runner, environ=environ, cwd=cwd), plan
 
-    held = plan("-H", identifier="a")
-    submit_dir.jobs.append(submit(held, token=TOKEN, runner=runner, environ=submit_dir.environ))
+    code, held = submit("-H", "--parsable", identifier="a")
+    assert code == 0
+    submit_dir.jobs.append(capfd.readouterr().out.strip())
     job = submit_dir.job(submit_dir.jobs[-1])
     assert decode_comment(job.comment) == held.terms
     assert read_token(held.token_file) == TOKEN
-    refused = plan("-p", "nowhere", identifier="b")
-    with pytest.raises(SlurmCommandError, match="invalid partition"):
-        submit(refused, token=TOKEN, runner=runner, environ=submit_dir.environ)
+    code, refused = submit("-p", "nowhere", identifier="b")
+    assert code == 1
+    assert "invalid partition" in capfd.readouterr().err
     assert not refused.token_file.exists()
 
 

@@ -14,10 +14,8 @@ from pathlib import Path
 
 from pollux_slurm.agent.submit.submission_plan import SubmissionPlan
 from pollux_slurm.agent.submit.token import make_private_dir, remove_empty_dirs, write_token
-from pollux_slurm.errors import LaunchError, SlurmCommandError
+from pollux_slurm.errors import LaunchError
 from pollux_slurm.slurm.commands.runner import CommandRunner
-
-_SUBMIT_TIMEOUT_S = 120.0
 
 
 def run_sbatch(
@@ -41,22 +39,6 @@ def run_sbatch(
         if done.returncode > 0 and not plan.waits:
             undo()
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
-
-
-def submit(plan: SubmissionPlan, *, token: str, runner: CommandRunner, environ: Mapping[str, str]) -> str:
-    """Submit a plan and return the job id.
-
-    Raises `SlurmCommandError` with sbatch's message when it refuses the job, and `SlurmUnavailable` when it
-    does not answer: then the job may or may not exist.
-    """
-    runner.find("sbatch")
-    with _plan_files(plan, token) as (script_file, undo):
-        words = ["--parsable", *plan.options, str(script_file), *plan.arguments]
-        done = runner.run("sbatch", *words, environ=environ, timeout_s=_SUBMIT_TIMEOUT_S)
-        if done.exit_code != 0:
-            undo()
-            raise SlurmCommandError(f"sbatch refused the job: {done.error_text}")
-    return done.stdout.strip().partition(";")[0]
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from pollux_slurm.slurm.parsing.comment_terms import MAX_GPUS, encode_comment
 from pollux_slurm.slurm.sbatch.batch_script import BatchScript, parse_script
 from pollux_slurm.slurm.sbatch.options import (
     GivenOption,
+    ParsedWords,
     SbatchOption,
     Takes,
     is_abbreviation,
@@ -90,7 +91,7 @@ class SubmissionPlan:
 
 
 def plan_submission(
-    words: Sequence[str],
+    parsed: ParsedWords,
     *,
     environ: Mapping[str, str],
     cwd: Path,
@@ -99,7 +100,7 @@ def plan_submission(
     identifier: str,
     read_stdin: Callable[[], bytes],
 ) -> SubmissionPlan:
-    """Decide what to submit for `words` (options, script and arguments). Reads the script.
+    """Decide what to submit for words parsed with `POLLUX_OPTIONS` as `exact`. Reads the script.
 
     `identifier` distinguishes this submission's files from others in the same checkpoint directory. Raises
     `UsageError` for these:
@@ -108,7 +109,6 @@ def plan_submission(
     - a script that cannot be read or cannot be adaptive
     - kinds of jobs that Slurm cannot requeue one by one
     """
-    parsed = parse_words(words, exact=POLLUX_OPTIONS)
     options, rest = parsed.options, parsed.rest
     refuse_misspelled_options(options)
     if not parsed.after_dashes:

@@ -63,7 +63,8 @@ def sbatch(ctx: typer.Context) -> None:
     from pollux_slurm.slurm.sbatch.options import parse_words
 
     environ, cwd = dict(os.environ), Path.cwd()
-    names = {option.name for option in parse_words(ctx.args, exact=POLLUX_OPTIONS).options}
+    parsed = parse_words(ctx.args, exact=POLLUX_OPTIONS)
+    names = {option.name for option in parsed.options}
     if "help" in names:
         typer.echo(ctx.get_help())
         return
@@ -74,7 +75,7 @@ def sbatch(ctx: typer.Context) -> None:
         os.execve(runner.find("sbatch"), ["sbatch", *ctx.args], environ)
     token = new_token(os.getuid())
     plan = plan_submission(
-        ctx.args,
+        parsed,
         environ=environ,
         cwd=cwd,
         config=config,

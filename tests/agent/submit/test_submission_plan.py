@@ -36,7 +36,7 @@ def plan(
     stdin: bytes = SIMPLE.encode(),
 ) -> SubmissionPlan:
     return plan_submission(
-        words,
+        parse_words(words, exact=POLLUX_OPTIONS),
         environ=environ or {},
         cwd=cwd,
         config=config or Config(),
