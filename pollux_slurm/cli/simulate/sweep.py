@@ -115,7 +115,7 @@ def sweep(
         context, generated, "workloads are read, not generated", where=bool(workload) or traces.is_file()
     )
     measured = find_delays(rules, traces, delays)
-    policies = make_settings(
+    settings = make_settings(
         policies=policy,
         objectives=objective,
         declared=declared,
@@ -136,7 +136,7 @@ def sweep(
     if not files and traces.is_file():
         files = {traces.stem: workload_of(read_queue(traces))}
     grid = Grid(
-        policies=policies,
+        settings=settings,
         loads=_list("--loads", loads, float),
         seeds=_list("--seeds", seeds, int),
         hours=hours,
@@ -150,7 +150,7 @@ def sweep(
     runs = expand(grid, applications)
     if report is not None:
         check_writable(report)
-    shared = {"rules": rules, "cluster": policies[0].cluster_text, "hours": hours}
+    shared = {"rules": rules, "cluster": settings[0].cluster_text, "hours": hours}
     if rules == "slurm":
         site = {"plain_requeue": plain_requeue, "unmanaged": unmanaged, "mtbf_hours": mtbf_hours}
         shared |= site | {"seed": rules_seed}

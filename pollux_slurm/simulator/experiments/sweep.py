@@ -45,11 +45,11 @@ _AXES = {
 class Grid:
     """The axes of a sweep. Workloads are those of `files`, by name, else one for each load and seed.
 
-    `policies` are settings whose interval, restart delay, exponent and penalty are replaced by the axes.
-    None among `exponents` or `penalties` is the objective's default.
+    `settings` has one entry for each policy; the axes replace its interval, restart delay, exponent and
+    penalty. None among `exponents` or `penalties` is the objective's default.
     """
 
-    policies: tuple[RunSettings, ...]
+    settings: tuple[RunSettings, ...]
     loads: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0,)
     hours: float = 8.0
@@ -119,21 +119,21 @@ def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRu
 
     Raises `UsageError` for a grid without runs or with impossible numbers.
     """
-    if len(set(grid.restart_delays_s)) > 1 and any(policy.rules == "slurm" for policy in grid.policies):
+    if len(set(grid.restart_delays_s)) > 1 and any(one.rules == "slurm" for one in grid.settings):
         raise UsageError("rules slurm have no restart delay: the parts of a move have delays of their own")
-    goals = {one.objective if one.policy == "pollux" else one.policy for one in grid.policies}
+    names = {one.objective if one.policy == "pollux" else one.policy for one in grid.settings}
     for values, what, known in (
         (grid.exponents, "exponents", _WITH_EXPONENT),
         (grid.penalties, "forms of the penalty", _WITH_PENALTY),
     ):
-        if any(value is not None for value in values) and goals and not goals & known:
+        if any(value is not None for value in values) and names and not names & known:
             raise UsageError(f"{what} would do nothing: only {' and '.join(sorted(known))} use them")
     workloads: list[tuple[str, float | None, int | None, tuple[WorkloadJob, ...]]] = [
         (name, None, None, jobs) for name, jobs in grid.files.items()
     ]
     if not workloads:
         choices = {name: tuned_choices(application) for name, application in applications.items()}
-        num_gpus = max((policy.cluster().num_gpus for policy in grid.policies), default=1)
+        num_gpus = max((one.cluster().num_gpus for one in grid.settings), default=1)
         for load, seed in itertools.product(grid.loads, grid.seeds):
             jobs = generate_workload(
                 seed=seed, load=load, hours=grid.hours, num_gpus=num_gpus, choices=choices
@@ -145,16 +145,16 @@ def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRu
             *(grid.intervals_s, grid.restart_delays_s, grid.adaptive_shares, grid.exponents, grid.penalties)
         )
     )
-    for made, place, policy in itertools.product(workloads, axes, grid.policies):
+    for made, place, base in itertools.product(workloads, axes, grid.settings):
         interval_s, delay_s, share, exponent, penalty = place
-        goal = policy.objective if policy.policy == "pollux" else policy.policy
+        name = base.objective if base.policy == "pollux" else base.policy
         settings = dataclasses.replace(
-            policy,
+            base,
             interval_s=interval_s,
             restart_delay_s=delay_s,
-            slurm=dataclasses.replace(policy.slurm, adaptive_share=share),
-            exponent=exponent if goal in _WITH_EXPONENT else None,
-            penalty=penalty if goal in _WITH_PENALTY else None,
+            slurm=dataclasses.replace(base.slurm, adaptive_share=share),
+            exponent=exponent if name in _WITH_EXPONENT else None,
+            penalty=penalty if name in _WITH_PENALTY else None,
         )
         run = SweepRun(workload=made[0], load=made[1], seed=made[2], jobs=made[3], settings=settings)
         runs.setdefault(run.name, run)

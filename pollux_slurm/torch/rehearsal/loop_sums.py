@@ -109,14 +109,14 @@ def on_each_collective(callback: Callable[[], None]) -> None:
             callback()
         return original(*args, **kwargs)
 
-    def show(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def synchronize(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         callback()
         return original(*args, **kwargs)
 
     for name in _COMBINING:
         if hasattr(dist.ProcessGroup, name):
             patch_everywhere(dist.ProcessGroup, name, combine)
-    patch_everywhere(Accumulator, "synchronized", show)
+    patch_everywhere(Accumulator, "synchronized", synchronize)
 
 
 def _is_ours(frame: FrameType | None) -> bool:

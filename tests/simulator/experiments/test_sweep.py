@@ -32,17 +32,17 @@ def workload() -> Mapping[str, tuple[WorkloadJob, ...]]:
     return {"small": (made_job("a", at_s=5), made_job("b", at_s=9))}
 
 
-def policies(*names: str) -> tuple[RunSettings, ...]:
+def settings_of(*names: str) -> tuple[RunSettings, ...]:
     return tuple(RunSettings(policy=name, num_nodes=1, gpus_per_node=2) for name in names)
 
 
 def grid(*delays_s: float) -> Grid:
-    return Grid(policies=policies("tiresias", "optimus"), files=workload(), restart_delays_s=delays_s)
+    return Grid(settings=settings_of("tiresias", "optimus"), files=workload(), restart_delays_s=delays_s)
 
 
 def test_that_policies_run_once_on_axes_that_they_do_not_use(applications: Mapping[str, Application]) -> None:
     made = Grid(
-        policies=policies("pollux", "tiresias"),
+        settings=settings_of("pollux", "tiresias"),
         files=workload(),
         exponents=(1.0, -1.0),
         penalties=("paper", "amortised"),
@@ -76,13 +76,13 @@ def test_that_another_workload_is_another_run(
 ) -> None:
     one = expand(grid(0.0), applications)
     later = {"small": (made_job("a", at_s=6), made_job("b", at_s=9))}
-    other = expand(Grid(policies=policies("tiresias"), files=later, restart_delays_s=(0.0,)), applications)
+    other = expand(Grid(settings=settings_of("tiresias"), files=later, restart_delays_s=(0.0,)), applications)
     assert not {run.name for run in one} & {run.name for run in other}
 
 
 def test_that_any_name_of_a_workload_makes_a_file_name(applications: Mapping[str, Application]) -> None:
     files = {"../" + "x" * 300: workload()["small"]}
-    (run,) = expand(Grid(policies=policies("tiresias"), files=files), applications)
+    (run,) = expand(Grid(settings=settings_of("tiresias"), files=files), applications)
     assert len(run.name) < 200
     assert "/" not in run.name
 
@@ -172,7 +172,7 @@ def test_that_seeds_are_averaged_and_compared_one_by_one(
 
 def test_that_a_sweep_without_policies_is_refused(applications: Mapping[str, Application]) -> None:
     with pytest.raises(UsageError, match="at least one value on each axis"):
-        expand(Grid(policies=(), files=workload()), applications)
+        expand(Grid(settings=(), files=workload()), applications)
 
 
 def test_that_axes_that_no_policy_uses_are_refused(applications: Mapping[str, Application]) -> None:
@@ -181,6 +181,6 @@ def test_that_axes_that_no_policy_uses_are_refused(applications: Mapping[str, Ap
     with pytest.raises(
         UsageError, match="exponents would do nothing: only generalized-mean and sia use them"
     ):
-        expand(Grid(policies=rank, files=workload(), exponents=(-1.0, -5.0)), applications)
+        expand(Grid(settings=rank, files=workload(), exponents=(-1.0, -5.0)), applications)
     with pytest.raises(UsageError, match="forms of the penalty would do nothing"):
-        expand(Grid(policies=policies("tiresias"), files=workload(), penalties=("paper",)), applications)
+        expand(Grid(settings=settings_of("tiresias"), files=workload(), penalties=("paper",)), applications)
