@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.launch.node_processes import die_with_parent
+from pollux_slurm.agent.launch.watched_processes import die_with_parent
 from pollux_slurm.agent.rehearsal_protocol import RUN_PLAN_VARIABLE, RunPlan, Stop
 
 Event = Mapping[str, Any]

@@ -20,9 +20,9 @@ from pollux_slurm.agent.launch.layout import (
     rank_environments,
     without_other_jobs_variables,
 )
-from pollux_slurm.agent.launch.node_processes import NodeProcesses, start_error
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
 from pollux_slurm.agent.launch.step import visible_gpus
+from pollux_slurm.agent.launch.watched_processes import WatchedProcesses, start_error
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
@@ -122,7 +122,7 @@ def _run_here(
     def run() -> int:
         with rendezvous_file() as file:
             environments = rank_environments(layout, 0, {**environ, **extra}, rendezvous_file=file)
-            return NodeProcesses(command, environments, kill_after_s=options.kill_after_s).run().exit_code
+            return WatchedProcesses(command, environments, kill_after_s=options.kill_after_s).run().exit_code
 
     with port:
         return _run_and_check(run, None if directory is None else Path(directory), warn=warn)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
 from pollux_slurm.agent.launch.missing_gpus import requeue_if_gpus_missing
-from pollux_slurm.agent.launch.node_processes import NodeProcesses
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
 from pollux_slurm.agent.launch.step import STEP_PROGRAM
 from pollux_slurm.agent.launch.step_numbers import skip_step_numbers
 from pollux_slurm.agent.launch.step_signals import signal_step
+from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
 from pollux_slurm.agent.submit.plain_sbatch import make_adaptive
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, make_private_dir
 from pollux_slurm.config import Config
@@ -139,7 +139,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
         signal_step(number, job_id=str(layout.job_id), restart_count=restart_count, runner=job.runner)
 
     # If this process is killed, SIGTERM makes srun end its step.
-    srun = NodeProcesses(argv, [environ], kill_after_s=0.0, forward=forward, death_signal=signal.SIGTERM)
+    srun = WatchedProcesses(argv, [environ], kill_after_s=0.0, forward=forward, death_signal=signal.SIGTERM)
     status = srun.run()
     code = status.exit_code
     # Not after a request to stop: in a requeue, the job's next start waits for the end of this process.

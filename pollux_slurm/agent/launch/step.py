@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import STEP_VARIABLE, RunLayout, rank_environments
-from pollux_slurm.agent.launch.node_processes import NodeProcesses
 from pollux_slurm.agent.launch.rendezvous import rendezvous_file
+from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
 from pollux_slurm.errors import LaunchError, PolluxError
 
 # Not `python -m`: that would import modules from the working directory, from the user's own files.
@@ -57,13 +57,13 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
 
     try:
         with rendezvous_file() if len(layout.nodes) == 1 else contextlib.nullcontext() as file:
-            crew = NodeProcesses(
+            processes = WatchedProcesses(
                 command,
                 rank_environments(layout, index, environ, rendezvous_file=file),
                 kill_after_s=layout.kill_after_s,
                 on_failure=write_exit_code,
             )
-            return crew.run().exit_code
+            return processes.run().exit_code
     except LaunchError as error:
         write_exit_code(error.exit_code)
         raise

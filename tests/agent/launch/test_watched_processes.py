@@ -1,6 +1,6 @@
 """Real processes of a node: exit codes, signals, and that none is left behind.
 
-`NodeProcesses` runs in its own process, since it blocks that process's signals.
+`WatchedProcesses` runs in its own process, since it blocks that process's signals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 DRIVER = """
 import os, sys, time
-from pollux_slurm.agent.launch.node_processes import NodeProcesses
+from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
 count, kill_after_s, script = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 environments = [{**os.environ, "RANK": str(rank)} for rank in range(count)]
 options = {}
@@ -32,7 +32,7 @@ if len(sys.argv) > 4:
         skipped_s += kill_after_s * os.path.exists(sys.argv[4])
         return time.monotonic() + skipped_s
     options = {"monotonic": monotonic, "max_wait_s": 0.05}
-processes = NodeProcesses([sys.executable, "-S", "-c", script], environments, kill_after_s=kill_after_s,
+processes = WatchedProcesses([sys.executable, "-S", "-c", script], environments, kill_after_s=kill_after_s,
                           on_failure=lambda code: print("failure", code, flush=True), **options)
 status = processes.run()
 print("outcome", status.exit_code, status.failed_by_itself, flush=True)
@@ -51,7 +51,7 @@ def wait_for(name):
 
 
 class Driver:
-    """A `NodeProcesses` in its own process, and the marker files that its ranks write."""
+    """A `WatchedProcesses` in its own process, and the marker files that its ranks write."""
 
     def __init__(
         self,
@@ -241,9 +241,9 @@ def test_that_a_command_that_cannot_be_run_is_one_line_with_a_shells_exit_code(
 ) -> None:
     script = (
         "import os\n"
-        "from pollux_slurm.agent.launch.node_processes import NodeProcesses\n"
+        "from pollux_slurm.agent.launch.watched_processes import WatchedProcesses\n"
         "from pollux_slurm.errors import LaunchError\n"
-        f"try: NodeProcesses([{program!r}], [dict(os.environ)] * 2, kill_after_s=1).run()\n"
+        f"try: WatchedProcesses([{program!r}], [dict(os.environ)] * 2, kill_after_s=1).run()\n"
         "except LaunchError as error: print(error, error.exit_code)\n"
     )
     done = subprocess.run(

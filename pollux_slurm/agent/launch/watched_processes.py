@@ -1,4 +1,4 @@
-"""Run a job's processes on one node: none outlives the launcher, and all end when one fails.
+"""Run processes on this machine: none outlives the launcher, and all end when one fails.
 
 There are no signal handlers. The watched signals are blocked and fetched one by one, so none is lost between
 two waits, and no code runs inside a handler.
@@ -33,8 +33,8 @@ class ExitStatus:
     failed_by_itself: bool
 
 
-class NodeProcesses:
-    """The processes of one node, from their start to the end of the last.
+class WatchedProcesses:
+    """Processes with one command, from their start to the end of the last: a node's ranks, or a job's srun.
 
     `forward` is called with a forwarded signal instead of sending it to the processes. The kernel sends them
     `death_signal` if this process dies. It waits for signals `max_wait_s` at a time. To be used once, from
