@@ -1,6 +1,6 @@
 """`pollux run`: start a job's training processes, one for each GPU, here or on all nodes of a Slurm job.
 
-A batch script calls it once. It then calls srun, which runs a small program on each node (`STEP_PROGRAM`).
+A batch script calls it once. It then calls srun, which runs a small program on each node (`NODE_PROGRAM`).
 That program starts the node's processes and waits until the last has ended. Without Slurm, the launcher does
 so itself. It does not import torch.
 """
@@ -20,8 +20,8 @@ from pollux_slurm.agent.launch.layout import (
     rank_environments,
     without_other_jobs_variables,
 )
+from pollux_slurm.agent.launch.node_program import visible_gpus
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
-from pollux_slurm.agent.launch.step import visible_gpus
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses, start_error
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.config import Config

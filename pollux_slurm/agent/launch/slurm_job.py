@@ -19,8 +19,8 @@ from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
 from pollux_slurm.agent.launch.missing_gpus import requeue_if_gpus_missing
+from pollux_slurm.agent.launch.node_program import NODE_PROGRAM
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
-from pollux_slurm.agent.launch.step import STEP_PROGRAM
 from pollux_slurm.agent.launch.step_numbers import skip_step_numbers
 from pollux_slurm.agent.launch.step_signals import signal_step
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
@@ -128,7 +128,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     if layout.exit_file is not None:
         with contextlib.suppress(OSError):
             layout.exit_file.unlink()
-    argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", STEP_PROGRAM, *command]
+    argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", NODE_PROGRAM, *command]
     restart_count = int(job.environ.get("SLURM_RESTART_COUNT") or 0)
     environ = step_environment(job.environ)
     skip_step_numbers(restart_count, runner=job.runner, environ=environ)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.agent.launch.layout import RunLayout
-from pollux_slurm.agent.launch.step import STEP_PROGRAM, visible_gpus
+from pollux_slurm.agent.launch.node_program import NODE_PROGRAM, visible_gpus
 
 # One write: with PYTHONUNBUFFERED, print writes the line's end separately, so lines could be mixed.
 SHOW = "import json, os; os.write(1, (json.dumps(dict(os.environ)) + '\\n').encode())"
@@ -155,7 +155,7 @@ def step(layout: RunLayout, node: int, **more: str) -> dict[str, str]:
 
 
 def in_step(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return completed([sys.executable, "-c", STEP_PROGRAM, *command], environ)
+    return completed([sys.executable, "-c", NODE_PROGRAM, *command], environ)
 
 
 def layout_of(*nodes: tuple[str, int], exit_file: Path | None = None) -> RunLayout:
@@ -243,7 +243,7 @@ def test_that_one_task_of_the_users_own_srun_runs_on_its_node_alone() -> None:
 def test_that_modules_beside_the_users_script_do_not_replace_the_launchers(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(99)")
     done = subprocess.run(
-        [sys.executable, "-c", STEP_PROGRAM, sys.executable, "-S", "-c", "print('here')"],
+        [sys.executable, "-c", NODE_PROGRAM, sys.executable, "-S", "-c", "print('here')"],
         env={**PLAIN, **step(layout_of(("n0", 1)), 0)},
         cwd=tmp_path,
         capture_output=True,

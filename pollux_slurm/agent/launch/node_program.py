@@ -17,9 +17,9 @@ from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
 from pollux_slurm.errors import LaunchError, PolluxError
 
 # Not `python -m`: that would import modules from the working directory, from the user's own files.
-STEP_PROGRAM = (
+NODE_PROGRAM = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
-    "from pollux_slurm.agent.launch.step import main; main()"
+    "from pollux_slurm.agent.launch.node_program import main; main()"
 )
 """The program for `python -c`; the command of the training processes follows as its arguments."""
 
