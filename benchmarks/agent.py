@@ -291,15 +291,15 @@ def _predict(rank: int, options: Options, data: TensorDataset, device: torch.dev
         (
             times
             for times in current_session().measurements.profile.medians()
-            if times.key.atomic_batch_size in sizes
+            if times.situation.atomic_batch_size in sizes
         ),
-        key=lambda times: times.key.atomic_batch_size,
+        key=lambda times: times.situation.atomic_batch_size,
     )
     observations = [
         Observation(
             num_nodes=1,
             num_gpus=options.replicas,
-            atomic_batch_size=times.key.atomic_batch_size,
+            atomic_batch_size=times.situation.atomic_batch_size,
             micro_batch_s=times.micro_batch_s,
             last_time_s=times.last_time_s,
             weight=times.weight,

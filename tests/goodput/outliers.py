@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 from pollux_slurm.agent.measure.fit_and_batch_choice import Tuner
-from pollux_slurm.agent.measure.profile import ProfileKey, StepProfile
+from pollux_slurm.agent.measure.profile import Situation, StepProfile
 from pollux_slurm.goodput import gradient_time_s, iteration_time_s
 from pollux_slurm.model import BatchLimits, Configuration, ThroughputParameters
 from tests.agent.steps import step
@@ -42,7 +42,7 @@ def prediction_errors(
         for _ in range(num_steps(rng)):
             slow = FACTOR if rng.random() < share else 1.0
             profile.record(
-                ProfileKey(num_nodes=n, num_gpus=k, atomic_batch_size=m),
+                Situation(num_nodes=n, num_gpus=k, atomic_batch_size=m),
                 step(
                     slow * micro_batch_s * math.exp(rng.gauss(0.0, NOISE)),
                     slow * last_s * math.exp(rng.gauss(0.0, NOISE)),

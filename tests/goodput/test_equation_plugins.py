@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState, Tuner
-from pollux_slurm.agent.measure.profile import ProfileKey, StepProfile
+from pollux_slurm.agent.measure.profile import Situation, StepProfile
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.goodput import Observation, fit_throughput, iteration_time_s
 from pollux_slurm.goodput.equation_plugins import (
@@ -170,7 +170,7 @@ def test_that_the_agent_fits_and_reports_the_equation_it_was_given() -> None:
     for seen in observe(Pipeline(), (0.01, 0.05), [(1, 2), (2, 4)]):
         for _ in range(8):
             profile.record(
-                ProfileKey(
+                Situation(
                     num_nodes=seen.num_nodes, num_gpus=seen.num_gpus, atomic_batch_size=seen.atomic_batch_size
                 ),
                 step(seen.micro_batch_s, seen.last_time_s),
@@ -208,8 +208,8 @@ def test_that_an_equation_which_raises_anything_gives_way_to_the_papers(
             raise KeyError("stage")
 
     profile = StepProfile()
-    key = ProfileKey(num_nodes=1, num_gpus=1, atomic_batch_size=16)
-    profile.record(key, step(0.1, 0.1))
+    situation = Situation(num_nodes=1, num_gpus=1, atomic_batch_size=16)
+    profile.record(situation, step(0.1, 0.1))
     equations = Equations()
     equations.register(Wrong())
     here = Configuration(num_nodes=1, num_gpus=1)

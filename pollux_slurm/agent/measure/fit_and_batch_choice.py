@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.agent.measure.profile import MeasuredStep, ProfileKey, StepProfile, StepTimes
+from pollux_slurm.agent.measure.profile import MeasuredStep, Situation, StepProfile, StepTimes
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import (
     BatchChoice,
@@ -62,9 +62,9 @@ def _observation(times: StepTimes) -> Observation:
     from pollux_slurm.goodput import Observation
 
     return Observation(
-        num_nodes=times.key.num_nodes,
-        num_gpus=times.key.num_gpus,
-        atomic_batch_size=times.key.atomic_batch_size,
+        num_nodes=times.situation.num_nodes,
+        num_gpus=times.situation.num_gpus,
+        atomic_batch_size=times.situation.atomic_batch_size,
         micro_batch_s=times.micro_batch_s,
         last_time_s=times.last_time_s,
         weight=times.weight,
@@ -79,7 +79,7 @@ def _is_below(one: BatchChoice, other: BatchChoice) -> bool:
 class Tuner:
     """The throughput model of one job, fitted to its measured steps. `refit` and `propose` are thread-safe.
 
-    `gpu_type` is that of this run, as in `ProfileKey`, and may be set until the first fit. `equation` names
+    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit. `equation` names
     the throughput equation: the paper's, or one registered with `equations` or as an entry point (see
     `pollux_slurm.goodput.equation_plugins`).
     """
@@ -106,13 +106,13 @@ class Tuner:
 
     def add_step(self, step: MeasuredStep) -> None:
         """Add a step of this run to the profile."""
-        key = ProfileKey(
+        situation = Situation(
             num_nodes=self._configuration.num_nodes,
             num_gpus=self._configuration.num_gpus,
             atomic_batch_size=step.atomic_batch_size,
             gpu_type=self.gpu_type,
         )
-        self._profile.record(key, step)
+        self._profile.record(situation, step)
 
     def refit(self) -> None:
         """Fit again if steps were added since the last fit; where that fails the previous model stays."""
@@ -172,7 +172,7 @@ class Tuner:
 
         by_type: dict[str | None, list[Observation]] = {}
         for times in self._profile.medians():
-            by_type.setdefault(times.key.gpu_type, []).append(_observation(times))
+            by_type.setdefault(times.situation.gpu_type, []).append(_observation(times))
         own = by_type.pop(self.gpu_type, [])
         if not own:
             return []

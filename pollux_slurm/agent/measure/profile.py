@@ -1,4 +1,4 @@
-"""Measured step times of one job, by configuration, atomic batch size and GPU type. Thread-safe, bounded."""
+"""Measured step times of one job, by situation. Thread-safe, bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Steps kept per key: enough for a median, few enough to forget a node's former speed.
+# Steps kept per situation: enough for a median, few enough to forget a node's former speed.
 _MAX_STEPS = 64
 # At most one step is kept in this time, so the median covers minutes and not the last seconds. A job that
 # starts on the same machine slows a few steps only. A median of those would make one allocation look slow
@@ -21,9 +21,9 @@ _MIN_SPACING_S = 5.0
 _FULL_WEIGHT_AT = 8
 # A median of this many steps is confirmed: they span some two minutes.
 _CONFIRMED_AT = 32
-_MAX_KEYS = 256
-# The weight of a key halves for each such time between its last step and the newest of all: nodes and the
-# jobs beside change. It has a lower bound, because for that key there may be nothing newer.
+_MAX_SITUATIONS = 256
+# The weight of a situation halves for each such time between its last step and the newest of all: nodes and
+# the jobs beside change. It has a lower bound, because for that situation there may be nothing newer.
 _HALF_LIFE_S = 12 * 3600.0
 _MIN_FRESHNESS = 0.05
 
@@ -47,7 +47,7 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileKey:
+class Situation:
     """Under which conditions a step was measured: nodes, replicas, atomic batch size, GPU type.
 
     `gpu_type` is the driver's name, None without a GPU.
@@ -61,14 +61,14 @@ class ProfileKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Median times of one key, in seconds, over `count` steps.
+    """Median times of one situation, in seconds, over `count` steps.
 
     `micro_batch_s` is a micro-batch without synchronisation, `last_time_s` the last micro-batch of a step,
-    with it; both contain the time that a slow loader adds. `freshness` is 1 for the key measured last, less
-    for one measured long before.
+    with it; both contain the time that a slow loader adds. `freshness` is 1 for the situation measured last,
+    less for one measured long before.
     """
 
-    key: ProfileKey
+    situation: Situation
     micro_batch_s: float
     last_time_s: float
     count: int
@@ -86,7 +86,7 @@ class StepTimes:
 
 @dataclass(slots=True)
 class _Record:
-    """The newest steps of one key, as seconds of (micro-batch, last), and the time of the last one."""
+    """The newest steps of one situation, as seconds of (micro-batch, last), and the time of the last one."""
 
     steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
     last_at: float = 0.0
@@ -108,7 +108,7 @@ class StepProfile:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._records: dict[ProfileKey, _Record] = {}
+        self._records: dict[Situation, _Record] = {}
         self._version = 0
 
     @property
@@ -116,49 +116,52 @@ class StepProfile:
         """A counter that changes with every step that is kept."""
         return self._version
 
-    def record(self, key: ProfileKey, step: MeasuredStep) -> None:
+    def record(self, situation: Situation, step: MeasuredStep) -> None:
         """Add a step; drop it if its times are not positive and finite, or it follows the last too soon."""
         if not (_is_time(step.micro_batch_s) and _is_time(step.last_time_s)):
             return
         now = self._now()
         with self._lock:
-            known = self._records.get(key)
+            known = self._records.get(situation)
             if known is not None and not known.is_due(now):
                 return
-            # Reinserted at the end, so that the key measured longest ago is dropped first.
-            record = self._records.pop(key, None) or _Record()
+            # Reinserted at the end, so that the situation measured longest ago is dropped first.
+            record = self._records.pop(situation, None) or _Record()
             record.steps.append((step.micro_batch_s, step.last_time_s))
             record.last_at = now
-            self._records[key] = record
-            while len(self._records) > _MAX_KEYS:
+            self._records[situation] = record
+            while len(self._records) > _MAX_SITUATIONS:
                 del self._records[next(iter(self._records))]
             self._version += 1
 
     def medians(self) -> tuple[StepTimes, ...]:
-        """Return the median times of every key.
+        """Return the median times of every situation.
 
         Of an even number, the lower of the two in the middle: disturbances make steps longer, never shorter.
         """
         with self._lock:
-            copies = [(key, tuple(record.steps), record.last_at) for key, record in self._records.items()]
+            copies = [
+                (situation, tuple(record.steps), record.last_at)
+                for situation, record in self._records.items()
+            ]
         latest = max((last_at for _, _, last_at in copies), default=0.0)
         return tuple(
             StepTimes(
-                key=key,
+                situation=situation,
                 micro_batch_s=statistics.median_low(alone for alone, _ in steps),
                 last_time_s=statistics.median_low(last for _, last in steps),
                 count=len(steps),
                 freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _MIN_FRESHNESS),
             )
-            for key, steps, last_at in copies
+            for situation, steps, last_at in copies
         )
 
     def most_seen(self) -> tuple[int, int]:
         """Return the largest numbers of replicas and of nodes measured; (0, 0) before the first step."""
         with self._lock:
             return (
-                max((key.num_gpus for key in self._records), default=0),
-                max((key.num_nodes for key in self._records), default=0),
+                max((situation.num_gpus for situation in self._records), default=0),
+                max((situation.num_nodes for situation in self._records), default=0),
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -167,21 +170,26 @@ class StepProfile:
             return {
                 "situations": [
                     {
-                        "key": [key.num_nodes, key.num_gpus, key.atomic_batch_size, key.gpu_type],
+                        "key": [
+                            situation.num_nodes,
+                            situation.num_gpus,
+                            situation.atomic_batch_size,
+                            situation.gpu_type,
+                        ],
                         "last_at": record.last_at,
                         "steps": [list(step) for step in record.steps],
                     }
-                    for key, record in self._records.items()
+                    for situation, record in self._records.items()
                 ]
             }
 
     def load_state_dict(self, state: Mapping[str, Sequence[Any]]) -> None:
         """Replace all steps by those that `state_dict` returned."""
-        records: dict[ProfileKey, _Record] = {}
+        records: dict[Situation, _Record] = {}
         for saved in state.get("situations", ()):
             nodes, gpus, atomic, gpu_type = saved["key"]
-            key = ProfileKey(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
-            record = records[key] = _Record(last_at=saved["last_at"])
+            situation = Situation(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
+            record = records[situation] = _Record(last_at=saved["last_at"])
             record.steps.extend((micro_batch_s, last_s) for micro_batch_s, last_s in saved["steps"])
         with self._lock:
             self._records = records

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState, Tuner
-from pollux_slurm.agent.measure.profile import ProfileKey, StepProfile
+from pollux_slurm.agent.measure.profile import Situation, StepProfile
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, GradientStatistics
 from tests.agent.steps import step
 
@@ -32,9 +32,9 @@ def tuner() -> Tuner:
     """Two replicas whose fixed time per micro-batch dominates, so that larger batches pay."""
     profile = StepProfile()
     for atomic, grad in [(16, 0.105), (32, 0.11), (64, 0.12)]:
-        key = ProfileKey(num_nodes=1, num_gpus=2, atomic_batch_size=atomic)
+        situation = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=atomic)
         for _ in range(10):
-            profile.record(key, step(grad, grad + 0.05))
+            profile.record(situation, step(grad, grad + 0.05))
     tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), profile)
     tuner.refit()
     return tuner
@@ -165,10 +165,12 @@ def measured_on(*types: tuple[str, float, tuple[int, ...]]) -> StepProfile:
     for gpu_type, grad, sizes in types:
         for num_gpus in sizes:
             for atomic in (16, 32):
-                key = ProfileKey(num_nodes=1, num_gpus=num_gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
+                situation = Situation(
+                    num_nodes=1, num_gpus=num_gpus, atomic_batch_size=atomic, gpu_type=gpu_type
+                )
                 pass_s = grad * atomic / 16
                 for _ in range(8):
-                    profile.record(key, step(pass_s, pass_s + (0.05 if num_gpus > 1 else 0.0)))
+                    profile.record(situation, step(pass_s, pass_s + (0.05 if num_gpus > 1 else 0.0)))
     return profile
 
 
@@ -221,10 +223,10 @@ def test_that_one_slow_minute_on_several_nodes_does_not_count_as_a_slow_network(
     profile = StepProfile(now=lambda: at[0])
 
     def train(nodes: int, gpus: int, atomic: int, *, slow: float, minutes: int) -> None:
-        key = ProfileKey(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic)
+        situation = Situation(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic)
         for _ in range(300 * minutes):
             at[0] += 0.2
-            profile.record(key, step(0.1 * slow, 0.15 * slow))
+            profile.record(situation, step(0.1 * slow, 0.15 * slow))
 
     train(1, 2, 32, slow=1.0, minutes=3)
     train(1, 4, 32, slow=1.0, minutes=3)

@@ -1,4 +1,4 @@
-"""The step profile: medians by key, bounded, restorable."""
+"""The step profile: medians by situation, bounded, restorable."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from pollux_slurm.agent.measure.profile import ProfileKey, StepProfile
+from pollux_slurm.agent.measure.profile import Situation, StepProfile
 from tests.agent.steps import step
 
-HERE = ProfileKey(num_nodes=1, num_gpus=2, atomic_batch_size=16)
+HERE = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16)
 
 
 def test_that_outliers_do_not_count() -> None:
@@ -17,7 +17,7 @@ def test_that_outliers_do_not_count() -> None:
     for grad, last in [(0.1, 0.2), (0.1, 0.2), (50.0, 90.0), (0.1, 0.2), (0.1, 0.2)]:
         profile.record(HERE, step(grad, last))
     (times,) = profile.medians()
-    assert (times.key, times.micro_batch_s, times.last_time_s, times.count) == (HERE, 0.1, 0.2, 5)
+    assert (times.situation, times.micro_batch_s, times.last_time_s, times.count) == (HERE, 0.1, 0.2, 5)
 
 
 def test_that_old_steps_are_forgotten() -> None:
@@ -70,7 +70,7 @@ def test_that_a_key_is_confirmed_after_two_minutes_of_steps() -> None:
 
 
 def test_that_of_two_steps_the_shorter_one_is_the_median() -> None:
-    # The first steps of a key are longer (compilation, caches), never shorter.
+    # The first steps in a situation are longer (compilation, caches), never shorter.
     profile = StepProfile()
     for time_s in (60.0, 0.5):
         profile.record(HERE, step(time_s, time_s))
@@ -82,18 +82,21 @@ def test_that_a_key_measured_long_before_the_latest_weighs_less_but_not_nothing(
     profile = StepProfile(now=lambda: at[0])
     for hours, size in ((0, 1), (100, 2), (112, 3), (124, 4)):
         at[0] = hours * 3600.0
-        key = ProfileKey(num_nodes=1, num_gpus=1, atomic_batch_size=size)
+        situation = Situation(num_nodes=1, num_gpus=1, atomic_batch_size=size)
         for _ in range(8):
-            profile.record(key, step(1.0, 1.0))
+            profile.record(situation, step(1.0, 1.0))
     assert [times.weight for times in profile.medians()] == pytest.approx([0.05, 0.25, 0.5, 1.0])
 
 
 def test_that_types_of_gpus_are_kept_apart() -> None:
     profile = StepProfile()
     for gpu_type, time_s in (("A100", 1.0), ("T4", 4.0)):
-        key = ProfileKey(num_nodes=1, num_gpus=2, atomic_batch_size=16, gpu_type=gpu_type)
-        profile.record(key, step(time_s, time_s))
-    assert [(t.key.gpu_type, t.micro_batch_s) for t in profile.medians()] == [("A100", 1.0), ("T4", 4.0)]
+        situation = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16, gpu_type=gpu_type)
+        profile.record(situation, step(time_s, time_s))
+    assert [(t.situation.gpu_type, t.micro_batch_s) for t in profile.medians()] == [
+        ("A100", 1.0),
+        ("T4", 4.0),
+    ]
 
 
 def test_that_few_steps_weigh_less() -> None:
@@ -117,15 +120,15 @@ def test_that_an_impossible_time_is_dropped(bad: float) -> None:
 def test_that_the_number_of_keys_is_bounded_and_the_latest_stay() -> None:
     profile = StepProfile()
     for size in range(1, 400):
-        profile.record(ProfileKey(num_nodes=1, num_gpus=1, atomic_batch_size=size), step(1, 1))
-    sizes = [times.key.atomic_batch_size for times in profile.medians()]
+        profile.record(Situation(num_nodes=1, num_gpus=1, atomic_batch_size=size), step(1, 1))
+    sizes = [times.situation.atomic_batch_size for times in profile.medians()]
     assert sizes == list(range(144, 400))
 
 
 def test_that_a_restored_profile_equals_the_saved_one() -> None:
     profile, other = StepProfile(), StepProfile()
     profile.record(HERE, step(0.25, 0.5))
-    profile.record(ProfileKey(num_nodes=2, num_gpus=5, atomic_batch_size=3, gpu_type="T4"), step(0.125, 1.0))
+    profile.record(Situation(num_nodes=2, num_gpus=5, atomic_batch_size=3, gpu_type="T4"), step(0.125, 1.0))
     other.load_state_dict(profile.state_dict())
     assert other.medians() == profile.medians()
     assert other.most_seen() == (5, 2)

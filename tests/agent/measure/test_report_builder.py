@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState, Tuner
-from pollux_slurm.agent.measure.profile import ProfileKey, StepProfile
+from pollux_slurm.agent.measure.profile import Situation, StepProfile
 from pollux_slurm.agent.measure.report_builder import ReportBuilder, TrainingProgress
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, GradientStatistics, JobWarning
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
@@ -24,7 +24,7 @@ TRAINING = TrainingState(
 def report_builder() -> ReportBuilder:
     profile = StepProfile()
     for _ in range(10):
-        profile.record(ProfileKey(num_nodes=1, num_gpus=2, atomic_batch_size=16), step(0.1, 0.16))
+        profile.record(Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16), step(0.1, 0.16))
     return ReportBuilder(
         run_number=3,
         restart_count=2,
