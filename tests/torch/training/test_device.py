@@ -75,7 +75,7 @@ def test_that_resumed_training_equals_plain_training(
     assert times
     for one in times:
         assert min(one.micro_batch_s, one.last_time_s) > 0
-        assert one.key.gpu_type == (torch.cuda.get_device_name() if device == "cuda" else None)
+        assert one.situation.gpu_type == (torch.cuda.get_device_name() if device == "cuda" else None)
 
 
 @needs_gpu
