@@ -194,8 +194,8 @@ class Rounds:
             decision = self._decide_in_thread(problem)
         reasons = {job.slurm.job_id: problem_building.not_moved_because(job) for job in picture.managed}
         left_out = {job_id: reason for job_id, reason in reasons.items() if reason is not None}
-        if left_out != {job.slurm_job_id: job.excluded_reason for job in records if job.excluded_reason}:
-            self._store.record_excluded(left_out)
+        if left_out != {job.slurm_job_id: job.not_moved_reason for job in records if job.not_moved_reason}:
+            self._store.record_not_moved(left_out)
         left_out |= dict(decision.excluded)
         for job_id, reason in left_out.items():
             if self._left_out.get(job_id) != reason:  # logged once, not in every round

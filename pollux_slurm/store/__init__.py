@@ -45,9 +45,9 @@ def open_agent_store(url: str, *, keep_connection: bool = False) -> AgentStore:
 
     parsed = parse_store_url(url)
     if parsed.path is None:
-        from pollux_slurm.store.agent_api.postgresql_api import FunctionAgentStore
+        from pollux_slurm.store.agent_api.postgresql_api import PostgresqlAgentStore
 
-        return FunctionAgentStore(database_for_calls(parsed, keep=keep_connection))
-    from pollux_slurm.store.agent_api.sqlite_api import SqlAgentStore
+        return PostgresqlAgentStore(database_for_calls(parsed, keep=keep_connection))
+    from pollux_slurm.store.agent_api.sqlite_api import SqliteAgentStore
 
-    return SqlAgentStore(open_database(url))
+    return SqliteAgentStore(open_database(url))

@@ -22,9 +22,9 @@ from pollux_slurm.store.agent_api.postgresql_api import (
     MAX_CONNECTION_S,
     MAX_IDLE_S,
     MAX_QUESTION_S,
-    RecordingAgentStore,
+    TrustedPostgresqlAgentStore,
 )
-from pollux_slurm.store.agent_api.sqlite_api import SqlAgentStore
+from pollux_slurm.store.agent_api.sqlite_api import SqliteAgentStore
 from pollux_slurm.store.contract.interface import (
     AllocationRecord,
     DaemonStatus,
@@ -56,7 +56,7 @@ class SqlStore:
         self.database = database
         is_sqlite = database.engine.dialect.name == "sqlite"
         self._agent_store = (
-            SqlAgentStore(database, limited=False) if is_sqlite else RecordingAgentStore(database)
+            SqliteAgentStore(database, limited=False) if is_sqlite else TrustedPostgresqlAgentStore(database)
         )
 
     def close(self) -> None:
@@ -108,9 +108,9 @@ class SqlStore:
         with self.database.write() as connection:
             observation.observe_jobs(connection, observations, at=at)
 
-    def record_excluded(self, reasons: Mapping[str, str]) -> None:
+    def record_not_moved(self, reasons: Mapping[str, str]) -> None:
         with self.database.write() as connection:
-            observation.record_excluded(connection, reasons)
+            observation.record_not_moved(connection, reasons)
 
     def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
         with self.database.read() as connection:

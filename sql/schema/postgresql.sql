@@ -14,7 +14,7 @@ COMMENT ON COLUMN accounts.first_seen_at IS 'When the daemon first read a job of
 CREATE TABLE leases (
     name VARCHAR(32) NOT NULL,
     owner TEXT NOT NULL,
-    acquired_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    renewed_at TIMESTAMP WITH TIME ZONE NOT NULL,
     expires_at TIMESTAMP WITH TIME ZONE NOT NULL,
     interval_s DOUBLE PRECISION,
     watch_s DOUBLE PRECISION,
@@ -24,7 +24,7 @@ CREATE TABLE leases (
 COMMENT ON TABLE leases IS 'The right to act, which one daemon has at a time.';
 COMMENT ON COLUMN leases.name IS 'What the lease is for.';
 COMMENT ON COLUMN leases.owner IS 'The daemon that has it.';
-COMMENT ON COLUMN leases.acquired_at IS 'When this owner acquired or last renewed it.';
+COMMENT ON COLUMN leases.renewed_at IS 'When this owner acquired or last renewed it.';
 COMMENT ON COLUMN leases.expires_at IS 'When it expires unless renewed.';
 COMMENT ON COLUMN leases.interval_s IS 'Longest time between its rounds, seconds; null where not recorded.';
 COMMENT ON COLUMN leases.watch_s IS 'Interval at which it polls Slurm, seconds; null where not recorded.';
@@ -136,7 +136,7 @@ CREATE TABLE jobs (
     finished_at TIMESTAMP WITH TIME ZONE,
     time_limit_s DOUBLE PRECISION,
     required_nodes TEXT,
-    excluded_reason TEXT,
+    not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
@@ -190,7 +190,7 @@ COMMENT ON COLUMN jobs.started_at IS 'When it first started; null before.';
 COMMENT ON COLUMN jobs.finished_at IS 'When the job ended; null while it is not over.';
 COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was registered, seconds; null for none, or unknown.';
 COMMENT ON COLUMN jobs.required_nodes IS 'Nodes that its owner named, separated by commas; null for none.';
-COMMENT ON COLUMN jobs.excluded_reason IS 'Why the last round excluded it; null when it took part.';
+COMMENT ON COLUMN jobs.not_moved_reason IS 'Why the last round could not move it; null when it could.';
 COMMENT ON COLUMN jobs.estimated IS 'Is an interval of it, or its end, an estimate, because Slurm''s records lack it?';
 
 CREATE TABLE node_days (
@@ -324,7 +324,7 @@ COMMENT ON COLUMN declarations.number IS 'Number of the declaration within the j
 COMMENT ON COLUMN declarations.total_epochs IS 'Epochs declared.';
 COMMENT ON COLUMN declarations.at IS 'When it was first declared.';
 COMMENT ON COLUMN declarations.epoch IS 'The current epoch then.';
-COMMENT ON COLUMN declarations.progress IS 'Scale-invariant iterations done then.';
+COMMENT ON COLUMN declarations.progress IS 'Progress until then, in units of M0.';
 COMMENT ON COLUMN declarations.least_total_progress IS 'Smallest progress * total / epoch of any report since; null before the first epoch ended.';
 
 CREATE TABLE job_days (
@@ -647,7 +647,7 @@ COMMENT ON COLUMN goodput_samples.throughput IS 'Measured, examples per second.'
 COMMENT ON COLUMN goodput_samples.predicted_throughput IS 'Predicted by the current model, examples per second.';
 COMMENT ON COLUMN goodput_samples.step_time_s IS 'Mean time of a step, seconds.';
 COMMENT ON COLUMN goodput_samples.efficiency IS 'Statistical efficiency, 0 to 1; goodput is throughput times efficiency.';
-COMMENT ON COLUMN goodput_samples.progress IS 'Scale-invariant iterations done.';
+COMMENT ON COLUMN goodput_samples.progress IS 'Progress, in units of M0.';
 COMMENT ON COLUMN goodput_samples.epoch IS 'The current epoch, from 0.';
 COMMENT ON COLUMN goodput_samples.total_epochs IS 'Declared number of epochs; null if none.';
 COMMENT ON COLUMN goodput_samples.num_examples IS 'Examples that the run has processed so far, by its own count; null where it reports none.';
@@ -718,7 +718,7 @@ COMMENT ON TABLE run_days IS 'Sums over the goodput samples of a run on a day, b
 COMMENT ON COLUMN run_days.run_id IS 'The run.';
 COMMENT ON COLUMN run_days.day IS 'The day, in UTC.';
 COMMENT ON COLUMN run_days.num_samples IS 'Samples reported on this day.';
-COMMENT ON COLUMN run_days.progress IS 'Largest progress reported, scale-invariant iterations.';
+COMMENT ON COLUMN run_days.progress IS 'Largest progress reported, in units of M0.';
 COMMENT ON COLUMN run_days.trained_s IS 'Time covered by samples with a throughput, seconds.';
 COMMENT ON COLUMN run_days.trained_gpu_s IS 'The same times the run''s GPUs.';
 COMMENT ON COLUMN run_days.examples IS 'Throughput times time: examples processed.';
@@ -1350,7 +1350,7 @@ FROM (
 
 -- One row per goodput sample: what a run measured since its previous sample. Select one job at a time.
 -- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency in examples per
--- second, progress is in scale-invariant iterations. What was not measured is null. Pruning deletes the samples of
+-- second, progress is in units of M0. What was not measured is null. Pruning deletes the samples of
 -- old jobs.
 CREATE VIEW job_samples AS
 SELECT r.job_id,

@@ -14,7 +14,7 @@ CREATE TABLE accounts (
 -- leases: The right to act, which one daemon has at a time.
 --   name: What the lease is for.
 --   owner: The daemon that has it.
---   acquired_at: When this owner acquired or last renewed it.
+--   renewed_at: When this owner acquired or last renewed it.
 --   expires_at: When it expires unless renewed.
 --   interval_s: Longest time between its rounds, seconds; null where not recorded.
 --   watch_s: Interval at which it polls Slurm, seconds; null where not recorded.
@@ -22,7 +22,7 @@ CREATE TABLE accounts (
 CREATE TABLE leases (
     name VARCHAR(32) NOT NULL,
     owner TEXT NOT NULL,
-    acquired_at DATETIME NOT NULL,
+    renewed_at DATETIME NOT NULL,
     expires_at DATETIME NOT NULL,
     interval_s DOUBLE,
     watch_s DOUBLE,
@@ -137,7 +137,7 @@ CREATE TABLE gpu_prices (
 --   finished_at: When the job ended; null while it is not over.
 --   time_limit_s: Time limit of one run when it was registered, seconds; null for none, or unknown.
 --   required_nodes: Nodes that its owner named, separated by commas; null for none.
---   excluded_reason: Why the last round excluded it; null when it took part.
+--   not_moved_reason: Why the last round could not move it; null when it could.
 --   estimated: Is an interval of it, or its end, an estimate, because Slurm's records lack it?
 
 CREATE TABLE jobs (
@@ -161,7 +161,7 @@ CREATE TABLE jobs (
     finished_at DATETIME,
     time_limit_s DOUBLE,
     required_nodes TEXT,
-    excluded_reason TEXT,
+    not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
@@ -308,7 +308,7 @@ CREATE INDEX ix_decisions_job_id_round_id ON decisions (job_id, round_id);
 --   total_epochs: Epochs declared.
 --   at: When it was first declared.
 --   epoch: The current epoch then.
---   progress: Scale-invariant iterations done then.
+--   progress: Progress until then, in units of M0.
 --   least_total_progress: Smallest progress * total / epoch of any report since; null before the first epoch ended.
 
 CREATE TABLE declarations (
@@ -622,7 +622,7 @@ CREATE TABLE decision_nodes (
 --   predicted_throughput: Predicted by the current model, examples per second.
 --   step_time_s: Mean time of a step, seconds.
 --   efficiency: Statistical efficiency, 0 to 1; goodput is throughput times efficiency.
---   progress: Scale-invariant iterations done.
+--   progress: Progress, in units of M0.
 --   epoch: The current epoch, from 0.
 --   total_epochs: Declared number of epochs; null if none.
 --   num_examples: Examples that the run has processed so far, by its own count; null where it reports none.
@@ -700,7 +700,7 @@ CREATE INDEX ix_reallocation_steps_step_at ON reallocation_steps (step, at);
 --   run_id: The run.
 --   day: The day, in UTC.
 --   num_samples: Samples reported on this day.
---   progress: Largest progress reported, scale-invariant iterations.
+--   progress: Largest progress reported, in units of M0.
 --   trained_s: Time covered by samples with a throughput, seconds.
 --   trained_gpu_s: The same times the run's GPUs.
 --   examples: Throughput times time: examples processed.
@@ -1327,7 +1327,7 @@ FROM (
 
 -- One row per goodput sample: what a run measured since its previous sample. Select one job at a time.
 -- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency in examples per
--- second, progress is in scale-invariant iterations. What was not measured is null. Pruning deletes the samples of
+-- second, progress is in units of M0. What was not measured is null. Pruning deletes the samples of
 -- old jobs.
 CREATE VIEW job_samples AS
 SELECT r.job_id,

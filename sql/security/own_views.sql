@@ -1,6 +1,6 @@
 -- What a reader may read: the reporting views by the same names, with the person's own rows. What is asked of them is
 -- planned and counted inside of functions, where no condition of the caller's comes: neither EXPLAIN nor the
--- planner's estimates tell of others' rows. Of views by job, one job at a time is asked for, so that a question
+-- planner's estimates reveal others' rows. Of views by job, one job at a time is asked for, so that a question
 -- about one job reads no other.
 CREATE SCHEMA {{ own }}{% if superuser %} AUTHORIZATION pollux_owner{% endif %};
 {% if superuser %}

@@ -1,6 +1,6 @@
 -- One row per goodput sample: what a run measured since its previous sample. Select one job at a time.
 -- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency in examples per
--- second, progress is in scale-invariant iterations. What was not measured is null. Pruning deletes the samples of
+-- second, progress is in units of M0. What was not measured is null. Pruning deletes the samples of
 -- old jobs.
 CREATE VIEW job_samples AS
 SELECT r.job_id,

@@ -83,10 +83,10 @@ def test_that_a_job_that_slurm_would_not_start_gets_nothing_until_it_would(harne
     harness.slurm.set_job(job_id, blocked_because=because)
     daemon = daemon_of(harness, PolicyConfig())
     assert daemon.round().num_jobs == 0
-    assert harness.store.job(job_id).excluded_reason == because
+    assert harness.store.job(job_id).not_moved_reason == because
     harness.slurm.set_job(job_id, blocked_because=None)
     assert daemon.round().num_jobs == 1
-    assert harness.store.job(job_id).excluded_reason is None
+    assert harness.store.job(job_id).not_moved_reason is None
 
 
 def test_that_the_problems_of_the_last_rounds_are_files(harness: Harness, tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def _facts_of_job(
     facts: dict[str, Any]
     is_over = record.state.is_over
     waits = round_id is None and not record.allocation and record.paused_at is None
-    if waits and not is_over and record.excluded_reason is not None:
-        facts = _facts_of_left_out(job, record.excluded_reason)
+    if waits and not is_over and record.not_moved_reason is not None:
+        facts = _facts_of_left_out(job, record.not_moved_reason)
     elif found is None and round_id is None:
         none = f"no round decided about job {job}"
         if not is_over:

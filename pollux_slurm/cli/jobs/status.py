@@ -184,7 +184,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "warnings": warnings_as_dicts(record),
         "reported_at": _iso(sample.at if sample else None),
         "silent": missing_reports(record, datetime.now(timezone.utc)),
-        "excluded_reason": record.excluded_reason,
+        "excluded_reason": record.not_moved_reason,
         "reallocation": None
         if reallocation is None
         else {

@@ -43,7 +43,7 @@ MAX_IDLE_S = 3600.0
 _BAD_VALUES = ("22", "54", "23502", "23514")
 
 
-class FunctionAgentStore:
+class PostgresqlAgentStore:
     """`AgentStore` by three functions of the database. The time is the server's: `at` is not sent."""
 
     def __init__(self, database: Database) -> None:
@@ -75,7 +75,7 @@ class FunctionAgentStore:
             return connection.exec_driver_sql(statement, values).all()
 
 
-class RecordingAgentStore(FunctionAgentStore):
+class TrustedPostgresqlAgentStore(PostgresqlAgentStore):
     """The same for whoever may read and write all tables, at the caller's time and without a limit."""
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:

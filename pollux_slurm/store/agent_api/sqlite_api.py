@@ -18,7 +18,7 @@ from pollux_slurm.store.agent_api.token_hashes import hash_token, user_of_token
 from pollux_slurm.store.contract.interface import Move, Poll, Report
 
 
-class SqlAgentStore:
+class SqliteAgentStore:
     """`AgentStore` over an SQLite database. `limited`: a report names no more nodes than Slurm gave."""
 
     def __init__(self, database: Database, *, limited: bool = True) -> None:

@@ -182,8 +182,8 @@ class Store(AgentStore, Protocol):
         Exact intervals stay as they are. Returns the ids of the jobs that have become exact.
         """
 
-    def record_excluded(self, reasons: Mapping[str, str]) -> None:
-        """Record why the last round excluded jobs, and clear the reasons of all others that are not over."""
+    def record_not_moved(self, reasons: Mapping[str, str]) -> None:
+        """Record why the last round could not move jobs; clear those of all others that are not over."""
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         """Return every job that is not over, in a bounded number of statements."""

@@ -58,7 +58,7 @@ class Report:
     `restore_s` is the part spent reading the checkpoint. `throughput` (examples/s), `step_time_s` and
     `efficiency` are measured over the last reporting interval; `predicted_throughput` is what the current
     model predicts for this configuration and batch size. `num_examples` is how many the run has trained on
-    so far, None where the agent does not count. `progress` is in scale-invariant iterations. `epoch` is the
+    so far, None where the agent does not count. `progress` is in units of M0. `epoch` is the
     current one; `total_epochs` is what the loop declared with `remaining_epochs_until`, None without one.
     `warnings` are all that the run has raised.
     """
@@ -183,8 +183,8 @@ MAX_DECLARATIONS = 32
 class Declaration:
     """A total number of epochs that a job has declared, and its epoch and progress when it first did.
 
-    `least_total_progress` is the smallest progress·total/epoch of any report since, in scale-invariant
-    iterations; None before the first epoch ended.
+    `least_total_progress` is the smallest progress·total/epoch of any report since, in
+    units of M0; None before the first epoch ended.
     """
 
     total_epochs: int
@@ -282,7 +282,7 @@ RECENT_RUNS = 4
 class RecentRun(NamedTuple):
     """One of the last runs of a job: the progress it made, and on what.
 
-    `progress` is in scale-invariant iterations, from its first sample to its last. `allocations` is what the
+    `progress` is in units of M0, from its first sample to its last. `allocations` is what the
     job had meanwhile by Slurm's accounting, each with its seconds; suspensions are not counted.
     """
 
@@ -334,7 +334,7 @@ class JobRecord:
     `declarations` are in the order in which they were first made. `last_allocated_at` is when it lost its
     last GPUs; None while it has some, and before it ever did. `last_reallocation` is the newest, open or
     ended. `warnings` has each warning of its runs once, oldest first. `required_nodes` are those that its
-    owner named. `excluded_reason` is why the last round excluded it.
+    owner named. `not_moved_reason` is why the last round could not move it.
     `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
     reports of the last run that has any; 0 without one. `unanswered` are the checkpoint requests without
     effect among its last 16 moves, oldest first. `recent_runs` are its last 4 runs that reported for two
@@ -374,7 +374,7 @@ class JobRecord:
     granted_time_limit_s: float | None = None
     warnings: tuple[WarningRecord, ...] = ()
     required_nodes: tuple[str, ...] = ()
-    excluded_reason: str | None = None
+    not_moved_reason: str | None = None
     prediction_error: float = 0.0
     unanswered: tuple[UnansweredRequest, ...] = ()
     recent_runs: tuple[RecentRun, ...] = ()

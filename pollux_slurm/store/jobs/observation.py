@@ -72,17 +72,17 @@ def _last_interval(row: Any, before: Sequence[Any], allocation: Allocation) -> K
     )
 
 
-def record_excluded(connection: Connection, reasons: Mapping[str, str]) -> None:
-    """Record why a round excluded jobs: see `Store.record_excluded`."""
+def record_not_moved(connection: Connection, reasons: Mapping[str, str]) -> None:
+    """Record why a round could not move jobs: see `Store.record_not_moved`."""
     is_not_over = JobRow.finished_at.is_(None)
     connection.execute(
-        update(JobRow).where(is_not_over, JobRow.excluded_reason.is_not(None)).values(excluded_reason=None)
+        update(JobRow).where(is_not_over, JobRow.not_moved_reason.is_not(None)).values(not_moved_reason=None)
     )
     if reasons:
         connection.execute(
             update(JobRow)
             .where(is_not_over, JobRow.slurm_job_id == bindparam("number"))
-            .values(excluded_reason=bindparam("reason")),
+            .values(not_moved_reason=bindparam("reason")),
             [{"number": number, "reason": clean_text(reason)} for number, reason in reasons.items()],
         )
 

@@ -113,7 +113,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 granted_time_limit_s=row.time_limit_s,
                 warnings=tuple(warnings[row.id]),
                 required_nodes=tuple(row.required_nodes.split(",")) if row.required_nodes else (),
-                excluded_reason=row.excluded_reason,
+                not_moved_reason=row.not_moved_reason,
                 prediction_error=errors.get(row.id, 0.0),
                 unanswered=tuple(unanswered[row.id]),
                 recent_runs=tuple(recent_runs[row.id]),
@@ -147,7 +147,7 @@ def _select_jobs(scope: Scope) -> Executable:
             JobRow.finished_at,
             JobRow.time_limit_s,
             JobRow.required_nodes,
-            JobRow.excluded_reason,
+            JobRow.not_moved_reason,
             first.submitted_at.label("first_submitted_at"),
         )
         .outerjoin(first, first.id == JobRow.first_job_id)

@@ -28,7 +28,7 @@ def acquire_lease(
     statement = upsert(connection, LeaseRow).values(
         name=_DAEMON,
         owner=owner,
-        acquired_at=at,
+        renewed_at=at,
         expires_at=at + timedelta(seconds=ttl_s),
         interval_s=interval_s,
         watch_s=watch_s,
@@ -37,16 +37,16 @@ def acquire_lease(
         index_elements=[LeaseRow.name],
         set_={
             "owner": statement.excluded.owner,
-            "acquired_at": statement.excluded.acquired_at,
+            "renewed_at": statement.excluded.renewed_at,
             "expires_at": statement.excluded.expires_at,
             "interval_s": statement.excluded.interval_s,
             "watch_s": statement.excluded.watch_s,
         },
-        # Acquired in the future: a clock was set back since, and the lease would not expire for as long.
+        # Renewed in the future: a clock was set back since, and the lease would not expire for as long.
         where=or_(
             LeaseRow.owner == owner,
             LeaseRow.expires_at <= at,
-            LeaseRow.acquired_at > at + timedelta(seconds=ttl_s),
+            LeaseRow.renewed_at > at + timedelta(seconds=ttl_s),
         ),
     )
     # Without this option SQLAlchemy does not ask PostgreSQL how many rows an INSERT wrote.
@@ -67,14 +67,14 @@ def daemon_status(connection: Connection) -> DaemonStatus:
     at = connection.execute(select(RoundRow.at).order_by(RoundRow.id.desc()).limit(1)).scalar()
     lease_row = connection.execute(
         select(
-            LeaseRow.owner, LeaseRow.acquired_at, LeaseRow.expires_at, LeaseRow.interval_s, LeaseRow.watch_s
+            LeaseRow.owner, LeaseRow.renewed_at, LeaseRow.expires_at, LeaseRow.interval_s, LeaseRow.watch_s
         ).where(LeaseRow.name == _DAEMON)
     ).one_or_none()
     if lease_row is None:
         return DaemonStatus(last_round_at=at)
     return DaemonStatus(
         owner=lease_row.owner,
-        renewed_at=lease_row.acquired_at,
+        renewed_at=lease_row.renewed_at,
         expires_at=lease_row.expires_at,
         last_round_at=at,
         interval_s=lease_row.interval_s,

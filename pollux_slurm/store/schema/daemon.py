@@ -334,7 +334,7 @@ class LeaseRow(Base):
 
     name: Mapped[str] = mapped_column(String(32), primary_key=True, comment="What the lease is for.")
     owner: Mapped[str] = mapped_column(Text, comment="The daemon that has it.")
-    acquired_at: Mapped[datetime] = time_column("When this owner acquired or last renewed it.")
+    renewed_at: Mapped[datetime] = time_column("When this owner acquired or last renewed it.")
     expires_at: Mapped[datetime] = time_column("When it expires unless renewed.")
     interval_s: Mapped[float | None] = mapped_column(
         Double, comment="Longest time between its rounds, seconds; null where not recorded."

@@ -130,8 +130,8 @@ class JobRow(Base):
     required_nodes: Mapped[str | None] = mapped_column(
         Text, comment="Nodes that its owner named, separated by commas; null for none."
     )
-    excluded_reason: Mapped[str | None] = mapped_column(
-        Text, comment="Why the last round excluded it; null when it took part."
+    not_moved_reason: Mapped[str | None] = mapped_column(
+        Text, comment="Why the last round could not move it; null when it could."
     )
     estimated: Mapped[bool] = mapped_column(
         Boolean,
@@ -199,7 +199,7 @@ class DeclarationRow(Base):
     total_epochs: Mapped[int] = mapped_column(BIG_INT, comment="Epochs declared.")
     at: Mapped[datetime] = time_column("When it was first declared.")
     epoch: Mapped[int] = mapped_column(BIG_INT, comment="The current epoch then.")
-    progress: Mapped[float] = mapped_column(Double, comment="Scale-invariant iterations done then.")
+    progress: Mapped[float] = mapped_column(Double, comment="Progress until then, in units of M0.")
     least_total_progress: Mapped[float | None] = mapped_column(
         Double,
         comment="Smallest progress * total / epoch of any report since; null before the first epoch ended.",
@@ -353,7 +353,7 @@ class SampleRow(Base):
     efficiency: Mapped[float | None] = mapped_column(
         Double, comment="Statistical efficiency, 0 to 1; goodput is throughput times efficiency."
     )
-    progress: Mapped[float] = mapped_column(Double, comment="Scale-invariant iterations done.")
+    progress: Mapped[float] = mapped_column(Double, comment="Progress, in units of M0.")
     epoch: Mapped[int] = mapped_column(BIG_INT, comment="The current epoch, from 0.")
     total_epochs: Mapped[int | None] = mapped_column(
         BIG_INT, comment="Declared number of epochs; null if none."

@@ -47,7 +47,7 @@ class RunDayRow(Base):
     )
     day: Mapped[date] = mapped_column(Date, primary_key=True, comment="The day, in UTC.")
     num_samples: Mapped[int] = _count("Samples reported on this day.")
-    progress: Mapped[float] = _sum("Largest progress reported, scale-invariant iterations.")
+    progress: Mapped[float] = _sum("Largest progress reported, in units of M0.")
     trained_s: Mapped[float] = _sum("Time covered by samples with a throughput, seconds.")
     trained_gpu_s: Mapped[float] = _sum("The same times the run's GPUs.")
     examples: Mapped[float] = _sum("Throughput times time: examples processed.")

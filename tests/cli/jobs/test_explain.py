@@ -120,7 +120,7 @@ def test_that_a_job_that_was_left_out_has_the_reason(url: str) -> None:
 
 def test_that_a_job_that_takes_part_in_no_round_has_the_reason(url: str) -> None:
     store = open_store(url)
-    store.record_excluded({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
+    store.record_not_moved({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
     store.close()
     shown = pollux("explain", "10", "--store", url).stdout
     assert shown.startswith("job 10 waits, and rounds leave it to Slurm: Slurm does not start it now")

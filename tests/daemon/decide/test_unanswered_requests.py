@@ -198,7 +198,7 @@ def test_that_a_new_daemon_knows_of_unanswered_requests(crowd: Harness) -> None:
     crowd.run_until(first, until=lambda: not crowd.open_moves(), seconds=30)
     crowd.run_until(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 6)
     assert asked(crowd, unanswering) == 1
-    assert "confirmed no checkpoint" in (crowd.store.job(unanswering).excluded_reason or "")
+    assert "confirmed no checkpoint" in (crowd.store.job(unanswering).not_moved_reason or "")
 
 
 def test_that_a_job_that_answers_again_is_moved(crowd: Harness) -> None:

@@ -80,10 +80,10 @@ class TestRegistration:
 
     def test_that_the_reason_of_an_exclusion_is_that_of_the_last_round(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1), registration(2)], at=at(0))
-        any_store.record_excluded({"1": "its partition is down", "77": "nobody knows it"})
-        assert [job.excluded_reason for job in any_store.active_jobs()] == ["its partition is down", None]
-        any_store.record_excluded({"2": "it asks for a reservation"})
-        assert [job.excluded_reason for job in any_store.active_jobs()] == [
+        any_store.record_not_moved({"1": "its partition is down", "77": "nobody knows it"})
+        assert [job.not_moved_reason for job in any_store.active_jobs()] == ["its partition is down", None]
+        any_store.record_not_moved({"2": "it asks for a reservation"})
+        assert [job.not_moved_reason for job in any_store.active_jobs()] == [
             None,
             "it asks for a reservation",
         ]
