@@ -1,4 +1,4 @@
-"""Reports are data from strangers: what passes the checks is finite, bounded and storable."""
+"""Reports are data from untrusted clients: what passes the checks is finite, bounded and storable."""
 
 from __future__ import annotations
 
@@ -143,9 +143,9 @@ def test_that_a_bad_part_is_refused_by_name(changes: dict[str, Any], named: str)
 
 
 def test_that_what_is_no_report_is_refused() -> None:
-    for stranger in (None, {"run_number": 0}, "report"):
+    for sent in (None, {"run_number": 0}, "report"):
         with pytest.raises(ReportRefusedError, match="a Report"):
-            checked_report(stranger)  # type: ignore[arg-type]
+            checked_report(sent)  # type: ignore[arg-type]
     for number in (-1, 10**9, "0", None, math.nan):
         with pytest.raises(ReportRefusedError, match="run_number"):
             checked_run_number(number)  # type: ignore[arg-type]
@@ -236,11 +236,11 @@ reports = st.builds(Report, **fair) | st.builds(
 )
 
 
-@given(stranger=reports)
+@given(sent=reports)
 @settings(max_examples=300, deadline=None)
-def test_that_any_report_is_either_refused_or_finite_and_checked_once(stranger: Report) -> None:
+def test_that_any_report_is_either_refused_or_finite_and_checked_once(sent: Report) -> None:
     try:
-        checked = checked_report(stranger)
+        checked = checked_report(sent)
     except ReportRefusedError:
         return
     assert checked_report(checked) == checked
@@ -251,20 +251,20 @@ def test_that_any_report_is_either_refused_or_finite_and_checked_once(stranger: 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(stranger=reports)
+@given(sent=reports)
 def test_that_what_passes_the_checks_the_database_takes(
-    request: pytest.FixtureRequest, backend: str, stranger: Report
+    request: pytest.FixtureRequest, backend: str, sent: Report
 ) -> None:
     store: Store = request.getfixturevalue(f"{backend}_store")
     wipe(store)
     store.register_jobs([registration(1)], at=at(0))
     store.observe_jobs([observation(1, gpus={f"n{number}": 8 for number in range(4)})], at=at(0))
     try:
-        store.report(token_of(1), stranger, at=at(1))
+        store.report(token_of(1), sent, at=at(1))
     except ReportRefusedError:
         assert store.run_history("1") == ()
         return
     record = store.job("1")
     assert record.run is not None
-    assert record.run.gpus_per_node == checked_report(stranger).gpus_per_node
-    assert record.model == checked_report(stranger).model
+    assert record.run.gpus_per_node == checked_report(sent).gpus_per_node
+    assert record.model == checked_report(sent).model

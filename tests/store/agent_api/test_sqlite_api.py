@@ -1,4 +1,4 @@
-"""The job's door in SQLite, where the same door of PostgreSQL refuses reports too (`test_attacks.py`)."""
+"""The API of jobs on SQLite, where that of PostgreSQL refuses reports too (`test_attacks.py`)."""
 
 from __future__ import annotations
 

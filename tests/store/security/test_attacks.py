@@ -1,4 +1,4 @@
-"""A stranger with the login that jobs share, at a real PostgreSQL: only one's own job can be touched."""
+"""An untrusted client with the login of jobs, at a real PostgreSQL: only its own job can be touched."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CHECKPOINT = {"request_id": 1, "blocked_s": 0.5, "size_bytes": 1}
 
 @pytest.fixture
 def victims(postgres_store: Store, postgres_url: str) -> Store:
-    """A store with jobs 1 (the stranger's) and 2 (somebody's), both running, 2 asked for a checkpoint."""
+    """A store with jobs 1 (the client's) and 2 (somebody's), both running, 2 asked for a checkpoint."""
     store = postgres_store
     store.register_jobs([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
     store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
@@ -54,7 +54,7 @@ def victims(postgres_store: Store, postgres_url: str) -> Store:
 
 
 @pytest.fixture
-def stranger(postgres: PostgresServer, victims: Store) -> Iterator[Connection]:
+def client(postgres: PostgresServer, victims: Store) -> Iterator[Connection]:
     with connect(postgres) as connection:
         yield connection
 
@@ -88,30 +88,30 @@ class TestTokens:
         ids=lambda token: token[:20],
     )
     def test_that_another_jobs_token_must_be_known(
-        self, stranger: Connection, victims: Store, token: str
+        self, client: Connection, victims: Store, token: str
     ) -> None:
         before = everything(victims)
         with pytest.raises(psycopg.Error) as refused:
-            send(stranger, raw_report(), token=token)
+            send(client, raw_report(), token=token)
         assert refused.value.sqlstate == "PX001"
         with pytest.raises(psycopg.Error) as refused:
-            stranger.execute("SELECT pollux_poll(%s, 0)", (token,))
+            client.execute("SELECT pollux_poll(%s, 0)", (token,))
         assert refused.value.sqlstate == "PX001"
         assert everything(victims) == before
 
-    def test_that_null_is_nobodys_token(self, stranger: Connection) -> None:
+    def test_that_null_is_nobodys_token(self, client: Connection) -> None:
         for call in ("pollux_report(NULL, '{}')", "pollux_poll(NULL, 0)"):
             with pytest.raises(psycopg.Error) as refused:
-                stranger.execute(f"SELECT {call}")  # type: ignore[call-overload]
+                client.execute(f"SELECT {call}")  # type: ignore[call-overload]
             assert refused.value.sqlstate == "PX001"
 
-    def test_that_a_token_ends_with_its_job(self, stranger: Connection, victims: Store) -> None:
-        send(stranger, raw_report(1))
+    def test_that_a_token_ends_with_its_job(self, client: Connection, victims: Store) -> None:
+        send(client, raw_report(1))
         victims.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
         with pytest.raises(psycopg.Error, match="job 1 is over"):
-            send(stranger, raw_report(2))
+            send(client, raw_report(2))
         with pytest.raises(psycopg.Error, match="job 1 is over"):
-            stranger.execute("SELECT pollux_poll(%s, 0)", (token_of(1),))
+            client.execute("SELECT pollux_poll(%s, 0)", (token_of(1),))
 
     @pytest.mark.parametrize(
         "forged",
@@ -124,9 +124,9 @@ class TestTokens:
         ],
     )
     def test_that_a_forged_job_id_changes_nobodys_job(
-        self, stranger: Connection, victims: Store, forged: dict[str, Any]
+        self, client: Connection, victims: Store, forged: dict[str, Any]
     ) -> None:
-        send(stranger, raw_report(1, **forged))
+        send(client, raw_report(1, **forged))
         assert victims.job("2").run is None
         sample = victims.job("1").sample
         assert sample is not None
@@ -158,25 +158,25 @@ class TestTokens:
         assert [one.step for one in postgres_store.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
         assert (len(postgres_store.run_history("2")), postgres_store.run_history("3")) == (1, ())
 
-    def test_that_nobody_confirms_for_another(self, stranger: Connection, victims: Store) -> None:
+    def test_that_nobody_confirms_for_another(self, client: Connection, victims: Store) -> None:
         planned = plan(victims, 2)
         advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
         checkpoint = {"request_id": planned.id, "blocked_s": 0.1, "size_bytes": 1}
-        send(stranger, raw_report(1, **checkpoint))
+        send(client, raw_report(1, **checkpoint))
         assert [r.step for r in victims.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
 
 
 class TestRights:
-    def test_that_the_login_may_execute_three_functions_only(self, stranger: Connection) -> None:
-        rows = stranger.execute(
+    def test_that_the_login_may_execute_three_functions_only(self, client: Connection) -> None:
+        rows = client.execute(
             "SELECT p.proname FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace "
             "WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') "
             "AND has_function_privilege(p.oid, 'EXECUTE') ORDER BY 1"
         ).fetchall()
         assert [name for (name,) in rows] == ["pollux_move", "pollux_poll", "pollux_report"]
 
-    def test_that_it_has_no_right_on_any_relation(self, stranger: Connection) -> None:
-        rights = stranger.execute(
+    def test_that_it_has_no_right_on_any_relation(self, client: Connection) -> None:
+        rights = client.execute(
             "SELECT c.relname FROM pg_class AS c WHERE c.relnamespace = 'public'::regnamespace "
             "AND (c.relkind IN ('r', 'v', 'm') "
             "     AND has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER')"
@@ -221,9 +221,9 @@ class TestRights:
             "SELECT pollux_job_of_token('x')",
         ],
     )
-    def test_that_what_is_not_a_jobs_business_is_denied(self, stranger: Connection, statement: str) -> None:
+    def test_that_what_is_not_a_jobs_business_is_denied(self, client: Connection, statement: str) -> None:
         with pytest.raises(errors.InsufficientPrivilege):
-            stranger.execute(statement)  # type: ignore[call-overload]
+            client.execute(statement)  # type: ignore[call-overload]
 
     @pytest.mark.parametrize(
         "statement",
@@ -246,11 +246,11 @@ class TestRights:
         ],
     )
     def test_that_a_siblings_connection_is_neither_seen_nor_ended(
-        self, postgres: PostgresServer, stranger: Connection, statement: str
+        self, postgres: PostgresServer, client: Connection, statement: str
     ) -> None:
         with connect(postgres) as sibling:
             with pytest.raises(errors.InsufficientPrivilege):
-                stranger.execute(statement.format(pid=sibling.info.backend_pid))  # type: ignore[call-overload]
+                client.execute(statement.format(pid=sibling.info.backend_pid))  # type: ignore[call-overload]
             assert sibling.execute("SELECT 1").fetchone() == (1,)
 
     @pytest.mark.parametrize("database", ["postgres", "template1"])
@@ -274,13 +274,13 @@ class TestRights:
                 connection.close()
 
     def test_that_names_of_the_callers_own_mean_nothing_to_the_functions(
-        self, stranger: Connection, victims: Store
+        self, client: Connection, victims: Store
     ) -> None:
-        stranger.execute("SET search_path = pg_temp, public, pg_catalog")
-        stranger.execute("SET TIME ZONE 'Pacific/Chatham'")
-        stranger.execute("SET extra_float_digits = -15")
-        stranger.execute("SET DateStyle = 'German'")
-        send(stranger, raw_report(1, throughput=123.456789012345))
+        client.execute("SET search_path = pg_temp, public, pg_catalog")
+        client.execute("SET TIME ZONE 'Pacific/Chatham'")
+        client.execute("SET extra_float_digits = -15")
+        client.execute("SET DateStyle = 'German'")
+        send(client, raw_report(1, throughput=123.456789012345))
         (sample,) = victims.sample_history("1")
         assert sample.throughput == 123.456789012345
 
@@ -297,12 +297,12 @@ class TestValues:
          "atomic_batch_size", "gamma", "initial_batch_size", "noise_low", "size_bytes"],
     )  # fmt: skip
     def test_that_no_field_takes_what_is_no_sane_number(
-        self, stranger: Connection, victims: Store, place: str
+        self, client: Connection, victims: Store, place: str
     ) -> None:
         good = raw_report(1, **CHECKPOINT)
         for value in self.HOSTILE:
             with pytest.raises(psycopg.Error) as refused:
-                send(stranger, _with(good, place, value))
+                send(client, _with(good, place, value))
             assert refused.value.sqlstate in BAD_REPORT, value
         assert victims.run_history("1") == ()
 
@@ -310,12 +310,12 @@ class TestValues:
         "name", ["throughput", "predicted_throughput", "step_time_s", "first_step_s", "efficiency"]
     )
     def test_that_what_physics_rules_out_is_refused(
-        self, stranger: Connection, victims: Store, name: str
+        self, client: Connection, victims: Store, name: str
     ) -> None:
         """A product of two such numbers is an error to PostgreSQL, in a view for everybody."""
         for value in (1e-200, 5e-324, 0.0):
             with pytest.raises(psycopg.Error, match=name) as refused:
-                send(stranger, raw_report(1, **{name: value}))
+                send(client, raw_report(1, **{name: value}))
             assert refused.value.sqlstate == "23514"
         assert victims.run_history("1") == ()
 
@@ -335,42 +335,42 @@ class TestValues:
         ],
         ids=lambda text: text[:20],
     )
-    def test_that_what_is_no_report_is_refused(self, stranger: Connection, victims: Store, text: str) -> None:
+    def test_that_what_is_no_report_is_refused(self, client: Connection, victims: Store, text: str) -> None:
         with pytest.raises(psycopg.Error) as refused:
-            send(stranger, text)
+            send(client, text)
         assert refused.value.sqlstate in BAD_REPORT
         assert victims.run_history("1") == ()
 
     def test_that_warnings_are_names_of_ours_and_nothing_else(
-        self, stranger: Connection, victims: Store
+        self, client: Connection, victims: Store
     ) -> None:
         names = ["no_name_of_ours", "<script>", "", "never_stepped", "x" * 5000, None, 1, ["a"], {"b": 1}]
-        send(stranger, raw_report(1, warnings=names))
+        send(client, raw_report(1, warnings=names))
         assert [one.warning for one in victims.job("1").warnings] == [JobWarning.NEVER_STEPPED]
 
     @pytest.mark.parametrize("bad", ["replicas_differ", {"replicas_differ": 1}, 1])
     def test_that_what_is_no_list_of_warnings_is_refused(
-        self, stranger: Connection, victims: Store, bad: Any
+        self, client: Connection, victims: Store, bad: Any
     ) -> None:
         with pytest.raises(psycopg.Error) as refused:
-            send(stranger, raw_report(1, warnings=bad))
+            send(client, raw_report(1, warnings=bad))
         assert refused.value.sqlstate in BAD_REPORT
         assert victims.run_history("1") == ()
 
     def test_that_a_report_of_a_library_without_warnings_is_taken(
-        self, stranger: Connection, victims: Store
+        self, client: Connection, victims: Store
     ) -> None:
         values = json.loads(raw_report(1))
         del values["warnings"]
-        send(stranger, json.dumps(values))
+        send(client, json.dumps(values))
         assert victims.job("1").warnings == ()
 
     @pytest.mark.parametrize("extra", [MAX_REPORT_BYTES, 50 * 2**20])
     def test_that_an_oversized_report_is_refused(
-        self, stranger: Connection, victims: Store, extra: int
+        self, client: Connection, victims: Store, extra: int
     ) -> None:
         with pytest.raises(psycopg.Error, match="bytes") as refused:
-            send(stranger, raw_report(1, more="x" * extra))
+            send(client, raw_report(1, more="x" * extra))
         assert refused.value.sqlstate == "PX003"
         assert victims.run_history("1") == ()
 
@@ -386,7 +386,7 @@ class TestValues:
         ],
     )
     def test_that_sql_in_any_text_is_only_text(
-        self, stranger: Connection, postgres_store: Store, text: str
+        self, client: Connection, postgres_store: Store, text: str
     ) -> None:
         named = registration(3, name=text, account=text, partition=text, user_name=text, user_id=1003)
         assert postgres_store.register_jobs([named], at=at(2)) == ()
@@ -397,8 +397,8 @@ class TestValues:
             planned.id, Step.FAILED, expected=Step.PLANNED, at=at(30), reason=text
         )
         with pytest.raises(psycopg.Error):
-            send(stranger, raw_report(1, phase=text), token=token_of(3, 1003))
-        send(stranger, raw_report(1, **{text: text}), token=token_of(3, 1003))
+            send(client, raw_report(1, phase=text), token=token_of(3, 1003))
+        send(client, raw_report(1, **{text: text}), token=token_of(3, 1003))
         job = postgres_store.job("3")
         assert {job.name, job.account, job.partition, job.user_name, *job.allocation.nodes} == {text}
         assert postgres_store.reallocations("3")[0].reason == text
@@ -413,7 +413,7 @@ class TestValues:
     @given(changes=st.lists(st.tuples(places, values), min_size=1, max_size=3))
     @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_that_whatever_the_database_takes_is_finite(
-        self, stranger: Connection, postgres_store: Store, changes: list[tuple[str, Any]]
+        self, client: Connection, postgres_store: Store, changes: list[tuple[str, Any]]
     ) -> None:
         number = len(postgres_store.jobs()) + 1
         postgres_store.register_jobs([registration(number)], at=at(0))
@@ -422,7 +422,7 @@ class TestValues:
         for place, value in changes:
             text = _with(text, place, json.dumps(value))
         try:
-            send(stranger, text, token=token_of(number))
+            send(client, text, token=token_of(number))
         except psycopg.Error as error:
             assert error.sqlstate in BAD_REPORT, error  # noqa: PT017
             assert postgres_store.run_history(str(number)) == ()
@@ -441,16 +441,16 @@ def _with(text: str, place: str, value: str) -> str:
 
 
 class TestFloods:
-    def test_that_a_replayed_report_changes_nothing(self, stranger: Connection, victims: Store) -> None:
+    def test_that_a_replayed_report_changes_nothing(self, client: Connection, victims: Store) -> None:
         for sequence in (1, 2):
-            send(stranger, raw_report(sequence))
+            send(client, raw_report(sequence))
         before = everything(victims)
         for sequence in (1, 2, 0, 1):
-            send(stranger, raw_report(sequence, throughput=9e9, phase="finished"))
+            send(client, raw_report(sequence, throughput=9e9, phase="finished"))
         assert everything(victims) == before
-        send(stranger, raw_report(1, run_number=1))
+        send(client, raw_report(1, run_number=1))
         with pytest.raises(psycopg.Error) as refused:
-            send(stranger, raw_report(3))
+            send(client, raw_report(3))
         assert refused.value.sqlstate == "PX002"
 
     def test_that_a_flood_is_limited_and_others_are_not(
@@ -537,59 +537,59 @@ class TestFloods:
         jobs.close()
 
     def test_that_large_reports_cost_more(
-        self, postgres_store: Store, stranger: Connection, victims: Store
+        self, postgres_store: Store, client: Connection, victims: Store
     ) -> None:
         """At one moment, so that nothing comes back."""
         set_clock(postgres_store.clock, at(9))  # type: ignore[attr-defined]
         taken = 0
         with pytest.raises(psycopg.Error) as refused:  # noqa: PT012
             for sequence in range(1, 100):
-                send(stranger, raw_report(sequence, more="x" * 20_000))
+                send(client, raw_report(sequence, more="x" * 20_000))
                 taken += 1
         assert refused.value.sqlstate == "PX004"
         assert taken < 15
 
-    def test_that_jobs_that_never_ran_report_nothing(self, stranger: Connection, victims: Store) -> None:
+    def test_that_jobs_that_never_ran_report_nothing(self, client: Connection, victims: Store) -> None:
         """Each has a token, and whoever may submit has any number of them."""
         numbers = range(100, 400)
         victims.register_jobs([registration(number) for number in numbers], at=at(2))
         victims.observe_jobs([observation(number, JobState.PENDING) for number in numbers], at=at(2))
         for number in numbers:
             with pytest.raises(psycopg.Error, match=f"job {number} was not seen to run yet") as refused:
-                send(stranger, raw_report(1), token=token_of(number))
+                send(client, raw_report(1), token=token_of(number))
             assert refused.value.sqlstate == "PX001"
         assert all(job.run is None for job in victims.active_jobs())
 
     def test_that_a_job_reports_as_soon_as_it_runs_or_is_placed(
-        self, stranger: Connection, victims: Store
+        self, client: Connection, victims: Store
     ) -> None:
         victims.register_jobs([registration(number) for number in (3, 4)], at=at(2))
         plan(victims, 3, moves_running=False)
-        send(stranger, raw_report(1, gpus_per_node=[3, 1]), token=token_of(3))
+        send(client, raw_report(1, gpus_per_node=[3, 1]), token=token_of(3))
         victims.observe_jobs([observation(4, gpus={"n0": 2})], at=at(3))
-        send(stranger, raw_report(1), token=token_of(4))
+        send(client, raw_report(1), token=token_of(4))
         victims.observe_jobs([observation(4, JobState.PENDING, restart_count=1)], at=at(4))
-        send(stranger, raw_report(1, run_number=1, restart_count=1), token=token_of(4))
+        send(client, raw_report(1, run_number=1, restart_count=1), token=token_of(4))
 
     def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(
-        self, stranger: Connection, victims: Store
+        self, client: Connection, victims: Store
     ) -> None:
         for nodes in ([1] * 10_000, [1, 1, 1]):
             with pytest.raises(
                 psycopg.Error, match=f"reports {len(nodes)} nodes and was seen on 1"
             ) as refused:
-                send(stranger, raw_report(1, gpus_per_node=nodes))
+                send(client, raw_report(1, gpus_per_node=nodes))
             assert refused.value.sqlstate == "PX001"
         plan(victims, 1)
-        send(stranger, raw_report(1, gpus_per_node=[3, 1]))
+        send(client, raw_report(1, gpus_per_node=[3, 1]))
 
-    def test_that_a_job_without_gpus_has_one_node(self, stranger: Connection, victims: Store) -> None:
+    def test_that_a_job_without_gpus_has_one_node(self, client: Connection, victims: Store) -> None:
         victims.register_jobs([registration(3)], at=at(2))
         victims.observe_jobs([observation(3)], at=at(3))
         with pytest.raises(psycopg.Error, match="reports 10000 nodes and was seen on 1") as refused:
-            send(stranger, raw_report(1, gpus_per_node=[1] * 10_000), token=token_of(3))
+            send(client, raw_report(1, gpus_per_node=[1] * 10_000), token=token_of(3))
         assert refused.value.sqlstate == "PX001"
-        send(stranger, raw_report(1), token=token_of(3))
+        send(client, raw_report(1), token=token_of(3))
 
     def test_that_a_run_that_accounting_tells_of_late_takes_no_node_from_the_present_one(
         self, postgres: PostgresServer, postgres_url: str, postgres_store: Store
@@ -600,7 +600,7 @@ class TestFloods:
         assert postgres_store.job("1").run is not None
 
     def test_that_a_users_jobs_share_what_they_may_report(
-        self, postgres_store: Store, stranger: Connection, victims: Store
+        self, postgres_store: Store, client: Connection, victims: Store
     ) -> None:
         """At one moment, so that nothing comes back: of 60 jobs that run each has its share of 1,200."""
         set_clock(postgres_store.clock, at(9))  # type: ignore[attr-defined]
@@ -611,14 +611,14 @@ class TestFloods:
             taken = 0
             with pytest.raises(psycopg.Error) as refused:  # noqa: PT012
                 for sequence in range(1, 1000):
-                    send(stranger, raw_report(sequence), token=token_of(number, user_id))
+                    send(client, raw_report(sequence), token=token_of(number, user_id))
                     taken += 1
             assert (refused.value.sqlstate, taken) == ("PX004", most), number
 
-    def test_that_reports_rolled_back_leave_nothing(self, stranger: Connection, victims: Store) -> None:
+    def test_that_reports_rolled_back_leave_nothing(self, client: Connection, victims: Store) -> None:
         for sequence in range(1, 200):
-            with stranger.transaction(force_rollback=True):
-                send(stranger, raw_report(sequence))
+            with client.transaction(force_rollback=True):
+                send(client, raw_report(sequence))
         assert victims.sample_history("1") == ()
 
 
@@ -634,10 +634,10 @@ class TestTampering:
 
     @pytest.mark.parametrize("change", CHANGES)
     def test_that_a_shared_login_is_put_right_within_a_round(
-        self, postgres: PostgresServer, stranger: Connection, victims: Store, change: str
+        self, postgres: PostgresServer, client: Connection, victims: Store, change: str
     ) -> None:
         assert victims.maintain() == ()
-        stranger.execute(change)  # type: ignore[call-overload]
+        client.execute(change)  # type: ignore[call-overload]
         (note,) = victims.maintain()
         assert "the login jobs" in note
         assert victims.maintain() == ()
@@ -650,15 +650,15 @@ class TestTampering:
         assert shown == [("10s",), ("16MB",)]
 
     def test_that_tampering_without_end_stops_no_round(
-        self, postgres: PostgresServer, stranger: Connection, victims: Store
+        self, postgres: PostgresServer, client: Connection, victims: Store
     ) -> None:
-        """The stranger holds the very row that would have to be put right."""
-        stranger.execute("ALTER ROLE jobs SET statement_timeout = '1s'")
-        stranger.execute("BEGIN")
-        stranger.execute("ALTER ROLE jobs SET statement_timeout = '2s'")
+        """The client holds the very row that would have to be put right."""
+        client.execute("ALTER ROLE jobs SET statement_timeout = '1s'")
+        client.execute("BEGIN")
+        client.execute("ALTER ROLE jobs SET statement_timeout = '2s'")
         (note,) = victims.maintain()
         assert "could not be put right" in note
-        stranger.execute("ROLLBACK")
+        client.execute("ROLLBACK")
         assert len(victims.maintain()) == 1
         assert victims.maintain() == ()
 
@@ -667,14 +667,14 @@ class TestOpenTransactions:
     def test_that_a_transaction_left_open_holds_up_nobody(
         self, postgres: PostgresServer, victims: Store
     ) -> None:
-        """The stranger reports, confirms a checkpoint, never commits; the daemon goes on with its rounds."""
+        """The client reports, confirms a checkpoint, never commits; the daemon goes on with its rounds."""
         victims.report(token_of(1), report(1), at=at(9))
         planned = plan(victims, 1)
         advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
-        with connect(postgres) as stranger:
-            stranger.execute("BEGIN")
+        with connect(postgres) as client:
+            client.execute("BEGIN")
             checkpoint = {"request_id": planned.id, "blocked_s": 0.1, "size_bytes": 1}
-            send(stranger, raw_report(2, **checkpoint, gpus_per_node=[1, 1]))
+            send(client, raw_report(2, **checkpoint, gpus_per_node=[1, 1]))
             impatient = postgres_impatient(postgres)
             try:
                 moved = impatient.advance_reallocation(
@@ -691,7 +691,7 @@ class TestOpenTransactions:
                     impatient.report(token_of(1), report(3), at=at(34))
             finally:
                 impatient.close()
-            stranger.execute("ROLLBACK")
+            client.execute("ROLLBACK")
         assert victims.advance_reallocation(
             planned.id, Step.ROLLED_BACK, expected=Step.CHECKPOINT_REQUESTED, at=at(40)
         )
@@ -699,13 +699,13 @@ class TestOpenTransactions:
     def test_that_connections_that_last_too_long_are_ended(
         self, postgres: PostgresServer, victims: Store
     ) -> None:
-        with connect(postgres, "the_daemon") as daemon, connect(postgres) as stranger:
+        with connect(postgres, "the_daemon") as daemon, connect(postgres) as client:
             victims.maintain()
-            assert stranger.execute("SELECT 1").fetchone() == (1,), "a minute is not over"
-            await_other_ends(postgres, daemon, stranger)
+            assert client.execute("SELECT 1").fetchone() == (1,), "a minute is not over"
+            await_other_ends(postgres, daemon, client)
             assert daemon.execute("SELECT pollux_end_long_connections(0, 600, 3600)").fetchone() == (1,)
             with pytest.raises(psycopg.OperationalError):
-                stranger.execute("SELECT 1")
+                client.execute("SELECT 1")
             assert daemon.execute("SELECT 1").fetchone() == (1,)
 
 
@@ -729,8 +729,8 @@ def test_that_an_agent_that_may_not_report_is_told_what_to_grant(
     jobs.close()
 
 
-def test_that_confirmations_with_huge_numbers_are_survived(stranger: Connection, victims: Store) -> None:
-    send(stranger, raw_report(1, request_id=2**63 - 1, blocked_s=1e7, size_bytes=2**60))
+def test_that_confirmations_with_huge_numbers_are_survived(client: Connection, victims: Store) -> None:
+    send(client, raw_report(1, request_id=2**63 - 1, blocked_s=1e7, size_bytes=2**60))
     assert victims.reallocations() == ()
     jobs_own = confirmation(None, sequence=2)
     victims.report(token_of(1), jobs_own, at=at(50))

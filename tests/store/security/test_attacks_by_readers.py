@@ -1,4 +1,4 @@
-"""A person with a login of their own, at a real PostgreSQL: nothing tells of others' jobs, nothing lasts."""
+"""A person with a login of their own, at a real PostgreSQL: nothing reveals others' jobs, nothing lasts."""
 
 from __future__ import annotations
 
@@ -196,9 +196,9 @@ class TestResources:
             ada.execute("LISTEN flood")
             two_people.maintain()
             ada.execute("BEGIN")
-            with connect(postgres) as stranger:
+            with connect(postgres) as client:
                 for number in range(2000):
-                    stranger.execute(f"NOTIFY flood, '{number:07900}'")  # type: ignore[call-overload]
+                    client.execute(f"NOTIFY flood, '{number:07900}'")  # type: ignore[call-overload]
             asked = "SELECT pg_notification_queue_usage()"
             (kept,) = daemon.execute(asked).fetchone() or (0.0,)
             assert kept > 0

@@ -216,9 +216,9 @@ def test_that_jobs_report_through_a_pooler_that_knows_their_password(pooler: Poo
     with pytest.raises(UnknownJobError):
         jobs.poll(token_of(1, 1002), 0, at=at(0))
     jobs.close()
-    stranger = open_agent_store(pooler.url("jobs", "guessed"))
+    client = open_agent_store(pooler.url("jobs", "guessed"))
     with pytest.raises(StoreUnavailable):
-        stranger.poll(token_of(1), 0, at=at(0))
+        client.poll(token_of(1), 0, at=at(0))
 
 
 def test_that_a_copied_hash_gains_nothing_through_a_pooler(guarded: Guarded, pooler: Pooler) -> None:
@@ -251,9 +251,9 @@ LEFT_BEHIND = (
 def test_that_what_a_stranger_leaves_in_a_pooled_connection_meets_nobody(pooler: Pooler) -> None:
     url = pooler.url("jobs", "s3cret")
     jobs = open_agent_store(url, keep_connection=True)
-    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as stranger:
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as client:
         for number, statement in enumerate(LEFT_BEHIND):
-            stranger.execute(statement)
+            client.execute(statement)
             jobs.report(token_of(1), report(20 + number), at=at(0))
         with psycopg.connect(url, autocommit=True, prepare_threshold=None) as sibling:
             left = "SELECT name FROM pg_prepared_statements UNION ALL SELECT name FROM pg_cursors"
@@ -265,11 +265,11 @@ def test_that_what_a_stranger_leaves_in_a_pooled_connection_meets_nobody(pooler:
 def test_that_a_transaction_left_open_in_a_pooler_is_ended(pooler: Pooler) -> None:
     url = pooler.url("jobs", "s3cret")
     jobs = open_agent_store(url, keep_connection=True)
-    with psycopg.connect(url, prepare_threshold=None) as stranger:
-        stranger.execute("SELECT 1")
+    with psycopg.connect(url, prepare_threshold=None) as client:
+        client.execute("SELECT 1")
         jobs.report(token_of(1), report(40), at=at(0))
         with pytest.raises(psycopg.OperationalError):
-            stranger.execute("SELECT 1")
+            client.execute("SELECT 1")
     jobs.close()
 
 
