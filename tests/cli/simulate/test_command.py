@@ -241,7 +241,7 @@ def test_that_a_sweep_continues_where_it_was_stopped(
         (("--interval", "0"), "interval must be above 0 s"),
         (("--interval", "nan"), "'nan' is not a time; write seconds as a plain number"),
         (("--restart-delay", "-1"), "'-1' is not 0 seconds or more"),
-        (("--adaptive", "0.5"), "not in rules osdi21: add --rules slurm"),
+        (("--adaptive", "0.5"), "exist only under rules slurm, not under osdi21: add --rules slurm"),
         (("--rules", "slurm", "--mtbf-hours", "0"), "not 0 h and 1800 s"),
         (("--rules-seed", "0"), "--rules-seed would do nothing: rules osdi21 use no random numbers"),
         (

@@ -111,7 +111,7 @@ def test_that_an_exponent_reaches_whom_it_is_for() -> None:
 
 
 def test_that_the_papers_rules_know_nothing_of_slurm() -> None:
-    with pytest.raises(UsageError, match="not in rules osdi21: add --rules slurm"):
+    with pytest.raises(UsageError, match="exist only under rules slurm, not under osdi21: add --rules slurm"):
         RunSettings(slurm=SlurmSettings(mtbf_s=1e6))
 
 
