@@ -30,10 +30,10 @@ _PARTS, _PARTS_PER_JOB, _BRANCH_NODES = 300, 16, 20_000
 _TREE_NODES, _LEAST_TREE_NODES = 150, 30
 # The most jobs for which branch and bound of the whole problem is worth a try.
 _BRANCH_JOBS = 8
-# With more jobs than this, two initial solutions are tried, and only a few parts solved again, if the gap is
-# larger than `_LARGE_GAP`.
+# With more jobs than this, two initial solutions are tried. Only a few parts are solved again, with smaller
+# trees, if the gap is larger than `_LARGE_GAP`.
 _MANY_JOBS = 100
-_FEW_PARTS, _LARGE_GAP = 16, 4e-3
+_FEW_PARTS, _SMALL_TREE_NODES, _LARGE_GAP = 8, 100, 4e-3
 # The gap at which a solution is good enough, at effort 1 and at the least effort.
 _SMALL_GAP, _ACCEPTED_GAP = 1e-3, 5e-3
 
@@ -107,9 +107,9 @@ class _Search:
             self._take_up_if_better(state)
         self._serve_all()
         if not self._many:
-            self._solve_parts(min(_PARTS, _PARTS_PER_JOB * len(self._movable)))
+            self._solve_parts(min(_PARTS, _PARTS_PER_JOB * len(self._movable)), _TREE_NODES)
         elif self._value < self._below_bound(_LARGE_GAP):
-            self._solve_parts(_FEW_PARTS)
+            self._solve_parts(_FEW_PARTS, _SMALL_TREE_NODES)
         return self._solution(self._branch() if self._few else self._dual.bound)
 
     def _other_starts(self) -> Iterator[State]:
@@ -155,14 +155,14 @@ class _Search:
         if state.value() > above(self._value):
             self._take_up(state)
 
-    def _solve_parts(self, parts: int) -> None:
+    def _solve_parts(self, parts: int, tree_nodes: int) -> None:
         if self._is_good():
             return
         self._timed_out |= improve_parts(
             self._best,
             self._pruned(),
             max_parts=self._much(parts),
-            tree_nodes=min(max(self._much(_TREE_NODES), _LEAST_TREE_NODES), _TREE_NODES),
+            tree_nodes=min(max(self._much(tree_nodes), _LEAST_TREE_NODES), tree_nodes),
             enough=self._enough,
             rng=self._rng,
             stop=self._stop,
