@@ -1,5 +1,5 @@
 -- What PostgreSQL lets everybody do who can connect, and a login that untrusted clients share must not do: see and end
--- each other's connections, hold locks that others wait for, fill the disk, run code. A superuser's to apply.
+-- each other's connections, keep locks that others wait for, fill the disk, run code. A superuser's to apply.
 REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC;
 GRANT USAGE ON LANGUAGE plpgsql TO pollux_owner, pollux_daemon;
 DO $hardening$

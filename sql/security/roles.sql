@@ -14,7 +14,7 @@ $roles$;
 COMMENT ON ROLE pollux_agent IS 'May report for a job and poll for it, with the job''s token; has no right on any table.';
 COMMENT ON ROLE pollux_reader IS 'May read a person''s own rows of the reporting views, and the sums among them.';
 COMMENT ON ROLE pollux_analyst IS 'May read everybody''s rows of the reporting views.';
-COMMENT ON ROLE pollux_daemon IS 'May read and write all that the store holds.';
+COMMENT ON ROLE pollux_daemon IS 'May read and write all of the store.';
 {% if superuser %}
 COMMENT ON ROLE pollux_owner IS 'Owns the tables and functions, so that no function runs as a superuser.';
 {% endif %}

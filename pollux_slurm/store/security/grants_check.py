@@ -61,7 +61,7 @@ def security_problems(connection: Connection) -> list[str]:
     """Return what is more open than `sql/security/` makes it, each in one line; empty when nothing is."""
     if connection.dialect.name != "postgresql":
         return []
-    return [f"not as sql/security says: {problem}" for problem in _problems(connection)]
+    return [f"differs from sql/security: {problem}" for problem in _problems(connection)]
 
 
 def shared_logins_elsewhere(connection: Connection) -> list[tuple[str, str]]:

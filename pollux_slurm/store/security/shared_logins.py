@@ -1,9 +1,9 @@
-"""What logins are bound by; and keep those that jobs share as `pollux db login --shared` made them.
+"""The limits of logins, and keeping those that jobs share as `pollux db login --shared` made them.
 
 PostgreSQL lets every role change its own defaults: whoever has a shared login could set its statements' time
-to a millisecond, or make its transactions read-only, for all who come after. Every round the daemon looks
-and puts that right, as the login itself, which it may become and which may do less than itself. The password,
-which every role may change, too, nobody can put right: docs/admin.md says how to do without one.
+to a millisecond, or make its transactions read-only, for all who come after. In each round the
+daemon checks and restores them, as the login itself: it may become that role, which may do less than its own.
+Nobody can prevent a changed password; docs/admin.md describes how to do without one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ADMIN_SETTINGS = (("log_parameter_max_length", "0"), ("temp_file_limit", "16MB")
 """What only a superuser may change for it."""
 
 SHARED_MARK = "temp_file_limit=16MB"
-"""By this of its settings a shared login is told from a person's."""
+"""The setting that marks a shared login, and not a person's."""
 
 PERSONS_SETTINGS = (
     ("idle_in_transaction_session_timeout", "60s"),
