@@ -1,6 +1,6 @@
 """Fit θ to measured step times (Pollux, OSDI 2021, section 4.1). Odd data never raise an error.
 
-`fit_loss.py` defines the loss, `fit_descent.py` minimises it; nothing here calls scipy.
+`fit_loss.py` has the loss and the initial guesses, `fit_descent.py` minimises it; nothing here calls scipy.
 
 Parameters that no measurement determines are optimistic, so that the scheduler tries new configurations:
 

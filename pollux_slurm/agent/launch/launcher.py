@@ -17,10 +17,9 @@ from pollux_slurm.agent.checkpoints.memory_bounds import STOPPED_EXIT_CODES, rer
 from pollux_slurm.agent.launch.layout import (
     RunLayout,
     RunOptions,
-    rank_environments,
-    without_other_jobs_variables,
 )
 from pollux_slurm.agent.launch.node_program import visible_gpus
+from pollux_slurm.agent.launch.rank_environments import rank_environments, without_other_jobs_variables
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses, start_error
 from pollux_slurm.agent.submit.token import make_private_dir

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import STEP_VARIABLE, RunLayout, rank_environments
+from pollux_slurm.agent.launch.layout import STEP_VARIABLE, RunLayout
+from pollux_slurm.agent.launch.rank_environments import rank_environments
 from pollux_slurm.agent.launch.rendezvous import rendezvous_file
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
 from pollux_slurm.errors import LaunchError, PolluxError

@@ -1,0 +1,55 @@
+"""The environment variables that `pollux run` sets for each process; `environment.py` reads them there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pollux_slurm.agent.launch.layout import (
+    JOB_VARIABLE,
+    RENDEZVOUS_VARIABLE,
+    SECRET_VARIABLE,
+    STEP_VARIABLE,
+    RunLayout,
+)
+
+
+def rank_environments(
+    layout: RunLayout, node_index: int, environ: Mapping[str, str], *, rendezvous_file: Path | None = None
+) -> list[dict[str, str]]:
+    """Return the environment of each process of one node, for torch.distributed and the library.
+
+    It extends `environ`, without another run's variables. POLLUX_GPUS_PER_NODE lists the number of processes
+    of each node in rank order. `rendezvous_file` is for the processes of a single node.
+    """
+    first_rank = sum(count for _, count in layout.nodes[:node_index])
+    local_world_size = layout.nodes[node_index][1]
+    common = {key: value for key, value in environ.items() if key not in (STEP_VARIABLE, RENDEZVOUS_VARIABLE)}
+    # One thread per process, as torchrun sets it: otherwise each process uses all CPUs.
+    common.setdefault("OMP_NUM_THREADS", "1")
+    common |= {
+        "WORLD_SIZE": str(layout.world_size),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
+        "NODE_RANK": str(node_index),
+        "GROUP_RANK": str(node_index),
+        "GROUP_WORLD_SIZE": str(len(layout.nodes)),
+        "MASTER_ADDR": layout.master_addr,
+        "MASTER_PORT": str(layout.master_port),
+        SECRET_VARIABLE: layout.secret,
+        "POLLUX_GPUS_PER_NODE": ",".join(str(count) for _, count in layout.nodes),
+        "POLLUX_RESTART_COUNT": environ.get("SLURM_RESTART_COUNT") or "0",
+    }
+    if rendezvous_file is not None:
+        common[RENDEZVOUS_VARIABLE] = str(rendezvous_file)
+    return [
+        common | {"RANK": str(first_rank + local), "LOCAL_RANK": str(local)}
+        for local in range(local_world_size)
+    ]
+
+
+def without_other_jobs_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without the token and checkpoint directory of the job that submitted this one."""
+    if environ.get(JOB_VARIABLE, environ.get("SLURM_JOB_ID")) == environ.get("SLURM_JOB_ID"):
+        return dict(environ)
+    inherited = (JOB_VARIABLE, "POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")
+    return {key: value for key, value in environ.items() if key not in inherited}
