@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.checkpoints.lineage import num_runs
-from pollux_slurm.agent.checkpoints.memory_bounds import STOPPED_EXIT_CODES, rerun_with_smaller_batches
+from pollux_slurm.agent.checkpoints.out_of_memory import STOPPED_EXIT_CODES, rerun_with_smaller_batches
 from pollux_slurm.agent.launch.layout import (
     RunLayout,
     RunOptions,

@@ -1,4 +1,6 @@
-"""The bounds of every number in a report, by its field: tables and clients check with them.
+"""The bounds of reports: of every number, by its field, and of how many and how large they are.
+
+Tables and clients check numbers with them.
 
 A malicious job can lie about itself, and only its own decisions suffer. What the bounds keep out is what
 would hurt others: numbers that no arithmetic survives (NaN, infinity, 10³⁰⁰, 10⁻³⁰⁰) or that no column holds.
@@ -43,3 +45,14 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "request_id": (0, MAX_ID),
 }
 """The least and the most; whole numbers where a field takes only these."""
+
+# Reports of ordinary size that a job may send at once, and each second, on PostgreSQL.
+BURST_REPORTS = 120
+REPORTS_PER_S = 1
+# Of all jobs of a user together, but for each at least what one that reports every ten seconds takes.
+USERS_BURST_REPORTS = 1200
+USERS_REPORTS_PER_S = 10
+LEAST_BURST_REPORTS = 10
+LEAST_REPORTS_PER_S = 0.1
+ORDINARY_BYTES = 2048
+MAX_REPORT_BYTES = 65536

@@ -17,6 +17,16 @@ from sqlalchemy import Connection, inspect, text
 
 from pollux_slurm.errors import StoreError, UsageError
 from pollux_slurm.store.agent_api.statements import RECORDING, statements
+from pollux_slurm.store.contract.bounds import (
+    BURST_REPORTS,
+    LEAST_BURST_REPORTS,
+    LEAST_REPORTS_PER_S,
+    MAX_REPORT_BYTES,
+    ORDINARY_BYTES,
+    REPORTS_PER_S,
+    USERS_BURST_REPORTS,
+    USERS_REPORTS_PER_S,
+)
 from pollux_slurm.store.journal.reallocations import ENDS
 from pollux_slurm.store.schema import VERSION_TABLE, Base
 from pollux_slurm.store.schema.dialects import rendered_sql
@@ -33,16 +43,6 @@ from pollux_slurm.store.security.shared_logins import (
 ROLES = ("pollux_agent", "pollux_reader", "pollux_analyst", "pollux_daemon")
 OWNER = "pollux_owner"
 ALLOWANCES = "pollux_allowances"
-
-BURST_REPORTS = 120
-REPORTS_PER_S = 1
-# Of all jobs of a user together, but for each at least what one that reports every ten seconds takes.
-USERS_BURST_REPORTS = 1200
-USERS_REPORTS_PER_S = 10
-LEAST_BURST_REPORTS = 10
-LEAST_REPORTS_PER_S = 0.1
-ORDINARY_BYTES = 2048
-MAX_REPORT_BYTES = 65536
 
 _OUR_FUNCTIONS = r"""
 SELECT p.oid::regprocedure::text FROM pg_proc AS p

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pollux_slurm.agent.checkpoints.memory_bounds import MemoryBound, record_bound
+from pollux_slurm.agent.checkpoints.out_of_memory import MemoryBound, record_bound
 from pollux_slurm.errors import CheckpointError
 from pollux_slurm.model import BatchLimits
 

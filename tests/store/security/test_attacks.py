@@ -19,8 +19,8 @@ from pollux_slurm.errors import ReportRateError, StoreError, UnknownJobError
 from pollux_slurm.model import JobState, JobWarning
 from pollux_slurm.store import open_agent_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.bounds import BURST_REPORTS, MAX_REPORT_BYTES
 from pollux_slurm.store.contract.interface import Store
-from pollux_slurm.store.security.grants import BURST_REPORTS, MAX_REPORT_BYTES
 from tests.store.builders import (
     Step,
     advance,

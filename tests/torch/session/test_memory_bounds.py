@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pollux_slurm.torch as pt
-from pollux_slurm.agent.checkpoints.memory_bounds import MemoryBound, read_bounds
+from pollux_slurm.agent.checkpoints.out_of_memory import MemoryBound, read_bounds
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.session.memory_bounds import MemoryBounds, is_out_of_memory
 from tests.torch import scripts

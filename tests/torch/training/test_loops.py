@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pollux_slurm.torch as pt
-from pollux_slurm.agent.checkpoints.memory_bounds import read_bounds
+from pollux_slurm.agent.checkpoints.out_of_memory import read_bounds
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
 from tests.torch.single_replica import Numbers, Trainee, joined

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.checkpoints.memory_bounds import (
+from pollux_slurm.agent.checkpoints.out_of_memory import (
     MemoryBound,
     num_bounds,
     read_bounds,
