@@ -124,14 +124,14 @@ VALUES ({{ run }}id, {{ m }}sequence, {{ admitted }}at, {{ m }}{{ sample_columns
 -- A number of epochs that was not declared before, of the first {{ max_declarations }}; or less progress in all
 -- than a known one amounted to until now.
 INSERT INTO declarations (job_id, number, total_epochs, at, epoch, progress, least_total_progress)
-SELECT {{ job }}id, COUNT(d.number), {{ m }}total_epochs, {{ admitted }}at, {{ m }}epoch, {{ m }}progress, {{ least_total }}
-FROM declarations AS d
-WHERE d.job_id = {{ job }}id
-HAVING CASE
-    WHEN COUNT(CASE WHEN d.total_epochs = {{ m }}total_epochs THEN 1 END) = 0 THEN COUNT(*) < {{ max_declarations }}
-    ELSE {{ least_total }}
-         < MIN(CASE WHEN d.total_epochs = {{ m }}total_epochs THEN COALESCE(d.least_total_progress, 1e300) END)
-    END
+SELECT {{ job }}id, d.number, {{ m }}total_epochs, {{ admitted }}at, {{ m }}epoch, {{ m }}progress, {{ least_total }}
+FROM (SELECT COUNT(*) AS number,
+             COUNT(CASE WHEN k.total_epochs = {{ m }}total_epochs THEN 1 END) AS same,
+             MIN(CASE WHEN k.total_epochs = {{ m }}total_epochs
+                      THEN COALESCE(k.least_total_progress, 1e300) END) AS known_progress
+      FROM declarations AS k
+      WHERE k.job_id = {{ job }}id) AS d
+WHERE CASE WHEN d.same = 0 THEN d.number < {{ max_declarations }} ELSE {{ least_total }} < d.known_progress END
 ON CONFLICT (job_id, total_epochs) DO UPDATE SET least_total_progress = excluded.least_total_progress
 
 -- name: write_warnings
