@@ -19,7 +19,6 @@ from pollux_slurm.store.agent_api.report_message import SAMPLE_COLUMNS
 from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Move
 from pollux_slurm.store.jobs.goodput_models import MODEL_COLUMNS
 from pollux_slurm.store.journal.reallocations import ENDS
-from pollux_slurm.store.schema.dialects import rendered_sql
 
 # How long after the end of its lease a daemon still counts as alive: clocks of two hosts may differ so much.
 DAEMON_GRACE_S = 60.0
@@ -76,6 +75,8 @@ _PREFIXES = {
 @functools.cache
 def statements(dialect: str) -> Mapping[str, str]:
     """Return the statements by name, for `sqlite` or `postgresql`."""
+    from pollux_slurm.store.schema.dialects import rendered_sql  # jinja2: not before the first call of a job
+
     text = rendered_sql(
         "agent_api/statements.sql",
         dialect,

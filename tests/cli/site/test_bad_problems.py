@@ -45,7 +45,7 @@ def written(folder: Path, place: Sequence[str | int], value: str) -> str:
         ((*THETA, "beta_g"), "-0.001", "its model is refused: throughput.beta_g"),
         ((*THETA, "gamma"), "0", "its model is refused: throughput.gamma"),
         ((*JOB, "min_gpus"), "0", "min_gpus must be a whole number of at least 1"),
-        ((*JOB, "max_gpus"), "0", "min_gpus 1 is above max_gpus 0"),
+        ((*JOB, "max_gpus"), "0", "max_gpus must be a whole number of at least 1, not 0"),
         ((*JOB, "weight"), "0", "weight must be a number from 1e-6 to 1e6"),
         ((*JOB, "current"), '{"n9": 2}', "it has GPUs on node n9, which is not in the problem"),
         ((*JOB, "model", "limits", "initial_batch_size"), "0", "limits.initial_batch_size"),
