@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from pollux_slurm.store.contract.interface import AgentStore, CheckpointConfirma
 from pollux_slurm.store.maintenance.administration import init_store
 from tests.daemon.harness import Harness
 from tests.store.builders import report
-from tests.store.postgres import PostgresMissingError, running_postgres
+from tests.store.postgres import postgres_of_test
 from tests.store.untrusted_client import BAD_REPORT, raw_report
 
 THETAS = [
@@ -72,15 +71,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         init_store(made)
         yield made
         return
-    try:
-        with running_postgres() as server:
-            made = server.create_database("pollux")
-            init_store(made)
-            yield made
-    except PostgresMissingError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
+    with postgres_of_test() as server:
+        made = server.create_database("pollux")
+        init_store(made)
+        yield made
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pollux_slurm.slurm import connect
 from pollux_slurm.store import open_store
 from pollux_slurm.store.maintenance.administration import add_login, init_store
 from tests.e2e.user_commands import UserCommands
-from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
+from tests.store.postgres import PostgresServer, postgres_of_test
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]
 
@@ -28,17 +28,12 @@ def now() -> datetime:
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    try:
-        with running_postgres() as running:
-            admin = running.create_database("pollux")
-            init_store(admin)
-            add_login(admin, "the_daemon", shared=False, connections=10, roles=("pollux_daemon",))
-            add_login(admin, "jobs", shared=True, connections=10, roles=("pollux_agent",))
-            yield running
-    except PostgresMissingError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
+    with postgres_of_test() as running:
+        admin = running.create_database("pollux")
+        init_store(admin)
+        add_login(admin, "the_daemon", shared=False, connections=10, roles=("pollux_daemon",))
+        add_login(admin, "jobs", shared=True, connections=10, roles=("pollux_agent",))
+        yield running
 
 
 @pytest.fixture

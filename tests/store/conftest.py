@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +31,7 @@ from tests.store.builders import (
     report,
     token_of,
 )
-from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
+from tests.store.postgres import PostgresServer, postgres_of_test
 
 _names = itertools.count()
 _FIXTURES = {"sqlite": "sqlite", "postgresql": "postgres"}
@@ -41,15 +40,10 @@ _FIXTURES = {"sqlite": "sqlite", "postgresql": "postgres"}
 @pytest.fixture(scope="session")
 def postgres(long_store_timeouts: None) -> Iterator[PostgresServer]:
     """Run a private PostgreSQL; skip where there is none; on CI, where it is always installed, fail."""
-    try:
-        with running_postgres() as server:
-            open_store(server.create_database("store"), create=True).close()
-            prepare_logins(server)
-            yield server
-    except PostgresMissingError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
+    with postgres_of_test() as server:
+        open_store(server.create_database("store"), create=True).close()
+        prepare_logins(server)
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.checkpoints.lineage import num_runs
 from pollux_slurm.agent.checkpoints.out_of_memory import STOPPED_EXIT_CODES, rerun_with_smaller_batches
-from pollux_slurm.agent.launch.layout import (
-    RunLayout,
-    RunOptions,
-)
+from pollux_slurm.agent.launch.layout import RunLayout, RunOptions
 from pollux_slurm.agent.launch.node_program import visible_gpus
 from pollux_slurm.agent.launch.rank_environments import rank_environments, without_other_jobs_variables
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port

@@ -25,7 +25,7 @@ from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report
 
 T = TypeVar("T", BatchLimits, GradientStatistics, ThroughputParameters)
 
-MAX_NODES = 10**4
+_MAX_NODES = int(BOUNDS["node_rank"][1]) + 1
 
 # An efficiency computed in floating point may overshoot 1 by rounding; more than that is a mistake.
 _ROUNDING = 1e-6
@@ -72,8 +72,8 @@ def checked_request_id(request_id: int) -> int:
 
 
 def _gpus_per_node(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    if not isinstance(sizes, tuple | list) or not 1 <= len(sizes) <= MAX_NODES:
-        _refuse("gpus_per_node", f"1 to {MAX_NODES} nodes", sizes)
+    if not isinstance(sizes, tuple | list) or not 1 <= len(sizes) <= _MAX_NODES:
+        _refuse("gpus_per_node", f"1 to {_MAX_NODES} nodes", sizes)
     return tuple(_whole("gpus_per_node", size, "num_gpus") for size in sizes)
 
 

@@ -20,7 +20,7 @@ from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.maintenance.administration import add_login, init_store
 from tests.store.builders import at, observation, registration, report, token_of
 from tests.store.pgbouncer import PgBouncerMissingError, Pooler, running_pgbouncer
-from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
+from tests.store.postgres import PostgresServer, postgres_of_test
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "admin.md"
 NETWORK = "10.1.0.0/16"
@@ -45,13 +45,8 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, long_store_timeouts: None) -> Iterator[Guarded]:
-    try:
-        with running_postgres() as plain:
-            yield prepare(plain, tmp_path_factory.mktemp("keys"))
-    except PostgresMissingError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
+    with postgres_of_test() as plain:
+        yield prepare(plain, tmp_path_factory.mktemp("keys"))
 
 
 def prepare(plain: PostgresServer, keys: Path) -> Guarded:
