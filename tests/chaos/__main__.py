@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pollux_slurm.daemon.observe.returned_nodes import SETTLING
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
 from tests.chaos import verdict
@@ -20,6 +21,10 @@ from tests.chaos.site import running_site
 from tests.store.postgres import PostgresServer, running_postgres
 
 NODES = NodeGroup(num_nodes=3, gpus_per_node=3)
+# A node that returns takes nothing new at first; then moves go on among all nodes for a while.
+_WHOLE_S = SETTLING.total_seconds() + 40.0
+# Some points are reached only while a running job is moved.
+_TRIES = 15
 
 
 def main() -> int:
@@ -63,6 +68,8 @@ def chaos(folder: Path, options: argparse.Namespace, server: PostgresServer | No
             pause_s=(0.5, options.pause),
             deadline_s=options.hours * 3600,
             log=lambda text: print(text, flush=True),
+            tries=_TRIES,
+            whole_s=_WHOLE_S,
         )
         run.inject_all()
         run.let_finish(timeout_s=900)

@@ -55,7 +55,8 @@ class Run:
     """Injects `num_faults` faults into a site. `pause_s` is the (least, most) time between two of them.
 
     Six jobs run while faults come, or two once `most_jobs` were submitted. Points at which the
-    daemon is to die are given up when it came to none of them `tries` times in a row.
+    daemon is to die are given up when it came to none of them `tries` times in a row. Between two
+    losses of a node all nodes stay up for `whole_s`: a running job is seldom moved where one is out.
     """
 
     site: Site
@@ -66,6 +67,7 @@ class Run:
     log: Callable[[str], None] = print
     most_jobs: int | None = None
     tries: int = 8
+    whole_s: float = 0.0
     outcome: Outcome = field(default_factory=Outcome)
     _rng: random.Random = field(init=False)
     _waiting: list[Planned] = field(init=False)
@@ -75,7 +77,7 @@ class Run:
     _restart_at: float | None = None
     _begun: float = 0.0
     _log_read: int = 0
-    _store_back_at: float = float("-inf")
+    _undone_at: dict[str, float] = field(default_factory=dict)
     _miscounted_since: float | None = None
     _submitter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=1))
     _submitting: Future[ChaosJob] | None = None
@@ -155,6 +157,8 @@ class Run:
             busy = resource in self._undos or (resource == "daemon" and self._is_daemon_busy())
             if busy or (resource in ("nodes", "jobs") and "slurmctld" in self._undos):
                 continue
+            if resource == "nodes" and self._since_undone_s("nodes", now) < self.whole_s:
+                continue
             try:
                 done = inject(self.site, planned, self._rng)
             except SlurmError as error:
@@ -195,8 +199,7 @@ class Run:
                 done = False
             if done:
                 del self._undos[resource]
-                if resource == "store":
-                    self._store_back_at = time.monotonic()
+                self._undone_at[resource] = time.monotonic()
             else:
                 self._undos[resource] = (now + 1.0, undo)
 
@@ -204,7 +207,10 @@ class Run:
 
     def _store_is_or_was_away(self, now: float) -> bool:
         """Whether a daemon may have been started without a store, and rightly ended."""
-        return "store" in self._undos or now - self._store_back_at < _REWEIGH_S
+        return "store" in self._undos or self._since_undone_s("store", now) < _REWEIGH_S
+
+    def _since_undone_s(self, resource: str, now: float) -> float:
+        return now - self._undone_at.get(resource, float("-inf"))
 
     def _is_daemon_busy(self) -> bool:
         return self._armed_at is not None or self._restart_at is not None or not self._has_settled()
