@@ -126,7 +126,7 @@ packages:
 
 $(STAMP): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q --upgrade -c .ci/constraints.txt -e '.[torch,postgres,dev]'
+	$(VENV)/bin/python -m pip install -q --upgrade -c .ci/constraints.txt -e '.[torch,postgres,lightning,transformers,trackers,dev]'
 	touch $@
 
 clean:

@@ -24,6 +24,8 @@ LAYERS = (
     {"agent", "report"},
     {"env"},
     {"torch", "daemon", "simulator", "rehearsal"},
+    {"trackers"},
+    {"lightning", "huggingface", "functions"},
     {"cli"},
     {"__main__"},
 )
