@@ -30,9 +30,6 @@ class SlurmClient(Protocol):
     def version(self) -> str:
         """Return Slurm's release, such as `22.05.8`."""
 
-    def cluster_name(self) -> str:
-        """Return ClusterName of slurm.conf."""
-
     def settings(self) -> Mapping[str, str]:
         """Return slurmctld's settings by name."""
 

@@ -129,10 +129,6 @@ class FakeSlurm:
         self._enter("version")
         return "22.05.8"
 
-    def cluster_name(self) -> str:
-        self._enter("cluster_name")
-        return "fake"
-
     def settings(self) -> Mapping[str, str]:
         self._enter("settings")
         return {"ClusterName": "fake"}

@@ -47,5 +47,5 @@ def test_that_a_machine_without_slurm_conf_raises(bin_dir: Path) -> None:
 
 def test_that_the_client_reaches_the_cluster_that_the_environment_names(sandbox: Sandbox) -> None:
     client = connect(SlurmConfig(), {**os.environ, **sandbox.env})
-    assert client.cluster_name() == "sandbox"
+    assert client.settings()["ClusterName"] == "sandbox"
     assert client.version().split(".")[0].isdecimal()

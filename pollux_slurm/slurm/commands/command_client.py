@@ -94,13 +94,6 @@ class CommandClient:
             raise SlurmReadError(f"scontrol --version printed no release: {answer.error_text[:120]}")
         return match[0]
 
-    def cluster_name(self) -> str:
-        """Return ClusterName of slurm.conf."""
-        name = self.settings().get("ClusterName")
-        if not name:
-            raise SlurmReadError("scontrol show config printed no ClusterName")
-        return name
-
     def settings(self) -> Mapping[str, str]:
         """Return slurmctld's settings by name."""
         text = self._checked("scontrol", "show", "config").stdout

@@ -8,52 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, insert, select, update
+from sqlalchemy import Connection, Executable, Select, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.store.access.statements import cached_statement
-from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Declaration, Report
+from pollux_slurm.store.contract.interface import Declaration
 from pollux_slurm.store.jobs.submissions import is_of_submission
 from pollux_slurm.store.schema import DeclarationRow, JobRow
-
-
-def write_declaration(connection: Connection, job_id: int, report: Report, at: datetime) -> None:
-    """Record a new declaration, or lower the least total progress of a known one.
-
-    A restarted script that has not reached its loop declares nothing; its earlier declarations stay.
-    """
-    total = report.total_epochs
-    if total is None:
-        return
-    known = connection.execute(
-        select(DeclarationRow.number, DeclarationRow.total_epochs, DeclarationRow.least_total_progress).where(
-            DeclarationRow.job_id == job_id
-        )
-    ).all()
-    least = report.progress * total / report.epoch if report.epoch > 0 else None
-    before = next((row for row in known if row.total_epochs == total), None)
-    if before is None:
-        if len(known) < MAX_DECLARATIONS:
-            connection.execute(
-                insert(DeclarationRow).values(
-                    job_id=job_id,
-                    number=len(known),
-                    total_epochs=total,
-                    at=at,
-                    epoch=report.epoch,
-                    progress=report.progress,
-                    least_total_progress=least,
-                )
-            )
-    elif least is not None and (before.least_total_progress is None or least < before.least_total_progress):
-        connection.execute(
-            update(DeclarationRow)
-            .where(DeclarationRow.job_id == job_id, DeclarationRow.number == before.number)
-            .values(least_total_progress=least)
-        )
 
 
 def read_declarations(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[Declaration]]:
