@@ -57,6 +57,14 @@ def test_that_an_unknown_solver_is_rejected_with_the_known_ones() -> None:
         decide(problem(nodes(1), job("a")), solver="magic")
 
 
+def test_that_a_greedy_search_that_is_stopped_keeps_the_rules_and_says_so() -> None:
+    one = problem(nodes(1), job("old", {"n0": 1}), job("new"))
+    ticks = iter(range(10**6))
+    found = decide(one, solver="greedy", time_limit_s=1.0, clock=lambda: float(next(ticks)))
+    assert rules.violations(one, {d.job_id: d.allocation for d in found.jobs}) == []
+    assert found.timed_out
+
+
 @pytest.mark.parametrize("num_jobs", [1, 2, 8, 12])
 def test_that_the_watchdog_returns_an_answer_and_reports_a_timeout(num_jobs: int) -> None:
     ticks = iter(range(10**6))

@@ -155,6 +155,11 @@ def test_that_rigid_jobs_of_unknown_users_take_no_share(name: str) -> None:
     assert sum(sizes(decide(also))[f"t{i}"] for i in range(4)) == 8
 
 
+def test_that_a_cluster_without_gpus_has_nothing_to_share() -> None:
+    one = shared(nodes(2, 0), job("a", user="ann"), job("b", user="bob"))
+    assert of_users(one, decide(one)) == {"ann": 0, "bob": 0}
+
+
 def test_that_a_job_without_a_user_counts_as_a_user() -> None:
     unnamed = [job(f"a{i}") for i in range(3)]
     assert sizes(decide(shared(nodes(1, 4), job("b", user="bob"), *unnamed))) == {
