@@ -209,7 +209,7 @@ def _facts_of_left_out(job: str, because: str) -> dict[str, Any]:
         "job_id": job,
         "round": None,
         "at": None,
-        "excluded": because,
+        "excluded_reason": because,
         "explanation": f"job {job} waits, and rounds leave it to Slurm: {because}",
     }
 
@@ -239,7 +239,7 @@ def facts_of_record(record: DecisionRecord) -> dict[str, Any]:
         "at": record.at.isoformat(),
         "shadow": record.shadow,
         "objective": record.objective,
-        "excluded": record.excluded_reason,
+        "excluded_reason": record.excluded_reason,
         "explanation": record.explanation,
     }
 
@@ -257,7 +257,7 @@ def facts_of_decision(problem: Problem, decision: Decision, job_id: str) -> dict
         "at": None,
         "shadow": None,
         "objective": problem.objective.name,
-        "excluded": excluded,
+        "excluded_reason": excluded,
         "explanation": explanation(job, excluded),
     }
 
@@ -334,7 +334,7 @@ def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
 
 def _details(facts: dict[str, Any]) -> list[str]:
     found = [f"  policy     {facts['explanation']}"]
-    if facts["excluded"] is not None:
+    if facts["excluded_reason"] is not None:
         return found
     if facts["global_batch_size"] is not None:
         num_micro = facts["accumulation_steps"] + 1

@@ -110,7 +110,7 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("moving") is not None:
         found += _line("moving", facts["moving"])
     is_paused = facts.get("paused_at") is not None
-    if facts.get("excluded") is None and facts.get("allocation") is not None and not is_paused:
+    if facts.get("excluded_reason") is None and facts.get("allocation") is not None and not is_paused:
         found += _predicted(facts)
         then = "at that time: " if is_over else ""
         why = _MOVED_SINCE if facts.get("moved_since") else _why(facts["bound_by"], facts["pinned_because"])
@@ -129,8 +129,8 @@ def _over(facts: Mapping[str, Any]) -> list[str]:
         return [*found, *_line("last", str(facts["explanation"]))]
     of_round = f"round {facts['round']}, {moment(facts['at'])}{', in shadow mode' if facts['shadow'] else ''}"
     last = (
-        f"left as it was: {facts['excluded']}"
-        if facts.get("excluded") is not None
+        f"left as it was: {facts['excluded_reason']}"
+        if facts.get("excluded_reason") is not None
         else _gpus_of(facts["allocation"], facts["gpu_type"])
     )
     return [*found, *_line("last", f"{of_round}: {last}")]
@@ -140,8 +140,8 @@ def _headline(facts: Mapping[str, Any]) -> str:
     job = f"job {facts['job_id']}"
     if facts.get("allocation") is None:
         return str(facts["explanation"])
-    if facts.get("excluded") is not None:
-        return f"{job} is left as it is: {facts['excluded']}"
+    if facts.get("excluded_reason") is not None:
+        return f"{job} is left as it is: {facts['excluded_reason']}"
     if facts.get("paused_at") is not None:
         return f"{job} is paused"
     now, before = facts["allocation"], facts["before"]

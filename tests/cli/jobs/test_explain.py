@@ -125,7 +125,7 @@ def test_that_a_job_that_takes_part_in_no_round_has_the_reason(url: str) -> None
     shown = pollux("explain", "10", "--store", url).stdout
     assert shown.startswith("job 10 waits, and rounds leave it to Slurm: Slurm does not start it now")
     facts = json.loads(pollux("explain", "10", "--json", "--store", url).stdout)
-    assert facts["excluded"].endswith("(PartitionDown)")
+    assert facts["excluded_reason"].endswith("(PartitionDown)")
 
 
 def test_that_a_job_bound_by_share_names_the_users_other_jobs(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def test_that_a_bad_job_is_left_out_with_a_reason(
     tmp_path: Path, place: Sequence[str | int], value: str, reason: str
 ) -> None:
     found = json.loads(pollux("explain", "7", "--problem", written(tmp_path, place, value), "--json").stdout)
-    assert reason in found["excluded"]
-    assert found["explanation"] == f"job 7 is left as it is: {found['excluded']}"
+    assert reason in found["excluded_reason"]
+    assert found["explanation"] == f"job 7 is left as it is: {found['excluded_reason']}"
     assert found["allocation"] in ({"n0": 2}, {"n9": 2})
 
 
