@@ -243,6 +243,14 @@ class AdaptiveDataLoader:
         return self._plan is None or self._plan.is_last
 
     @property
+    def current_share(self) -> float:
+        """This replica's micro-batch as a share of the step's examples: the weight of its mean. 0: padding.
+
+        The shares of all replicas' micro-batches of a step add up to 1. It is 1 outside of a loop.
+        """
+        return 1.0 if self._plan is None else self._plan.weight
+
+    @property
     def position_and_length(self) -> tuple[int, int | None]:
         """The position and the length of the loop under way, in examples (length None: not known)."""
         return (0, None) if self._loop is None else (self._loop[0].start, self._loop[1])
@@ -333,13 +341,17 @@ class AdaptiveDataLoader:
                 batch = next(batches)
                 session.begin_micro_batch(self, plan)
                 self._plan = plan
-                yield batch
+                yield self.deliver(batch)
                 session.end_micro_batch(self)
             position.advance(loop, step.end)
             chosen = session.end_step(self, step)
             if chosen is not None and self.choose(chosen):
                 return False
         return True
+
+    def deliver(self, batch: Any) -> Any:
+        """Return what the loop gets for a micro-batch. A subclass may override it; its properties are set."""
+        return batch
 
     def _scheduled(self, position: int) -> int:
         """Return how many batches of `batch_size` a schedule has counted at a position of a loop."""

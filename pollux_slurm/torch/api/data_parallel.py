@@ -23,8 +23,8 @@ from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
 _ONE_WRAPPER = (
-    "two of them would sum the gradients twice: leave the other wrapper out, and with accelerate do not give "
-    "the model to prepare()"
+    "two of them would sum the gradients twice: leave the other wrapper out; with accelerate use "
+    "pollux_slurm.huggingface.PolluxAccelerator"
 )
 
 
@@ -218,6 +218,19 @@ class AdaptiveDataParallel(DistributedDataParallel):
             reducer.end_manual_micro_batch()
         finally:
             reducer.end_manual_accumulation()
+
+    def average_over(self, num_items: float) -> float | None:
+        """Count the present micro-batch's loss as a mean over `num_items`, such as tokens, not its examples.
+
+        The step's gradient is then the mean over all items of the global batch, however they are spread. Call
+        it before `backward`, on each replica, in each micro-batch of the step or in none. In the step's last
+        one it returns the number of items of the global batch, else None. Padding counts as no items.
+        """
+        return self._pollux.reducer.average_over(num_items)
+
+    def add_lr_scheduler(self, lr_scheduler: Any) -> None:
+        """Add an LR scheduler that was made later than this wrapper, and restore it."""
+        self._pollux.add_lr_scheduler(lr_scheduler)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Zero the gradients."""

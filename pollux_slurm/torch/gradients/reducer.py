@@ -17,6 +17,8 @@ So every micro-batch of every replica is one independent gradient estimate, whos
 A script may also accumulate manually with `no_sync` (see `manual_accumulation`). There the hook is not
 called, gradients add up in `param.grad`, and the norm of a micro-batch is that of the difference it made.
 With P such micro-batches in a step, U their weighted sum over the replicas, the mean of all parts is U/P.
+
+A loss may be a mean over something else than examples, such as tokens: see `item_average`.
 """
 
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
@@ -30,6 +32,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
 from pollux_slurm.torch.gradients.consecutive_steps import ConsecutiveSteps
 from pollux_slurm.torch.gradients.gradient_state import GradientState
+from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
 from pollux_slurm.torch.gradients.step_norms import StepNorms
@@ -91,6 +94,7 @@ class GradientReducer:
         self.gradients = GradientState(metric, parameters if reduced is None else reduced)
         self._norms_are_invalid = False
         self._is_reduced = False
+        self._items = ItemAverage(self._total)
         self.local_end: Timestamp | None = None
         self.sync_end: Timestamp | None = None
 
@@ -102,6 +106,7 @@ class GradientReducer:
             self._manual.forget()
             self._is_reduced = False
         self._plan, self.refusal = plan, None
+        self._items.begin_micro_batch(plan)
         self._backwards_in_pass = 0
         if plan is None:
             self._manual.leave_loop(1.0 / self._world_size)
@@ -215,6 +220,24 @@ class GradientReducer:
             self._norms.parts.append(norms * plan.size)
         manual.newest = {id(parameter): gradient.clone() for parameter, gradient in present}
 
+    def average_over(self, num_items: float) -> float | None:
+        """Set of how many items the present micro-batch's loss is the mean: see `item_average`."""
+        if self._plan is None:
+            raise UsageError("average_over() outside of a loop over an AdaptiveDataLoader")
+        if self._manual.is_open or self._manual.num_micro_batches:
+            raise UsageError(
+                "average_over() with gradients that the script accumulates: leave accumulation to the loader"
+            )
+        return self._items.count(self._plan, num_items)
+
+    def _total(self, number: float) -> float:
+        """Add up a number over the replicas."""
+        if self._world_size == 1:
+            return number
+        sums = torch.tensor(number, dtype=torch.float64, device=self._parameters[0].device)
+        dist.all_reduce(sums, group=self._group)
+        return sums.item()
+
     @property
     def is_accumulating(self) -> bool:
         """True in a micro-batch after which the optimizer must not step yet."""
@@ -270,6 +293,12 @@ class GradientReducer:
         gradient = bucket.buffer()
         plan = self._plan
         weight = 1.0 / self._world_size if plan is None else plan.weight
+        by_items = self._items.weight(plan)
+        if by_items is not None:
+            weight = by_items
+            if weight == 0.0:
+                # Not multiplied below: the mean gradient of no items is not a number.
+                gradient.zero_()
         if plan is not None and plan.is_padding:
             # Zeroed, not multiplied by zero: the gradient of padding may be infinite.
             gradient.zero_()
@@ -284,6 +313,8 @@ class GradientReducer:
         if weight != 1.0:
             gradient.mul_(weight)
         self._add_accumulated(bucket)
+        if self._items.divisor != 1.0:
+            gradient.div_(self._items.divisor)
         if bucket.is_last():
             self.local_end = self._stamp()
             self._is_reduced = True
@@ -301,6 +332,7 @@ class GradientReducer:
     def _begin_backward(self) -> None:
         if self.refusal is not None:
             raise UsageError(self.refusal)
+        self._items.check()
         self._consecutive.begin_backward()
         self._backwards_in_pass += 1
         if self._backwards_in_pass > 1 and not self._single_pass:

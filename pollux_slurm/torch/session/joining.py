@@ -42,6 +42,8 @@ def join_group(environment: JobEnvironment, backend: str | None) -> bool:
     if dist.is_initialized():
         if dist.get_world_size() != environment.world_size:
             raise UsageError("the process group that exists has another size than WORLD_SIZE")
+        if environment.world_size > 1 and dist.get_backend() == "gloo":
+            verify_peers(environment, "gradients", None)
         return False
     has_gpu = torch.cuda.is_available() and environment.local_rank < torch.cuda.device_count()
     if has_gpu:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from pollux_slurm.errors import CheckpointError
 from pollux_slurm.torch.boundary.step_boundary import ModelStep
 from pollux_slurm.torch.coordination.replica_comparison import WeightComparison
 from pollux_slurm.torch.data.micro_batches import StepPlan
@@ -45,7 +46,9 @@ class WrappedModel:
         self.comparison = comparison
         self._metric = metric
         self.module, self.optimizers, self._rules = model, optimizers, rules
-        self._lr_schedulers, self._mp_scaler = lr_schedulers, mp_scaler
+        self._lr_schedulers, self._mp_scaler = list(lr_schedulers), mp_scaler
+        # Those of the checkpoint that the script has not made yet: each one's state, and its calls by epoch.
+        self._unrestored_schedulers: list[tuple[Mapping[str, Any], dict[int, int]]] = []
         self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
         # Parameters that the checkpoint had frozen, until they are frozen here.
         self._frozen: set[str] | None = None
@@ -94,6 +97,18 @@ class WrappedModel:
         self.noise.set_initial_batch_size(initial_batch_size)
         self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
         self._progress = progress
+
+    def add_lr_scheduler(self, lr_scheduler: Any) -> None:
+        """Add an LR scheduler that was made later than the wrapper, and restore it."""
+        index = len(self._lr_schedulers)
+        self._lr_schedulers.append(lr_scheduler)
+        self._scheduled.append({})
+        self._called.append({})
+        patch_class(lr_scheduler, "step", functools.partial(self._schedule, index))
+        if self._unrestored_schedulers:
+            saved, scheduled = self._unrestored_schedulers.pop(0)
+            lr_scheduler.load_state_dict(saved)
+            self._scheduled[index] = dict(scheduled)
 
     def parameter_ids(self) -> set[int]:
         """Return the `id` of each of the model's parameters."""
@@ -158,18 +173,30 @@ class WrappedModel:
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
-        if self._lr_schedulers:
-            for scheduler, saved in zip(self._lr_schedulers, state["lr_schedulers"], strict=True):
-                scheduler.load_state_dict(saved)
-            self._scheduled = [dict(scheduled) for scheduled in state["scheduled"]]
+        saved_schedulers = list(zip(state.get("lr_schedulers", ()), state.get("scheduled", ()), strict=True))
+        if len(saved_schedulers) < len(self._lr_schedulers):
+            raise ValueError(f"it has {len(saved_schedulers)} LR schedulers, not {len(self._lr_schedulers)}")
+        for index, (scheduler, (saved, scheduled)) in enumerate(
+            zip(self._lr_schedulers, saved_schedulers, strict=False)
+        ):
+            scheduler.load_state_dict(saved)
+            self._scheduled[index] = dict(scheduled)
+        self._unrestored_schedulers = saved_schedulers[len(self._lr_schedulers) :]
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
 
     def finish_restore(self) -> None:
         """Freeze parameters as at the checkpoint, once the script has made its model.
 
-        The script may have frozen them in an epoch that does not run again.
+        The script may have frozen them in an epoch that does not run again. Raises `CheckpointError` where
+        the checkpoint has more LR schedulers than the script.
         """
+        if self._unrestored_schedulers:
+            number = len(self._unrestored_schedulers)
+            raise CheckpointError(
+                f"the checkpoint of {self.name!r} has {number} more LR schedulers than this script gave "
+                "to it; if the script has changed, begin anew with another checkpoint directory"
+            )
         if self._frozen is not None:
             for name, parameter in self.module.named_parameters():
                 parameter.requires_grad_(name not in self._frozen)

@@ -104,6 +104,24 @@ def test_that_another_number_of_optimizers_does_not_fit_the_checkpoint(tmp_path:
             pt.AdaptiveDataParallel(model, optimizer, schedulers)
 
 
+def test_that_a_scheduler_made_later_goes_on_and_one_left_out_does_not_fit(tmp_path: Path) -> None:
+    for num_epochs in (1, 2):
+        with joined(tmp_path):
+            model, optimizers, schedulers = make()
+            parallel = pt.AdaptiveDataParallel(model, optimizers, schedulers[0])
+            parallel.add_lr_scheduler(schedulers[1])
+            for _ in pt.remaining_epochs_until(num_epochs):
+                go_over(pt.AdaptiveDataLoader(Numbered(), batch_size=32), parallel, optimizers)
+                for scheduler in schedulers:
+                    scheduler.step()
+            assert [scheduler.last_epoch for scheduler in schedulers] == [num_epochs] * 2
+    with joined(tmp_path):
+        model, optimizers, schedulers = make()
+        pt.AdaptiveDataParallel(model, optimizers, schedulers[0])
+        with pytest.raises(CheckpointError, match="1 more LR schedulers"):
+            next(iter(pt.remaining_epochs_until(3)))
+
+
 class Two(torch.nn.Module):
     """Two slopes, each for its own optimizer; the gradient of the second has no noise."""
 

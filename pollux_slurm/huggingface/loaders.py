@@ -1,0 +1,225 @@
+"""The loaders that `prepare()` makes of torch's: an adaptive one to train with, or shares for evaluation."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate.data_loader import DataLoaderStateMixin
+from accelerate.state import GradientState
+from accelerate.utils import send_to_device
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
+from pollux_slurm.torch.data.batch_sources import IterableSource, MapStyleSource
+from pollux_slurm.torch.data.sampling_order import SamplerOrder, SamplingOrder
+from pollux_slurm.torch.data.workers import ShieldedWorker
+from pollux_slurm.torch.session.current_session import current_session
+
+
+class TrainingLoader(AdaptiveDataLoader):
+    """An `AdaptiveDataLoader` that tells accelerate when a step is whole, and moves batches to its device."""
+
+    def __init__(self, *args: Any, device: torch.device | None, non_blocking: bool, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._device, self._non_blocking = device, non_blocking
+        self._gradient_state = GradientState()
+
+    def deliver(self, batch: Any) -> Any:
+        # Private in accelerate (read in 1.15), and called by transformers' Trainer just so.
+        self._gradient_state._set_sync_gradients(self.is_stepping)
+        if self._device is None:
+            return batch
+        return send_to_device(batch, self._device, non_blocking=self._non_blocking)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: the order depends on the epoch under way, and a sampler's own `set_epoch` is called."""
+
+    @property
+    def num_own_examples(self) -> int:
+        """This replica's examples in the present micro-batch: 0 for padding."""
+        return 0 if self.is_padding else self.current_micro_batch_size or 0
+
+
+def make_training_loader(
+    loader: DataLoader[Any],
+    *,
+    batch_size: int | None,
+    num_batches: int,
+    max_batch_size: int | None,
+    seed: int | None,
+    device: torch.device | None,
+    non_blocking: bool,
+) -> TrainingLoader:
+    """Return an adaptive loader of the same data. Raises `UsageError` for one that has no batch size.
+
+    The global batch has `batch_size` examples, else `num_batches` of the loader's batches. A micro-batch has
+    at most the loader's own batch size.
+    """
+    options = _options(loader)
+    options |= {"device": device, "non_blocking": non_blocking}
+    if _has_own_batches(loader):
+        if num_batches > 1 or max_batch_size is not None:
+            raise UsageError(
+                "each list of a batch sampler is a global batch: leave gradient accumulation and "
+                "max_batch_size out; global_batch_size= is the typical length of its lists"
+            )
+        return TrainingLoader(loader.dataset, batch_size, batch_sampler=loader.batch_sampler, **options)
+    if loader.batch_size is None:
+        raise UsageError("a DataLoader with batch_size=None: give it a batch size, of examples per device")
+    largest = loader.batch_size
+    batch_size = largest * num_batches if batch_size is None else batch_size
+    sampler, is_shuffled = None, False
+    if not isinstance(loader.dataset, IterableDataset):
+        sampler, is_shuffled = loader.sampler, _is_plain_shuffle(loader)
+        if is_shuffled or type(sampler) is SequentialSampler:
+            sampler = None
+    made = TrainingLoader(
+        loader.dataset,
+        batch_size,
+        shuffle=is_shuffled,
+        sampler=sampler,
+        drop_last=loader.drop_last,
+        seed=_own_seed(loader) if seed is None else seed,
+        **options,
+    )
+    made.autoscale_batch_size(
+        batch_size if max_batch_size is None else max_batch_size,
+        (1, min(largest, batch_size)),
+        gradient_accumulation=True,
+    )
+    if max_batch_size is None:
+        made.fix_batch_size()
+    return made
+
+
+class EvaluationLoader(DataLoaderStateMixin):
+    """Yields this replica's share of each batch, each example once, in the dataset's order over the replicas.
+
+    Every replica gets equally many batches; one that has no example in the last gets padding
+    (`num_own_examples` is 0). A loop over it is read from its beginning after a restart. Between the loops of
+    the training loader it lets the replicas answer a request or SIGTERM after each batch.
+    """
+
+    def __init__(self, loader: DataLoader[Any], *, device: torch.device | None, non_blocking: bool) -> None:
+        session = current_session()
+        if loader.batch_size is None and not _has_own_batches(loader):
+            raise UsageError(
+                "a DataLoader with batch_size=None: give it a batch size, of examples per device"
+            )
+        self.dataset: Any = loader.dataset
+        self.batch_size, self.batch_sampler = loader.batch_size, loader.batch_sampler
+        self.total_batch_size = (loader.batch_size or 1) * session.world_size
+        self._drop_last, self._device, self._non_blocking = bool(loader.drop_last), device, non_blocking
+        self._loader = loader
+        self._is_stream = isinstance(self.dataset, IterableDataset)
+        source: Any = IterableSource if self._is_stream else MapStyleSource
+        options = _options(loader)
+        options["worker_init_fn"] = ShieldedWorker(
+            owner=os.getpid(), init=options.get("worker_init_fn"), collects_garbage=gc.isenabled()
+        )
+        self._source: Any = source(
+            self.dataset,
+            num_replicas=session.world_size,
+            rank=session.rank,
+            drop_last=self._drop_last,
+            options=options,
+        )
+        self.gradient_state = GradientState()
+        self.num_own_examples = 0
+        self._num_loops = 0
+
+    def __len__(self) -> int:
+        """Return the number of batches, the same on each replica."""
+        if _has_own_batches(self._loader):
+            batches: Any = self._loader.batch_sampler
+            return len(batches)
+        sized: Any = self.dataset if self._is_stream else self._loader.sampler
+        full, rest = divmod(len(sized), self.total_batch_size)
+        return full + (rest > 0 and not self._drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: shuffled evaluations are drawn anew in each loop."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begin()
+        try:
+            yield from self._batches()
+        finally:
+            self.num_own_examples = 0
+            self.end()
+
+    def _batches(self) -> Iterator[Any]:
+        session = current_session()
+        steps = self._steps()
+        here = next(steps, None)
+        while here is not None:
+            step, batch = here
+            here = next(steps, None)
+            self.end_of_dataloader = here is None
+            self.num_own_examples = step.micro_batches[0].size
+            if self._device is not None:
+                batch = send_to_device(batch, self._device, non_blocking=self._non_blocking)
+            yield batch
+            session.checkpoint_point()
+
+    def _steps(self) -> Iterator[Any]:
+        per_replica = self.batch_size or 1
+        choice = BatchChoice(
+            global_batch_size=self.total_batch_size, atomic_batch_size=per_replica, accumulation_steps=0
+        )
+        if self._is_stream:
+            steps = self._source.steps(current_session().epoch_key, 0, choice)
+        else:
+            steps = self._source.steps(self._order(), 0, choice, largest=None)
+        for step, batches in steps:
+            yield step, next(batches)
+
+    def _order(self) -> SamplingOrder:
+        own, session = self._loader, current_session()
+        if type(own.sampler) is SequentialSampler and not _has_own_batches(own):
+            return SamplingOrder(indices=torch.arange(len(own.sampler)))
+        self._num_loops += 1
+        drawn: Any = None
+        if session.rank == 0:
+            is_batches = _has_own_batches(own)
+            order = SamplerOrder(own.batch_sampler if is_batches else own.sampler, is_batches=is_batches)
+            drawn = order.draw(seed=_own_seed(own), epoch=-1, loop=self._num_loops).to_plain()
+        return SamplingOrder.from_plain(session.side_channel.broadcast(drawn))
+
+
+def _has_own_batches(loader: DataLoader[Any]) -> bool:
+    """Return whether the loader has a batch sampler of the user's own."""
+    return loader.batch_size is None and loader.batch_sampler is not None
+
+
+def _is_plain_shuffle(loader: DataLoader[Any]) -> bool:
+    sampler: Any = loader.sampler
+    return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+
+
+def _own_seed(loader: DataLoader[Any]) -> int:
+    """Return the seed of the generator that the script gave; else 0, the same after every restart."""
+    for generator in (getattr(loader.sampler, "generator", None), loader.generator):
+        if isinstance(generator, torch.Generator):
+            return int(generator.initial_seed())
+    return 0
+
+
+def _options(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return the options of torch's loader that the adaptive one passes on."""
+    options: dict[str, Any] = {
+        name: getattr(loader, name)
+        for name in ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator")
+    }
+    options["in_order"] = getattr(loader, "in_order", True)
+    if loader.num_workers > 0:
+        options["multiprocessing_context"] = loader.multiprocessing_context
+        options["prefetch_factor"] = loader.prefetch_factor
+        options["persistent_workers"] = loader.persistent_workers
+    return options

@@ -1,0 +1,15 @@
+"""accelerate keeps its state of a process in classes: each test begins without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from accelerate.state import AcceleratorState, GradientState
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state() -> Iterator[None]:
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
