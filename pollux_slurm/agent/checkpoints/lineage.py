@@ -25,6 +25,7 @@ import json
 import logging
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -273,7 +274,8 @@ def _is_whole(path: Path, sha256: str) -> bool:
 def _create(path: Path, text: str, *, host: str, pid: int) -> bool:
     """Create `path` atomically with content `text`; False when it exists. `link` is atomic on NFS, too."""
     safe_host = re.sub(r"[^A-Za-z0-9.-]", "_", host)
-    temporary = path.with_name(f".{path.name}-{safe_host}-{pid}.tmp")
+    # In containers, two runs on one host may have the same process id.
+    temporary = path.with_name(f".{path.name}-{safe_host}-{pid}-{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.checkpoints.lineage import num_runs
 from pollux_slurm.agent.checkpoints.out_of_memory import STOPPED_EXIT_CODES, rerun_with_smaller_batches
+from pollux_slurm.agent.launch.containers import required_paths, wrapped_command
 from pollux_slurm.agent.launch.layout import RunLayout, RunOptions
 from pollux_slurm.agent.launch.node_program import visible_gpus
 from pollux_slurm.agent.launch.rank_environments import rank_environments, without_other_jobs_variables
@@ -51,7 +52,7 @@ def launch(
     environ = without_other_jobs_variables(environ)
     if environ.get("SLURM_JOB_ID") and not _is_in_step(environ):
         if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may be on another machine
-            _require_program(command[0], environ)
+            _require_program((options.wrapper or command)[0], environ)
         from pollux_slurm.agent.launch.slurm_job import prepare_job, run_step
 
         job = prepare_job(options, environ=environ, config=config, cwd=cwd, warn=warn)
@@ -63,6 +64,10 @@ def launch(
         raise UsageError(
             "pollux run was started several times by srun: call it in the batch script itself, "
             "it calls srun on its own"
+        )
+    if options.srun_arguments:
+        raise UsageError(
+            "--srun-args is for batch scripts: no srun is called here; --wrap-with works anywhere"
         )
     return _run_here(command, options, environ=environ, warn=warn)
 
@@ -109,16 +114,24 @@ def _run_here(
         secret=new_secret(),
         uses_gpus=gpus > 0,
     )
+    is_wrapped = bool(options.wrapper)
     extra = {}
     if options.checkpoint_dir is not None:
         make_private_dir(options.checkpoint_dir)
         extra["POLLUX_CHECKPOINT_DIR"] = str(options.checkpoint_dir)
     directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR") or None
+    if is_wrapped:
+        command = wrapped_command(
+            command, options.wrapper, required_paths({**environ, **extra}, store_file=None)
+        )
 
     def run() -> int:
         with rendezvous_file() as file:
             environments = rank_environments(layout, 0, {**environ, **extra}, rendezvous_file=file)
-            return WatchedProcesses(command, environments, kill_after_s=options.kill_after_s).run().exit_code
+            processes = WatchedProcesses(
+                command, environments, kill_after_s=options.kill_after_s, is_wrapped=is_wrapped
+            )
+            return processes.run().exit_code
 
     with port:
         return _run_and_check(run, None if directory is None else Path(directory), warn=warn)

@@ -27,7 +27,8 @@ class RunOptions:
 
     `num_processes` is per node; None stands for one on each GPU, or one where there is no GPU. `min_gpus`,
     `max_gpus` and `allow_unconfirmed` are for jobs submitted with plain sbatch. When a process fails, the
-    others get SIGTERM, and SIGKILL `kill_after_s` later.
+    others get SIGTERM, and SIGKILL `kill_after_s` later. `wrapper` comes before the command of each process,
+    `srun_arguments` are further options of srun (`containers.py`).
     """
 
     num_processes: int | None = None
@@ -37,6 +38,8 @@ class RunOptions:
     allow_unconfirmed: bool = False
     master_addr: str | None = None
     kill_after_s: float = 15.0
+    wrapper: tuple[str, ...] = ()
+    srun_arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class RunLayout:
 
     With `uses_gpus`, there is one process for each GPU. The first node that fails writes its exit code to
     `exit_file`, since srun returns the greatest of all nodes'. For `kill_after_s` see `RunOptions`.
+    With `is_wrapped`, the command begins with a wrapper. `required_paths` must be visible on each node.
     """
 
     nodes: tuple[tuple[str, int], ...]
@@ -55,6 +59,8 @@ class RunLayout:
     job_id: str | None = None
     exit_file: Path | None = None
     kill_after_s: float = 15.0
+    is_wrapped: bool = False
+    required_paths: tuple[Path, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -72,6 +78,8 @@ class RunLayout:
                 "job": self.job_id,
                 "exit": None if self.exit_file is None else str(self.exit_file),
                 "kill_after_s": self.kill_after_s,
+                "wrapped": self.is_wrapped,
+                "paths": [str(path) for path in self.required_paths],
             },
             separators=(",", ":"),
         )
@@ -91,6 +99,8 @@ class RunLayout:
                 job_id=None if data["job"] is None else str(data["job"]),
                 exit_file=None if exit_file is None else Path(str(exit_file)),
                 kill_after_s=float(data["kill_after_s"]),
+                is_wrapped=bool(data["wrapped"]),
+                required_paths=tuple(Path(str(path)) for path in data["paths"]),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise LaunchError(f"{STEP_VARIABLE} is malformed ({error}): only `pollux run` sets it") from None

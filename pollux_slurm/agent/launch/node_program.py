@@ -42,6 +42,11 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
     layout = RunLayout.decode(environ[STEP_VARIABLE])
     index = _node_index(layout, environ)
     name, count = layout.nodes[index]
+    for path in layout.required_paths:
+        if not path.exists():
+            raise LaunchError(
+                f"{path} cannot be seen in the container on {name}: mount it (pyxis: --container-mounts)"
+            )
     found = visible_gpus(environ)
     if layout.uses_gpus and found != count:
         raise LaunchError(
@@ -63,6 +68,7 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
                 rank_environments(layout, index, environ, rendezvous_file=file),
                 kill_after_s=layout.kill_after_s,
                 on_failure=write_exit_code,
+                is_wrapped=layout.is_wrapped,
             )
             return processes.run().exit_code
     except LaunchError as error:

@@ -17,9 +17,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pollux_slurm.agent.launch.containers import (
+    is_given,
+    node_command,
+    required_paths,
+    srun_starts_container,
+    wrapped_command,
+)
 from pollux_slurm.agent.launch.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
 from pollux_slurm.agent.launch.missing_gpus import requeue_if_gpus_missing
-from pollux_slurm.agent.launch.node_program import NODE_PROGRAM
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
 from pollux_slurm.agent.launch.step_numbers import skip_step_numbers
 from pollux_slurm.agent.launch.step_signals import signal_step
@@ -51,7 +57,8 @@ _READ_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 class PreparedJob:
     """What is needed to start a step. `all_nodes` is False when nodes without a GPU are left out.
 
-    `port` reserves the layout's port while it is open.
+    `port` reserves the layout's port while it is open. `wrapper` and `srun_arguments` are those of the
+    options, `required_paths` what the processes must see in a container.
     """
 
     layout: RunLayout
@@ -61,6 +68,14 @@ class PreparedJob:
     warn: Callable[[str], None]
     all_nodes: bool
     port: socket.socket
+    wrapper: tuple[str, ...] = ()
+    srun_arguments: tuple[str, ...] = ()
+    required_paths: tuple[Path, ...] = ()
+
+    @property
+    def is_in_container(self) -> bool:
+        """Whether srun starts its tasks in a container."""
+        return srun_starts_container(self.srun_arguments, self.environ)
 
 
 def prepare_job(
@@ -103,6 +118,7 @@ def prepare_job(
         job_id=job_id,
         exit_file=None if checkpoint_dir is None else checkpoint_dir / f"pollux-{job_id}-{restart}.exit",
         kill_after_s=options.kill_after_s,
+        is_wrapped=bool(options.wrapper),
     )
     if options.num_processes is not None:
         layout = replace(layout, uses_gpus=False)
@@ -114,6 +130,9 @@ def prepare_job(
         warn=warn,
         all_nodes=len(used) == len(allocated),
         port=port,
+        wrapper=options.wrapper,
+        srun_arguments=options.srun_arguments,
+        required_paths=_required_paths(options, job_environ, config),
     )
 
 
@@ -125,10 +144,15 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     with 143.
     """
     layout = job.layout
+    if job.is_in_container:
+        layout = replace(layout, required_paths=job.required_paths)
+    if job.wrapper:
+        command = wrapped_command(command, job.wrapper, job.required_paths)
     if layout.exit_file is not None:
         with contextlib.suppress(OSError):
             layout.exit_file.unlink()
-    argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", NODE_PROGRAM, *command]
+    node = node_command(python=sys.executable, in_container=job.is_in_container)
+    argv = [job.runner.find("srun"), *srun_options(job), *node, *command]
     restart_count = int(job.environ.get("SLURM_RESTART_COUNT") or 0)
     environ = step_environment(job.environ)
     skip_step_numbers(restart_count, runner=job.runner, environ=environ)
@@ -165,18 +189,21 @@ def srun_options(job: PreparedJob) -> list[str]:
         f"--ntasks={len(nodes)}",
         "--ntasks-per-node=1",
         "--mem=0",  # all of the job's memory on the node
-        "--cpu-bind=none",
         "--kill-on-bad-exit=1",
         "--wait=0",  # nodes may end at different times
         "--export=ALL",
         "--input=none",
-        "--mpi=none",
+    ]
+    # srun takes a repeated option's last value; pyxis refuses some that are repeated.
+    defaults = {"cpu-bind": "none", "mpi": "none"}
+    options += [
+        f"--{name}={value}" for name, value in defaults.items() if not is_given(name, job.srun_arguments)
     ]
     if job.layout.uses_gpus:
         options += [f"--gpus={job.layout.world_size}", "--gpu-bind=none"]
     if not job.all_nodes:
         options.append("--nodelist=" + ",".join(name for name, _ in nodes))
-    return options
+    return [*options, *job.srun_arguments]
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -223,6 +250,17 @@ def allocated_gpus(
             pause(wait_s)
     requeue_if_gpus_missing(None, environ=environ, connect=connect, warn=warn, pause=pause)
     raise LaunchError(f"the allocation of job {job_id} cannot be read: {problem}")
+
+
+def _required_paths(options: RunOptions, environ: Mapping[str, str], config: Config) -> tuple[Path, ...]:
+    """Return what the processes must see in a container; nothing where there is none."""
+    if not options.wrapper and not srun_starts_container(options.srun_arguments, environ):
+        return ()
+    if config.store.url is None:
+        return required_paths(environ, store_file=None)
+    from pollux_slurm.store.access.url import parse_store_url  # SQLAlchemy is slow to import
+
+    return required_paths(environ, store_file=parse_store_url(config.store.url).path)
 
 
 def _host_names(host_list: str, runner: CommandRunner) -> list[str]:

@@ -28,6 +28,8 @@ def skip_step_numbers(restart_count: int, *, runner: CommandRunner, environ: Map
 
     Best effort: where srun fails or does not answer in time, the job's step gets whatever number is next.
     """
+    # pyxis would start each of these steps in a container.
+    environ = {key: value for key, value in environ.items() if not key.startswith("PYXIS_")}
     for _ in range(restart_count % _NUM_DISTINCT):
         try:
             runner.run("srun", *_OPTIONS, "true", environ=environ, timeout_s=_TIMEOUT_S)

@@ -39,6 +39,11 @@ class WatchedProcesses:
     `forward` is called with a forwarded signal instead of sending it to the processes. The kernel sends them
     `death_signal` if this process dies. It waits for signals `max_wait_s` at a time. To be used once, from
     the main thread.
+
+    With `is_wrapped`, the command is a wrapper that starts the process that matters. Not every wrapper passes
+    SIGTERM on (`unshare --fork`), and one that dies of it (a shell script) would take that process with it
+    before its last checkpoint. So wrappers start with SIGTERM ignored, and all processes of the group get the
+    signals.
     """
 
     def __init__(
@@ -52,13 +57,14 @@ class WatchedProcesses:
         death_signal: int = signal.SIGKILL,
         monotonic: Callable[[], float] = time.monotonic,
         max_wait_s: float = 5.0,
+        is_wrapped: bool = False,
     ) -> None:
         self._command = list(command)
         self._environments = environments
         self._kill_after_s = kill_after_s
         self._on_failure = on_failure
         self._forward = forward if forward is not None else self._signal_all
-        self._death_signal = death_signal
+        self._death_signal, self._is_wrapped = death_signal, is_wrapped
         self._monotonic, self._max_wait_s = monotonic, max_wait_s
         self._running: list[subprocess.Popen[bytes]] = []
         self._first_failure: int | None = None
@@ -87,7 +93,8 @@ class WatchedProcesses:
         return ExitStatus(exit_code=self._first_failure or 0, failed_by_itself=self._failed_by_itself)
 
     def _start(self, mask: set[signal.Signals]) -> None:
-        prepare = _child_preparation(mask, self._death_signal)
+        ignored = {signal.SIGTERM} if self._is_wrapped else set()
+        prepare = _child_preparation(mask, ignored, self._death_signal)
         for environment in self._environments:
             try:
                 process = subprocess.Popen(
@@ -147,10 +154,13 @@ class WatchedProcesses:
         self._kill_at = self._monotonic() + self._kill_after_s
 
     def _signal_all(self, number: int) -> None:
-        """Signal the processes, but not their children: the last checkpoint may need those."""
+        """Signal the processes, but not their children, which the last checkpoint may need.
+
+        The children of a wrapper are signalled, as Slurm does: workers of the library's loaders ignore that.
+        """
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)
+                (os.killpg if self._is_wrapped else os.kill)(process.pid, number)
 
     def _kill_all(self) -> None:
         for process in self._running:
@@ -184,13 +194,17 @@ def _blocked() -> Iterator[tuple[set[signal.Signals], set[signal.Signals]]]:
         signal.signal(signal.SIGCHLD, chld_before if chld_before is not None else signal.SIG_DFL)
 
 
-def _child_preparation(mask: set[signal.Signals], death_signal: int) -> Callable[[], None]:
-    """Return what a child calls between fork and exec: new process group, death signal, signal mask."""
+def _child_preparation(
+    mask: set[signal.Signals], ignored: set[signal.Signals], death_signal: int
+) -> Callable[[], None]:
+    """Return what a child calls between fork and exec: process group, signals, and the mask of signals."""
     set_death_signal = die_with_parent(death_signal)
 
     def prepare() -> None:
         os.setpgid(0, 0)
         set_death_signal()
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     return prepare

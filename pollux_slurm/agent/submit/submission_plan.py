@@ -28,7 +28,8 @@ from pollux_slurm.slurm.sbatch.options import (
     SbatchOption,
     Takes,
     is_abbreviation,
-    parse_words,
+    parse_directives,
+    unknown_option,
 )
 from pollux_slurm.slurm.sbatch.request import (
     SbatchRequest,
@@ -112,6 +113,7 @@ def plan_submission(
     options, rest = parsed.options, parsed.rest
     refuse_misspelled_options(options)
     if not parsed.after_dashes:
+        _refuse_unknown_option_before_the_script(parsed, cwd / (_last(options, "chdir") or "."), environ)
         _refuse_options_after_the_script(rest)
     for option in options:
         if option.name in _FLAGS and option.value is not None:
@@ -124,7 +126,7 @@ def plan_submission(
     request = SbatchRequest.of(
         [option for option in options if option.name not in _POLLUX_NAMES],
         environ,
-        parse_words(script.directives).options,
+        parse_directives(script.directives),
     )
     _refuse_what_cannot_be_adaptive(request)
     _refuse_passwords(script)
@@ -207,6 +209,14 @@ def _read_script(
     return path.name, parse_script(_decoded(content), source=rest[0])
 
 
+def _is_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
+
+
 def _find_script(name: str, folder: Path, environ: Mapping[str, str]) -> Path:
     """Search as sbatch does: the path itself, the working directory, and for a bare name PATH."""
     here = folder / name
@@ -245,6 +255,27 @@ def refuse_misspelled_options(options: Sequence[GivenOption]) -> None:
             raise UsageError(
                 f"there is no option {written}; do you mean --{meant[0]}? (pollux sbatch --help)"
             )
+
+
+def _refuse_unknown_option_before_the_script(
+    parsed: ParsedWords, folder: Path, environ: Mapping[str, str]
+) -> None:
+    """Raise `UsageError` where the word after an unknown option may be its value.
+
+    It is the script if it is one and the word after it is none. sbatch, which knows the options of its
+    plug-ins, must not take another word for the script than we do.
+    """
+    option = unknown_option(parsed)
+    if option is None:
+        return
+    are_scripts = [_is_script(_find_script(word, folder, environ)) for word in parsed.rest[:2]]
+    if are_scripts not in ([True], [True, False]):
+        word = shlex.quote(parsed.rest[0])
+        raise UsageError(
+            f"{option} is not an option of sbatch itself, so that {word} may be its value or the script; "
+            f"nothing was submitted. If it takes a value, write {option}={word}; if not, put -- before the "
+            f"script: pollux sbatch [options] {option} -- {word}"
+        )
 
 
 def _refuse_options_after_the_script(rest: Sequence[str]) -> None:

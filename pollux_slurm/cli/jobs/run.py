@@ -43,6 +43,16 @@ def run(
             help="When a process fails, time from SIGTERM to SIGKILL for the others: seconds, or 90s, 5m.",
         ),
     ] = 15.0,
+    wrap_with: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS", help='Put before each process\'s command: "apptainer exec --nv image.sif".'
+        ),
+    ] = None,
+    srun_args: Annotated[
+        str | None,
+        typer.Option(metavar="WORDS", help='Further options of srun: "--container-image=image.sqsh".'),
+    ] = None,
 ) -> None:
     """Run training processes, one on each GPU: on all nodes of a Slurm job, or on this machine.
 
@@ -50,7 +60,10 @@ def run(
     this machine only.
 
     Example: pollux run -- python train.py --lr 0.1
+
+    In containers: pollux run --wrap-with "apptainer exec --nv image.sif" -- python train.py
     """
+    from pollux_slurm.agent.launch.containers import split_words, srun_arguments
     from pollux_slurm.agent.launch.launcher import launch
     from pollux_slurm.agent.launch.layout import RunOptions
     from pollux_slurm.agent.submit.submission_plan import absolute
@@ -65,6 +78,8 @@ def run(
         allow_unconfirmed=allow_unconfirmed,
         master_addr=master_addr,
         kill_after_s=kill_after,
+        wrapper=() if wrap_with is None else split_words(wrap_with, "--wrap-with"),
+        srun_arguments=() if srun_args is None else srun_arguments(srun_args),
     )
     code = launch(
         command or [],

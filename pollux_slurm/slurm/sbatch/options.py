@@ -2,8 +2,8 @@
 
 The table is the union of sbatch's options from Slurm 22.05 (its own table for getopt_long) to 26.05 (manual
 pages). It decides which words belong to options, and which word is the script. Values are checked by sbatch
-only. Options that the table lacks are passed unchanged: an unknown `--name=value` is one word, an unknown
-`--name` or `-x` takes no value.
+only. The options that pyxis adds are in a table beside it. Options that both lack are passed unchanged: an
+unknown `--name=value` is one word, an unknown `--name` or `-x` takes no value.
 """
 
 from __future__ import annotations
@@ -161,6 +161,20 @@ def _rows() -> Iterator[SbatchOption]:
 
 
 SBATCH_OPTIONS: tuple[SbatchOption, ...] = tuple(_rows())
+PYXIS_OPTIONS: tuple[SbatchOption, ...] = (
+    *(SbatchOption(f"container-{name}") for name in ("image", "mounts", "workdir", "name", "save", "env")),
+    *(
+        SbatchOption(f"{no}container-{name}", Takes.NOTHING)
+        for name in ("mount-home", "remap-root", "entrypoint")
+        for no in ("", "no-")
+    ),
+    *(
+        SbatchOption(f"container-{name}", Takes.NOTHING)
+        for name in ("entrypoint-log", "writable", "readonly")
+    ),
+)
+"""What the plug-in pyxis adds to sbatch, to run jobs in containers (read in its source of 2025)."""
+_KNOWN = SBATCH_OPTIONS + PYXIS_OPTIONS
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
 
 
@@ -227,10 +241,10 @@ def _resolve(written: str, exact: Sequence[SbatchOption]) -> tuple[str | None, T
     An ambiguous abbreviation has no name here; it takes a value only if all options that fit do. sbatch,
     whose own table may be smaller, decides what it means.
     """
-    for option in (*exact, *SBATCH_OPTIONS):
+    for option in (*exact, *_KNOWN):
         if option.name == written:
             return _ALIASES.get(option.name, option.name), option.takes
-    fitting = [option for option in SBATCH_OPTIONS if option.name.startswith(written)] if written else []
+    fitting = [option for option in _KNOWN if option.name.startswith(written)] if written else []
     if len(fitting) == 1:
         return _ALIASES.get(fitting[0].name, fitting[0].name), fitting[0].takes
     takes = {option.takes for option in fitting}
@@ -239,7 +253,28 @@ def _resolve(written: str, exact: Sequence[SbatchOption]) -> tuple[str | None, T
 
 def is_abbreviation(written: str) -> bool:
     """Whether `written` abbreviates one or several of sbatch's options."""
-    return any(option.name.startswith(written) for option in SBATCH_OPTIONS)
+    return any(option.name.startswith(written) for option in _KNOWN)
+
+
+def unknown_option(parsed: ParsedWords) -> str | None:
+    """Return the last option if the first other word may be its value: a long one that no table has."""
+    last = parsed.options[-1] if parsed.options else None
+    if last is None or last.name is not None or not parsed.rest or parsed.after_dashes:
+        return None
+    word = last.words[0] if last.words else ""
+    is_unknown = word.startswith("--") and last.value is None and not is_abbreviation(word[2:])
+    return word if is_unknown else None
+
+
+def parse_directives(words: Sequence[str]) -> tuple[GivenOption, ...]:
+    """Parse the words of #SBATCH lines: there, a word after an unknown option can only be its value."""
+    options: list[GivenOption] = []
+    while True:
+        parsed = parse_words(words)
+        options.extend(parsed.options)
+        if unknown_option(parsed) is None:
+            return tuple(options)
+        words = parsed.rest[1:]
 
 
 def _letters(word: str, following: str | None) -> list[GivenOption]:

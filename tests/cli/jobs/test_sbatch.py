@@ -41,6 +41,16 @@ def test_that_a_dry_run_shows_script_and_command_and_writes_nothing(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["train.sbatch"]
 
 
+def test_that_the_image_of_a_container_is_not_taken_for_the_script(tmp_path: Path) -> None:
+    (tmp_path / "train.sbatch").write_text(SCRIPT)
+    (tmp_path / "x.sqsh").write_bytes(b"hsqs")
+    done = pollux("--container-image", "x.sqsh", "--dry-run", "train.sbatch", "-x", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("sbatch --container-image x.sqsh --comment=pollux/1:")
+    flag = pollux("--dry-run", "--site-flag", "--", "train.sbatch", cwd=tmp_path)
+    assert "sbatch --site-flag --comment=pollux/1:" in flag.stdout
+
+
 def test_that_the_script_may_come_from_stdin(tmp_path: Path) -> None:
     done = pollux("--dry-run", cwd=tmp_path, stdin=SCRIPT)
     assert "pollux run -- python train.py" in done.stdout
@@ -56,6 +66,14 @@ def test_that_the_script_may_come_from_stdin(tmp_path: Path) -> None:
         (["train.py"], "pollux run -- python3 train.py"),
         (["dos.sbatch"], "DOS line ends"),
         (["-N"], "option -N needs a value"),
+        (
+            ["--site-image", "x.sqsh", "train.sbatch"],
+            "If it takes a value, write --site-image=x.sqsh; if not",
+        ),
+        (
+            ["--site-flag", "train.sbatch", "train.sbatch"],
+            "[options] --site-flag -- train.sbatch",
+        ),
         (["train.sbatch", "--dry-run"], "put -- before the script: pollux sbatch [options] -- train.sbatch"),
     ],
 )

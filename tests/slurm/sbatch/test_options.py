@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.slurm.sbatch.options import SBATCH_OPTIONS, SbatchOption, Takes, parse_words
+from pollux_slurm.slurm.sbatch.options import (
+    SBATCH_OPTIONS,
+    SbatchOption,
+    Takes,
+    parse_directives,
+    parse_words,
+    unknown_option,
+)
 
 
 def options_of(line: str) -> list[tuple[str | None, str | None]]:
@@ -58,6 +65,14 @@ def rest_of(line: str) -> list[str]:
         ("--site-thing s.sh", [(None, None)]),
         ("--site-thing=5 s.sh", [(None, "5")]),
         ("-Z s.sh", [(None, None)]),
+        # those of pyxis, whose values may be words of their own
+        ("--container-image x.sqsh s.sh", [("container-image", "x.sqsh")]),
+        (
+            "--container-mounts /a:/b --container-writable s.sh",
+            [("container-mounts", "/a:/b"), ("container-writable", None)],
+        ),
+        ("--no-container-mount-home s.sh", [("no-container-mount-home", None)]),
+        ("--container-im x.sqsh s.sh", [("container-image", "x.sqsh")]),
         ("s.sh -N 2", []),
         ("-- s.sh", []),
         ("", []),
@@ -67,6 +82,32 @@ def test_that_options_are_read_as_getopt_long_reads_them(line: str, options: lis
     assert options_of(line) == options
     if "s.sh" in line:
         assert rest_of(line)[0] == "s.sh"
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("--site-thing 5 s.sh", "--site-thing"),
+        ("-N 2 --site-thing s.sh", "--site-thing"),
+        ("--site-thing=5 s.sh", None),
+        ("--site-thing -N 2 s.sh", None),
+        ("--site-thing -- s.sh", None),
+        ("--site-thing", None),
+        ("--gpus-per 2 s.sh", None),  # sbatch's own, abbreviated
+        ("--no s.sh", None),
+        ("-Z s.sh", None),
+        ("s.sh --site-thing 5", None),
+    ],
+)
+def test_that_an_unknown_option_before_another_word_is_found(line: str, word: str | None) -> None:
+    assert unknown_option(parse_words(line.split())) == word
+
+
+def test_that_in_directives_a_word_after_an_unknown_option_is_its_value() -> None:
+    found = parse_directives(["--site-thing", "5", "--gpus=2", "--other", "x", "-N", "3"])
+    assert [(option.name, option.value) for option in found if option.name] == [("gpus", "2"), ("nodes", "3")]
+    # As sbatch, it reads nothing after a word that cannot be a value.
+    assert [option.name for option in parse_directives(["--gpus=2", "odd", "--nodes=3"])] == ["gpus"]
 
 
 def test_that_everything_after_the_script_is_the_scripts() -> None:

@@ -1,0 +1,99 @@
+"""Containers on a real Slurm, where Apptainer and pyxis are not installed.
+
+`unshare` stands for the container. For pyxis, a script before srun on PATH starts the step's tasks in one.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from pollux_slurm.model import Allocation, JobShape, JobState
+from tests.agent.launch.stand_in_container import needs_namespaces, write_container
+from tests.agent.submit_directory import SubmitDirectory
+
+pytestmark = needs_namespaces
+
+
+def body(*options: str) -> str:
+    command = shlex.join([sys.executable, "-m", "pollux_slurm", "run", *options, "--"])
+    return f'#!/bin/bash\n{command} {sys.executable} -S rank.py "$@"\n'
+
+
+def assert_saved_and_moved(submit_dir: SubmitDirectory, job_id: str) -> None:
+    """Move a job of 4 + 1 GPUs by a requeue: its processes save, and come back."""
+    first = submit_dir.ranks(0, 5)
+    assert {env["POLLUX_GPUS_PER_NODE"] for env in first} == {"4,1"}
+    assert [len(env["CUDA_VISIBLE_DEVICES"].split(",")) for env in first] == [4, 4, 4, 4, 1]
+    submit_dir.slurm.requeue_hold(job_id)
+    submit_dir.wait(job_id, JobState.PENDING)
+    assert submit_dir.saved() == [f"0.{rank}.saved" for rank in range(5)]
+    submit_dir.slurm.reshape(job_id, JobShape.of(Allocation.of({"n1": 2})))
+    submit_dir.slurm.release(job_id)
+    second = submit_dir.ranks(1, 2)
+    assert {env["POLLUX_CHECKPOINT_DIR"] for env in second} == {first[0]["POLLUX_CHECKPOINT_DIR"]}
+    (submit_dir.folder / "go").touch()
+    assert submit_dir.wait(job_id, JobState.COMPLETED).exit_code == 0, submit_dir.log()
+
+
+def test_that_wrapped_processes_save_when_the_job_is_requeued(submit_dir: SubmitDirectory) -> None:
+    wrapper = shlex.quote(str(write_container(submit_dir.folder)))
+    script = body("--wrap-with", wrapper, "--srun-args", "--label --cpu-bind=verbose,none")
+    job_id = submit_dir.submit("--gpus=5", "--nodes=2", "train.sbatch", "wait", body=script)
+    first = submit_dir.ranks(0, 5)
+    assert {env["PID"] for env in first} == {"1"}
+    assert_saved_and_moved(submit_dir, job_id)
+
+
+def test_that_the_exit_code_of_a_wrapped_rank_is_the_jobs(submit_dir: SubmitDirectory) -> None:
+    wrapper = shlex.quote(str(write_container(submit_dir.folder)))
+    script = body("--kill-after=2", "--wrap-with", wrapper)
+    job_id = submit_dir.submit("--gpus=5", "--nodes=2", "train.sbatch", "fail", "4", "7", body=script)
+    submit_dir.ranks(0, 5)
+    assert submit_dir.wait(job_id, JobState.FAILED).exit_code == 7
+
+
+# srun with pyxis: the command of each task starts in the container.
+PYXIS = """#!/bin/bash
+options=() container=()
+while [[ $1 == --* ]]; do
+  case $1 in
+    --container-image=*) container=("CONTAINER") ;;
+    *) options+=("$1") ;;
+  esac
+  shift
+done
+exec SRUN "${options[@]}" "${container[@]}" "$@"
+"""
+
+
+def write_srun(submit_dir: SubmitDirectory, container: Path) -> dict[str, str]:
+    """Write the script before srun, and return PATH with it and with the container's `python3`."""
+    real = submit_dir.run("bash", "-c", "type -P srun").stdout.strip()
+    folder = submit_dir.folder / "bin"
+    folder.mkdir()
+    (folder / "srun").write_text(PYXIS.replace("CONTAINER", str(container)).replace("SRUN", real))
+    (folder / "srun").chmod(0o755)
+    return {"PATH": f"{folder}:{Path(sys.executable).parent}:{submit_dir.environ['PATH']}"}
+
+
+def test_that_a_step_in_a_container_is_run_by_the_python_inside(submit_dir: SubmitDirectory) -> None:
+    path = write_srun(submit_dir, write_container(submit_dir.folder))
+    script = body("--srun-args", "--container-image /images/train.sqsh")
+    words = ("--gpus=5", "--nodes=2", "train.sbatch", "wait")
+    job_id = submit_dir.submit(*words, body=script, environ=path)
+    assert_saved_and_moved(submit_dir, job_id)
+
+
+def test_that_a_step_in_a_container_without_the_checkpoint_folder_fails_at_once(
+    submit_dir: SubmitDirectory,
+) -> None:
+    hidden = submit_dir.folder / "pollux-checkpoints"
+    path = write_srun(
+        submit_dir, write_container(submit_dir.folder, before=f'mount -t tmpfs none "{hidden}"')
+    )
+    script = body("--srun-args", "--container-image=/images/train.sqsh")
+    job_id = submit_dir.submit("--gpus=1", "train.sbatch", "wait", body=script, environ=path)
+    assert submit_dir.wait(job_id, JobState.FAILED).exit_code == 1
+    assert "cannot be seen in the container on n0: mount it (pyxis: --container-mounts)" in submit_dir.log()
