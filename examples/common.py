@@ -15,8 +15,10 @@ import torch.distributed as dist
 import pollux_slurm.torch as pt
 
 
-def parse_options(description: str | None, *, epochs: int, target_accuracy: float) -> argparse.Namespace:
-    """Parse the options of both examples."""
+def parse_options(
+    description: str | None, *, epochs: int, target_accuracy: float, **choices: list[str]
+) -> argparse.Namespace:
+    """Parse the options of all examples; `choices` are one's own, each with its values, the default first."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument("--seed", type=int, default=0)
@@ -33,6 +35,8 @@ def parse_options(description: str | None, *, epochs: int, target_accuracy: floa
         metavar="FIXED_S,PER_EXAMPLE_S",
         help="let each micro-batch take this long, as if a device computed: replicas then shorten an epoch",
     )
+    for name, values in choices.items():
+        parser.add_argument(f"--{name}", choices=values, default=values[0], help="default: %(default)s")
     parser.add_argument("--audit", action="store_true", help="count how often each example was used")
     parser.add_argument("--result", type=Path, help="write accuracy and audit to this JSON file")
     return parser.parse_args()
@@ -128,6 +132,7 @@ def conclude(options: argparse.Namespace, audit: Audit, accuracy: float) -> int:
             "accuracy": accuracy,
             "target_accuracy": options.target_accuracy,
             "epochs": pt.finished_epochs(),
+            "global_step": pt.finished_steps(),
             "runs": audit.runs,
             "restarts": len(audit.runs) - 1,
             "audit": epochs,

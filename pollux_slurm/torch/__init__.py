@@ -13,6 +13,7 @@ from pollux_slurm.torch.api.epochs import (
     current_dataloader,
     current_epoch,
     finished_epochs,
+    finished_steps,
     remaining_epochs_until,
 )
 from pollux_slurm.torch.api.memory_guard import memory_guard
@@ -49,6 +50,7 @@ __all__ = [
     "current_epoch",
     "env",
     "finished_epochs",
+    "finished_steps",
     "init_process_group",
     "memory_guard",
     "remaining_epochs_until",

@@ -178,7 +178,7 @@ def test_that_a_correct_script_passes_with_a_fixed_and_a_varying_batch(tmp_path:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("example", ["digits", "charlm"])
+@pytest.mark.parametrize("example", ["digits", "charlm", "trackers"])
 def test_that_the_examples_pass(tmp_path: Path, example: str) -> None:
     result = rehearse(tmp_path, EXAMPLES / example / "train.py")
     assert not result["must_change"], result["findings"]

@@ -34,6 +34,7 @@ def test_that_the_public_names_are_exactly_these() -> None:
         "current_epoch",
         "env",
         "finished_epochs",
+        "finished_steps",
         "init_process_group",
         "memory_guard",
         "remaining_epochs_until",

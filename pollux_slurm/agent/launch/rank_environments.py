@@ -12,6 +12,7 @@ from pollux_slurm.agent.launch.layout import (
     STEP_VARIABLE,
     RunLayout,
 )
+from pollux_slurm.agent.launch.tracker_runs import tracker_variables, without_tracker_variables
 
 
 def rank_environments(
@@ -20,7 +21,8 @@ def rank_environments(
     """Return the environment of each process of one node, for torch.distributed and the library.
 
     It extends `environ`, without another run's variables. POLLUX_GPUS_PER_NODE lists the number of processes
-    of each node in rank order. `rendezvous_file` is for the processes of a single node.
+    of each node in rank order. `rendezvous_file` is for the processes of a single node. Only rank 0 gets the
+    variables of its trackers: a second process in the same tracker's run would write over its values.
     """
     first_rank = sum(count for _, count in layout.nodes[:node_index])
     local_world_size = layout.nodes[node_index][1]
@@ -41,14 +43,22 @@ def rank_environments(
     }
     if rendezvous_file is not None:
         common[RENDEZVOUS_VARIABLE] = str(rendezvous_file)
-    return [
+    environments = [
         common | {"RANK": str(first_rank + local), "LOCAL_RANK": str(local)}
         for local in range(local_world_size)
     ]
+    directory = environ.get("POLLUX_CHECKPOINT_DIR")
+    if first_rank == 0:
+        environments[0] |= tracker_variables(Path(directory) if directory else None, environ)
+    return environments
 
 
 def without_other_jobs_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without the token and checkpoint directory of the job that submitted this one."""
+    """Return `environ` without what it has from the job that submitted this one.
+
+    These are its token and checkpoint directory, and the runs of its trackers.
+    """
+    environ = without_tracker_variables(environ)
     if environ.get(JOB_VARIABLE, environ.get("SLURM_JOB_ID")) == environ.get("SLURM_JOB_ID"):
         return dict(environ)
     inherited = (JOB_VARIABLE, "POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")

@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass, replace
 
-from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState, Tuner
+from pollux_slurm.agent.measure.fit_and_batch_choice import Prediction, TrainingState, Tuner
 from pollux_slurm.agent.measure.profile import MeasuredStep
 from pollux_slurm.model import BatchChoice, BatchLimits, JobWarning
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, RunPhase
@@ -61,6 +61,7 @@ class ReportBuilder:
         self._has_warned_of_loading = False
         # With the limits of the loader that it is for.
         self._proposal: tuple[BatchLimits, BatchChoice] | None = None
+        self._prediction: tuple[BatchChoice, Prediction] | None = None
         self._has_reported_step = False
         self._written: CheckpointConfirmation | None = None
         self._warnings: dict[JobWarning, None] = {}
@@ -131,6 +132,11 @@ class ReportBuilder:
             proposed, self._proposal = self._proposal, None
         return proposed[1] if proposed is not None and proposed[0] == limits else None
 
+    def prediction(self, batch: BatchChoice) -> Prediction | None:
+        """Return the last report's prediction; None before the first, or if that was for another batch."""
+        made = self._prediction
+        return made[1] if made is not None and made[0] == batch else None
+
     def compose(self, *, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
         """Fit the model, propose a batch size, and return the report; a new report interval begins."""
         with self._lock:
@@ -169,6 +175,7 @@ class ReportBuilder:
         self._tuner.refit()
         model = self._tuner.model(training.limits, training.statistics)
         prediction = self._tuner.predict(training)
+        self._prediction = None if prediction is None else (training.batch, prediction)
         proposal = self._tuner.propose(training)
         with self._lock:
             # Only if the batch size that the proposal started from is still in use.

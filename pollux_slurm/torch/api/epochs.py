@@ -58,3 +58,8 @@ def current_epoch() -> int | None:
 def finished_epochs() -> int:
     """Return how many epochs were finished, earlier runs included."""
     return current_session().finished_epochs
+
+
+def finished_steps() -> int:
+    """Return how many optimizer steps were made, earlier runs included; each counts from its `step()` on."""
+    return current_session().num_steps

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 
 from pollux_slurm.agent.launch.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState, Tuner
+from pollux_slurm.agent.launch.tracker_runs import record_mlflow_run
+from pollux_slurm.agent.measure.fit_and_batch_choice import Prediction, TrainingState, Tuner
 from pollux_slurm.agent.measure.profile import StepProfile
 from pollux_slurm.agent.measure.report_builder import ReportBuilder, TrainingProgress
 from pollux_slurm.agent.measure.reporter import Reporter
@@ -44,7 +45,7 @@ class Measurements:
             self.profile,
             equation=environment.config.agent.throughput_equation,
         )
-        self._progress = progress
+        self._progress, self._checkpoint_dir = progress, environment.checkpoint_dir
         self.report_builder: ReportBuilder | None = None
         self.reporter: Reporter | None = None
         if environment.rank == 0:
@@ -92,9 +93,14 @@ class Measurements:
             self.report_builder.set_first_step(process_age_s())
             self.report_builder.set_phase(RunPhase.TRAINING)
             self.reporter.report_soon()
+            record_mlflow_run(self._checkpoint_dir)
         elif self.report_builder.phase is not RunPhase.TRAINING:
             self.report_builder.set_phase(RunPhase.TRAINING)
         return self.report_builder.take_proposal(limits)
+
+    def prediction(self, batch: BatchChoice) -> Prediction | None:
+        """On rank 0: return what the last report predicts for `batch`; None before the first fit."""
+        return None if self.report_builder is None else self.report_builder.prediction(batch)
 
     def report_progress(self) -> None:
         """Put the progress of training into the next report."""

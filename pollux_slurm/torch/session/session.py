@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
 from pollux_slurm.agent.launch.environment import JobEnvironment
+from pollux_slurm.agent.launch.tracker_runs import keep_mlflow_run
 from pollux_slurm.errors import PolluxError, TrainingError, UsageError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
@@ -29,6 +30,8 @@ from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
 from pollux_slurm.torch.measurement.timestamps import Timestamp
+from pollux_slurm.torch.session.allocation_history import AllocationHistory
+from pollux_slurm.torch.session.figures import TrainingFigures
 from pollux_slurm.torch.session.joining import (
     claim_next_run,
     job_name,
@@ -74,7 +77,7 @@ class Session:
         strict: bool,
     ) -> None:
         self.rank, self.world_size = environment.rank, environment.world_size
-        self._environment = environment
+        self._environment, self.checkpoint_dir = environment, checkpoint_dir
         self._owns_group = join_group(environment, backend)
         group = side_channel_group(environment)
         self.side_channel: SideChannel[ExchangeContext] = SideChannel(
@@ -105,6 +108,9 @@ class Session:
         # The loader of the outermost loop, which makes the models' steps; None once that is over.
         self._outer_loader: Loader | None = None
         self.progress_state = ProgressState()
+        self.history = AllocationHistory(
+            run_number=run_number, num_gpus=self.world_size, num_nodes=environment.num_nodes
+        )
         self._had_checkpoint_point = self.is_closed = False
         self.measurements = Measurements(
             environment,
@@ -141,6 +147,7 @@ class Session:
             measurements=self.measurements,
             memory=self.memory,
             progress=self.progress_state,
+            history=self.history,
         )
         self._unstepped_loops = UnsteppedLoopCheck(
             self.faults, is_wrapped=self.is_wrapped, is_in_loop=lambda: self.is_in_loop
@@ -148,6 +155,7 @@ class Session:
         checkpointer.register(self.progress_state)
         checkpointer.register(self.memory)
         checkpointer.register(self.measurements.state)
+        checkpointer.register(self.history)
         self._resume_notes, self._resumed_at = (
             ResumeNotes(is_resumed=self.is_resumed),
             self.progress_state.num_steps,
@@ -163,6 +171,11 @@ class Session:
         self.measurements.start()
 
     # ----------------------------------------------------------------------------------------------- queries
+
+    def keep_mlflow_run(self, run_id: str) -> None:
+        """Let `pollux run` give this MLflow run to the job's next start."""
+        if self.rank == 0 and self._environment.checkpoint_dir is not None:
+            keep_mlflow_run(self._environment.checkpoint_dir, run_id)
 
     @property
     def strict(self) -> bool:
@@ -181,6 +194,35 @@ class Session:
     def progress(self) -> float:
         """How far training has come, in units of M0, earlier runs included."""
         return self.progress_state.progress
+
+    @property
+    def num_steps(self) -> int:
+        """The optimizer steps of all runs so far, also one whose boundary is not crossed yet."""
+        return self.progress_state.num_steps + self._steps.is_open
+
+    def figures(self) -> TrainingFigures | None:
+        """Return what the steps of the outermost loop are like; None outside of one, or without a model."""
+        loader, models = self._outer_loader, self._steps.models
+        if loader is None or not models:
+            return None
+        model, batch = models[0], loader.choice
+        statistics, prediction = model.noise.statistics(), self.measurements.prediction(batch)
+        noise_scale = None
+        if statistics is not None and statistics.sqr > 0:
+            noise_scale = loader.batch_size * statistics.var / statistics.sqr
+        return TrainingFigures(
+            batch_size=batch.global_batch_size,
+            local_batch_size=batch.atomic_batch_size,
+            accumulation_steps=batch.accumulation_steps,
+            num_gpus=self.world_size,
+            num_nodes=self._environment.num_nodes,
+            goodput=None if prediction is None else prediction.throughput * prediction.efficiency,
+            efficiency=None if prediction is None else prediction.efficiency,
+            gain=model.gain,
+            lr_factor=model.last_factor,
+            noise_scale=noise_scale,
+            progress=self.progress + (model.last_gain if self._steps.is_open else 0.0),
+        )
 
     @property
     def epoch_key(self) -> int:

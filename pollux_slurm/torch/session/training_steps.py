@@ -12,6 +12,7 @@ from pollux_slurm.torch.checkpoint.progress import ProgressState
 from pollux_slurm.torch.coordination.replica_comparison import is_time_to_compare
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
+from pollux_slurm.torch.session.allocation_history import AllocationHistory
 from pollux_slurm.torch.session.loader_protocol import Loader
 from pollux_slurm.torch.session.measurements import Measurements
 from pollux_slurm.torch.session.memory_bounds import MemoryBounds
@@ -37,9 +38,11 @@ class TrainingSteps:
         measurements: Measurements,
         memory: MemoryBounds,
         progress: ProgressState,
+        history: AllocationHistory,
     ) -> None:
         self._side_channel, self._boundary, self._memory = side_channel, boundary, memory
         self._measurements, self._clock, self._progress = measurements, measurements.clock, progress
+        self._history = history
         self.models: list[WrappedModel] = []
         self._num_skipped = self._num_batches = 0
         # Of the batches since the last step. A loop without steps, such as a validation, trains on none.
@@ -205,6 +208,7 @@ class TrainingSteps:
     def _count(self, model: WrappedModel) -> None:
         self.is_dirty = True
         self._progress.num_steps += 1
+        self._history.note_step(self._progress.num_steps)
         self._progress.run_examples += self._num_examples
         self._num_examples = 0
         self._progress.progress += model.last_gain

@@ -1,0 +1,97 @@
+"""One run in W&B and MLflow over all starts of a job: the variables by which both find it again.
+
+The ids are kept in the job's checkpoint directory, because whoever goes on from its checkpoints goes on with
+its run, and whoever deletes them begins a new one:
+
+    trackers/wandb-run-id     made at the first start: W&B takes an id from the client
+    trackers/mlflow-run-id    recorded at the first step of a run: MLflow's server makes its ids
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TRACKER_VARIABLES = "POLLUX_TRACKER_VARIABLES"
+"""Names the variables that were set here: a job submitted by a training process inherits them."""
+
+_FOLDER = "trackers"
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+
+def tracker_variables(directory: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of rank 0 for its trackers; none without a directory. What is set stays.
+
+    Makes W&B's id at the job's first start. A directory that cannot be written costs only the one run.
+    """
+    if directory is None:
+        return {}
+    variables = {}
+    if "WANDB_RUN_ID" not in environ:
+        run_id = _read(directory, "wandb") or _keep(directory, "wandb", secrets.token_hex(8))
+        if run_id is not None:
+            # "allow": a new run at the first start, the same one later.
+            variables = {"WANDB_RUN_ID": run_id}
+            if "WANDB_RESUME" not in environ:
+                variables["WANDB_RESUME"] = "allow"
+    run_id = _read(directory, "mlflow")
+    if run_id is not None and "MLFLOW_RUN_ID" not in environ:
+        variables["MLFLOW_RUN_ID"] = run_id
+    if variables:
+        variables[TRACKER_VARIABLES] = ",".join(variables)
+    return variables
+
+
+def without_tracker_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without what `tracker_variables` has added to it."""
+    own = {TRACKER_VARIABLES, *environ.get(TRACKER_VARIABLES, "").split(",")}
+    return {key: value for key, value in environ.items() if key not in own}
+
+
+def record_mlflow_run(directory: Path | None) -> None:
+    """Record the MLflow run that is active in this thread, if any, for the job's next start.
+
+    Of a nested run it is the outer one. Does nothing where the script has not imported MLflow.
+    """
+    mlflow: Any = sys.modules.get("mlflow")
+    if directory is None or mlflow is None:
+        return
+    # A tracker must not stop training, whatever its version calls these.
+    with contextlib.suppress(Exception):
+        run = mlflow.active_run()
+        if run is not None:
+            keep_mlflow_run(directory, run.data.tags.get("mlflow.parentRunId", run.info.run_id))
+
+
+def keep_mlflow_run(directory: Path, run_id: str) -> None:
+    """Record the id of the job's MLflow run, in place of an earlier one."""
+    if _read(directory, "mlflow") != run_id:
+        _keep(directory, "mlflow", run_id)
+
+
+def _read(directory: Path, tracker: str) -> str | None:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = (directory / _FOLDER / f"{tracker}-run-id").read_text(encoding="ascii").strip()
+        return text if _RUN_ID.fullmatch(text) else None
+    return None
+
+
+def _keep(directory: Path, tracker: str, run_id: str) -> str | None:
+    """Write a file atomically and return its content; None where it cannot be written."""
+    if not _RUN_ID.fullmatch(run_id):
+        return None
+    path = directory / _FOLDER / f"{tracker}-run-id"
+    draft = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        draft.write_text(run_id + "\n", encoding="ascii")
+        draft.replace(path)
+    except OSError:
+        return None
+    return run_id

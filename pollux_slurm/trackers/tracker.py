@@ -1,0 +1,99 @@
+"""`Tracker`: a loop's values in one run of W&B, MLflow or TensorBoard, by optimizer step, over all moves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.torch.session.current_session import current_session
+from pollux_slurm.trackers.logged_steps import LoggedSteps
+from pollux_slurm.trackers.series import as_scalars, describe_move, figures_as_scalars
+from pollux_slurm.trackers.sinks import Sink, sink_of
+
+_LOG = logging.getLogger(__name__)
+
+
+class Tracker:
+    """Logs to the run that `open_run` returns: `wandb.init()`, `mlflow.start_run()` or a `SummaryWriter`.
+
+    `open_run` is called on rank 0 only; `run` is what it returned, None on the other ranks. If it fails at
+    the job's first start, its error ends the script. After a move it is a warning, and nothing is logged.
+
+    Every `every`-th step is logged, and the first one after each start.
+    """
+
+    def __init__(self, open_run: Callable[[], Any], *, every: int = 1) -> None:
+        if every < 1:
+            raise UsageError(f"every={every!r} must be 1 or more")
+        self._session, self._every = current_session(), every
+        # Of this process: the first step that is logged, and the last one whose figures are.
+        self._first_step, self._figures_step = 0, 0
+        self._has_warned = False
+        self.run: Any = None
+        self._sink: Sink | None = None
+        self._logged = LoggedSteps(None, "")
+        if self._session.rank == 0:
+            self._open(open_run)
+
+    def _open(self, open_run: Callable[[], Any]) -> None:
+        try:
+            self.run = open_run()
+            self._sink = sink_of(self.run)
+        except Exception as error:
+            if not self._session.is_resumed or isinstance(error, UsageError):
+                raise
+            _LOG.warning("training goes on without its tracker, which could not be opened: %r", error)
+            return
+        if self._sink.run_id is not None:
+            self._logged = LoggedSteps(self._session.checkpoint_dir, self._sink.run_id)
+        if hasattr(self.run, "info"):
+            self._session.keep_mlflow_run(str(self.run.info.run_id))
+
+    def log(self, values: Mapping[str, Any] | None = None) -> None:
+        """Log numbers (tensors of one element will do) at the present optimizer step.
+
+        In a training loop call it after `optimizer.step()`, for each micro-batch: where gradients are only
+        accumulated it does nothing. The figures of adaptive training are logged with them. Between loops the
+        values are those of the last step, whatever `every` is.
+        """
+        if self._sink is None:
+            return
+        session = self._session
+        step, is_step = session.num_steps, session.has_open_step
+        if is_step:
+            self._first_step = self._first_step or step
+            # A run that was killed may have logged steps that are made again now.
+            if step <= self._logged.last or (step % self._every and step != self._first_step):
+                return
+        elif session.is_in_loop or step < self._logged.last:
+            return
+        scalars = as_scalars(values or {})
+        try:
+            self._write(self._sink, scalars, step, is_step=is_step)
+        except Exception as error:
+            # A tracker must not stop training.
+            if not self._has_warned:
+                self._has_warned = True
+                _LOG.warning("the tracker has failed, training goes on: %r", error)
+        self._logged.note(step)
+
+    def _write(self, sink: Sink, scalars: dict[str, float], step: int, *, is_step: bool) -> None:
+        is_first = self._figures_step == 0
+        figures = self._session.figures() if is_step and step > self._figures_step else None
+        if figures is not None:
+            self._figures_step = step
+            scalars |= figures_as_scalars(figures)
+        if scalars:
+            sink.write(scalars, step)
+        if figures is not None and is_first:
+            self._write_move(sink, step)
+
+    def _write_move(self, sink: Sink, step: int) -> None:
+        """Write the move that brought the job here, if it is not the job's first run."""
+        self._session.history.note_step(step)
+        allocations = self._session.history.allocations
+        lines = [describe_move(allocations, index) for index in range(1, len(allocations))]
+        if lines:
+            sink.write_move(lines, allocations[-1].move_s, step)
