@@ -1,0 +1,38 @@
+"""Goodput on types of GPUs that a job has not run on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pollux_slurm.model import GoodputModel
+from pollux_slurm.policy import decide
+from tests.policy.builders import job, linear_model, node, problem
+
+
+def slower(factor: float) -> GoodputModel:
+    """Return the linear model with each micro-batch taking `factor` times as long."""
+    model = linear_model()
+    assert model.throughput is not None
+    theta = model.throughput
+    return dataclasses.replace(
+        model,
+        throughput=dataclasses.replace(theta, alpha_g=factor * theta.alpha_g, beta_g=factor * theta.beta_g),
+    )
+
+
+@pytest.mark.parametrize(("factor", "where"), [(1.5, "new"), (1 / 1.5, "old")])
+def test_that_a_type_a_job_has_not_seen_is_as_fast_for_it_as_for_a_job_that_has_seen_both(
+    factor: float, where: str
+) -> None:
+    both = job(
+        "both", pinned=True, current={"third": 1}, models=(("old", slower(factor)), ("new", slower(1.0)))
+    )
+    cluster = (
+        node("old", 1, gpu_type="old"),
+        node("new", 1, gpu_type="new"),
+        node("third", 1, gpu_type="old"),
+    )
+    found = decide(problem(cluster, both, job("one", model=None, models=(("old", linear_model()),))))
+    assert found.allocation("one").nodes == (where,)
