@@ -1,0 +1,334 @@
+"""`PolluxTrainer`: transformers' Trainer over adaptive loaders, steps and checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+import transformers
+from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.huggingface.accelerator import PolluxAccelerator
+from pollux_slurm.huggingface.loaders import TrainingLoader
+from pollux_slurm.huggingface.progress import ProgressKeeper, TrainerProgress
+from pollux_slurm.huggingface.steps import StepBatch, StepLoader
+from pollux_slurm.torch.scaling_rules import ScalingRule
+from pollux_slurm.torch.session.current_session import current_session, has_session
+from pollux_slurm.torch.start import init_process_group
+
+_LOG = logging.getLogger(__name__)
+# Methods of Trainer that are overridden here though they are not public: read in 5.3, which has introduced
+# the first four, and in 5.23.
+_NEEDED = (
+    "_init_training_state",
+    "_prepare_for_training",
+    "_run_epoch",
+    "_finalize_training",
+    "_build_accelerator_args",
+    "_maybe_log_save_evaluate",
+    "_track_num_input_tokens",
+)
+
+if TYPE_CHECKING:
+    _Base = Any
+else:
+    _Base = object
+
+
+class PolluxTrainerMixin(_Base):
+    """Makes a `Trainer` adaptive: `class Mine(PolluxTrainerMixin, Seq2SeqTrainer)`.
+
+    The global batch has `global_batch_size` examples, by default `per_device_train_batch_size` times
+    `gradient_accumulation_steps`, on any number of GPUs. The first of these is the largest micro-batch. With
+    `max_batch_size` the batch may grow up to that. A step is one optimizer step, of one global batch.
+
+    Raises `UsageError` for arguments that cannot be right in a job that is moved.
+    """
+
+    # Trainer's own, which has no types here.
+    control: Any
+    optimizer: Any
+    training_step: Any
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        *further: Any,
+        global_batch_size: int | None = None,
+        max_batch_size: int | None = None,
+        scaling_rule: ScalingRule | None = None,
+        **options: Any,
+    ) -> None:
+        missing = [name for name in _NEEDED if not hasattr(self, name)]
+        if missing:
+            raise UsageError(
+                f"transformers {transformers.__version__} has no Trainer.{missing[0]}: install 5.3 or later"
+            )
+        if args is None:
+            args = TrainingArguments(output_dir="tmp_trainer")
+        _check(args)
+        if not has_session():
+            init_process_group()
+        self._batching = {
+            "global_batch_size": global_batch_size,
+            "max_batch_size": max_batch_size,
+            "scaling_rule": scaling_rule,
+            "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        }
+        self.steps: StepLoader | None = None
+        self.progress: TrainerProgress | None = None
+        super().__init__(model, _adapted(args), *further, **options)
+        if self.label_smoother is not None and not hasattr(self, "_loss_shifts_labels"):
+            raise UsageError("label_smoothing_factor: install a later transformers, which counts its tokens")
+        self.callback_handler.callbacks.insert(0, ProgressKeeper(self))
+
+    # ------------------------------------------------------------------------------------------ accelerator
+
+    def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
+        options: dict[str, Any] = super()._build_accelerator_args(**kwargs)
+        self._accelerator_options = options
+        return options
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make the accelerator: Trainer's own first, whose options are then those of the adaptive one."""
+        super().create_accelerator_and_postprocess()
+        options = self._accelerator_options
+        del options["gradient_accumulation_plugin"]
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        options["dataloader_config"].data_seed = seed
+        self.accelerator = PolluxAccelerator(**options, **self._batching)
+        # Until `train`, all loaders are for evaluation.
+        self.accelerator.expects_training_loader = False
+        self.gather_function = functools.partial(
+            self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
+        )
+
+    # --------------------------------------------------------------------------------------------- training
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Train, or go on after a move."""
+        session = current_session()
+        if self.progress is not None:
+            raise UsageError("train() twice in one job: submit another job for another training")
+        if trial is not None:
+            raise UsageError("hyperparameter_search: submit a job for each trial")
+        self._check_resume(resume_from_checkpoint)
+        self.accelerator.expects_training_loader = True
+        # Around the class's own method, which may be the user's: that one gets micro-batches as usual.
+        self.training_step = functools.partial(self._train_whole_step, self.training_step)
+        try:
+            return super().train(None, None, ignore_keys_for_eval, **kwargs)
+        except BaseException:
+            if session.current_epoch is not None and not session.is_closed:
+                session.leave_epochs(by_break=False)
+            raise
+        finally:
+            del self.training_step
+            self.accelerator.expects_training_loader = False
+
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: a job has one training."""
+        raise UsageError("hyperparameter_search: submit a job for each trial")
+
+    def _check_resume(self, given: str | bool | None) -> None:
+        """Refuse to begin with a checkpoint of Trainer's; one of the job's own training is ignored."""
+        if not given:
+            return
+        if current_session().is_resumed:
+            _LOG.info("resume_from_checkpoint is not used: the job goes on from its own, newer checkpoint")
+        elif given is not True or get_last_checkpoint(self.args.output_dir) is not None:
+            raise UsageError(
+                "resume_from_checkpoint: a job goes on from its own checkpoints, without that argument. To "
+                "begin with the weights of another training, make the model with from_pretrained(folder); to "
+                "begin anew, choose another output_dir"
+            )
+
+    def _init_training_state(
+        self,
+        max_steps: int,
+        num_update_steps_per_epoch: int,
+        num_train_epochs: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[int, int]:
+        super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *args, **kwargs)
+        session = current_session()
+        self.batches_in_epoch = num_update_steps_per_epoch
+        # Restores `self.state`.
+        self.progress = TrainerProgress(self)
+        if num_train_epochs < sys.maxsize:
+            session.declare_epochs(num_train_epochs)
+        if self.progress.is_stopped:
+            return num_train_epochs, 0
+        return min(session.finished_epochs, num_train_epochs), 0
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(train_dataloader, TrainingLoader):
+            raise UsageError(
+                "get_train_dataloader() must return self.accelerator.prepare(loader), before any other "
+                "loader is prepared"
+            )
+        self.steps = StepLoader(train_dataloader)
+        self.create_optimizer_and_scheduler(num_training_steps=max_steps)
+        # Trainer makes another scheduler, after it has prepared the model, unless this one is the user's.
+        self._created_lr_scheduler = False
+        self.model_wrapped, self.optimizer, _ = self.accelerator.prepare(
+            self.model, self.optimizer, self.lr_scheduler
+        )
+        model, _ = super()._prepare_for_training(max_steps, train_dataloader, *args, **kwargs)
+        return model, self.steps
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        assert self.steps is not None
+        assert self.progress is not None
+        session = current_session()
+        is_resumed = self.progress.batches_in_epoch > 0
+        session.begin_epoch()
+        if self.steps.begin() or not is_resumed:
+            super()._run_epoch(*args, **kwargs)
+        else:
+            self._end_epoch_again(**kwargs)
+        if self.control.should_training_stop:
+            self.progress.is_stopped = True
+            session.leave_epochs(by_break=True)
+        else:
+            self.progress.batches_in_epoch = 0
+            session.end_epoch()
+
+    def _end_epoch_again(
+        self,
+        *,
+        model: Any,
+        epoch: int,
+        trial: Any,
+        ignore_keys_for_eval: Any,
+        start_time: float,
+        **kwargs: Any,
+    ) -> None:
+        """Do what Trainer does after an epoch's loop: the move came between that and the epoch's end."""
+        self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+        self._maybe_log_save_evaluate(
+            self._tr_loss, None, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate=None
+        )
+
+    def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
+        assert self.progress is not None
+        session = current_session()
+        if session.current_epoch is None:
+            session.finish()
+        self._tr_loss.copy_(self.accelerator.reduce(self._tr_loss, "mean"))
+        return super()._finalize_training(trial, num_train_samples, start_time - self.progress.runtime_s)
+
+    # ---------------------------------------------------------------------------------------------- one step
+
+    def items_in_batch(self, inputs: Any) -> int | None:
+        """Return of how many items the loss of these inputs is the mean; None: of its examples.
+
+        By default the labels that are not −100, where labels are whole numbers: tokens, or examples with a
+        class each. Override it for a loss of your own that is a mean over something else.
+        """
+        labels = inputs.get("shift_labels", inputs.get("labels"))
+        if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.ndim == 0:
+            return None
+        if "shift_labels" not in inputs and getattr(self, "_loss_shifts_labels", False):
+            labels = labels[..., 1:]
+        return int(labels.ne(-100).sum())
+
+    def _train_whole_step(self, train_micro_batch: Any, model: Any, step: StepBatch, *further: Any) -> Any:
+        """Train on each micro-batch; return this replica's part of the step's loss.
+
+        The mean over the replicas of what is returned is the mean over the items of the global batch.
+        """
+        del further
+        loader, loss, total = step.loader, torch.zeros((), device=self.args.device), 1.0
+        passes_items = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        for inputs in step.micro_batches():
+            items = self.items_in_batch(inputs)
+            weight = loader.current_share
+            num_items = None
+            if items is not None:
+                weight = float(items)
+                total = model.average_over(weight) or total
+                if passes_items:
+                    # Of no items the loss is then 0, not 0/0.
+                    num_items = torch.tensor(max(items, 1), device=self.args.device)
+            self._count_inputs(inputs, is_padding=loader.is_padding)
+            own = train_micro_batch(model, inputs, num_items)
+            if weight > 0 and not loader.is_padding:
+                loss += own * weight
+            if not loader.is_stepping:
+                self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
+        return loss * (self.accelerator.num_processes / total)
+
+    def _count_inputs(self, inputs: Any, *, is_padding: bool) -> None:
+        if is_padding:
+            inputs = {
+                name: value[:0] if isinstance(value, torch.Tensor) else value
+                for name, value in inputs.items()
+            }
+        self.current_flos += float(self.floating_point_ops(inputs))
+        super()._track_num_input_tokens(inputs)
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        """Do nothing for a whole step: its micro-batches were counted."""
+
+
+def _check(args: TrainingArguments) -> None:
+    """Raise `UsageError` for arguments that cannot be right in a job that is moved."""
+    whole_model = "a job that changes its number of GPUs needs the whole model on each: leave it out"
+    refused = {
+        "deepspeed": whole_model,
+        "fsdp": whole_model,
+        "parallelism_config": whole_model,
+        "auto_find_batch_size": "the library itself starts again with smaller micro-batches: leave it out",
+        "enable_jit_checkpoint": "SIGTERM writes the job's own checkpoint already: leave it out",
+        "ddp_static_graph": "gradients are accumulated in a way that it does not allow: leave it out",
+    }
+    for name, reason in refused.items():
+        if getattr(args, name, None):
+            raise UsageError(f"{name}: {reason}")
+    if getattr(args, "train_sampling_strategy", None) == "batch_rebalance":
+        raise UsageError("batch_rebalance: the loader divides batches itself; use group_by_length")
+    if "lomo" in str(args.optim).lower() or "layerwise" in str(args.optim).lower():
+        raise UsageError(f"optim={args.optim}: it steps within the backward pass; use another optimizer")
+
+
+def _adapted(args: TrainingArguments) -> TrainingArguments:
+    """Return a copy of the arguments for steps that are global batches already."""
+    session = current_session()
+    args = copy.copy(args)
+    if args.world_size != session.world_size:
+        # Without a GPU accelerate sees a group of processes only if told so.
+        args.use_cpu = args.use_cpu or not torch.cuda.is_available()
+        vars(args).pop("_setup_devices", None)
+    if args.world_size != session.world_size:
+        raise UsageError(
+            f"transformers has {args.world_size} processes and the job {session.world_size}: start the "
+            "script with `pollux run`"
+        )
+    # Several GPUs of one process would be torch's DataParallel.
+    args._n_gpu = min(args.n_gpu, 1)
+    args.gradient_accumulation_steps = 1
+    args.average_tokens_across_devices = False
+    return args
+
+
+class PolluxTrainer(PolluxTrainerMixin, Trainer):
+    """transformers' `Trainer`, adaptive."""
+
+
+class PolluxSeq2SeqTrainer(PolluxTrainerMixin, Seq2SeqTrainer):
+    """transformers' `Seq2SeqTrainer`, adaptive."""
