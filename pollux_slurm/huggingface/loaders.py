@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
-from pollux_slurm.torch.data.batch_sources import IterableSource, MapStyleSource
+from pollux_slurm.torch.data.batch_sources import IterableSource, check_options
 from pollux_slurm.torch.data.sampling_order import SamplerOrder, SamplingOrder
-from pollux_slurm.torch.data.workers import ShieldedWorker
+from pollux_slurm.torch.data.workers import ShieldedWorker, sigterm_blocked
 from pollux_slurm.torch.session.current_session import current_session
 
 
@@ -99,11 +99,14 @@ def make_training_loader(
 
 
 class EvaluationLoader(DataLoaderStateMixin):
-    """Yields this replica's share of each batch, each example once, in the dataset's order over the replicas.
+    """Yields this replica's share of each evaluation: the loader's own batches, in turn over the replicas.
 
-    Every replica gets equally many batches; one that has no example in the last gets padding
-    (`num_own_examples` is 0). A loop over it is read from its beginning after a restart. Between the loops of
-    the training loader it lets the replicas answer a request or SIGTERM after each batch.
+    So the batches are the same at any number of replicas, and those of all replicas, in rank order, are in
+    the dataset's order. Every replica gets equally many; one that has none left gets padding
+    (`num_own_examples` is 0). A stream is read by every replica, and split evenly.
+
+    A loop is read from its beginning after a restart. Between the loops of the training loader it lets the
+    replicas answer a request or SIGTERM after each batch.
     """
 
     def __init__(self, loader: DataLoader[Any], *, device: torch.device | None, non_blocking: bool) -> None:
@@ -112,36 +115,40 @@ class EvaluationLoader(DataLoaderStateMixin):
             raise UsageError(
                 "a DataLoader with batch_size=None: give it a batch size, of examples per device"
             )
+        check_options(_options(loader))
         self.dataset: Any = loader.dataset
         self.batch_size, self.batch_sampler = loader.batch_size, loader.batch_sampler
+        self._world_size, self._rank = session.world_size, session.rank
         self.total_batch_size = (loader.batch_size or 1) * session.world_size
         self._drop_last, self._device, self._non_blocking = bool(loader.drop_last), device, non_blocking
         self._loader = loader
-        self._is_stream = isinstance(self.dataset, IterableDataset)
-        source: Any = IterableSource if self._is_stream else MapStyleSource
         options = _options(loader)
         options["worker_init_fn"] = ShieldedWorker(
             owner=os.getpid(), init=options.get("worker_init_fn"), collects_garbage=gc.isenabled()
         )
-        self._source: Any = source(
-            self.dataset,
-            num_replicas=session.world_size,
-            rank=session.rank,
-            drop_last=self._drop_last,
-            options=options,
-        )
+        self._stream: IterableSource | None = None
+        self._own: list[list[int]] = []
+        if isinstance(loader.dataset, IterableDataset):
+            self._stream = IterableSource(
+                loader.dataset,
+                num_replicas=session.world_size,
+                rank=session.rank,
+                drop_last=self._drop_last,
+                options=options,
+            )
+        else:
+            self._inner: DataLoader[Any] = DataLoader(self.dataset, batch_sampler=self._own, **options)
         self.gradient_state = GradientState()
         self.num_own_examples = 0
         self._num_loops = 0
 
     def __len__(self) -> int:
         """Return the number of batches, the same on each replica."""
-        if _has_own_batches(self._loader):
-            batches: Any = self._loader.batch_sampler
-            return len(batches)
-        sized: Any = self.dataset if self._is_stream else self._loader.sampler
-        full, rest = divmod(len(sized), self.total_batch_size)
-        return full + (rest > 0 and not self._drop_last)
+        if self._stream is not None:
+            full, rest = divmod(len(self.dataset), self.total_batch_size)
+            return full + (rest > 0 and not self._drop_last)
+        batches: Any = self._loader.batch_sampler
+        return -(-len(batches) // self._world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: shuffled evaluations are drawn anew in each loop."""
@@ -156,41 +163,54 @@ class EvaluationLoader(DataLoaderStateMixin):
 
     def _batches(self) -> Iterator[Any]:
         session = current_session()
-        steps = self._steps()
-        here = next(steps, None)
+        sized = self._read_stream() if self._stream is not None else self._read()
+        here = next(sized, None)
         while here is not None:
-            step, batch = here
-            here = next(steps, None)
+            size, batch = here
+            here = next(sized, None)
             self.end_of_dataloader = here is None
-            self.num_own_examples = step.micro_batches[0].size
+            self.num_own_examples = size
             if self._device is not None:
                 batch = send_to_device(batch, self._device, non_blocking=self._non_blocking)
             yield batch
             session.checkpoint_point()
 
-    def _steps(self) -> Iterator[Any]:
-        per_replica = self.batch_size or 1
+    def _read_stream(self) -> Iterator[tuple[int, Any]]:
+        assert self._stream is not None
         choice = BatchChoice(
-            global_batch_size=self.total_batch_size, atomic_batch_size=per_replica, accumulation_steps=0
+            global_batch_size=self.total_batch_size,
+            atomic_batch_size=self.batch_size or 1,
+            accumulation_steps=0,
         )
-        if self._is_stream:
-            steps = self._source.steps(current_session().epoch_key, 0, choice)
-        else:
-            steps = self._source.steps(self._order(), 0, choice, largest=None)
-        for step, batches in steps:
-            yield step, next(batches)
+        for step, batches in self._stream.steps(current_session().epoch_key, 0, choice):
+            yield step.micro_batches[0].size, next(batches)
 
-    def _order(self) -> SamplingOrder:
-        own, session = self._loader, current_session()
-        if type(own.sampler) is SequentialSampler and not _has_own_batches(own):
-            return SamplingOrder(indices=torch.arange(len(own.sampler)))
+    def _read(self) -> Iterator[tuple[int, Any]]:
+        batches = self._drawn()
+        own = batches[self._rank :: self._world_size]
+        sizes = [len(batch) for batch in own]
+        if len(own) < -(-len(batches) // self._world_size):
+            own.append(batches[0][:1])
+            sizes.append(0)
+        # In place: the workers of an earlier loop may persist.
+        self._own[:] = own
+        with sigterm_blocked():
+            loaded = iter(self._inner)
+        yield from zip(sizes, loaded, strict=True)
+
+    def _drawn(self) -> list[list[int]]:
+        """Return the batches of all replicas, the same on each."""
+        batches: Any = self._loader.batch_sampler
+        if type(self._loader.sampler) is SequentialSampler and not _has_own_batches(self._loader):
+            return list(batches)
         self._num_loops += 1
         drawn: Any = None
-        if session.rank == 0:
-            is_batches = _has_own_batches(own)
-            order = SamplerOrder(own.batch_sampler if is_batches else own.sampler, is_batches=is_batches)
-            drawn = order.draw(seed=_own_seed(own), epoch=-1, loop=self._num_loops).to_plain()
-        return SamplingOrder.from_plain(session.side_channel.broadcast(drawn))
+        if current_session().rank == 0:
+            order = SamplerOrder(batches, is_batches=True)
+            drawn = order.draw(seed=_own_seed(self._loader), epoch=-1, loop=self._num_loops).to_plain()
+        order_of_all = SamplingOrder.from_plain(current_session().side_channel.broadcast(drawn))
+        assert order_of_all.ends is not None
+        return [part.tolist() for part in torch.tensor_split(order_of_all.indices, order_of_all.ends[:-1])]
 
 
 def _has_own_batches(loader: DataLoader[Any]) -> bool:

@@ -8,6 +8,11 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
 
+from tests.torch import ranks
+
+# Importing it takes seconds, which each rank would take.
+ranks.PRELOADED.append("transformers.trainer")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:

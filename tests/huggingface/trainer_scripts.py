@@ -108,8 +108,6 @@ class RecordingTrainer(PolluxTrainer):
 
 def metrics_of(prediction: Any) -> dict[str, float]:
     """Return a metric that shows which examples were evaluated, in which order."""
-    indices = prediction.predictions[1] if isinstance(prediction.predictions, tuple) else None
-    del indices
     labels = prediction.label_ids[:, 0]
     return {"count": float(len(labels)), "order": float((labels * range(1, len(labels) + 1)).sum())}
 
@@ -147,7 +145,7 @@ def train(
         "runtime": result.metrics["train_runtime"],
         "flos": trainer.state.total_flos,
         "tokens": trainer.state.num_input_tokens_seen,
-        "best": [trainer.state.best_metric, trainer.state.best_global_step],
+        "best": trainer.state.best_metric,
         "steps": trainer.seen.steps,
         "evaluated": {key: value for key, value in evaluated.items() if _is_reproducible(key)},
         "predicted": torch.as_tensor(trainer.predict(Texts(10)).predictions).shape,

@@ -24,6 +24,8 @@ import torch
 from pollux_slurm.agent.launch.rendezvous import reserve_port
 
 TIMEOUT_S = 300.0
+# What the server of this process's ranks imports before it forks them; tests of frameworks add theirs.
+PRELOADED = ["torch", "torch._dynamo", "pollux_slurm.torch", "pollux_slurm.goodput"]
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Run:
 
 def context() -> ForkServerContext:
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["torch", "torch._dynamo", "pollux_slurm.torch", "pollux_slurm.goodput"])
+    server.set_forkserver_preload(PRELOADED)
     return server
 
 
