@@ -26,6 +26,8 @@ PolluxError
 │   └── SupersededRunError     a newer run of the same job has taken over its checkpoints
 ├── TrainingError              training has a fault, and `strict` makes that an error
 ├── LaunchError                the training processes cannot be started
+├── JobFailedError             a submitted function's job ended without a result
+│   └── FunctionError          the function raised an exception, or its result cannot be pickled
 ├── TraceError                 a trace or workload file cannot be read or lacks data
 └── SimulationError            an impossible cluster, or a workload that never ends
 
@@ -150,6 +152,22 @@ class TrainingError(PolluxError):
 
 class LaunchError(PolluxError):
     """The training processes cannot be started."""
+
+
+class JobFailedError(PolluxError):
+    """A submitted function's job ended without a result. The message has its state and the end of its log."""
+
+
+class FunctionError(JobFailedError):
+    """A submitted function raised an exception, or returned what cannot be pickled.
+
+    `rank` is the first one that failed, `traceback_text` its traceback, `__cause__` the exception itself, if
+    that could be pickled.
+    """
+
+    def __init__(self, message: str, *, rank: int = 0, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.rank, self.traceback_text = rank, traceback_text
 
 
 class TraceError(PolluxError):

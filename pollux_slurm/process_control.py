@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _PROC = Path("/proc")
 _POLL_S = 0.05
@@ -30,13 +31,25 @@ class ProcessRecord:
     boot_id: str
 
 
-def spawn(name: str, argv: Sequence[str], *, environ: Mapping[str, str], output: Path) -> ProcessRecord:
+def spawn(
+    name: str,
+    argv: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    output: Path,
+    error_output: Path | None = None,
+) -> ProcessRecord:
     """Start `argv` in its own session, with its output appended to `output`, and do not wait for it.
+
+    Its stderr goes to `error_output`, or to `output` as well.
 
     It inherits no other open file: else a lock or pipe of the caller would stay open as long as it runs.
     """
     inherited = [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2 and _is_inheritable(fd)]  # noqa: PTH208
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    to_stderr: tuple[Any, ...] = (os.POSIX_SPAWN_DUP2, 1, 2)
+    if error_output is not None:
+        to_stderr = (os.POSIX_SPAWN_OPEN, 2, str(error_output), flags, 0o644)
     pid = os.posix_spawn(
         argv[0],
         list(argv),
@@ -44,7 +57,7 @@ def spawn(name: str, argv: Sequence[str], *, environ: Mapping[str, str], output:
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
+            to_stderr,
             *((os.POSIX_SPAWN_CLOSE, fd) for fd in inherited),
         ],
         setsid=True,

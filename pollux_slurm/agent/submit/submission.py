@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.submit.submission_plan import SubmissionPlan
 from pollux_slurm.agent.submit.token import make_private_dir, remove_empty_dirs, write_token
-from pollux_slurm.errors import LaunchError
+from pollux_slurm.errors import LaunchError, SlurmCommandError
 from pollux_slurm.slurm.commands.runner import CommandRunner
 
 
@@ -39,6 +39,33 @@ def run_sbatch(
         if done.returncode > 0 and not plan.waits:
             undo()
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+
+def submit_plan(
+    plan: SubmissionPlan, *, token: str, runner: CommandRunner, environ: Mapping[str, str], cwd: Path
+) -> str:
+    """Submit a plan that has `--parsable`, print nothing, and return the job's number.
+
+    Raises `SlurmCommandError` with sbatch's message when it refuses the job.
+    """
+    sbatch = runner.find("sbatch")
+    with _plan_files(plan, token) as (script_file, undo):
+        done = subprocess.run(
+            [sbatch, *plan.options, str(script_file), *plan.arguments],
+            env=dict(environ),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode != 0:
+            undo()
+            text = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+            raise SlurmCommandError(f"sbatch has refused the job: {text.removeprefix('sbatch: error: ')}")
+    # With a cluster's name after a semicolon for `--clusters`.
+    return done.stdout.strip().partition(";")[0]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,136 @@
+"""The files of a submitted function: a folder of the job's checkpoint directory that only its owner enters.
+
+    call.json           where Python finds the modules of the function, and its name
+    call.pkl            the function and its arguments
+    rank-000000.outcome what a rank returned or raised: a line of JSON, then a pickle
+    job.json            the job's number and its logs
+
+Pickles run code when they are read. So each file is checked first: it must be the reader's own, and nobody
+else may write it. Neither daemon nor store ever reads one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pickle
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pollux_slurm.agent.launch.environment import JobEnvironment
+from pollux_slurm.errors import ConfigError, JobFailedError
+
+CALL, CALL_INFO, JOB = "call.pkl", "call.json", "job.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the function gave on one rank. `run` is the same for all ranks of one start of the processes.
+
+    `error` is the text of a traceback; `pickled` is then the exception, empty if it cannot be pickled.
+    Otherwise it is the returned value. `at` is when, in seconds since 1970.
+    """
+
+    run: str
+    restart_count: int
+    rank: int
+    world_size: int
+    at: float
+    error: str | None
+    pickled: bytes
+
+    def value(self) -> Any:
+        """Return the unpickled value or exception."""
+        return pickle.loads(self.pickled)
+
+
+def run_id(environment: JobEnvironment) -> str:
+    """Return a name of this start of the processes that does not give its secret away."""
+    text = f"{environment.secret} {environment.restart_count}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_private(path: Path) -> bytes:
+    """Return the content of an own file. Raises `JobFailedError` for one that others may have written."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise JobFailedError(f"{path} cannot be read: {error.strerror}") from None
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise JobFailedError(
+                f"{path} is not read, since it may contain another user's code: it must be a file of yours "
+                "that nobody else may write"
+            )
+        return file.read()
+
+
+def write_outcome(folder: Path, outcome: Outcome) -> None:
+    """Write what the function gave on one rank, over what an earlier run left."""
+    header = {key: value for key, value in asdict(outcome).items() if key != "pickled"}
+    content = json.dumps(header).encode() + b"\n" + outcome.pickled
+    write_private(folder / f"rank-{outcome.rank:06d}.outcome", content)
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Return what the ranks of the newest run with any outcome have given, in rank order."""
+    found = []
+    for path in sorted(folder.glob("rank-*.outcome")):
+        header, _, pickled = read_private(path).partition(b"\n")
+        found.append(Outcome(**json.loads(header), pickled=pickled))
+    if not found:
+        return []
+    newest = max(found, key=lambda outcome: (outcome.restart_count, outcome.at)).run
+    return [outcome for outcome in found if outcome.run == newest]
+
+
+def remove_older_outcomes(folder: Path, run: str) -> None:
+    """Remove what earlier runs have left."""
+    for path in folder.glob("rank-*.outcome"):
+        with contextlib.suppress(JobFailedError, FileNotFoundError):
+            if json.loads(read_private(path).partition(b"\n")[0])["run"] != run:
+                path.unlink()
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write plain data to a file of this folder."""
+    write_private(path, json.dumps(content, indent=1).encode() + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the plain data of a file of this folder."""
+    content: dict[str, Any] = json.loads(read_private(path))
+    return content
+
+
+def cloudpickle() -> ModuleType:
+    """Return the module cloudpickle, which also pickles functions of notebooks and scripts."""
+    try:
+        return import_module("cloudpickle")
+    except ImportError:
+        raise ConfigError(
+            "functions are submitted with cloudpickle, which is missing here: pip install cloudpickle"
+        ) from None

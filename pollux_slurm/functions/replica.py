@@ -1,0 +1,87 @@
+"""`python -m pollux_slurm.functions.replica FOLDER`: call a submitted function in one training process.
+
+After each move it is called again, from its first line, like a training script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.agent.launch.environment import JobEnvironment, read_environment
+from pollux_slurm.errors import UsageError
+from pollux_slurm.functions.files import (
+    CALL,
+    CALL_INFO,
+    Outcome,
+    cloudpickle,
+    read_json,
+    read_private,
+    remove_older_outcomes,
+    run_id,
+    write_outcome,
+)
+
+
+def call(folder: Path, environ: Mapping[str, str]) -> None:
+    """Call the function in `folder`, and keep there what it returns or raises.
+
+    Its exception is raised again: the training library looks at what ends a script.
+    """
+    environment = read_environment(environ)
+    if environment.rank == 0:
+        remove_older_outcomes(folder, run_id(environment))
+    # Modules are imported from where the submitting process found them.
+    sys.path += [place for place in read_json(folder / CALL_INFO)["sys_path"] if place not in sys.path]
+    function, arguments = pickle.loads(read_private(folder / CALL))
+    try:
+        value = function(*arguments)
+    except Exception as error:
+        own = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        text = "".join(traceback.format_exception(type(error), error, own))
+        with contextlib.suppress(OSError):  # the disk may be full; the log has the error anyway
+            _keep(folder, environment, text, _pickled_exception(error))
+        raise
+    try:
+        pickled = cloudpickle().dumps(value)
+    except Exception as error:
+        text = (
+            f"the function has returned a {type(value).__name__}, which cannot be pickled ({error}); let it "
+            "return plain data, and write the rest to a file"
+        )
+        _keep(folder, environment, text, b"")
+        raise UsageError(text) from error
+    _keep(folder, environment, None, pickled)
+
+
+def _pickled_exception(error: Exception) -> bytes:
+    try:
+        pickled: bytes = cloudpickle().dumps(error)
+        pickle.loads(pickled)  # many exceptions with arguments of their own cannot be made again
+    except Exception:
+        return b""
+    return pickled
+
+
+def _keep(folder: Path, environment: JobEnvironment, error: str | None, pickled: Any) -> None:
+    outcome = Outcome(
+        run=run_id(environment),
+        restart_count=environment.restart_count,
+        rank=environment.rank,
+        world_size=environment.world_size,
+        at=time.time(),
+        error=error,
+        pickled=pickled,
+    )
+    write_outcome(folder, outcome)
+
+
+if __name__ == "__main__":
+    call(Path(sys.argv[1]), os.environ)

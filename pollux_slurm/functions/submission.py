@@ -1,0 +1,259 @@
+"""`pollux_slurm.submit`: submit a Python function as an adaptive job."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, overload
+
+from pollux_slurm.agent.launch.node_program import visible_gpus
+from pollux_slurm.agent.submit.submission import submit_plan
+from pollux_slurm.agent.submit.submission_plan import (
+    POLLUX_OPTIONS,
+    SubmissionPlan,
+    absolute,
+    plan_submission,
+)
+from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, make_private_dir, new_token, remove_empty_dirs
+from pollux_slurm.config import load_config
+from pollux_slurm.errors import UsageError
+from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json, write_private
+from pollux_slurm.functions.job import SubmittedJob
+from pollux_slurm.process_control import spawn
+from pollux_slurm.slurm.connection import make_runner
+from pollux_slurm.slurm.sbatch.options import parse_words
+
+R = TypeVar("R")
+Cluster = Literal["slurm", "local"]
+
+# What the submission decides itself, or what submits nothing.
+_REFUSED = frozenset({"wrap", "parsable", "wait", "test-only", "help", "usage", "version"})
+
+
+@overload
+def submit(
+    function: Callable[..., R],
+    /,
+    *args: Any,
+    dry_run: Literal[True],
+    min_gpus: int | None = ...,
+    max_gpus: int | None = ...,
+    checkpoint_dir: str | os.PathLike[str] | None = ...,
+    setup: Sequence[str] = ...,
+    cluster: Cluster = ...,
+    **sbatch: object,
+) -> str: ...
+@overload
+def submit(
+    function: Callable[..., R],
+    /,
+    *args: Any,
+    dry_run: Literal[False] = ...,
+    min_gpus: int | None = ...,
+    max_gpus: int | None = ...,
+    checkpoint_dir: str | os.PathLike[str] | None = ...,
+    setup: Sequence[str] = ...,
+    cluster: Cluster = ...,
+    **sbatch: object,
+) -> SubmittedJob[R]: ...
+def submit(
+    function: Callable[..., R],
+    /,
+    *args: Any,
+    dry_run: bool = False,
+    min_gpus: int | None = None,
+    max_gpus: int | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    setup: Sequence[str] = (),
+    cluster: Cluster = "slurm",
+    **sbatch: object,
+) -> SubmittedJob[R] | str:
+    """Submit a job that calls `function(*args)` in each of its replicas, and return the job.
+
+    The function is an ordinary adaptive training script: it calls `pollux_slurm.torch.init_process_group`,
+    and after each move it is called again, from its first line. For arguments by name: `functools.partial`.
+    Function and arguments are pickled into a file that only you can read, so that later changes of a notebook
+    do not matter; imported modules are not, and must be the same on the nodes.
+
+    Options of sbatch are given by name: `time="4:00:00"`, `cpus_per_gpu=4`, `contiguous=True`; `total_time`
+    and `allow_unconfirmed` are those of `pollux sbatch`. `setup` has lines of shell for the script, such as
+    `module load cuda`. With `dry_run` nothing is submitted: the shell commands that would are returned.
+
+    `cluster="local"` calls the function on this machine: a process for each GPU, at least `min_gpus` and at
+    most `max_gpus`.
+    """
+    if not callable(function):
+        raise UsageError(f"submit takes a function and its arguments, not a {type(function).__name__}")
+    if cluster not in ("slurm", "local"):
+        raise UsageError(f"cluster is 'slurm' or 'local', not {cluster!r}")
+    if cluster == "local" and (sbatch or setup):
+        names = sorted([*sbatch, *(["setup"] if setup else [])])
+        raise UsageError(f"{', '.join(names)}: only for Slurm; leave it out for a local job")
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", getattr(function, "__name__", type(function).__name__)).strip(
+        "_-."
+    )
+    identifier, cwd = secrets.token_hex(4), Path.cwd()
+    default = cwd / CHECKPOINTS_FOLDER / f"{name[:40] or 'function'}-{identifier}"
+    named = None if checkpoint_dir is None else os.fspath(checkpoint_dir)
+    directory = absolute(named, cwd=cwd) or default
+    folder = directory / f"function-{identifier}"
+    if cluster == "local":
+        command = _local_command(folder, directory, min_gpus, max_gpus)
+        if dry_run:
+            return shlex.join(command) + "\n"
+        with _call_files(folder, directory, function, args):
+            return _start_here(command, folder, name, identifier)
+
+    given = {**sbatch, "min_gpus": min_gpus, "max_gpus": max_gpus, "checkpoint_dir": directory}
+    words = _option_words(given)
+    defaults = {"job-name": name or "function", "output": _log_pattern(folder, "stdout")}
+    options = {word[2:].partition("=")[0] for word in words}
+    if not options & {"output", "error"}:
+        defaults["error"] = _log_pattern(folder, "stderr")
+    words += [f"--{option}={value}" for option, value in defaults.items() if option not in options]
+    token, config = new_token(os.getuid()), load_config(os.environ)
+    plan = plan_submission(
+        parse_words([*words, "--parsable"], exact=POLLUX_OPTIONS),
+        environ=os.environ,
+        cwd=cwd,
+        config=config,
+        token=token,
+        identifier=identifier,
+        read_stdin=_script(function, folder, setup).encode,
+    )
+    if dry_run:
+        return plan.as_shell_commands()
+    runner = make_runner(config.slurm, os.environ)
+    runner.find("sbatch")
+    with _call_files(folder, directory, function, args):
+        job_id = submit_plan(plan, token=token, runner=runner, environ=os.environ, cwd=cwd)
+        return _keep(_job(plan, job_id, folder))
+
+
+def _option_words(options: Mapping[str, object]) -> list[str]:
+    """Return the words of sbatch's options given by name; None and False leave one out."""
+    words = []
+    for key, value in options.items():
+        name = key.replace("_", "-")
+        if len(name) == 1:
+            raise UsageError(f"{key}=: write the long name of sbatch's option -{key}")
+        if name in _REFUSED:
+            raise UsageError(f"{key}=: not for a submitted function")
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None and value is not False:
+            words.append(f"--{name}={value}")
+    return words
+
+
+def _script(function: Callable[..., Any], folder: Path, setup: Sequence[str]) -> str:
+    """Return the batch script, in the form that a user would write."""
+    run = shlex.join([*_pollux(), "run", "--", *_replica_command(folder)])
+    where = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    lines = ["#!/bin/bash", f"# made by pollux_slurm.submit of {' '.join(where.split())}", *setup, run]
+    return "\n".join(lines) + "\n"
+
+
+def _pollux() -> list[str]:
+    """Return the command `pollux` of this Python."""
+    command = Path(sys.executable).with_name("pollux")
+    return [str(command)] if command.exists() else [sys.executable, "-m", "pollux_slurm"]
+
+
+def _replica_command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "pollux_slurm.functions.replica", str(folder)]
+
+
+def _log_pattern(folder: Path, name: str) -> str:
+    """Return a log's path for sbatch, which replaces %j by the job's number."""
+    return str(folder).replace("%", "%%") + f"/{name}-%j.log"
+
+
+def _job(plan: SubmissionPlan, job_id: str, folder: Path) -> SubmittedJob[Any]:
+    options = {name: value for word in plan.options for name, _, value in [word.partition("=")]}
+    substitutes = {
+        "%": "%",
+        "j": job_id,
+        "A": job_id,
+        "x": options["--job-name"],
+        "u": os.environ.get("USER", ""),
+    }
+
+    def path(pattern: str) -> Path:
+        found = re.sub(r"%(.)", lambda match: substitutes.get(match[1], match[0]), pattern)
+        return Path(options.get("--chdir", Path.cwd())) / found
+
+    stdout = path(options["--output"])
+    stderr = path(options["--error"]) if "--error" in options else stdout
+    return SubmittedJob(
+        job_id=job_id, folder=folder, stdout_file=stdout, stderr_file=stderr, script=plan.script
+    )
+
+
+def _keep(job: SubmittedJob[Any]) -> SubmittedJob[Any]:
+    """Write the job's number where `SubmittedJob.load` finds it."""
+    process = None if job.process is None else dataclasses.asdict(job.process)
+    content = {"job_id": job.job_id, "script": job.script, "process": process}
+    logs = {"stdout": str(job.stdout_file), "stderr": str(job.stderr_file)}
+    write_json(job.folder / JOB, {**content, **logs})
+    return job
+
+
+@contextlib.contextmanager
+def _call_files(
+    folder: Path, directory: Path, function: Callable[..., Any], args: tuple[Any, ...]
+) -> Iterator[None]:
+    """Write the call; remove it again if nothing was submitted."""
+    try:
+        pickled = cloudpickle().dumps((function, args))
+    except Exception as error:
+        raise UsageError(f"the function or its arguments cannot be pickled: {error}") from error
+    created = make_private_dir(directory)
+    created = [*make_private_dir(folder), *created]
+    try:
+        write_private(folder / CALL, pickled)
+        places = [str(Path(place).absolute()) for place in sys.path]
+        write_json(folder / CALL_INFO, {"sys_path": places})
+        yield
+    except BaseException:
+        if not (folder / JOB).exists():
+            for name in (CALL, CALL_INFO):
+                (folder / name).unlink(missing_ok=True)
+            remove_empty_dirs(created)
+        raise
+
+
+# --------------------------------------------------------------------------------------- on this machine
+
+
+def _local_command(folder: Path, directory: Path, min_gpus: int | None, max_gpus: int | None) -> list[str]:
+    if min_gpus is not None and max_gpus is not None and min_gpus > max_gpus:
+        raise UsageError(f"min_gpus={min_gpus} is above max_gpus={max_gpus}")
+    count = max(visible_gpus(os.environ), min_gpus or 1)
+    count = count if max_gpus is None else min(count, max_gpus)
+    run = [*_pollux(), "run", f"--checkpoint-dir={directory}"]
+    return [*run, f"--nproc-per-node={count}", "--", *_replica_command(folder)]
+
+
+def _start_here(command: Sequence[str], folder: Path, name: str, identifier: str) -> SubmittedJob[Any]:
+    """Start the processes; they go on when this process ends, as those of a job of Slurm do."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    stdout, stderr = folder / "stdout.log", folder / "stderr.log"
+    process = spawn(name, command, environ=environ, output=stdout, error_output=stderr)
+    return _keep(
+        SubmittedJob(
+            job_id=f"local-{identifier}",
+            folder=folder,
+            stdout_file=stdout,
+            stderr_file=stderr,
+            script=shlex.join(command) + "\n",
+            process=process,
+        )
+    )

@@ -1,0 +1,106 @@
+"""What `pollux_slurm.submit` submits, without Slurm: options, script, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pollux_slurm
+from pollux_slurm.errors import SlurmUnavailable, UsageError
+
+
+def train(learning_rate: float) -> float:
+    return learning_rate
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("SLURM", "SBATCH", "POLLUX"))]:
+        monkeypatch.delenv(name)
+
+
+def test_that_a_dry_run_shows_script_and_options_and_writes_nothing(tmp_path: Path) -> None:
+    text = pollux_slurm.submit(
+        *(train, 0.1),
+        dry_run=True,
+        min_gpus=2,
+        max_gpus=8,
+        setup=["module load cuda"],
+        time="1:00:00",
+        cpus_per_gpu=4,
+        contiguous=True,
+        exclusive=None,
+        site_thing="a b",
+    )
+    lines = text.splitlines()
+    assert "# made by pollux_slurm.submit of tests.functions.test_submission.train" in lines
+    assert "#SBATCH --gpus=2" in lines
+    run = lines.index("module load cuda") + 1
+    assert " run -- " in lines[run]
+    assert "-m pollux_slurm.functions.replica " in lines[run]
+    words = lines[-1].split()
+    assert {"--time=1:00:00", "--cpus-per-gpu=4", "--contiguous", "--job-name=train"} <= set(words)
+    assert "'--site-thing=a b'" in lines[-1]
+    assert "exclusive" not in text
+    assert ",min=2,max=8" in lines[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"p": "gpu"}, "p=: write the long name of sbatch's option -p"),
+        ({"wrap": "true"}, "wrap=: not for a submitted function"),
+        ({"array": "0-3"}, "tasks of an array cannot be adaptive"),
+        ({"min_gpu": 2}, "do you mean --min-gpus"),
+        ({"min_gpus": 3, "max_gpus": 2}, "--min-gpus 3 is above --max-gpus 2"),
+        ({"cluster": "local", "time": "1:00:00"}, "time: only for Slurm"),
+        ({"cluster": "local", "min_gpus": 3, "max_gpus": 2}, "min_gpus=3 is above max_gpus=2"),
+        ({"cluster": "debug"}, "cluster is 'slurm' or 'local', not 'debug'"),
+    ],
+)
+def test_that_what_cannot_be_submitted_is_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        pollux_slurm.submit(train, 0.1, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_that_a_call_instead_of_a_function_and_arguments_that_cannot_be_pickled_are_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UsageError, match="takes a function and its arguments, not a float"):
+        pollux_slurm.submit(train(0.1))  # type: ignore[arg-type]
+    with (tmp_path / "file").open("w") as file, pytest.raises(UsageError, match="cannot be pickled"):
+        pollux_slurm.submit(train, file, cluster="local")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_that_without_slurm_the_error_says_so_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmUnavailable, match="no sbatch on PATH"):
+        pollux_slurm.submit(train, 0.1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_that_a_function_without_a_name_has_a_job_name() -> None:
+    text = pollux_slurm.submit(partial(train, learning_rate=0.1), dry_run=True)
+    assert "--job-name=partial " in text
+    assert "--job-name=lambda " in pollux_slurm.submit(lambda: 1, dry_run=True)
+
+
+def test_that_importing_the_package_imports_nothing_of_submit() -> None:
+    code = "import pollux_slurm, sys; print([m for m in sys.modules if 'functions' in m or 'jinja' in m])"
+    code += "; print('submit' in dir(pollux_slurm), hasattr(pollux_slurm, 'nothing'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\nTrue False\n"
