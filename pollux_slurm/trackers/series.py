@@ -31,6 +31,11 @@ def describe_move(allocations: Sequence[Allocation], index: int) -> str:
     return f"step {after.first_step}: {what}{cost}"
 
 
+def describe_moves(allocations: Sequence[Allocation]) -> list[str]:
+    """Return a line for each move of a job; none if it was never moved."""
+    return [describe_move(allocations, index) for index in range(1, len(allocations))]
+
+
 def _place(allocation: Allocation) -> str:
     gpus, nodes = allocation.num_gpus, allocation.num_nodes
     return f"{gpus} GPU{'' if gpus == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"

@@ -9,7 +9,7 @@ from typing import Any
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.session.current_session import current_session
 from pollux_slurm.trackers.logged_steps import LoggedSteps
-from pollux_slurm.trackers.series import as_scalars, describe_move, figures_as_scalars
+from pollux_slurm.trackers.series import as_scalars, describe_moves, figures_as_scalars
 from pollux_slurm.trackers.sinks import Sink, sink_of
 
 _LOG = logging.getLogger(__name__)
@@ -94,6 +94,6 @@ class Tracker:
         """Write the move that brought the job here, if it is not the job's first run."""
         self._session.history.note_step(step)
         allocations = self._session.history.allocations
-        lines = [describe_move(allocations, index) for index in range(1, len(allocations))]
+        lines = describe_moves(allocations)
         if lines:
             sink.write_move(lines, allocations[-1].move_s, step)

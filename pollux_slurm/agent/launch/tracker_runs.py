@@ -1,10 +1,11 @@
-"""One run in W&B and MLflow over all starts of a job: the variables by which both find it again.
+"""One run in each tracker over all starts of a job: the variables by which they find it again.
 
 The ids are kept in the job's checkpoint directory, because whoever goes on from its checkpoints goes on with
 its run, and whoever deletes them begins a new one:
 
     trackers/wandb-run-id     made at the first start: W&B takes an id from the client
     trackers/mlflow-run-id    recorded at the first step of a run: MLflow's server makes its ids
+    trackers/tensorboard/     where transformers writes; its default is another folder at each start
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def tracker_variables(directory: Path | None, environ: Mapping[str, str]) -> dic
     run_id = _read(directory, "mlflow")
     if run_id is not None and "MLFLOW_RUN_ID" not in environ:
         variables["MLFLOW_RUN_ID"] = run_id
+    if "TENSORBOARD_LOGGING_DIR" not in environ:
+        variables["TENSORBOARD_LOGGING_DIR"] = str(directory / _FOLDER / "tensorboard")
     if variables:
         variables[TRACKER_VARIABLES] = ",".join(variables)
     return variables
