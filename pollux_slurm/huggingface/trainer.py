@@ -21,6 +21,7 @@ from pollux_slurm.huggingface.steps import StepBatch, StepLoader
 from pollux_slurm.torch.scaling_rules import ScalingRule
 from pollux_slurm.torch.session.current_session import current_session, has_session
 from pollux_slurm.torch.start import init_process_group
+from pollux_slurm.trackers.transformers_callback import PolluxMonitor
 
 _LOG = logging.getLogger(__name__)
 # Methods of Trainer that are overridden here though they are not public: read in 5.3, which has introduced
@@ -87,6 +88,8 @@ class PolluxTrainerMixin(_Base):
         super().__init__(model, _adapted(args), *further, **options)
         if self.label_smoother is not None and not hasattr(self, "_loss_shifts_labels"):
             raise UsageError("label_smoothing_factor: install a later transformers, which counts its tokens")
+        # Before the callbacks that report.
+        self.callback_handler.callbacks.sort(key=lambda one: not isinstance(one, PolluxMonitor))
         self.callback_handler.callbacks.insert(0, ProgressKeeper(self))
 
     # ------------------------------------------------------------------------------------------ accelerator

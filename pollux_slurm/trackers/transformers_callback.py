@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 class PolluxMonitor(TrainerCallback):  # type: ignore[misc]
     """Adds batch size, GPUs, goodput and so on to what the Trainer logs of its steps, and notes each move.
 
-    It must come before the callbacks that report: `trainer.callback_handler.callbacks.insert(0, ...)`.
+    It must come before the callbacks that report. `PolluxTrainer(callbacks=[PolluxMonitor()])` does that.
     """
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from tests.trackers.wandb_files import offline_runs
 pytestmark = [pytest.mark.torch, pytest.mark.full]
 
 
-def test_that_transformers_callbacks_stay_in_one_run_by_the_variables_alone(
+def test_that_a_trainers_reports_stay_in_one_run_by_the_variables_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints, place = tmp_path / "job", tmp_path / "place"
@@ -26,7 +26,7 @@ def test_that_transformers_callbacks_stay_in_one_run_by_the_variables_alone(
             **reporting.environment(place),
             **tracker_variables(checkpoints, {}),
         }
-        arguments = (str(tmp_path / "output"), 2, stop_after)
+        arguments = (str(tmp_path / "output"), stop_after)
         run = start(tmp_path, replicas, reporting.train, *arguments, env=env, restart_count=restart)
         if stop_after is None:
             run.succeed()

@@ -82,3 +82,29 @@ def test_that_the_guides_average_of_weights_is_taken_once_a_step(largest: int) -
     assert int(found["n_averaged"]) == 15
     for name, value in averaged.state_dict().items():
         torch.testing.assert_close(found[name], value)
+
+
+def test_that_the_guides_tracker_logs_each_tenth_step(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    inner = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.05)
+    with joined():
+        names = {
+            "pollux": pt,
+            "model": pt.AdaptiveDataParallel(inner, optimizer),
+            "optimizer": optimizer,
+            "loader": pt.AdaptiveDataLoader(pairs(), batch_size=16),
+            "loss_fn": torch.nn.functional.mse_loss,
+            "SummaryWriter": SummaryWriter,
+            "tmp_path": tmp_path,
+        }
+        code = snippet("docs/frameworks.md", "tracker.log")
+        assert 'wandb.init(project="digits")' in code
+        exec(code.replace('wandb.init(project="digits")', "SummaryWriter(tmp_path)"), names)
+        names["tracker"].run.close()  # type: ignore[attr-defined]
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [value.step for value in events.Scalars("loss")] == [1, *range(10, 151, 10)]
+    assert [value.value for value in events.Scalars("finished_epochs")] == list(range(1, 31))
