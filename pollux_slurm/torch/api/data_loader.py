@@ -20,7 +20,13 @@ from pollux_slurm.torch.data.batch_iterator import BatchIterator
 from pollux_slurm.torch.data.batch_sources import IterableSource, MapStyleSource, StepBatches, check_options
 from pollux_slurm.torch.data.loader_position import LoaderPosition, Loop
 from pollux_slurm.torch.data.loop_exit import is_left_by_break
-from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, first_choice, plan_epoch, whole_number
+from pollux_slurm.torch.data.micro_batches import (
+    MicroBatchPlan,
+    StepPlan,
+    first_choice,
+    plan_epoch,
+    whole_number,
+)
 from pollux_slurm.torch.data.sampling_order import SamplerOrder, SamplingOrder, derived_seed, shuffled
 from pollux_slurm.torch.data.workers import ShieldedWorker
 from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
@@ -97,6 +103,7 @@ class AdaptiveDataLoader:
         self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
         self._choice: BatchChoice | None = None
         self._plan: MicroBatchPlan | None = None
+        self._step: StepPlan | None = None
         # The steps of a schedule that counts batches of `batch_size`, in the global batch under way.
         self.schedule_steps = 1
         # The loop under way, and its examples where that is known.
@@ -251,6 +258,14 @@ class AdaptiveDataLoader:
         return 1.0 if self._plan is None else self._plan.weight
 
     @property
+    def num_steps_left(self) -> int | None:
+        """How many steps this loop has after the one under way, at the present batch size.
+
+        None where that is not known, and outside of a loop.
+        """
+        return None if self._step is None else self._step.num_left
+
+    @property
     def position_and_length(self) -> tuple[int, int | None]:
         """The position and the length of the loop under way, in examples (length None: not known)."""
         return (0, None) if self._loop is None else (self._loop[0].start, self._loop[1])
@@ -276,23 +291,43 @@ class AdaptiveDataLoader:
         where the dataset or the sampler has no length.
         """
         joined = self._joined
-        is_in_epoch = joined is not None and (joined.current_epoch is not None or self._plan is not None)
-        num_micro_batches = self.choice.accumulation_steps + 1 if is_in_epoch else 1
+        if joined is None or (joined.current_epoch is None and self._plan is None):
+            return self.num_initial_batches
+        num_micro_batches = self.choice.accumulation_steps + 1
         if self._has_own_batches:
             return len(self.batch_sampler) * num_micro_batches  # type: ignore[arg-type]
-        length = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
-        full, rest = divmod(length, self.choice.global_batch_size if is_in_epoch else self.batch_size)
+        full, rest = divmod(self._num_sampled, self.choice.global_batch_size)
         if not rest or self._drop_last:
             return full * num_micro_batches
-        if not is_in_epoch:
-            return full + 1
         last = next(
             plan_epoch(0, rest, self.choice, num_replicas=self._session.world_size, rank=0, drop_last=False)
         )
         return full * num_micro_batches + len(last.micro_batches)
 
+    @property
+    def _num_sampled(self) -> int:
+        return len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
+
+    @property
+    def num_initial_batches(self) -> int:
+        """How many global batches of `batch_size` an epoch has; `TypeError` where the length is not known."""
+        if self._has_own_batches:
+            return len(self.batch_sampler)  # type: ignore[arg-type]
+        full, rest = divmod(self._num_sampled, self.batch_size)
+        return full + (rest > 0 and not self._drop_last)
+
     def __iter__(self) -> BatchIterator:
         return BatchIterator(self._batches, lambda: self._session.has_open_step)
+
+    def iterate_steps(self) -> BatchIterator:
+        """Return an iterator for a framework that owns the loop.
+
+        It yields None after each step's boundary. So a step can be ended before the next batch is asked for,
+        and `session.pause()` may follow. The last step of an iterable dataset is known in advance, too.
+        """
+        return BatchIterator(
+            functools.partial(self._batches, by_step=True), lambda: self._session.has_open_step
+        )
 
     def end_iteration(self, reason: str) -> None:
         """End the loop under way; whoever still has its iterator gets `reason` as a `UsageError`."""
@@ -304,7 +339,7 @@ class AdaptiveDataLoader:
         name = repr(self.name) if self._joined else "before init_process_group()"
         return f"AdaptiveDataLoader {name} ({type(self.dataset).__name__}, batch_size={self.batch_size})"
 
-    def _batches(self, iterator: ref[BatchIterator]) -> Generator[Any, None, None]:
+    def _batches(self, iterator: ref[BatchIterator], *, by_step: bool = False) -> Generator[Any, None, None]:
         self._session.end_previous_loop(self)
         loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
         if loop is None:
@@ -317,7 +352,7 @@ class AdaptiveDataLoader:
         with self._session.loop(self):
             self._iterator = iterator
             try:
-                while not (yield from self._run(loop, order)):
+                while not (yield from self._run(loop, order, by_step=by_step)):
                     pass
             except GeneratorExit:
                 batches = iterator()
@@ -326,15 +361,18 @@ class AdaptiveDataLoader:
                 self._position.leave_loop(loop, has_stepped=self._session.has_open_step)
                 raise
             finally:
-                self._plan = self._iterator = None
+                self._plan = self._step = self._iterator = None
             self._position.end_loop(loop)
             self._session.end_loop(self)
 
-    def _run(self, loop: Loop, order: SamplingOrder | None) -> Generator[Any, None, bool]:
+    def _run(
+        self, loop: Loop, order: SamplingOrder | None, *, by_step: bool
+    ) -> Generator[Any, None, bool]:
         """Yield micro-batches to the end of the data (True), or until the batch size changes (False)."""
         session, position = self._session, self._position
         position.global_batch_size = self.choice.global_batch_size
-        for step, batches in self._steps(loop, order):
+        for step, batches in self._steps(loop, order, looks_ahead=by_step):
+            self._step = step
             if not self._has_own_batches:
                 self.schedule_steps = self._scheduled(step.end) - self._scheduled(step.start)
             for plan in step.micro_batches:
@@ -345,6 +383,9 @@ class AdaptiveDataLoader:
                 session.end_micro_batch(self)
             position.advance(loop, step.end)
             chosen = session.end_step(self, step)
+            if by_step:
+                yield None
+                chosen = session.end_pause(self) or chosen
             if chosen is not None and self.choose(chosen):
                 return False
         return True
@@ -357,9 +398,11 @@ class AdaptiveDataLoader:
         """Return how many batches of `batch_size` a schedule has counted at a position of a loop."""
         return position // self.batch_size if self._drop_last else -(-position // self.batch_size)
 
-    def _steps(self, loop: Loop, order: SamplingOrder | None) -> StepBatches:
+    def _steps(self, loop: Loop, order: SamplingOrder | None, *, looks_ahead: bool) -> StepBatches:
         if isinstance(self._source, IterableSource):
-            return self._source.steps(self._session.epoch_key, loop.start, self.choice)
+            return self._source.steps(
+                self._session.epoch_key, loop.start, self.choice, looks_ahead=looks_ahead
+            )
         assert order is not None
         return self._source.steps(order, loop.start, self.choice, largest=self.limits.max_atomic)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -103,15 +104,20 @@ class IterableSource:
             self._share, batch_size=None, collate_fn=_identity, **options
         )
 
-    def steps(self, epoch: int, start: int, choice: BatchChoice) -> StepBatches:
-        """Yield the steps from example `start` of the epoch's stream on."""
-        self._share.set(epoch=epoch, start=start, choice=choice)
+    def steps(
+        self, epoch: int, start: int, choice: BatchChoice, *, looks_ahead: bool = False
+    ) -> StepBatches:
+        """Yield the steps from example `start` of the epoch's stream on.
+
+        With `looks_ahead` the last of them is known as such.
+        """
+        self._share.set(epoch=epoch, start=start, choice=choice, looks_ahead=looks_ahead)
         with sigterm_blocked():
             batches = iter(self._inner)
-        for size, first in batches:
+        for size, is_last, first in batches:
             step = plan_step(start, size, choice, num_replicas=self._num_replicas, rank=self._rank)
-            rest = (batch for _, batch in itertools.islice(batches, len(step.micro_batches) - 1))
-            yield step, itertools.chain([first], rest)
+            rest = (batch for *_, batch in itertools.islice(batches, len(step.micro_batches) - 1))
+            yield replace(step, num_left=0 if is_last else None), itertools.chain([first], rest)
             start = step.end
 
 

@@ -21,8 +21,8 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.data.micro_batches import plan_step
 
 
-class IterableShare(IterableDataset[tuple[int, Any]]):
-    """Yields, for each micro-batch of this replica, the true size of its step and the collated examples.
+class IterableShare(IterableDataset[tuple[int, bool, Any]]):
+    """Yields, for each micro-batch of this replica: its step's true size, whether it is the last, its examples.
 
     With W workers, worker w yields micro-batches w, w + W, ...: the order in which a `DataLoader` asks them.
     """
@@ -39,57 +39,68 @@ class IterableShare(IterableDataset[tuple[int, Any]]):
     ) -> None:
         self._dataset, self._collate = dataset, collate
         self._num_replicas, self._rank, self._drop_last = num_replicas, rank, drop_last
-        # Epoch, start, M, m, s. In shared memory, because persistent workers keep their copy of this object.
-        self._place = torch.zeros(5, dtype=torch.int64)
+        # Epoch, start, M, m, s, and whether to look ahead. In shared memory, because persistent workers keep
+        # their copy of this object.
+        self._place = torch.zeros(6, dtype=torch.int64)
         if is_shared:
             self._place.share_memory_()
 
-    def set(self, *, epoch: int, start: int, choice: BatchChoice) -> None:
-        """Set where the next iteration begins, and how its steps are split."""
+    def set(self, *, epoch: int, start: int, choice: BatchChoice, looks_ahead: bool = False) -> None:
+        """Set where the next iteration begins, and how its steps are split.
+
+        With `looks_ahead` it reads a step's examples before it yields the step before, so that the last step
+        is known as such even if it is a whole one.
+        """
         numbers = [
             epoch,
             start,
             choice.global_batch_size,
             choice.atomic_batch_size,
             choice.accumulation_steps,
+            int(looks_ahead),
         ]
         self._place.copy_(torch.tensor(numbers, dtype=torch.int64))
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        epoch, start, batch, atomic, accumulation = self._place.tolist()
+    def __iter__(self) -> Iterator[tuple[int, bool, Any]]:
+        epoch, start, batch, atomic, accumulation, looks_ahead = self._place.tolist()
         choice = BatchChoice(
             global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=accumulation
         )
         info = get_worker_info()
         index, count = (0, 1) if info is None else (info.id, info.num_workers)
         # Not a generator: `_place` is read now, before another iteration may set it.
-        return map(
-            self._finish, itertools.islice(self._micro_batches(epoch, start, choice), index, None, count)
-        )
+        micro_batches = self._micro_batches(epoch, start, choice, looks_ahead=bool(looks_ahead))
+        return map(self._finish, itertools.islice(micro_batches, index, None, count))
 
-    def _finish(self, micro_batch: tuple[int, list[Any]]) -> tuple[int, Any]:
-        size, examples = micro_batch
-        return size, self._collate(examples)
+    def _finish(self, micro_batch: tuple[int, bool, list[Any]]) -> tuple[int, bool, Any]:
+        size, is_last, examples = micro_batch
+        return size, is_last, self._collate(examples)
 
-    def _micro_batches(self, epoch: int, start: int, choice: BatchChoice) -> Iterator[tuple[int, list[Any]]]:
+    def _micro_batches(
+        self, epoch: int, start: int, choice: BatchChoice, *, looks_ahead: bool
+    ) -> Iterator[tuple[int, bool, list[Any]]]:
         source = self._open(epoch, start)
         position = start
-        while True:
-            with _hidden_worker():
-                examples = list(itertools.islice(source, choice.global_batch_size))
-            if not examples:
-                return
+        examples = self._read(source, choice)
+        while examples:
             step = plan_step(
                 position, len(examples), choice, num_replicas=self._num_replicas, rank=self._rank
             )
-            if self._drop_last and not step.is_full:
-                return
+            following = self._read(source, choice) if looks_ahead and step.is_full else []
+            is_last = not step.is_full or (looks_ahead and not following)
             for plan in step.micro_batches:
                 own = plan.positions()
-                yield len(examples), examples[own.start - position : own.stop - position]
-            if not step.is_full:
+                yield len(examples), is_last, examples[own.start - position : own.stop - position]
+            if is_last:
                 return
             position = step.end
+            examples = following or self._read(source, choice)
+
+    def _read(self, source: Iterator[Any], choice: BatchChoice) -> list[Any]:
+        """Return the examples of the next step; none at the end, and with `drop_last` none that are too few."""
+        with _hidden_worker():
+            examples = list(itertools.islice(source, choice.global_batch_size))
+        return [] if self._drop_last and len(examples) < choice.global_batch_size else examples
 
     def _open(self, epoch: int, start: int) -> Iterator[Any]:
         """Begin to read the epoch at example `start`."""

@@ -60,7 +60,8 @@ class StepPlan:
     """One optimizer step: positions `start` to `start + size` over all replicas.
 
     `micro_batches` are this replica's; `num_nonempty` is C, over all replicas. `is_full` is False for an
-    epoch's shorter last batch.
+    epoch's shorter last batch. `num_left` is how many steps the epoch has after this one, at the same batch
+    size; None where that is not known.
     """
 
     start: int
@@ -68,6 +69,7 @@ class StepPlan:
     num_nonempty: int
     is_full: bool
     micro_batches: tuple[MicroBatchPlan, ...]
+    num_left: int | None = None
 
     @property
     def end(self) -> int:
@@ -124,7 +126,8 @@ def plan_epoch(
         step = plan_step(start, length - start, choice, num_replicas=num_replicas, rank=rank)
         if drop_last and not step.is_full:
             return
-        yield step
+        full, rest = divmod(length - step.end, choice.global_batch_size)
+        yield replace(step, num_left=full + (rest > 0 and not drop_last))
         start = step.end
 
 
@@ -136,7 +139,7 @@ def plan_batches(
     Batches may differ in size. Each takes the fewest micro-batches of at most `largest` examples (None: one),
     and is full where it has the `typical` size.
     """
-    for end in ends:
+    for index, end in enumerate(ends):
         if end <= start:
             continue
         size = end - start
@@ -147,7 +150,7 @@ def plan_batches(
             accumulation_steps=number - 1,
         )
         step = plan_step(start, size, own, num_replicas=num_replicas, rank=rank)
-        yield replace(step, is_full=size == typical)
+        yield replace(step, is_full=size == typical, num_left=len(ends) - index - 1)
         start = end
 
 

@@ -415,6 +415,18 @@ class Session:
             )
         return self._steps.end_step(loader, step)
 
+    def pause(self) -> None:
+        """Allow a checkpoint here, and while the code that follows runs, between two steps of a loop.
+
+        For a framework that owns the loop, such as before a validation within it.
+        """
+        if self._outer_loader is not None:
+            self._steps.pause()
+
+    def end_pause(self, loader: Loader) -> BatchChoice | None:
+        """Go on after `pause`, if there was one; return the batch choice that all ranks use from now on."""
+        return self._steps.end_pause() if self._outer_loader is loader else None
+
     def end_loop(self, loader: Loader) -> None:
         """End the outermost loop at the end of its data."""
         if self._outer_loader is loader:

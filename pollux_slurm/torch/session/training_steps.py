@@ -45,6 +45,8 @@ class TrainingSteps:
         self._history = history
         self.models: list[WrappedModel] = []
         self._num_skipped = self._num_batches = 0
+        self._is_paused = False
+        self._chosen_in_pause: BatchChoice | None = None
         # Of the batches since the last step. A loop without steps, such as a validation, trains on none.
         self._num_examples = self._batch_size = 0
         self.is_dirty = False
@@ -98,9 +100,28 @@ class TrainingSteps:
         """Let the ranks agree once more at the end of a loop, before code that may take long."""
         self._boundary.cross((), proposal=None, wait=True, may_copy=True)
 
+    def pause(self) -> None:
+        """Let the ranks agree between two steps of a loop, before code that may take long."""
+        self._is_paused = True
+        if not self.has_gradients:
+            self._chosen_in_pause, _ = self._boundary.cross((), proposal=None, wait=True, may_copy=True)
+
+    def end_pause(self) -> BatchChoice | None:
+        """Go on after `pause`, if there was one. Returns a new batch choice, if any."""
+        if not self._is_paused:
+            return None
+        self._is_paused, chosen, self._chosen_in_pause = False, self._chosen_in_pause, None
+        if self._boundary.has_copy:
+            # A request may have been answered meanwhile: not one step is trained after it.
+            self._boundary.cross((), proposal=None, wait=True)
+        self._clock.skip_steps(num_steps=1)
+        self._clock.start()
+        return chosen
+
     def leave_loop(self) -> None:
         """End a loop, also one that was left. A step before `break` counts, though no boundary follows."""
         self._set_plan(None)
+        self._is_paused, self._chosen_in_pause = False, None
         stepped = [model for model in self.models if model.take_stepped()]
         for model in stepped:
             model.reducer.take_norms()
