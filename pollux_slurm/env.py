@@ -5,6 +5,7 @@ The names are those of AdaptDL's `env`. Each call reads the environment.
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def master_port() -> int:
 def replica_rank() -> int:
     """Return this replica's number, from 0."""
     return read_environment(os.environ).rank
+
+
+def local_rank() -> int:
+    """Return this replica's number on its node, from 0."""
+    return read_environment(os.environ).local_rank
+
+
+def node_rank() -> int:
+    """Return the number of this replica's node, from 0."""
+    place = read_environment(os.environ)
+    ends = itertools.accumulate(place.gpus_per_node)
+    return next(index for index, end in enumerate(ends) if place.rank < end)
 
 
 def num_replicas() -> int:

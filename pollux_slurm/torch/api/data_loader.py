@@ -365,9 +365,7 @@ class AdaptiveDataLoader:
             self._position.end_loop(loop)
             self._session.end_loop(self)
 
-    def _run(
-        self, loop: Loop, order: SamplingOrder | None, *, by_step: bool
-    ) -> Generator[Any, None, bool]:
+    def _run(self, loop: Loop, order: SamplingOrder | None, *, by_step: bool) -> Generator[Any, None, bool]:
         """Yield micro-batches to the end of the data (True), or until the batch size changes (False)."""
         session, position = self._session, self._position
         position.global_batch_size = self.choice.global_batch_size

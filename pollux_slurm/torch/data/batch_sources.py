@@ -104,9 +104,7 @@ class IterableSource:
             self._share, batch_size=None, collate_fn=_identity, **options
         )
 
-    def steps(
-        self, epoch: int, start: int, choice: BatchChoice, *, looks_ahead: bool = False
-    ) -> StepBatches:
+    def steps(self, epoch: int, start: int, choice: BatchChoice, *, looks_ahead: bool = False) -> StepBatches:
         """Yield the steps from example `start` of the epoch's stream on.
 
         With `looks_ahead` the last of them is known as such.

@@ -22,7 +22,7 @@ from pollux_slurm.torch.data.micro_batches import plan_step
 
 
 class IterableShare(IterableDataset[tuple[int, bool, Any]]):
-    """Yields, for each micro-batch of this replica: its step's true size, whether it is the last, its examples.
+    """Yields, for each micro-batch of this replica: its step's size, whether that is the last, its examples.
 
     With W workers, worker w yields micro-batches w, w + W, ...: the order in which a `DataLoader` asks them.
     """
@@ -97,7 +97,7 @@ class IterableShare(IterableDataset[tuple[int, bool, Any]]):
             examples = following or self._read(source, choice)
 
     def _read(self, source: Iterator[Any], choice: BatchChoice) -> list[Any]:
-        """Return the examples of the next step; none at the end, and with `drop_last` none that are too few."""
+        """Return the examples of the next step; none at the end, nor (`drop_last`) if they are too few."""
         with _hidden_worker():
             examples = list(itertools.islice(source, choice.global_batch_size))
         return [] if self._drop_last and len(examples) < choice.global_batch_size else examples
