@@ -117,8 +117,8 @@ class Audit(pt.State):
         ]
 
 
-def conclude(options: argparse.Namespace, audit: Audit, accuracy: float) -> int:
-    """Print and write the results; return the script's exit code."""
+def conclude(options: argparse.Namespace, audit: Audit, accuracy: float, **more: Any) -> int:
+    """Print and write the results, and `more` with them; return the script's exit code."""
     audit.sync()
     epochs = audit.epochs() if options.audit else []
     exact = sum(epoch["min"] == epoch["max"] == 1 for epoch in epochs)
@@ -136,6 +136,7 @@ def conclude(options: argparse.Namespace, audit: Audit, accuracy: float) -> int:
             "runs": audit.runs,
             "restarts": len(audit.runs) - 1,
             "audit": epochs,
+            **more,
         }
         draft = options.result.with_name(f".{options.result.name}.{os.getpid()}")
         draft.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

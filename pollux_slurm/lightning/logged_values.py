@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torchmetrics import Metric
 
-from pollux_slurm.torch import AdaptiveDataLoader
-
 _LOG = logging.getLogger(__name__)
 _SUM, _MAX, _MIN, _MEAN, _OTHER = "sum", "max", "min", "mean", "other"
 
@@ -177,9 +175,3 @@ def restore_metric_states(
                     state,
                     [v.to(metric.device) for v in value] if is_list else value.to(metric.device),
                 )
-
-
-def local_batch_size(loader: AdaptiveDataLoader) -> int:
-    """Return the examples of this replica's micro-batch; 0 for padding."""
-    plan = loader.current_plan
-    return 0 if plan is None else plan.size

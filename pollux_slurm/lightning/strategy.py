@@ -24,7 +24,7 @@ from pollux_slurm.lightning.checks import check_optimizers, check_trainer
 from pollux_slurm.lightning.environment import PolluxEnvironment
 from pollux_slurm.lightning.fit_control import FitControl
 from pollux_slurm.lightning.fit_state import FitState
-from pollux_slurm.lightning.logged_values import StepValues, local_batch_size, unchanged
+from pollux_slurm.lightning.logged_values import StepValues, unchanged
 from pollux_slurm.lightning.private_parts import part, replace_method
 from pollux_slurm.lightning.train_loader import TrainLoader, adaptive_loader
 from pollux_slurm.torch import AdaptiveDataParallel, ScalingRule, TrainingStopped, init_process_group
@@ -79,8 +79,9 @@ class PolluxStrategy(DDPStrategy):
         self._state: FitState | None = None
         self._prepare_dataloader: Callable[..., Any] | None = None
         self._has_failed = False
-        # The examples of this replica's micro-batch, while its training step runs.
-        self._num_local: int | None = None
+        # This replica's micro-batch as a share of the step's examples, while its training step runs; and that
+        # of what it has logged, which may be a mean over all replicas.
+        self._share: float | None = None
         self._weight = 0.0
 
     # ------------------------------------------------------------------------------------------ processes
@@ -111,6 +112,11 @@ class PolluxStrategy(DDPStrategy):
         trainer = self._trainer
         if trainer.state.fn == TrainerFn.FITTING:
             self._begin_fit(trainer)
+
+    @property
+    def is_padding(self) -> bool:
+        """True in a training step whose batch is padding: it belongs to no example."""
+        return current_session().is_padding
 
     @property
     def _trainer(self) -> Any:
@@ -274,15 +280,14 @@ class PolluxStrategy(DDPStrategy):
         assert self._control is not None
         assert self._control.loader is not None
         assert self.lightning_module is not None
-        self._num_local = local_batch_size(self._control.loader.adaptive)
-        self._weight = float(self._num_local)
+        self._share = self._weight = self._control.loader.adaptive.current_share
         try:
-            if self._num_local > 0:
+            if self._share > 0:
                 return super().training_step(*args, **kwargs)
             with unchanged(results, self.lightning_module):
                 return super().training_step(*args, **kwargs)
         finally:
-            self._num_local = None
+            self._share = None
 
     def _next_micro_batch(self, results: Any) -> Any:
         """Return the next micro-batch as Lightning's loop prepares the first: converted, on the device."""
@@ -317,17 +322,13 @@ class PolluxStrategy(DDPStrategy):
         is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
         if not is_mean or not isinstance(tensor, torch.Tensor):
             return super().reduce(tensor, group, reduce_op)
-        if self._num_local is None:
+        if self._share is None:
             # Lightning rounds the mean of whole numbers down, and replicas' numbers of examples may differ.
             return super().reduce(tensor if tensor.is_floating_point() else tensor.double(), group, reduce_op)
-        number = torch.full((1,), float(self._num_local), device=tensor.device)
+        share = torch.full((1,), self._share, device=tensor.device)
         # What padding gives may be infinite.
-        own = (
-            tensor.float().flatten() * number
-            if self._num_local
-            else torch.zeros_like(tensor.float()).flatten()
-        )
-        values = torch.cat([own, number])
+        own = tensor.float().flatten() * share if self._share else torch.zeros_like(tensor.float().flatten())
+        values = torch.cat([own, share])
         if self.world_size > 1:
             dist.all_reduce(values, group=group)
         self._weight = float(values[-1])

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from lightning.fabric.utilities.seed import pl_worker_init_function
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch import AdaptiveDataLoader
@@ -48,9 +48,7 @@ def adaptive_loader(
             f"{type(loader).__name__} is no torch.utils.data.DataLoader (or overrides its __iter__), so its "
             "batches cannot be divided over replicas: return a DataLoader for training"
         )
-    if loader.batch_size is None and (
-        loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
-    ):
+    if loader.batch_size is None and loader.batch_sampler is None:
         raise UsageError(
             "a train DataLoader with batch_size=None yields what the dataset yields, which cannot be divided "
             "over replicas: let the dataset yield examples, and give the DataLoader a batch_size"

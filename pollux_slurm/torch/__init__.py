@@ -1,6 +1,6 @@
 """The public API for training scripts: an adaptive data loader, data-parallel model and checkpoints.
 
-May be imported by `huggingface` and scripts that train.
+May be imported by `huggingface`, `lightning` and scripts that train.
 """
 
 from pollux_slurm import env

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,9 @@ import pytest
 
 from tests.lightning import scripts
 from tests.lightning.same_fit import assert_same_fit
-from tests.torch.ranks import preloaded, run_ranks, start
+from tests.torch.ranks import run_ranks, start
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _lightning_is_imported() -> Iterator[None]:
-    """Fork ranks from a server that has imported Lightning once: that takes seconds."""
-    with preloaded("tests.lightning.scripts"):
-        yield
 
 
 def moved(tmp_path: Path, stops: list[tuple[int, Any]], final: int, **options: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,136 @@
+"""What is refused, with what to do; and limits where the batch varies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.lightning import private_parts
+from tests.lightning import scripts
+from tests.lightning.here import fit_here, pl, stopped_here
+from tests.torch.single_replica import current_session, propose
+
+pytestmark = pytest.mark.torch
+
+GROWING = {"strategy": {"max_batch_size": 32}}
+
+
+class Scheduler(pl.callbacks.GradientAccumulationScheduler):
+    def __init__(self) -> None:
+        super().__init__({1: 2})
+
+
+class Without(scripts.Module):
+    def configure_optimizers(self) -> Any:
+        return None
+
+
+class Skipping(scripts.Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return None
+
+
+class Lbfgs(scripts.Module):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters())
+
+
+class Fetching(scripts.Module):
+    def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
+        raise AssertionError
+
+
+class Sparse(scripts.Module):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step", "frequency": 3}]
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"callbacks": (Scheduler,)}, "give the DataLoader the batch size"),
+        ({"callbacks": (lambda: pl.callbacks.LearningRateFinder(),)}, "in a run of their own"),
+        ({"trainer": {"reload_dataloaders_every_n_epochs": 1}}, "Leave it out"),
+        ({"trainer": {"val_check_interval": "00:00:00:01"}}, "give a number"),
+        (
+            {"trainer": {"accumulate_grad_batches": 2, "val_check_interval": 2}},
+            "leave accumulate_grad_batches",
+        ),
+        (
+            {"trainer": {"accumulate_grad_batches": 2, "limit_train_batches": 2}},
+            "leave accumulate_grad_batches",
+        ),
+        ({"module_kind": Without}, "returned no optimizer"),
+        ({"module_kind": Skipping}, "return a loss of zero"),
+        ({"module_kind": Lbfgs}, "use another optimizer"),
+        ({"module_kind": Fetching}, r"take \(batch, batch_idx\)"),
+        ({**GROWING, "module_kind": Sparse}, "leave frequency out"),
+        ({**GROWING, "trainer": {"val_check_interval": 0.5}}, "give a whole number of batches"),
+        ({**GROWING, "trainer": {"limit_train_batches": 0.5}}, "or a smaller dataset"),
+        ({**GROWING, "trainer": {"max_steps": 4}, "module_kind": scripts.ByHand}, "give max_epochs"),
+    ],
+)
+def test_that_what_would_train_wrong_is_refused_with_a_cure(options: dict[str, Any], cure: str) -> None:
+    with pytest.raises(UsageError, match=cure):
+        fit_here(**options)
+
+
+def test_that_a_lightning_without_a_private_part_is_refused_by_its_name() -> None:
+    with pytest.raises(UsageError, match=r"Lightning [0-9.]+ has no Gone"):
+        private_parts.part(type("Gone", (), {})(), "missing.part")
+
+
+class Growing(pl.callbacks.Callback):
+    """Doubles the batch after the fourth step, as rank 0 might propose."""
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        loader = trainer.strategy._control.loader.adaptive
+        if trainer.global_step == 4:
+            choice = replace(loader.choice, global_batch_size=32, atomic_batch_size=32)
+            propose(current_session(), loader, choice)
+
+
+@pytest.mark.parametrize("schedule", ["epoch", "step"])
+def test_that_a_growing_batch_has_epochs_of_fewer_steps_and_the_same_schedule(
+    schedule: str, tmp_path: Any
+) -> None:
+    options: dict[str, Any] = {
+        "callbacks": (Growing,),
+        "strategy": {"max_batch_size": 32},
+        "module": {"schedule": schedule},
+    }
+    fixed, result = fit_here(module={"schedule": schedule}), fit_here(**options)
+    sizes = [len(indices) for indices in result["steps"].values()]
+    # The fifth batch of the first epoch is what is left of it; then 32, 32 and 6.
+    assert sizes == [16, 16, 16, 16, 6, 32, 32, 6, 32, 32, 6]
+    assert result["indices"] == [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2]
+    assert (result["hooks"]["validation_end"], result["hooks"]["epoch_end"]) == (3, 3)
+    # At the end of each epoch the schedule is where it is with a fixed batch.
+    ends, ends_fixed = (4, 7, 10), (4, 9, 14)
+    assert [result["rates"][end] for end in ends] == pytest.approx(
+        [fixed["rates"][end] for end in ends_fixed]
+    )
+    stopped_here(tmp_path, stop_after=6, **options)
+    again = fit_here(tmp_path, **options)
+    assert again["indices"] == result["indices"]
+    assert again["rates"] == pytest.approx(result["rates"])
+
+
+def test_that_max_steps_counts_batches_of_the_initial_size_where_the_batch_varies(tmp_path: Any) -> None:
+    # 12 batches of 16, or of what an epoch leaves: 70 + 70 examples, then one batch of 32.
+    options: dict[str, Any] = {
+        "callbacks": (Growing,),
+        "strategy": {"max_batch_size": 32},
+        "trainer": {"max_epochs": -1, "max_steps": 12},
+    }
+    result = fit_here(**options)
+    assert [len(indices) for indices in result["steps"].values()] == [16, 16, 16, 16, 6, 32, 32, 6, 32]
+    stopped_here(tmp_path, stop_after=6, **options)
+    again = fit_here(tmp_path, **options)
+    assert (again["global_steps"], again["steps"]) == (result["global_steps"], result["steps"])
