@@ -1,4 +1,4 @@
-"""CSVLogger and TensorBoardLogger over moves: the same version, and no row lost or twice."""
+"""CSVLogger, TensorBoardLogger and MLFlowLogger over moves: the same version, and no row lost or twice."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger
 
 
 def logger_state(loggers: Iterable[Logger], *, next_step: int, is_rank_0: bool) -> dict[str, Any]:
     """Return what loggers need to go on: versions, the next step to log, and the rows of CSV files.
 
-    A logger of another kind has None: its tracker keeps its run.
+    A logger of another kind has None: W&B finds its run by the environment. MLflow's version is its run's id.
     """
     state: dict[str, Any] = {"versions": [], "rows": [], "next_step": next_step}
     for logger in loggers:
-        is_known = isinstance(logger, (CSVLogger, TensorBoardLogger))
+        is_known = isinstance(logger, (CSVLogger, TensorBoardLogger, MLFlowLogger))
         state["versions"].append(logger.version if is_known else None)
         rows = None
         if isinstance(logger, CSVLogger) and is_rank_0:
@@ -37,6 +37,9 @@ def resume_loggers(loggers: Iterable[Logger], saved: Mapping[str, Any], *, is_ra
             logger._version = version
             # TensorBoard then hides what was logged after the checkpoint: it is logged again.
             logger._kwargs.setdefault("purge_step", saved["next_step"])
+        elif isinstance(logger, MLFlowLogger):
+            # Unless the user has named one.
+            logger._run_id = logger._run_id or version
         elif isinstance(logger, CSVLogger):
             logger._version = version
             if is_rank_0 and rows is not None:

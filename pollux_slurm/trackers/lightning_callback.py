@@ -21,13 +21,6 @@ class PolluxMonitor(Callback):
     def __init__(self) -> None:
         self._has_noted_move = False
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the job's next start find its MLflow run: Lightning does not make it MLflow's active one."""
-        if trainer.is_global_zero:
-            for logger in trainer.loggers:
-                if isinstance(logger, MLFlowLogger) and logger.run_id is not None:
-                    current_session().keep_mlflow_run(logger.run_id)
-
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
