@@ -122,4 +122,5 @@ class ProgressKeeper(TrainerCallback):
             control.should_save |= args.save_strategy == "steps"
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer.steps.end(is_left=control.should_training_stop or control.should_epoch_stop)
+        is_stopping = control.should_training_stop or control.should_epoch_stop
+        self._trainer.steps.end(is_left=is_stopping and not self._trainer.has_whole_epoch)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import transformers
 from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, has_length
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.huggingface.accelerator import PolluxAccelerator
@@ -185,6 +185,7 @@ class PolluxTrainerMixin(_Base):
                 "loader is prepared"
             )
         self.steps = StepLoader(train_dataloader)
+        self._knows_length = has_length(self.steps)
         self.create_optimizer_and_scheduler(num_training_steps=max_steps)
         # Trainer makes another scheduler, after it has prepared the model, unless this one is the user's.
         self._created_lr_scheduler = False
@@ -204,12 +205,20 @@ class PolluxTrainerMixin(_Base):
             super()._run_epoch(*args, **kwargs)
         else:
             self._end_epoch_again(**kwargs)
-        if self.control.should_training_stop:
-            self.progress.is_stopped = True
+        # As a restart finds it: an evaluation has left it in the other mode.
+        self.model_wrapped.train()
+        self.progress.is_stopped = self.control.should_training_stop
+        if self.progress.is_stopped and not self.has_whole_epoch:
             session.leave_epochs(by_break=True)
         else:
             self.progress.batches_in_epoch = 0
             session.end_epoch()
+
+    @property
+    def has_whole_epoch(self) -> bool:
+        """True once the epoch under way has used all of its examples; False where its length is not known."""
+        assert self.progress is not None
+        return self._knows_length and self.progress.batches_in_epoch >= self.batches_in_epoch
 
     def _end_epoch_again(
         self,
@@ -236,6 +245,11 @@ class PolluxTrainerMixin(_Base):
         return super()._finalize_training(trial, num_train_samples, start_time - self.progress.runtime_s)
 
     # ---------------------------------------------------------------------------------------------- one step
+
+    @property
+    def is_padding(self) -> bool:
+        """True while the training loop's micro-batch is padding: it belongs to no example."""
+        return self.steps is not None and self.steps.loader.is_padding
 
     def items_in_batch(self, inputs: Any) -> int | None:
         """Return of how many items the loss of these inputs is the mean; None: of its examples.
@@ -313,10 +327,11 @@ def _adapted(args: TrainingArguments) -> TrainingArguments:
     """Return a copy of the arguments for steps that are global batches already."""
     session = current_session()
     args = copy.copy(args)
-    if args.world_size != session.world_size:
-        # Without a GPU accelerate sees a group of processes only if told so.
-        args.use_cpu = args.use_cpu or not torch.cuda.is_available()
-        vars(args).pop("_setup_devices", None)
+    if args.device.type == "cpu" and args.world_size != session.world_size:
+        # Without a GPU accelerate sees a group of processes only if told so: the devices are set up again.
+        args.use_cpu = True
+        vars(args).pop("_setup_devices")
+        args.device  # noqa: B018
     if args.world_size != session.world_size:
         raise UsageError(
             f"transformers has {args.world_size} processes and the job {session.world_size}: start the "

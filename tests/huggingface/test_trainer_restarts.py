@@ -142,12 +142,15 @@ def test_that_a_restart_after_the_end_trains_nothing(tmp_path: Path, options: di
                     output.training_loss,
                     session.progress_state.num_steps,
                     trainer.state.epoch,
+                    session.finished_epochs,
                 ]
             )
             assert result(trainer)[0]
     assert runs[0] == runs[1]
     assert runs[0][0] == runs[0][2] == options.get("max_steps", 10)
     assert runs[0][3] == pytest.approx(options.get("max_steps", 10) / 5)
+    # The last epoch is left by max_steps=7, after two of its five steps.
+    assert runs[0][4] == (1 if "max_steps" in options else 2)
 
 
 def test_that_max_steps_counts_batches_of_the_initial_size_where_the_batch_grows(tmp_path: Path) -> None:
