@@ -72,7 +72,7 @@ class PolluxAccelerator(Accelerator):
             ),
             **options,
         )
-        if self.distributed_type not in _PLAIN or self.fp8_enabled:
+        if self.distributed_type not in _PLAIN or self.mixed_precision == "fp8":
             _refuse_splitting("the configuration", self.state)
         if (self.num_processes, self.process_index) != (session.world_size, session.rank):
             raise UsageError(
