@@ -51,6 +51,8 @@ class JobEnvironment:
 
 def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
     """Return the place that `environ` describes. Raises `ConfigError` for contradictory values."""
+    # A batch script that calls torchrun itself has Slurm's variable only.
+    restarts = "POLLUX_RESTART_COUNT" if environ.get("POLLUX_RESTART_COUNT") else "SLURM_RESTART_COUNT"
     world_size = _count(environ, "WORLD_SIZE", 1, low=1)
     rank = _count(environ, "RANK", 0, low=0)
     if rank >= world_size:
@@ -61,7 +63,7 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
         world_size=world_size,
         local_rank=_count(environ, "LOCAL_RANK", 0, low=0),
         gpus_per_node=_gpus_per_node(environ, world_size),
-        restart_count=_count(environ, "POLLUX_RESTART_COUNT", 0, low=0),
+        restart_count=_count(environ, restarts, 0, low=0),
         checkpoint_dir=Path(directory) if directory else None,
         token=_token(environ),
         config=load_config(environ),

@@ -7,6 +7,7 @@ so itself. It does not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,10 @@ from pollux_slurm.agent.checkpoints.lineage import num_runs
 from pollux_slurm.agent.checkpoints.out_of_memory import STOPPED_EXIT_CODES, rerun_with_smaller_batches
 from pollux_slurm.agent.launch.containers import required_paths, wrapped_command
 from pollux_slurm.agent.launch.layout import RunLayout, RunOptions
-from pollux_slurm.agent.launch.node_program import visible_gpus
-from pollux_slurm.agent.launch.rank_environments import rank_environments, without_other_jobs_variables
+from pollux_slurm.agent.launch.node_program import process_environments, processes_exit_code, visible_gpus
+from pollux_slurm.agent.launch.rank_environments import without_other_jobs_variables
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
+from pollux_slurm.agent.launch.torchrun import starts_torchrun
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses, start_error
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.config import Config
@@ -55,7 +57,7 @@ def launch(
             _require_program((options.wrapper or command)[0], environ)
         from pollux_slurm.agent.launch.slurm_job import prepare_job, run_step
 
-        job = prepare_job(options, environ=environ, config=config, cwd=cwd, warn=warn)
+        job = prepare_job(command, options, environ=environ, config=config, cwd=cwd, warn=warn)
         directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
         return _run_and_check(
             lambda: run_step(command, job), Path(directory) if directory else None, warn=warn
@@ -113,6 +115,7 @@ def _run_here(
         master_port=port.getsockname()[1],
         secret=new_secret(),
         uses_gpus=gpus > 0,
+        starts_torchrun=starts_torchrun(command),
     )
     is_wrapped = bool(options.wrapper)
     extra = {}
@@ -126,12 +129,12 @@ def _run_here(
         )
 
     def run() -> int:
-        with rendezvous_file() as file:
-            environments = rank_environments(layout, 0, {**environ, **extra}, rendezvous_file=file)
+        with contextlib.nullcontext() if layout.starts_torchrun else rendezvous_file() as file:
+            environments = process_environments(layout, 0, {**environ, **extra}, rendezvous_file=file)
             processes = WatchedProcesses(
                 command, environments, kill_after_s=options.kill_after_s, is_wrapped=is_wrapped
             )
-            return processes.run().exit_code
+            return processes_exit_code(layout, processes.run())
 
     with port:
         return _run_and_check(run, None if directory is None else Path(directory), warn=warn)

@@ -48,7 +48,8 @@ class RunLayout:
 
     With `uses_gpus`, there is one process for each GPU. The first node that fails writes its exit code to
     `exit_file`, since srun returns the greatest of all nodes'. For `kill_after_s` see `RunOptions`.
-    With `is_wrapped`, the command begins with a wrapper. `required_paths` must be visible on each node.
+    With `is_wrapped`, the command begins with a wrapper. With `starts_torchrun` it is torchrun, once on each
+    node. `required_paths` must be visible on each node.
     """
 
     nodes: tuple[tuple[str, int], ...]
@@ -60,6 +61,7 @@ class RunLayout:
     exit_file: Path | None = None
     kill_after_s: float = 15.0
     is_wrapped: bool = False
+    starts_torchrun: bool = False
     required_paths: tuple[Path, ...] = ()
 
     @property
@@ -79,6 +81,7 @@ class RunLayout:
                 "exit": None if self.exit_file is None else str(self.exit_file),
                 "kill_after_s": self.kill_after_s,
                 "wrapped": self.is_wrapped,
+                "torchrun": self.starts_torchrun,
                 "paths": [str(path) for path in self.required_paths],
             },
             separators=(",", ":"),
@@ -100,6 +103,7 @@ class RunLayout:
                 exit_file=None if exit_file is None else Path(str(exit_file)),
                 kill_after_s=float(data["kill_after_s"]),
                 is_wrapped=bool(data["wrapped"]),
+                starts_torchrun=bool(data["torchrun"]),
                 required_paths=tuple(Path(str(path)) for path in data["paths"]),
             )
         except (ValueError, TypeError, KeyError) as error:

@@ -14,7 +14,8 @@ from pathlib import Path
 from pollux_slurm.agent.launch.layout import STEP_VARIABLE, RunLayout
 from pollux_slurm.agent.launch.rank_environments import rank_environments
 from pollux_slurm.agent.launch.rendezvous import rendezvous_file
-from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
+from pollux_slurm.agent.launch.torchrun import torchrun_environment, torchrun_exit_code
+from pollux_slurm.agent.launch.watched_processes import ExitStatus, WatchedProcesses
 from pollux_slurm.errors import LaunchError, PolluxError
 
 # Not `python -m`: that would import modules from the working directory, from the user's own files.
@@ -62,18 +63,35 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
                     file.write(f"{code}\n")
 
     try:
-        with rendezvous_file() if len(layout.nodes) == 1 else contextlib.nullcontext() as file:
+        is_file = len(layout.nodes) == 1 and not layout.starts_torchrun
+        with rendezvous_file() if is_file else contextlib.nullcontext() as file:
             processes = WatchedProcesses(
                 command,
-                rank_environments(layout, index, environ, rendezvous_file=file),
+                process_environments(layout, index, environ, rendezvous_file=file),
                 kill_after_s=layout.kill_after_s,
                 on_failure=write_exit_code,
                 is_wrapped=layout.is_wrapped,
             )
-            return processes.run().exit_code
+            return processes_exit_code(layout, processes.run())
     except LaunchError as error:
         write_exit_code(error.exit_code)
         raise
+
+
+def process_environments(
+    layout: RunLayout, node_index: int, environ: Mapping[str, str], *, rendezvous_file: Path | None
+) -> list[dict[str, str]]:
+    """Return the environment of each process that is started on a node: its ranks, or its torchrun."""
+    if layout.starts_torchrun:
+        return [torchrun_environment(layout, node_index, environ)]
+    return rank_environments(layout, node_index, environ, rendezvous_file=rendezvous_file)
+
+
+def processes_exit_code(layout: RunLayout, status: ExitStatus) -> int:
+    """Return the exit code of a node's processes."""
+    if layout.starts_torchrun:
+        return torchrun_exit_code(status.exit_code, was_stopped=not status.failed_by_itself)
+    return status.exit_code
 
 
 def _node_index(layout: RunLayout, environ: Mapping[str, str]) -> int:

@@ -29,6 +29,7 @@ from pollux_slurm.agent.launch.missing_gpus import requeue_if_gpus_missing
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
 from pollux_slurm.agent.launch.step_numbers import skip_step_numbers
 from pollux_slurm.agent.launch.step_signals import signal_step
+from pollux_slurm.agent.launch.torchrun import starts_torchrun
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
 from pollux_slurm.agent.submit.plain_sbatch import make_adaptive
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, make_private_dir
@@ -79,6 +80,7 @@ class PreparedJob:
 
 
 def prepare_job(
+    command: Sequence[str],
     options: RunOptions,
     *,
     environ: Mapping[str, str],
@@ -87,7 +89,7 @@ def prepare_job(
     warn: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> PreparedJob:
-    """Determine this job's allocation, checkpoint directory and token.
+    """Determine this job's allocation, checkpoint directory and token, for the processes of `command`.
 
     A job of plain sbatch becomes adaptive here, if a store is configured; where that fails, `warn` gets the
     reason and the job trains at its fixed size. Raises `SlurmUnavailable` without srun, `LaunchError` when
@@ -119,6 +121,7 @@ def prepare_job(
         exit_file=None if checkpoint_dir is None else checkpoint_dir / f"pollux-{job_id}-{restart}.exit",
         kill_after_s=options.kill_after_s,
         is_wrapped=bool(options.wrapper),
+        starts_torchrun=starts_torchrun(command),
     )
     if options.num_processes is not None:
         layout = replace(layout, uses_gpus=False)

@@ -1,4 +1,4 @@
-"""Containers on a real Slurm, where Apptainer and pyxis are not installed.
+"""Containers and torchrun on a real Slurm, where Apptainer and pyxis are not installed.
 
 `unshare` stands for the container. For pyxis, a script before srun on PATH starts the step's tasks in one.
 """
@@ -14,6 +14,9 @@ from tests.agent.launch.stand_in_container import needs_namespaces, write_contai
 from tests.agent.submit_directory import SubmitDirectory
 
 pytestmark = needs_namespaces
+
+
+TORCHRUN = ("-m", "torch.distributed.run")
 
 
 def body(*options: str) -> str:
@@ -52,6 +55,14 @@ def test_that_the_exit_code_of_a_wrapped_rank_is_the_jobs(submit_dir: SubmitDire
     job_id = submit_dir.submit("--gpus=5", "--nodes=2", "train.sbatch", "fail", "4", "7", body=script)
     submit_dir.ranks(0, 5)
     assert submit_dir.wait(job_id, JobState.FAILED).exit_code == 7
+
+
+def test_that_torchrun_follows_the_allocation(submit_dir: SubmitDirectory) -> None:
+    torchrun = shlex.join([sys.executable, "-m", "pollux_slurm", "run", "--", sys.executable, *TORCHRUN])
+    job_id = submit_dir.submit(
+        *("--gpus=5", "--nodes=2", "train.sbatch", "wait"), body=f'#!/bin/bash\n{torchrun} rank.py "$@"\n'
+    )
+    assert_saved_and_moved(submit_dir, job_id)
 
 
 # srun with pyxis: the command of each task starts in the container.
