@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.step_signals import signal_step
+from pollux_slurm.agent.step.step_signals import signal_step
 from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.model import Allocation, JobShape, JobState
 from pollux_slurm.slurm.commands.runner import CommandRunner

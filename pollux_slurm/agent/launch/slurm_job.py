@@ -25,12 +25,12 @@ from pollux_slurm.agent.launch.containers import (
     wrapped_command,
 )
 from pollux_slurm.agent.launch.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
-from pollux_slurm.agent.launch.missing_gpus import requeue_if_gpus_missing
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
-from pollux_slurm.agent.launch.step_numbers import skip_step_numbers
-from pollux_slurm.agent.launch.step_signals import signal_step
 from pollux_slurm.agent.launch.torchrun import starts_torchrun
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
+from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
+from pollux_slurm.agent.step.step_numbers import skip_step_numbers
+from pollux_slurm.agent.step.step_signals import signal_step
 from pollux_slurm.agent.submit.plain_sbatch import make_adaptive
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, make_private_dir
 from pollux_slurm.config import Config

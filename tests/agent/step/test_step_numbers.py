@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.step_numbers import skip_step_numbers
+from pollux_slurm.agent.step.step_numbers import skip_step_numbers
 from pollux_slurm.slurm.commands.runner import CommandRunner
 
 
