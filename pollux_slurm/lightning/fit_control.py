@@ -32,6 +32,8 @@ class FitControl:
         # True from the beginning of an epoch until Lightning has counted it.
         self.is_in_epoch = False
         self.is_pending = self._has_finished = self._has_begun = self._is_resumed = False
+        # True once the last checkpoint is written: another `fit` may use the same trainer.
+        self.is_over = False
         # Batches of the initial size that were trained: `max_steps` counts them where the batch varies.
         self.batches_done = 0
         self._max_steps: int = self._epoch_loop.max_steps
@@ -95,6 +97,7 @@ class FitControl:
         self._has_finished = True
         self.end_epoch()
         self._session.finish()
+        self.is_over = True
 
     def fail(self) -> None:
         """Leave the training by an error: no checkpoint is written."""

@@ -53,7 +53,7 @@ class FitState(State):
     def sync(self) -> None:
         """Collect the state on all replicas."""
         trainer, control = self._trainer, self.control
-        if control is None:
+        if control is None or control.is_over:
             return
         session = current_session()
         module = trainer.lightning_module

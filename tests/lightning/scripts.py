@@ -283,6 +283,7 @@ def fit(
             **options,
         )
         fit_with.fit(own, datamodule=data, **(fit_options or {}))
+        hooks = dict(record.hooks)
         afterwards = evaluate(fit_with, own, data) if after else {}
     session = current_session()
     if own.seen is None:
@@ -293,7 +294,7 @@ def fit(
         "rates": own.rates,
         "indices": own.batch_indices,
         "history": own.history,
-        "hooks": record.hooks,
+        "hooks": hooks,
         "global_steps": record.steps,
         "global_step": fit_with.global_step,
         "epoch": fit_with.current_epoch,

@@ -40,7 +40,7 @@ def test_that_a_fit_moved_from_1_to_3_to_2_replicas_is_the_unmoved_one(tmp_path:
         (3, {"stop_after": 5, "strategy": split}),
         (1, {"stop_in_validation": 1}),
     ]
-    results = moved(tmp_path, stops, 2)
+    results = moved(tmp_path, stops, 2, after=True)
     for result in results:
         assert_same_fit(result, reference)
     hooks = results[0]["hooks"]
@@ -50,6 +50,10 @@ def test_that_a_fit_moved_from_1_to_3_to_2_replicas_is_the_unmoved_one(tmp_path:
     assert (hooks["train_start"], hooks["epoch_start"]) == (4, 5)
     assert (hooks["validation_end"], hooks["epoch_end"], hooks["train_end"]) == (3, 3, 1)
     assert results[0]["num_made"] == 4
+    # Each of two replicas evaluates 12 of 24 examples; what they log is the mean over all.
+    for result in results:
+        assert result["after"]["validate"] == pytest.approx(reference["history"][-1][1]["valid"], rel=1e-4)
+        assert result["after"]["predicted"] == 12
 
 
 def test_that_two_optimizers_by_hand_train_alike_with_padding(tmp_path: Path) -> None:

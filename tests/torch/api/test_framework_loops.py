@@ -1,0 +1,88 @@
+"""Loops that a framework owns: steps that end before the next batch is asked for, and pauses between two."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+import pollux_slurm.torch as pt
+from tests.torch.single_replica import Numbers, Trainee, joined
+
+pytestmark = pytest.mark.torch
+
+
+class Stream(IterableDataset[Any]):
+    """The numbers in order; `read` counts how many were asked for."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.read = length, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(self.length):
+            self.read += 1
+            yield torch.tensor([float(index + 1)]), index
+
+
+def go_over(loader: pt.AdaptiveDataLoader) -> list[tuple[list[int] | None, int | None]]:
+    """Return the indices of each batch, None for the end of a step; and how many steps were left."""
+    return [
+        (None if batch is None else batch[1].tolist(), loader.num_steps_left)
+        for batch in loader.iterate_steps()
+    ]
+
+
+def test_that_each_step_ends_with_none_and_says_how_many_follow() -> None:
+    with joined():
+        loader = pt.AdaptiveDataLoader(Numbers(7), batch_size=3)
+        assert go_over(loader) == [
+            *(([0, 1, 2], 2), (None, 2)),
+            *(([3, 4, 5], 1), (None, 1)),
+            *(([6], 0), (None, 0)),
+        ]
+        assert loader.num_steps_left is None
+        lists = pt.AdaptiveDataLoader(Numbers(7), batch_sampler=[[0, 1], [2], [3, 4, 5]], batch_size=2)
+        assert [left for batch, left in go_over(lists) if batch] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(("length", "drop_last"), [(6, False), (7, False), (7, True)])
+def test_that_the_last_step_of_a_stream_is_known_before_it_ends(length: int, drop_last: bool) -> None:
+    with joined():
+        loader = pt.AdaptiveDataLoader(Stream(length), batch_size=3, drop_last=drop_last)
+        left = [left for batch, left in go_over(loader) if batch]
+        assert left == [None] * (len(left) - 1) + [0]
+        assert len(left) == (3 if length == 7 and not drop_last else 2)
+
+
+def test_that_a_plain_loop_reads_no_example_before_its_turn() -> None:
+    with joined():
+        stream = Stream(9)
+        for number, _ in enumerate(pt.AdaptiveDataLoader(stream, batch_size=3)):
+            assert stream.read == 3 * (number + 1)
+
+
+def test_that_sigterm_in_a_pause_is_answered_before_another_step(tmp_path: Path) -> None:
+    with joined(tmp_path) as session:
+        trainee = Trainee()
+        loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+        session.begin_epoch()
+        batches = loader.iterate_steps()
+        trainee.step(next(batches, None)[0])
+        assert next(batches, "end") is None
+        session.pause()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(pt.TrainingStopped):
+            next(batches, None)
+        weight = trainee.weight
+    with joined(tmp_path) as session:
+        trainee = Trainee()
+        loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+        session.begin_epoch()
+        assert trainee.weight == weight != 0.0
+        assert [batch for batch, _ in go_over(loader)] == [[2, 3], None, [4, 5], None]
