@@ -1,6 +1,6 @@
 """The processor time that the strategy adds to Lightning's own single-device strategy, in one run.
 
-    python -m benchmarks.lightning_overhead [--blocks 40] [--block-steps 10] [--step-ms 50]
+    python -m benchmarks.lightning_overhead [--blocks 40] [--block-steps 10] [--batch 256] [--step-ms 50]
 
 Both fits run at once, in threads that take turns: one trains a block of steps while the other waits. So other
 load on the machine affects both alike. Times are processor times of all threads, from the end of one batch to
@@ -27,7 +27,6 @@ from pollux_slurm.lightning import PolluxStrategy
 
 # Steps in which the library still measures each gradient.
 _WARM_UP = 40
-_BATCH = 256
 
 
 class Layers(pl.LightningModule):
@@ -72,7 +71,7 @@ class Turns(pl.Callback):
         self._other.release()
 
 
-def fit(strategy: Any, turns: pl.Callback | None, depth: int, steps: int) -> None:
+def fit(strategy: Any, turns: pl.Callback | None, depth: int, steps: int, batch: int) -> None:
     torch.set_num_threads(1)
     trainer = pl.Trainer(
         strategy=strategy,
@@ -84,15 +83,15 @@ def fit(strategy: Any, turns: pl.Callback | None, depth: int, steps: int) -> Non
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    data = TensorDataset(torch.randn(_BATCH, 256).repeat(steps, 1))
-    trainer.fit(Layers(depth), DataLoader(data, batch_size=_BATCH))
+    data = TensorDataset(torch.randn(batch, 256).repeat(steps, 1))
+    trainer.fit(Layers(depth), DataLoader(data, batch_size=batch))
 
 
-def depth_of(step_ms: float) -> int:
+def depth_of(step_ms: float, batch: int) -> int:
     """Return how many layers take so long."""
-    fit("auto", None, 16, 10)
+    fit("auto", None, 16, 10, batch)
     started = time.process_time()
-    fit("auto", None, 16, 20)
+    fit("auto", None, 16, 20, batch)
     return max(round(step_ms / 1000 / ((time.process_time() - started) / 20 / 16)), 1)
 
 
@@ -100,18 +99,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--block-steps", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--step-ms", type=float, default=50.0)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     pollux.init_process_group("gloo")
-    depth, size = depth_of(options.step_ms), options.block_steps
+    depth, size = depth_of(options.step_ms, options.batch), options.block_steps
     steps = _WARM_UP + options.blocks * size
     first, second = threading.Semaphore(1), threading.Semaphore(0)
     turns = [Turns(size, first, second), Turns(size, second, first)]
     threads = [
-        threading.Thread(target=fit, args=(strategy, one, depth, steps))
+        threading.Thread(target=fit, args=(strategy, one, depth, steps, options.batch))
         for strategy, one in zip(("auto", PolluxStrategy()), turns, strict=True)
     ]
     for thread in threads:
