@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 from pollux_slurm.model import Allocation, JobShape, JobState
+from pollux_slurm.process_control import processes_with_environ
 from tests.agent.launch.stand_in_container import needs_namespaces, write_container
 from tests.agent.submit_directory import SubmitDirectory
+from tests.waiting import wait_until
 
 pytestmark = needs_namespaces
 
@@ -108,3 +110,22 @@ def test_that_a_step_in_a_container_without_the_checkpoint_folder_fails_at_once(
     job_id = submit_dir.submit("--gpus=1", "train.sbatch", "wait", body=script, environ=path)
     assert submit_dir.wait(job_id, JobState.FAILED).exit_code == 1
     assert "cannot be seen in the container on n0: mount it (pyxis: --container-mounts)" in submit_dir.log()
+
+
+def test_that_no_wrapped_rank_outlives_a_killed_launcher(submit_dir: SubmitDirectory) -> None:
+    wrapper = shlex.quote(str(write_container(submit_dir.folder)))
+    command = body("--wrap-with", wrapper).splitlines()[1]
+    wait_for_ranks = "while [ ! -e 0.0.json ] || [ ! -e 0.1.json ]; do sleep 0.1; done"
+    wait_for_us = "while [ ! -e go ]; do sleep 0.1; done"
+    script = (
+        f"#!/bin/bash\n{command} &\n{wait_for_ranks}\nkill -KILL $!\nwait $!\ntouch killed\n{wait_for_us}\n"
+    )
+    job_id = submit_dir.submit("--gpus=2", "train.sbatch", "wait", body=script)
+    secret = submit_dir.ranks(0, 2)[0]["POLLUX_RUN_SECRET"]
+    wait_until((submit_dir.folder / "killed").exists, timeout_s=120, what="the end of the launcher")
+    wait_until(
+        lambda: not processes_with_environ({"POLLUX_RUN_SECRET": secret}),
+        timeout_s=120,
+        what="the end of the ranks",
+    )
+    assert submit_dir.job(job_id).state is JobState.RUNNING
