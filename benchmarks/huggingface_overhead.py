@@ -2,8 +2,9 @@
 
     python -m benchmarks.huggingface_overhead [--rounds 7] [--width 640]
 
-Plain and adaptive trainings alternate, so that a busy machine slows both. Each round gives the ratio of the
-two mean times; the median of these ratios is printed. A step takes about 50 ms.
+A plain and an adaptive training make one step in turn, so that a busy machine slows both. Each round gives
+the ratio of the two mean times; the median of these ratios is printed. A step takes about 50 ms at any
+width, with fewer parameters for more examples at a smaller one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import logging
 import statistics
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -29,13 +31,18 @@ from pollux_slurm.huggingface import PolluxAccelerator, PolluxTrainer
 from pollux_slurm.torch.session.current_session import current_session, set_session
 
 # In the first 32 steps the gradient noise is measured each time, later in every eighth.
-NUM_STEPS, NUM_SKIPPED, BATCH = 104, 40, 400
+NUM_STEPS, NUM_SKIPPED = 104, 40
+
+
+def batch_size(width: int) -> int:
+    """Return the examples of a step that takes about 50 ms."""
+    return 400 * 640**2 // width**2
 
 
 class Rows(Dataset[dict[str, torch.Tensor]]):
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.inputs = torch.randn(NUM_STEPS * BATCH, 64, generator=generator)
+        self.inputs = torch.randn(NUM_STEPS * batch_size(width), 64, generator=generator)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -57,22 +64,53 @@ class Network(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(self.layers(inputs), labels)}
 
 
-class Clock(TrainerCallback):
-    """Takes the process's time at the end of each step."""
+class Turns:
+    """Lets two trainings, each in a thread, make one step in turn, and takes the time of each step."""
 
     def __init__(self) -> None:
-        self.times_s: list[float] = []
+        self.turns = [threading.Semaphore(0), threading.Semaphore(0)]
+        self.steps_s: list[list[float]] = [[], []]
+        self._began_s = 0.0
+
+    def end_step(self, number: int) -> None:
+        self.steps_s[number].append(time.process_time() - self._began_s)
+        self.turns[1 - number].release()
+        self.turns[number].acquire()
+        self._began_s = time.process_time()
+
+    def run(self, trainings: list[Callable[[], object]]) -> float:
+        """Run both; return the ratio of the second one's time to the first one's."""
+
+        def one(number: int) -> None:
+            self.turns[number].acquire()
+            trainings[number]()
+            self.turns[1 - number].release()
+
+        threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        self.turns[0].release()
+        for thread in threads:
+            thread.join()
+        return self.seconds(1) / self.seconds(0)
+
+    def seconds(self, number: int) -> float:
+        return statistics.fmean(self.steps_s[number][NUM_SKIPPED:])
+
+
+class EndOfStep(TrainerCallback):
+    def __init__(self, turns: Turns, number: int) -> None:
+        self._turns, self._number = turns, number
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self.times_s.append(time.process_time())
+        self._turns.end_step(self._number)
 
 
-def with_trainer(kind: type[Trainer], width: int) -> list[float]:
-    clock = Clock()
+def make_trainer(kind: type[Trainer], width: int, turns: Turns, number: int) -> Callable[[], object]:
     arguments = TrainingArguments(
         tempfile.gettempdir(),
         num_train_epochs=1,
-        per_device_train_batch_size=BATCH,
+        per_device_train_batch_size=batch_size(width),
         use_cpu=True,
         report_to=[],
         save_strategy="no",
@@ -81,43 +119,29 @@ def with_trainer(kind: type[Trainer], width: int) -> list[float]:
         dataloader_pin_memory=False,
         ddp_find_unused_parameters=False,
     )
-    kind(Network(width), arguments, train_dataset=Rows(), callbacks=[clock]).train()
-    return clock.times_s
+    callbacks = [EndOfStep(turns, number)]
+    return kind(Network(width), arguments, train_dataset=Rows(width), callbacks=callbacks).train
 
 
-def with_accelerator(kind: type[Accelerator], width: int) -> list[float]:
+def make_loop(kind: type[Accelerator], width: int, turns: Turns, number: int) -> Callable[[], object]:
     accelerator = kind(cpu=True)
     model = Network(width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-    loader = DataLoader(Rows(), batch_size=BATCH, shuffle=True)
+    loader = DataLoader(Rows(width), batch_size=batch_size(width), shuffle=True)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
-    times_s = []
-    for _ in range(1) if kind is Accelerator else pt.remaining_epochs_until(1):
-        for batch in loader:
-            with accelerator.accumulate(model):
-                accelerator.backward(model(**batch)["loss"])
-                optimizer.step()
-                scheduler.step()
-                optimizer.zero_grad()
-            times_s.append(time.process_time())
-    return times_s
 
+    def train() -> None:
+        for _ in range(1) if kind is Accelerator else pt.remaining_epochs_until(1):
+            for batch in loader:
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(**batch)["loss"])
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+                turns.end_step(number)
 
-def step_s(train: Callable[..., list[float]], kind: Any, width: int) -> float:
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    is_adaptive = kind in (PolluxTrainer, PolluxAccelerator)
-    if is_adaptive:
-        pt.init_process_group(checkpoint_interval_s=None, environ={})
-    try:
-        times_s = train(kind, width)
-    finally:
-        if is_adaptive:
-            session = current_session()
-            set_session(None)
-            session.close()
-    return (times_s[-1] - times_s[NUM_SKIPPED]) / (len(times_s) - 1 - NUM_SKIPPED)
+    return train
 
 
 def main() -> None:
@@ -129,17 +153,25 @@ def main() -> None:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     logging.getLogger("pollux_slurm").addHandler(logging.NullHandler())
-    for name, train, plain, adaptive in (
-        ("Trainer", with_trainer, Trainer, PolluxTrainer),
-        ("Accelerate", with_accelerator, Accelerator, PolluxAccelerator),
+    for name, make, plain, adaptive in (
+        ("Trainer", make_trainer, Trainer, PolluxTrainer),
+        ("Accelerate", make_loop, Accelerator, PolluxAccelerator),
     ):
         ratios, alone_s = [], []
-        for number in range(options.rounds):
-            # Each is the first of a pair in turn.
-            order = [plain, adaptive] if number % 2 == 0 else [adaptive, plain]
-            taken = {kind: step_s(train, kind, options.width) for kind in order}
-            ratios.append(taken[adaptive] / taken[plain])
-            alone_s.append(taken[plain])
+        for _ in range(options.rounds):
+            turns = Turns()
+            pt.init_process_group(checkpoint_interval_s=None, environ={})
+            try:
+                kinds: list[Any] = [plain, adaptive]
+                made = [make(kind, options.width, turns, number) for number, kind in enumerate(kinds)]
+                ratios.append(turns.run(made))
+            finally:
+                session = current_session()
+                set_session(None)
+                session.close()
+                AcceleratorState._reset_state(reset_partial_state=True)
+                GradientState._reset_state()
+            alone_s.append(turns.seconds(0))
         print(
             f"{name}: {1000 * statistics.median(alone_s):.1f} ms of processor time a step alone, adaptive "
             f"{100 * (statistics.median(ratios) - 1):+.1f} % "

@@ -57,7 +57,7 @@ class PolluxAccelerator(Accelerator):
         for name in ("parallelism_config", "torch_tp_plugin"):
             _refuse_splitting(name, options.get(name))
         if not has_session():
-            init_process_group()
+            init_process_group("gloo" if cpu else None)
         session = current_session()
         if gradient_accumulation_plugin is not None:
             gradient_accumulation_steps = gradient_accumulation_plugin.num_steps
@@ -103,7 +103,7 @@ class PolluxAccelerator(Accelerator):
         fresh = [
             (one, placement)
             for one, placement in zip(args, placements, strict=True)
-            if not getattr(one, "_is_accelerate_prepared", False)
+            if not getattr(one, "_is_accelerate_prepared", False) or _is_for_evaluation(one)
         ]
         optimizers = [one for one, _ in fresh if isinstance(one, torch.optim.Optimizer)]
         schedulers = [one for one, _ in fresh if isinstance(one, torch.optim.lr_scheduler.LRScheduler)]
@@ -143,7 +143,9 @@ class PolluxAccelerator(Accelerator):
             **({} if handler is None else handler.to_kwargs()),
         )
         wrapped._is_accelerate_prepared = True  # type: ignore[assignment]
-        self._models[-1] = wrapped
+        # accelerate keeps the model as it was before it was compiled.
+        self._models[:] = [one for one in self._models if one is not model and one is not prepared]
+        self._models.append(wrapped)
         return wrapped
 
     @property
@@ -337,6 +339,11 @@ class _Registered(State):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._one.load_state_dict(state)
+
+
+def _is_for_evaluation(one: Any) -> bool:
+    """Return whether it is a model without optimizers, which may get some later."""
+    return isinstance(one, torch.nn.Module) and not isinstance(one, AdaptiveDataParallel)
 
 
 def _steps(optimizer: Any, model: Any) -> bool:

@@ -76,7 +76,7 @@ class PolluxTrainerMixin(_Base):
             args = TrainingArguments(output_dir="tmp_trainer")
         _check(args)
         if not has_session():
-            init_process_group()
+            init_process_group("gloo" if args.use_cpu else None)
         self._batching = {
             "global_batch_size": global_batch_size,
             "max_batch_size": max_batch_size,

@@ -80,6 +80,23 @@ def scripts_losses_without(tmp_path: Path, options: dict[str, Any]) -> list[floa
     return list(scripts.train_plainly(str(tmp_path), Trainer, num_train_epochs=1)["losses"])
 
 
+@pytest.mark.parametrize("options", [{}, {"bf16": True}])
+def test_that_an_evaluation_before_training_changes_nothing(tmp_path: Path, options: dict[str, Any]) -> None:
+    results = []
+    for evaluates in (False, True):
+        reset()
+        with joined():
+            arguments = scripts.make_arguments(str(tmp_path), num_train_epochs=1, **options)
+            trainer = PolluxTrainer(
+                scripts.make_model(), arguments, train_dataset=scripts.Texts(), eval_dataset=scripts.Texts(10)
+            )
+            before = trainer.evaluate()["eval_loss"] if evaluates else None
+            trainer.train()
+            results.append(trainer.evaluate()["eval_loss"])
+            assert before is None or results[-1] < before
+    assert results[0] == pytest.approx(results[1], rel=1e-4)
+
+
 class Stream(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         texts = scripts.Texts(64)
