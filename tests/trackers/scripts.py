@@ -18,7 +18,7 @@ def open_run(tool: str, folder: str) -> Any:
     if tool == "wandb":
         import wandb
 
-        return wandb.init(project="moves", mode="offline", dir=folder)
+        return wandb.init(project="moves", dir=folder)
     if tool == "tensorboard":
         from torch.utils.tensorboard import SummaryWriter
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ MOVES = [
 ]
 
 
-def train_with_moves(directory: Path, tool: str) -> str:
+def train_with_moves(directory: Path, tool: str, environ: Mapping[str, str] | None = None) -> str:
     """Train, and return where the tool has written."""
     folder = scripts.folder_of(directory, tool)
     checkpoints = directory / "job"
@@ -35,7 +36,9 @@ def train_with_moves(directory: Path, tool: str) -> str:
         env = {
             "POLLUX_CHECKPOINT_DIR": str(checkpoints),
             "MLFLOW_ALLOW_FILE_STORE": "true",
+            "WANDB_MODE": "offline",
             "WANDB_SILENT": "true",
+            **(environ or {}),
             **tracker_variables(checkpoints, {}),
         }
         arguments = (tool, folder, 3, stop_after, kill_after)
