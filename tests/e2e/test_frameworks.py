@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -16,8 +17,11 @@ EPOCHS = 14
 
 
 def submit(user: UserCommands, name: str, epochs: int) -> str:
-    """Submit an example at one GPU."""
-    folder = ROOT / "examples" / name
+    """Submit a copy of an example at one GPU: what it writes stays beside it."""
+    shutil.copytree(
+        ROOT / "examples", user.directory / "examples", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    folder = user.directory / "examples" / name
     return user.sbatch(
         "--gpus=1",
         "--max-gpus=4",
@@ -33,7 +37,7 @@ def submit(user: UserCommands, name: str, epochs: int) -> str:
     )
 
 
-@pytest.mark.parametrize("name", ["lightning", "trackers"])
+@pytest.mark.parametrize("name", ["lightning", "trainer", "accelerate", "trackers"])
 def test_that_a_job_grows_to_four_gpus_shrinks_to_two_and_uses_each_example_once(
     user: UserCommands, name: str
 ) -> None:
