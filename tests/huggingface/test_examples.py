@@ -18,6 +18,8 @@ EXAMPLES = pytest.mark.parametrize("example", ["accelerate", "trainer"])
 
 def run(tmp_path: Path, *command: str) -> str:
     env = {key: value for key, value in os.environ.items() if not key.startswith(("POLLUX_", "SLURM_"))}
+    # A rehearsal's folder, too.
+    env["TMPDIR"] = str(tmp_path)
     done = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False
     )
