@@ -11,13 +11,14 @@ import torch
 from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.state import GradientState
 from accelerate.utils import send_to_device
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
 from pollux_slurm.torch.data.batch_sources import IterableSource, check_options
 from pollux_slurm.torch.data.sampling_order import SamplerOrder, SamplingOrder
+from pollux_slurm.torch.data.torch_loaders import given_seed, has_own_batches, loader_options, order_arguments
 from pollux_slurm.torch.data.workers import ShieldedWorker, sigterm_blocked
 from pollux_slurm.torch.session.current_session import current_session
 
@@ -61,9 +62,9 @@ def make_training_loader(
     The global batch has `batch_size` examples, else `num_batches` of the loader's batches. A micro-batch has
     at most the loader's own batch size.
     """
-    options = _options(loader)
+    options = loader_options(loader)
     options |= {"device": device, "non_blocking": non_blocking}
-    if _has_own_batches(loader):
+    if has_own_batches(loader):
         if num_batches > 1 or max_batch_size is not None:
             raise UsageError(
                 "each list of a batch sampler is a global batch: leave gradient accumulation and "
@@ -74,20 +75,9 @@ def make_training_loader(
         raise UsageError("a DataLoader with batch_size=None: give it a batch size, of examples per device")
     largest = loader.batch_size
     batch_size = largest * num_batches if batch_size is None else batch_size
-    sampler, is_shuffled = None, False
-    if not isinstance(loader.dataset, IterableDataset):
-        sampler, is_shuffled = loader.sampler, _is_plain_shuffle(loader)
-        if is_shuffled or type(sampler) is SequentialSampler:
-            sampler = None
-    made = TrainingLoader(
-        loader.dataset,
-        batch_size,
-        shuffle=is_shuffled,
-        sampler=sampler,
-        drop_last=loader.drop_last,
-        seed=_own_seed(loader) if seed is None else seed,
-        **options,
-    )
+    seed = (given_seed(loader) or 0) if seed is None else seed
+    order = order_arguments(loader, seed=seed)
+    made = TrainingLoader(loader.dataset, batch_size, drop_last=loader.drop_last, **order, **options)
     made.autoscale_batch_size(
         batch_size if max_batch_size is None else max_batch_size,
         (1, min(largest, batch_size)),
@@ -111,18 +101,18 @@ class EvaluationLoader(DataLoaderStateMixin):
 
     def __init__(self, loader: DataLoader[Any], *, device: torch.device | None, non_blocking: bool) -> None:
         session = current_session()
-        if loader.batch_size is None and not _has_own_batches(loader):
+        if loader.batch_size is None and not has_own_batches(loader):
             raise UsageError(
                 "a DataLoader with batch_size=None: give it a batch size, of examples per device"
             )
-        check_options(_options(loader))
+        check_options(loader_options(loader))
         self.dataset: Any = loader.dataset
         self.batch_size, self.batch_sampler = loader.batch_size, loader.batch_sampler
         self._world_size, self._rank = session.world_size, session.rank
         self.total_batch_size = (loader.batch_size or 1) * session.world_size
         self._drop_last, self._device, self._non_blocking = bool(loader.drop_last), device, non_blocking
         self._loader = loader
-        options = _options(loader)
+        options = loader_options(loader)
         options["worker_init_fn"] = ShieldedWorker(
             owner=os.getpid(), init=options.get("worker_init_fn"), collects_garbage=gc.isenabled()
         )
@@ -201,45 +191,13 @@ class EvaluationLoader(DataLoaderStateMixin):
     def _drawn(self) -> list[list[int]]:
         """Return the batches of all replicas, the same on each."""
         batches: Any = self._loader.batch_sampler
-        if type(self._loader.sampler) is SequentialSampler and not _has_own_batches(self._loader):
+        if type(self._loader.sampler) is SequentialSampler and not has_own_batches(self._loader):
             return list(batches)
         self._num_loops += 1
         drawn: Any = None
         if current_session().rank == 0:
             order = SamplerOrder(batches, is_batches=True)
-            drawn = order.draw(seed=_own_seed(self._loader), epoch=-1, loop=self._num_loops).to_plain()
+            drawn = order.draw(seed=given_seed(self._loader) or 0, epoch=-1, loop=self._num_loops).to_plain()
         order_of_all = SamplingOrder.from_plain(current_session().side_channel.broadcast(drawn))
         assert order_of_all.ends is not None
         return [part.tolist() for part in torch.tensor_split(order_of_all.indices, order_of_all.ends[:-1])]
-
-
-def _has_own_batches(loader: DataLoader[Any]) -> bool:
-    """Return whether the loader has a batch sampler of the user's own."""
-    return loader.batch_size is None and loader.batch_sampler is not None
-
-
-def _is_plain_shuffle(loader: DataLoader[Any]) -> bool:
-    sampler: Any = loader.sampler
-    return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
-
-
-def _own_seed(loader: DataLoader[Any]) -> int:
-    """Return the seed of the generator that the script gave; else 0, the same after every restart."""
-    for generator in (getattr(loader.sampler, "generator", None), loader.generator):
-        if isinstance(generator, torch.Generator):
-            return int(generator.initial_seed())
-    return 0
-
-
-def _options(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return the options of torch's loader that the adaptive one passes on."""
-    options: dict[str, Any] = {
-        name: getattr(loader, name)
-        for name in ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator")
-    }
-    options["in_order"] = getattr(loader, "in_order", True)
-    if loader.num_workers > 0:
-        options["multiprocessing_context"] = loader.multiprocessing_context
-        options["prefetch_factor"] = loader.prefetch_factor
-        options["persistent_workers"] = loader.persistent_workers
-    return options

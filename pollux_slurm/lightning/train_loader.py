@@ -12,24 +12,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from lightning.fabric.utilities.seed import pl_worker_init_function
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch import AdaptiveDataLoader
+from pollux_slurm.torch.data.torch_loaders import given_seed, has_own_batches, loader_options, order_arguments
 
-# Options of a DataLoader that are kept as they are.
-_KEPT = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "persistent_workers",
-    "pin_memory_device",
-    "in_order",
-)
 _END = object()
 
 
@@ -53,11 +41,7 @@ def adaptive_loader(
             "a train DataLoader with batch_size=None yields what the dataset yields, which cannot be divided "
             "over replicas: let the dataset yield examples, and give the DataLoader a batch_size"
         )
-    options = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
-    if not options.get("pin_memory_device"):
-        options.pop("pin_memory_device", None)
-    if loader.num_workers > 0:
-        options["prefetch_factor"] = loader.prefetch_factor
+    options = loader_options(loader)
     if int(os.environ.get("PL_SEED_WORKERS", "0")) and options["worker_init_fn"] is None:
         # As Lightning does for its own loaders after `seed_everything(workers=True)`.
         options["worker_init_fn"] = partial(pl_worker_init_function, rank=int(os.environ.get("RANK", "0")))
@@ -71,27 +55,19 @@ def adaptive_loader(
 
 def _order(loader: DataLoader[Any], factor: int) -> dict[str, Any]:
     """Return the arguments that say which examples a batch has."""
-    if loader.batch_size is None:
+    if has_own_batches(loader):
         if factor > 1:
             raise UsageError(
                 "accumulate_grad_batches > 1 with a batch_sampler: let the batch sampler yield batches that "
                 "many times as large"
             )
         return {"batch_sampler": loader.batch_sampler}
-    sizes = {"batch_size": loader.batch_size * factor, "drop_last": loader.drop_last}
-    sampler = loader.sampler
-    if isinstance(loader.dataset, IterableDataset) or isinstance(sampler, SequentialSampler):
-        return sizes
-    if (
-        type(sampler) is RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    ):
-        generator = sampler.generator or loader.generator
-        if generator is not None:
-            return {**sizes, "shuffle": True, "seed": generator.initial_seed()}
-        return {**sizes, "shuffle": True, "seed": int(os.environ.get("PL_GLOBAL_SEED", "0"))}
-    return {**sizes, "sampler": sampler}
+    assert loader.batch_size is not None
+    seed = given_seed(loader)
+    if seed is None:
+        seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+    order = order_arguments(loader, seed=seed)
+    return {"batch_size": loader.batch_size * factor, "drop_last": loader.drop_last, **order}
 
 
 class LoopControl(Protocol):
