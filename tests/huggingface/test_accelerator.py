@@ -99,15 +99,18 @@ def test_that_a_late_scheduler_is_prepared_and_restored(tmp_path: Path) -> None:
                 *make_model("sgd"), DataLoader(Numbered(16), batch_size=4)
             )
             assert len(loader) == 2
-            scheduler = accelerator.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+            scheduler = accelerator.prepare(
+                torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+            )
             for _ in pt.remaining_epochs_until(num_epochs):
                 for inputs, targets, _ in loader:
                     accelerator.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+                    if accelerator.sync_gradients:
+                        rates.append(optimizer.param_groups[0]["lr"])
                     optimizer.step()
                     scheduler.step()
                     optimizer.zero_grad()
-            rates.append(scheduler.get_last_lr()[0])
-    assert rates == pytest.approx([0.05 / 4, 0.05 / 16])
+    assert rates == pytest.approx([0.05, 0.05 / 2, 0.05 / 3, 0.05 / 4])
 
 
 class Counted:

@@ -49,6 +49,8 @@ class WrappedModel:
         self._lr_schedulers, self._mp_scaler = list(lr_schedulers), mp_scaler
         # Those of the checkpoint that the script has not made yet: each one's state, and its calls by epoch.
         self._unrestored_schedulers: list[tuple[Mapping[str, Any], dict[int, int]]] = []
+        # Each optimizer's options as they were restored: to make a scheduler sets the learning rate anew.
+        self._restored_options: list[list[dict[str, Any]]] = []
         self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
         # Parameters that the checkpoint had frozen, until they are frozen here.
         self._frozen: set[str] | None = None
@@ -109,6 +111,9 @@ class WrappedModel:
             saved, scheduled = self._unrestored_schedulers.pop(0)
             lr_scheduler.load_state_dict(saved)
             self._scheduled[index] = dict(scheduled)
+            for optimizer, groups in zip(self.optimizers, self._restored_options, strict=True):
+                for group, options in zip(optimizer.param_groups, groups, strict=True):
+                    group.update(options)
 
     def parameter_ids(self) -> set[int]:
         """Return the `id` of each of the model's parameters."""
@@ -182,6 +187,10 @@ class WrappedModel:
             scheduler.load_state_dict(saved)
             self._scheduled[index] = dict(scheduled)
         self._unrestored_schedulers = saved_schedulers[len(self._lr_schedulers) :]
+        self._restored_options = [
+            [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
+            for one in self.optimizers
+        ]
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
 
