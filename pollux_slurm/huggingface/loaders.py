@@ -26,10 +26,24 @@ from pollux_slurm.torch.session.current_session import current_session
 class TrainingLoader(AdaptiveDataLoader):
     """An `AdaptiveDataLoader` that tells accelerate when a step is whole, and moves batches to its device."""
 
-    def __init__(self, *args: Any, device: torch.device | None, non_blocking: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        device: torch.device | None,
+        non_blocking: bool,
+        num_batches: int = 1,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self._device, self._non_blocking = device, non_blocking
+        self._device, self._non_blocking, self._num_batches = device, non_blocking, num_batches
         self._gradient_state = GradientState()
+
+    def __len__(self) -> int:
+        """Count the script's own batches before the epochs: it divides them by those of a step itself.
+
+        Within an epoch it is the number of micro-batches, as in an `AdaptiveDataLoader`.
+        """
+        return super().__len__() if self._is_in_epoch else self.num_initial_batches * self._num_batches
 
     def deliver(self, batch: Any) -> Any:
         # Private in accelerate (read in 1.15), and called by transformers' Trainer just so.
@@ -77,7 +91,8 @@ def make_training_loader(
     batch_size = largest * num_batches if batch_size is None else batch_size
     seed = (given_seed(loader) or 0) if seed is None else seed
     order = order_arguments(loader, seed=seed)
-    made = TrainingLoader(loader.dataset, batch_size, drop_last=loader.drop_last, **order, **options)
+    options |= {"num_batches": num_batches, "drop_last": loader.drop_last}
+    made = TrainingLoader(loader.dataset, batch_size, **order, **options)
     made.autoscale_batch_size(
         batch_size if max_batch_size is None else max_batch_size,
         (1, min(largest, batch_size)),

@@ -33,7 +33,7 @@ class StepLoader:
     def __init__(self, loader: TrainingLoader) -> None:
         self.loader, self.dataset = loader, loader.dataset
         try:
-            self._length: int | None = len(loader)
+            self._length: int | None = loader.num_initial_batches
         except TypeError:
             self._length = None
         self._steps: Iterator[StepBatch] = iter(())

@@ -159,6 +159,12 @@ class PolluxTrainerMixin(_Base):
                 "begin anew, choose another output_dir"
             )
 
+    def set_initial_training_values(self, args: Any, dataloader: Any, *further: Any) -> Any:
+        """Count the steps of an epoch, which are its global batches."""
+        if isinstance(dataloader, TrainingLoader):
+            dataloader = StepLoader(dataloader)
+        return super().set_initial_training_values(args, dataloader, *further)
+
     def _init_training_state(
         self,
         max_steps: int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,6 +90,20 @@ def test_that_the_order_of_what_prepare_gets_makes_no_difference() -> None:
             assert accelerator.prepare(model, optimizer) == (model, optimizer)
 
 
+def test_that_scripts_that_divide_the_loaders_length_by_the_accumulation_steps_count_right() -> None:
+    counts = []
+    for accelerator_class, options in [(Accelerator, {"cpu": True}), (PolluxAccelerator, {})]:
+        reset()
+        with joined():
+            accelerator = accelerator_class(gradient_accumulation_steps=4, **options)
+            loader = accelerator.prepare(DataLoader(Numbered(70), batch_size=4))
+            counts.append(math.ceil(len(loader) / 4))
+            if accelerator_class is PolluxAccelerator:
+                for _ in pt.remaining_epochs_until(1):
+                    assert len(loader) == 4 * 4 + 2
+    assert counts == [5, 5]
+
+
 def test_that_a_late_scheduler_is_prepared_and_restored(tmp_path: Path) -> None:
     rates = []
     for num_epochs in (1, 2):
@@ -98,7 +113,6 @@ def test_that_a_late_scheduler_is_prepared_and_restored(tmp_path: Path) -> None:
             model, optimizer, loader = accelerator.prepare(
                 *make_model("sgd"), DataLoader(Numbered(16), batch_size=4)
             )
-            assert len(loader) == 2
             scheduler = accelerator.prepare(
                 torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
             )

@@ -290,8 +290,7 @@ class AdaptiveDataLoader:
         With a batch sampler it is the number if all its batches had the typical size. Raises `TypeError`
         where the dataset or the sampler has no length.
         """
-        joined = self._joined
-        if joined is None or (joined.current_epoch is None and self._plan is None):
+        if not self._is_in_epoch:
             return self.num_initial_batches
         num_micro_batches = self.choice.accumulation_steps + 1
         if self._has_own_batches:
@@ -303,6 +302,11 @@ class AdaptiveDataLoader:
             plan_epoch(0, rest, self.choice, num_replicas=self._session.world_size, rank=0, drop_last=False)
         )
         return full * num_micro_batches + len(last.micro_batches)
+
+    @property
+    def _is_in_epoch(self) -> bool:
+        joined = self._joined
+        return joined is not None and (joined.current_epoch is not None or self._plan is not None)
 
     @property
     def _num_sampled(self) -> int:
