@@ -46,11 +46,15 @@ class TrainingLoader(AdaptiveDataLoader):
         return super().__len__() if self._is_in_epoch else self.num_initial_batches * self._num_batches
 
     def deliver(self, batch: Any) -> Any:
-        # Private in accelerate (read in 1.15), and called by transformers' Trainer just so.
-        self._gradient_state._set_sync_gradients(self.is_stepping)
+        self.tell_whether_step_is_whole()
         if self._device is None:
             return batch
         return send_to_device(batch, self._device, non_blocking=self._non_blocking)
+
+    def tell_whether_step_is_whole(self) -> None:
+        """Set accelerate's `sync_gradients` for the present micro-batch."""
+        # Private in accelerate (read in 1.15), and called by transformers' Trainer just so.
+        self._gradient_state._set_sync_gradients(self.is_stepping)
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: the order depends on the epoch under way, and a sampler's own `set_epoch` is called."""

@@ -22,6 +22,8 @@ class StepBatch(dict[str, Any]):
 
     def micro_batches(self) -> Iterator[Any]:
         """Yield this replica's micro-batches; the next one is loaded when this one's gradient is computed."""
+        # Trainer has set it for a whole step since the first one was loaded.
+        self.loader.tell_whether_step_is_whole()
         yield self._first
         while not self.loader.is_stepping:
             yield next(self._rest, None)

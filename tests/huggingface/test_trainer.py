@@ -246,3 +246,23 @@ def test_that_a_users_own_subclass_gets_micro_batches_and_says_what_its_loss_cou
         trainer = Own(scripts.make_model(), arguments, train_dataset=scripts.Texts())
         assert trainer.train().global_step == 5
     assert trainer.stepped == [4] * 16 + [3, 3]
+
+
+class Synchronizing(PolluxTrainer):
+    """Notes in each micro-batch whether the step is whole with it."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.noted.append(self.accelerator.sync_gradients)
+        return super().training_step(*args, **kwargs)
+
+
+def test_that_a_step_is_whole_in_its_last_micro_batch_only(tmp_path: Path) -> None:
+    with joined():
+        trainer = Synchronizing(
+            scripts.make_model(),
+            scripts.make_arguments(str(tmp_path), max_steps=2),
+            train_dataset=scripts.Texts(),
+        )
+        trainer.noted = []
+        trainer.train()
+    assert trainer.noted == [False, False, False, True] * 2
