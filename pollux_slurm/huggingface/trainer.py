@@ -165,6 +165,11 @@ class PolluxTrainerMixin(_Base):
             dataloader = StepLoader(dataloader)
         return super().set_initial_training_values(args, dataloader, *further)
 
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """Return the global batch size, by which Trainer tells how many examples `max_steps` steps have."""
+        own: int = args.train_batch_size * self._batching["gradient_accumulation_steps"]
+        return self._batching["global_batch_size"] or own
+
     def _init_training_state(
         self,
         max_steps: int,

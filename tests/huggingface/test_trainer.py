@@ -248,6 +248,21 @@ def test_that_a_users_own_subclass_gets_micro_batches_and_says_what_its_loss_cou
     assert trainer.stepped == [4] * 16 + [3, 3]
 
 
+def test_that_the_throughput_of_a_limit_in_steps_counts_global_batches(tmp_path: Path) -> None:
+    for batching, size in (({}, 16), ({"global_batch_size": 12}, 12)):
+        reset()
+        with joined():
+            trainer = PolluxTrainer(
+                scripts.make_model(),
+                scripts.make_arguments(str(tmp_path), max_steps=2),
+                train_dataset=scripts.Texts(),
+                **batching,
+            )
+            metrics = trainer.train().metrics
+        ratio = metrics["train_samples_per_second"] / metrics["train_steps_per_second"]
+        assert ratio == pytest.approx(size, rel=0.1)
+
+
 class Synchronizing(PolluxTrainer):
     """Notes in each micro-batch whether the step is whole with it."""
 
