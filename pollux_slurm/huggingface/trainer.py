@@ -150,8 +150,14 @@ class PolluxTrainerMixin(_Base):
         """Refuse to begin with a checkpoint of Trainer's; one of the job's own training is ignored."""
         if not given:
             return
-        if current_session().is_resumed:
+        session = current_session()
+        if session.is_resumed:
             _LOG.info("resume_from_checkpoint is not used: the job goes on from its own, newer checkpoint")
+        elif session.run_number > 0:
+            _LOG.warning(
+                "resume_from_checkpoint is not used: the job was stopped before its own first checkpoint, "
+                "and begins anew"
+            )
         elif given is not True or get_last_checkpoint(self.args.output_dir) is not None:
             raise UsageError(
                 "resume_from_checkpoint: a job goes on from its own checkpoints, without that argument. To "

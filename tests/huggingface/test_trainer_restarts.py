@@ -180,3 +180,22 @@ def test_that_an_error_in_training_ends_it_and_leaves_sigterm_to_the_script(tmp_
         with pytest.raises(ZeroDivisionError, match="own"):
             make(tmp_path, Fail()).train()
         assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_that_a_job_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    """Scripts commonly pass Trainer's own last checkpoint, if there is one."""
+
+    class Killed(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            raise KeyboardInterrupt
+
+    reset()
+    options = {"save_strategy": "steps", "save_steps": 2}
+    with joined(tmp_path / "job"), pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "exports", Killed(), **options).train()
+    assert list((tmp_path / "exports").glob("checkpoint-2"))
+    reset()
+    with joined(tmp_path / "job"):
+        trainer = make(tmp_path / "exports", **options)
+        trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == trainer.state.max_steps

@@ -81,9 +81,12 @@ def _meet(environment: JobEnvironment) -> Any:
         store.set_timeout(_MEETING_TIMEOUT)
         return store
     try:
-        return next(
+        store = next(
             iter(dist.rendezvous("env://", rank=environment.rank, world_size=environment.world_size))  # type: ignore[attr-defined]
         )[0]
+        # torchrun keeps one store over its restarts (torch 2.13): a rank would find another's former address.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
+        return dist.PrefixStore(f"pollux/attempt-{attempt}", store)  # type: ignore[attr-defined]
     except RuntimeError as error:
         if "EADDRINUSE" not in str(error):
             raise

@@ -324,7 +324,7 @@ def test_that_a_wrapper_around_ours_is_refused(is_inner: bool) -> None:
         trainee = Trainee()
         narrowed = torch.nn.Sequential(trainee.parallel) if is_inner else trainee.parallel
         outer = torch.nn.parallel.DistributedDataParallel(narrowed)
-        with pytest.raises(UsageError, match=r"around AdaptiveDataParallel.*prepare\(\)"):
+        with pytest.raises(UsageError, match=r"around AdaptiveDataParallel.*PolluxAccelerator"):
             outer(torch.ones(2, 1))
         with pytest.raises(UsageError, match="DataParallel is around"):
             trainee.parallel._replicate_for_data_parallel()
