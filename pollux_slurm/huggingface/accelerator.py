@@ -292,9 +292,11 @@ class PolluxAccelerator(Accelerator):
         if owner is None:
             return super().gather_for_metrics(input_data, use_gather_object)
         count = owner.num_own_examples
+        # Within a training loop the rows may be those of another loader's batch, which is not cut.
+        num_rows = None if count and isinstance(owner, TrainingLoader) else count
         if use_gather_object or not _has_only_tensors(input_data):
-            return gather_objects(input_data, num_rows=count)
-        return gather_rows(input_data, num_rows=count, is_padding=count == 0)
+            return gather_objects(input_data, num_rows=num_rows)
+        return gather_rows(input_data, num_rows=num_rows, is_padding=count == 0)
 
     # ------------------------------------------------------------------------------------------ checkpoints
 

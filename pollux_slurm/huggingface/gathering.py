@@ -23,8 +23,8 @@ def gather_rows(data: Any, *, num_rows: int | None, is_padding: bool) -> Any:
     return recursively_apply(gather_one, data, error_on_other_type=True)
 
 
-def gather_objects(data: Any, *, num_rows: int) -> Any:
-    """Return the objects of all replicas' own examples."""
+def gather_objects(data: Any, *, num_rows: int | None) -> Any:
+    """Return the objects of all replicas, at most `num_rows` of each (None: all)."""
     return gather_object(data[:num_rows])
 
 

@@ -200,6 +200,18 @@ def test_that_evaluations_see_each_example_once_in_order() -> None:
     assert seen["own batches"] == [3, 1, 2, 5, 7, 11, 13]
 
 
+def test_that_within_a_training_loop_batches_of_a_loader_that_was_not_prepared_are_not_cut() -> None:
+    with joined():
+        reset()
+        accelerator = PolluxAccelerator()
+        training = accelerator.prepare(DataLoader(Numbers(8), batch_size=4))
+        others = DataLoader(Numbers(22), batch_size=8)
+        for _ in training:
+            gathered = [len(accelerator.gather_for_metrics(batch[1])) for batch in others]
+            words = [len(accelerator.gather_for_metrics(["a"] * len(batch[1]))) for batch in others]
+            assert gathered == words == [8, 8, 6]
+
+
 def test_that_samplers_seeds_and_sizes_of_torchs_loader_are_kept() -> None:
     with joined():
 
