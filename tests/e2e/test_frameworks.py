@@ -37,7 +37,15 @@ def submit(user: UserCommands, name: str, epochs: int) -> str:
     )
 
 
-@pytest.mark.parametrize("name", ["lightning", "trainer", "accelerate", "trackers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lightning",
+        "accelerate",
+        pytest.param("trainer", marks=pytest.mark.full),
+        pytest.param("trackers", marks=pytest.mark.full),
+    ],
+)
 def test_that_a_job_grows_to_four_gpus_shrinks_to_two_and_uses_each_example_once(
     user: UserCommands, name: str
 ) -> None:
