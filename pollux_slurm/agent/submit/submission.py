@@ -27,14 +27,8 @@ def run_sbatch(
     """
     sbatch = runner.find("sbatch")
     with _plan_files(plan, token) as (script_file, undo):
-        done = subprocess.run(
-            [sbatch, *plan.options, str(script_file), *plan.arguments],
-            env=dict(environ),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            close_fds=False,  # --export-file may name a file descriptor of the user's shell
-            check=False,
-        )
+        # --export-file may name a file descriptor of the user's shell.
+        done = _call_sbatch(sbatch, plan, script_file, environ, cwd, close_fds=False)
         # With --wait the exit code may be the job's: it may exist, so its files stay.
         if done.returncode > 0 and not plan.waits:
             undo()
@@ -50,22 +44,36 @@ def submit_plan(
     """
     sbatch = runner.find("sbatch")
     with _plan_files(plan, token) as (script_file, undo):
-        done = subprocess.run(
-            [sbatch, *plan.options, str(script_file), *plan.arguments],
-            env=dict(environ),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        done = _call_sbatch(sbatch, plan, script_file, environ, cwd, capture_output=True)
         if done.returncode != 0:
             undo()
             text = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
             raise SlurmCommandError(f"sbatch has refused the job: {text.removeprefix('sbatch: error: ')}")
     # With a cluster's name after a semicolon for `--clusters`.
     return done.stdout.strip().partition(";")[0]
+
+
+def _call_sbatch(
+    sbatch: str,
+    plan: SubmissionPlan,
+    script_file: Path,
+    environ: Mapping[str, str],
+    cwd: Path,
+    *,
+    capture_output: bool = False,
+    close_fds: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sbatch, *plan.options, str(script_file), *plan.arguments],
+        env=dict(environ),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=capture_output,
+        close_fds=close_fds,
+        text=True,
+        errors="replace",
+        check=False,
+    )
 
 
 @contextlib.contextmanager
