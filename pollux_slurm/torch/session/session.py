@@ -18,6 +18,7 @@ from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterva
 from pollux_slurm.agent.launch.environment import JobEnvironment
 from pollux_slurm.agent.launch.tracker_runs import keep_mlflow_run
 from pollux_slurm.errors import PolluxError, TrainingError, UsageError
+from pollux_slurm.goodput import noise_scale
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
 from pollux_slurm.torch.boundary.sigterm import StopFlag
@@ -207,9 +208,6 @@ class Session:
             return None
         model, batch = models[0], loader.choice
         statistics, prediction = model.noise.statistics(), self.measurements.prediction(batch)
-        noise_scale = None
-        if statistics is not None and statistics.sqr > 0:
-            noise_scale = loader.batch_size * statistics.var / statistics.sqr
         return TrainingFigures(
             batch_size=batch.global_batch_size,
             local_batch_size=batch.atomic_batch_size,
@@ -220,7 +218,9 @@ class Session:
             efficiency=None if prediction is None else prediction.efficiency,
             gain=model.gain,
             lr_factor=model.last_factor,
-            noise_scale=noise_scale,
+            noise_scale=None
+            if statistics is None or statistics.sqr <= 0
+            else noise_scale(statistics, loader.batch_size),
             progress=self.progress + (model.last_gain if self._steps.is_open else 0.0),
         )
 
