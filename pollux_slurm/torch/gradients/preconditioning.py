@@ -31,7 +31,7 @@ _SETTLED_AT = 20
 # square is at least this part of the whole parameter's.
 _FLOOR = 1e-2
 
-# A parameter group's index; the indices of the parameters in it; their 1/p, None where norms are plain.
+# A parameter group's index; the indices of the parameters in it; their c/p, None where norms are plain.
 Part = tuple[int, list[int], list[torch.Tensor] | None]
 
 
@@ -47,7 +47,7 @@ class GradientMetric:
         self._num_parameters = -1
         # By optimizer: the number of its steps, None until it was read.
         self._num_steps: list[int | None] = [None] * len(optimizers)
-        # By group: its optimizer; what √v is divided by, and ε, None where norms are plain.
+        # By group: its optimizer; c, by which √v is divided, and ε, None where norms are plain.
         self._owners: list[Optimizer] = []
         self._corrections: list[tuple[float, float] | None] = []
 
@@ -141,7 +141,7 @@ class GradientMetric:
         return place if len(places) == 1 and place >= 0 and self._corrections[place] is None else None
 
     def parts_of(self, parameters: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> list[Part]:
-        """Return, by parameter group, which of the parameters are in it, and their 1/p."""
+        """Return, by parameter group, which of the parameters are in it, and their c/p."""
         by_group: dict[int, list[int]] = {}
         for index, parameter in enumerate(parameters):
             place = self._groups.get(id(parameter), -1)
@@ -173,6 +173,9 @@ class GradientMetric:
                 measured = list(torch._foreach_div(measured, divisors))
             norms = torch.stack(torch._foreach_norm(measured))
             results[group] = torch.dot(norms, norms)
+            correction = self._corrections[group]
+            if correction is not None:
+                results[group] *= correction[0] ** 2
         if len(results) == 1:
             ((group, value),) = results.items()
             return _at(value, group, self.num_groups)
@@ -203,16 +206,13 @@ class BucketNorms:
 
 @torch.no_grad()
 def _divisors(moments: Sequence[torch.Tensor], correction: float, epsilon: float) -> list[torch.Tensor]:
-    """Return 1/p for parameters of these second moments."""
+    """Return c/p = √v + εc for parameters of these second moments, with the floor."""
     roots = torch._foreach_sqrt(list(moments))
     # The root mean square over a parameter is the norm of its roots over √D.
     floors = torch._foreach_norm(roots)
     floors = torch._foreach_mul(floors, [_FLOOR / max(root.numel(), 1) ** 0.5 for root in roots])
+    torch._foreach_add_(floors, epsilon * correction)
     torch._foreach_add_(roots, list(floors))
-    if correction != 1.0:
-        torch._foreach_div_(roots, correction)
-    if epsilon:
-        torch._foreach_add_(roots, epsilon)
     return list(roots)
 
 
