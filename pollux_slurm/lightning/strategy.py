@@ -17,6 +17,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning_utilities.core.rank_zero import rank_zero_info
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from pollux_slurm.errors import UsageError
@@ -28,6 +29,7 @@ from pollux_slurm.lightning.logged_values import StepValues, unchanged
 from pollux_slurm.lightning.private_parts import part, replace_method
 from pollux_slurm.lightning.train_loader import TrainLoader, adaptive_loader
 from pollux_slurm.torch import AdaptiveDataParallel, ScalingRule, TrainingStopped, init_process_group
+from pollux_slurm.torch.api.option_names import refuse_unknown_options
 from pollux_slurm.torch.session.current_session import current_session, has_session
 
 _NONE_LEFT = (
@@ -46,6 +48,8 @@ class PolluxStrategy(DDPStrategy):
     `DistributedDataParallel`.
 
     Call `pollux_slurm.torch.init_process_group(...)` before the `Trainer` is made to set its options.
+
+    Raises `UsageError` for an option that neither it nor `DistributedDataParallel` has.
     """
 
     strategy_name = "pollux"
@@ -63,6 +67,9 @@ class PolluxStrategy(DDPStrategy):
         precision_plugin: Precision | None = None,
         **ddp_options: Any,
     ) -> None:
+        refuse_unknown_options(
+            "PolluxStrategy", ddp_options, PolluxStrategy.__init__, DistributedDataParallel.__init__
+        )
         super().__init__(
             accelerator=accelerator,
             cluster_environment=PolluxEnvironment(),

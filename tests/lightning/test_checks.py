@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.lightning import private_parts
+from pollux_slurm.lightning import PolluxStrategy, private_parts
 from tests.lightning import scripts
 from tests.lightning.here import fit_here, pl, stopped_here
 from tests.torch.single_replica import current_session, propose
@@ -79,6 +80,20 @@ class Sparse(scripts.Module):
 def test_that_what_would_train_wrong_is_refused_with_a_cure(options: dict[str, Any], cure: str) -> None:
     with pytest.raises(UsageError, match=cure):
         fit_here(**options)
+
+
+@pytest.mark.parametrize(
+    ("option", "cure"),
+    [
+        ("max_batchsize", "has no option max_batchsize: do you mean max_batch_size?"),
+        ("find_unused_parameter", "do you mean find_unused_parameters?"),
+        # An option of Lightning's own strategy, which would have no effect.
+        ("ddp_comm_hook", "has no option ddp_comm_hook"),
+    ],
+)
+def test_that_an_option_of_the_strategy_that_would_have_no_effect_is_refused(option: str, cure: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(cure)):
+        PolluxStrategy(**{option: 256})
 
 
 def test_that_a_lightning_without_a_private_part_is_refused_by_its_name() -> None:

@@ -1,4 +1,4 @@
 """The objects that a script uses: loader, model, epochs, accumulators, states. `torch` exports them.
 
-May be imported by `torch/rehearsal`, `huggingface`.
+May be imported by `torch/rehearsal`, `huggingface`, `lightning`.
 """
