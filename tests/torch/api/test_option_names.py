@@ -10,7 +10,6 @@ import pytest
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.api.option_names import refuse_unknown_options
 
-
 pytestmark = pytest.mark.torch
 
 
