@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
 from pollux_slurm.agent.launch.watched_processes import die_with_parent
 from pollux_slurm.agent.rehearsal_protocol import RUN_PLAN_VARIABLE, RunPlan, Stop
 
@@ -141,7 +142,7 @@ def outcome_of(code: int, kinds: set[str], *, got_sigterm: bool) -> RunOutcome:
     """Return how a run ended, by its exit code and events; `got_sigterm`: this process sent it SIGTERM."""
     if "killed" in kinds:
         return RunOutcome.STOPPED
-    is_ended_by_signal = code == 143 or (got_sigterm and code == 137)
+    is_ended_by_signal = code == STOPPED_BY_SIGTERM or (got_sigterm and code == 137)
     if "stop" in kinds and (is_ended_by_signal or (code == 0 and "finished" not in kinds)):
         return RunOutcome.STOPPED
     if code == 0:

@@ -16,14 +16,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
 from pollux_slurm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = "memory"
 # Each start at least halves a micro-batch.
 _MAX_STARTS = 24
-# Exit codes of processes that were stopped by SIGINT or SIGTERM: they are not started again.
-STOPPED_EXIT_CODES = (130, 143)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,10 @@ def num_bounds(directory: Path) -> int:
 def rerun_with_smaller_batches(
     run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]
 ) -> int:
-    """Call `run` again as long as it fails and writes a new bound. Returns the last exit code."""
+    """Call `run` again as long as it fails and writes a new bound. Returns the last exit code.
+
+    Processes that were asked to stop are not started again.
+    """
     if directory is None:
         return run()
     known = num_bounds(directory)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.checkpoints.lineage import num_runs
-from pollux_slurm.agent.checkpoints.out_of_memory import STOPPED_EXIT_CODES, rerun_with_smaller_batches
+from pollux_slurm.agent.checkpoints.out_of_memory import rerun_with_smaller_batches
+from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
 from pollux_slurm.agent.launch.containers import required_paths, wrapped_command
 from pollux_slurm.agent.launch.layout import RunLayout, RunOptions
 from pollux_slurm.agent.launch.node_program import process_environments, processes_exit_code, visible_gpus

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
 from pollux_slurm.agent.launch.layout import RunLayout
 from pollux_slurm.agent.launch.rank_environments import rank_environments
 from pollux_slurm.errors import UsageError
@@ -27,7 +28,6 @@ _WITHOUT_VALUE = frozenset(
 # torchrun sets them for its processes.
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 _SHUTDOWN_TIMEOUT_S = 3600
-_STOPPED_EXIT_CODE = 143
 
 
 def starts_torchrun(command: Sequence[str]) -> bool:
@@ -81,4 +81,4 @@ def torchrun_environment(layout: RunLayout, node_index: int, environ: Mapping[st
 
 def torchrun_exit_code(code: int, *, was_stopped: bool) -> int:
     """Return the exit code of torchrun, or that of processes that were asked to stop."""
-    return _STOPPED_EXIT_CODE if was_stopped and code != 0 else code
+    return STOPPED_BY_SIGTERM if was_stopped and code != 0 else code

@@ -7,14 +7,14 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn
 
-STOPPED_EXIT_CODE = 143
+from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
 
 
 class TrainingStopped(SystemExit):
     """Ends the script after SIGTERM and its checkpoint, with the exit code that a shell gives that signal."""
 
     def __init__(self) -> None:
-        super().__init__(STOPPED_EXIT_CODE)
+        super().__init__(STOPPED_BY_SIGTERM)
 
 
 class StopFlag:
