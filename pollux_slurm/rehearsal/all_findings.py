@@ -59,12 +59,19 @@ def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
     if not loops and first_run.outcome is not RunOutcome.OUT_OF_TIME:
         # The finding `never_stepped` covers this.
         return
-    if not moves:
+    if not moves and rehearsed.is_out_of_time:
+        yield Finding(
+            level=Level.LOOK,
+            kind="no_move",
+            text="The time was up before the first move: nothing is known of this script's moves.",
+            cure="Raise --time, or rehearse with a smaller model or a part of the data.",
+        )
+    elif not moves:
         yield Finding(
             level=Level.CHANGE,
             kind="no_move",
-            text="No move could be rehearsed: the script ended, or the time was up, before.",
-            cure="Let it train for longer, or raise --time.",
+            text="No move could be rehearsed: the script ended before.",
+            cure="Let it train for longer.",
         )
     elif not loops[0].is_whole:
         yield Finding(

@@ -39,6 +39,12 @@ class RehearsalRuns:
     skipped: int
     wall_s: float
 
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the time was up before all that was planned."""
+        runs = (*self.fixed_batch_runs, *self.varying_batch_runs)
+        return self.skipped > 0 or any(run.outcome is RunOutcome.OUT_OF_TIME for run in runs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpcomingRun:

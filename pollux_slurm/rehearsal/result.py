@@ -110,7 +110,7 @@ def _verdict(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
         return "Something must change."
     num_looks = sum(finding.level is Level.LOOK for finding in findings)
     looks = f"; {num_looks} thing{'s' * (num_looks > 1)} to look at" if num_looks else ""
-    return f"Nothing must change{', as far as there was time' if rehearsed.skipped else ''}{looks}."
+    return f"Nothing must change{', as far as there was time' if rehearsed.is_out_of_time else ''}{looks}."
 
 
 def _block(finding: Finding) -> list[str]:

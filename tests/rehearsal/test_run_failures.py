@@ -8,7 +8,7 @@ import pytest
 from pollux_slurm.rehearsal.all_findings import all_findings
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
-from pollux_slurm.rehearsal.result import as_text
+from pollux_slurm.rehearsal.result import as_text, must_change
 from pollux_slurm.rehearsal.run_failures import failures, never_trained
 from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, outcome_of
 from tests.rehearsal.builders import CHECKPOINT, MIDDLE, loop, loop_end, micro_batch, script_run, snapshot
@@ -132,8 +132,17 @@ STEPPED = [{"kind": "start"}, {"kind": "first_step"}, loop(), micro_batch(0, 10)
 def test_that_a_rehearsal_without_a_move_does_not_pass() -> None:
     kinds = {finding.kind: finding.level for finding in all_findings(rehearsal_runs(script_run(STEPPED)))}
     assert kinds["no_move"] is Level.CHANGE
-    early = all_findings(rehearsal_runs(script_run([], outcome=RunOutcome.OUT_OF_TIME)))
-    assert "no_move" in [finding.kind for finding in early if finding.level is Level.CHANGE]
+
+
+@pytest.mark.parametrize("events", [[], STEPPED])
+def test_that_a_rehearsal_whose_time_was_up_does_not_blame_the_script(events: list[dict[str, Any]]) -> None:
+    runs = rehearsal_runs(script_run(events, outcome=RunOutcome.OUT_OF_TIME))
+    findings = all_findings(runs)
+    assert {finding.kind: finding.level for finding in findings}["no_move"] is Level.LOOK
+    assert as_text(runs, findings).endswith(
+        "Nothing must change, as far as there was time; 1 thing to look at."
+    )
+    assert not must_change(findings)
 
 
 def test_that_stops_without_time_are_in_the_verdict() -> None:
