@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import RENDEZVOUS_VARIABLE, SECRET_VARIABLE
+from pollux_slurm.agent.launch.layout import RANK_VARIABLE, RENDEZVOUS_VARIABLE, SECRET_VARIABLE
 from pollux_slurm.agent.submit.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError
@@ -57,6 +57,12 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
     rank = _count(environ, "RANK", 0, low=0)
     if rank >= world_size:
         raise ConfigError(f"RANK={rank} is not below WORLD_SIZE={world_size}: start it with `pollux run`")
+    if environ.get(RANK_VARIABLE, str(rank)) != str(rank):
+        raise ConfigError(
+            f"rank {environ[RANK_VARIABLE]} of pollux run has become RANK={rank}: another launcher "
+            "(torchrun, accelerate launch, ...) starts processes within those of pollux run; write "
+            "`pollux run -- python train.py`, or `pollux run -- torchrun train.py`"
+        )
     directory = environ.get("POLLUX_CHECKPOINT_DIR")
     return JobEnvironment(
         rank=rank,

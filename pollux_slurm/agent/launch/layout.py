@@ -14,6 +14,9 @@ STEP_VARIABLE = "POLLUX_STEP"
 SECRET_VARIABLE = "POLLUX_RUN_SECRET"
 """A secret that only the processes of one run know."""
 
+RANK_VARIABLE = "POLLUX_RANK"
+"""The rank of a process that `pollux run` has started; another launcher between the two changes RANK only."""
+
 RENDEZVOUS_VARIABLE = "POLLUX_RENDEZVOUS_FILE"
 """The file of torch.distributed's rendezvous for a run on a single node."""
 

@@ -7,12 +7,22 @@ from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import (
     JOB_VARIABLE,
+    RANK_VARIABLE,
     RENDEZVOUS_VARIABLE,
     SECRET_VARIABLE,
     STEP_VARIABLE,
     RunLayout,
 )
 from pollux_slurm.agent.launch.tracker_runs import tracker_variables, without_tracker_variables
+
+# A training process may start `pollux run`, or submit a job that does. With TORCHELASTIC_USE_AGENT_STORE, no
+# rank would open the port where they meet.
+_OF_ANOTHER_RUN = frozenset(
+    {
+        *(STEP_VARIABLE, RENDEZVOUS_VARIABLE, RANK_VARIABLE),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"),
+    }
+)
 
 
 def rank_environments(
@@ -26,7 +36,7 @@ def rank_environments(
     """
     first_rank = sum(count for _, count in layout.nodes[:node_index])
     local_world_size = layout.nodes[node_index][1]
-    common = {key: value for key, value in environ.items() if key not in (STEP_VARIABLE, RENDEZVOUS_VARIABLE)}
+    common = {key: value for key, value in environ.items() if key not in _OF_ANOTHER_RUN}
     # One thread per process, as torchrun sets it: otherwise each process uses all CPUs.
     common.setdefault("OMP_NUM_THREADS", "1")
     common |= {
@@ -44,8 +54,8 @@ def rank_environments(
     if rendezvous_file is not None:
         common[RENDEZVOUS_VARIABLE] = str(rendezvous_file)
     environments = [
-        common | {"RANK": str(first_rank + local), "LOCAL_RANK": str(local)}
-        for local in range(local_world_size)
+        common | {"RANK": str(rank), RANK_VARIABLE: str(rank), "LOCAL_RANK": str(rank - first_rank)}
+        for rank in range(first_rank, first_rank + local_world_size)
     ]
     directory = environ.get("POLLUX_CHECKPOINT_DIR")
     if first_rank == 0:

@@ -9,11 +9,12 @@ checkpoint (torch 2.13). So the code becomes 143, and the time an hour: Slurm's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
-from pollux_slurm.agent.launch.layout import RunLayout
+from pollux_slurm.agent.launch.layout import RANK_VARIABLE, RunLayout
 from pollux_slurm.agent.launch.rank_environments import rank_environments
 from pollux_slurm.errors import UsageError
 
@@ -25,8 +26,18 @@ _DECIDED = (
 _WITHOUT_VALUE = frozenset(
     {"standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "use-env", "h", "help"}
 )
+_PYTHON_MODULE = re.compile(r"-[a-zA-VY-Z]*?m(.*)")  # -m NAME, -mNAME, -um NAME; not -Wmessage
+_PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 # torchrun sets them for its processes.
-_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+_OF_A_RANK = (
+    RANK_VARIABLE,
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+)
 _SHUTDOWN_TIMEOUT_S = 3600
 
 
@@ -39,12 +50,14 @@ def starts_torchrun(command: Sequence[str]) -> bool:
     while position < len(words) and words[position].startswith("-"):
         written, has_value, _ = words[position].lstrip("-").replace("_", "-").partition("=")
         # argparse takes abbreviations.
-        if len(written) > 1 and any(name.startswith(written) for name in _DECIDED):
+        is_long = words[position].startswith("--")
+        if is_long and any(name.startswith(written) for name in _DECIDED):
             raise UsageError(
                 f"torchrun's option {words[position].partition('=')[0]}: leave it out; pollux run tells "
                 "torchrun which nodes and GPUs the job has now: pollux run -- torchrun train.py"
             )
-        position += 1 if has_value or written in _WITHOUT_VALUE else 2
+        is_joined = not is_long and len(written) > 1  # -r3
+        position += 1 if has_value or is_joined or written in _WITHOUT_VALUE else 2
     return True
 
 
@@ -55,13 +68,14 @@ def _words_of_torchrun(command: Sequence[str]) -> Sequence[str] | None:
         return command[1:]
     if not program.startswith("python"):
         return None
-    place = next((place for place, word in enumerate(command) if place and not _is_flag(word)), len(command))
-    is_module = command[place : place + 1] == ["-m"] and command[place + 1 : place + 2]
-    return command[place + 2 :] if is_module and command[place + 1] in _MODULES else None
-
-
-def _is_flag(word: str) -> bool:
-    return word.startswith("-") and word not in ("-m", "-c", "-")
+    place = 1
+    while place < len(command) and command[place].startswith("-"):
+        option = _PYTHON_MODULE.fullmatch(command[place])
+        if option is not None:
+            words = [option[1], *command[place + 1 :]] if option[1] else command[place + 1 :]
+            return words[1:] if words and words[0] in _MODULES else None
+        place += 2 if command[place] in _PYTHON_OPTIONS_WITH_VALUE else 1
+    return None
 
 
 def torchrun_environment(layout: RunLayout, node_index: int, environ: Mapping[str, str]) -> dict[str, str]:

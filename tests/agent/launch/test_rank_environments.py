@@ -17,6 +17,7 @@ def test_that_ranks_count_over_uneven_nodes_in_order() -> None:
     assert second == [
         {
             "RANK": "4",
+            "POLLUX_RANK": "4",
             "LOCAL_RANK": "0",
             "WORLD_SIZE": "5",
             "LOCAL_WORLD_SIZE": "1",
@@ -44,10 +45,13 @@ def test_that_the_users_environment_is_kept_without_our_own_variable() -> None:
             "POLLUX_STEP": "x",
             "RANK": "9",
             "POLLUX_RENDEZVOUS_FILE": "/x",
+            "POLLUX_RANK": "9",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
         },
     )
     assert (env["OMP_NUM_THREADS"], env["HOME"], env["RANK"]) == ("7", "/root", "0")
-    assert not {"POLLUX_STEP", "POLLUX_RENDEZVOUS_FILE"} & set(env)
+    assert env["POLLUX_RANK"] == "0"
+    assert not {"POLLUX_STEP", "POLLUX_RENDEZVOUS_FILE", "TORCHELASTIC_USE_AGENT_STORE"} & set(env)
 
 
 def test_that_the_processes_of_one_node_get_the_rendezvous_file() -> None:

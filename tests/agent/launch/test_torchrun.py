@@ -21,6 +21,10 @@ from tests.agent.launch.test_layout import UNEVEN
         ("torchrun --no-python ./train --standalone", True),
         ("python3.11 -u -m torch.distributed.run train.py", True),
         ("python -m torch.distributed.launch --use_env train.py", True),
+        ("python -mtorch.distributed.run train.py", True),
+        ("python -W ignore -X dev -um torch.distributed.run train.py", True),
+        ("python -Wmodule -m mine", False),
+        ("python -W -m torch.distributed.run", False),
         ("python -m mine.train torch.distributed.run", False),
         ("python train.py torchrun", False),
         ("python -c torchrun", False),
@@ -39,6 +43,9 @@ def test_that_torchrun_is_recognised(command: str, expected: bool) -> None:
         ("torchrun --nproc_per_node 4 train.py", "--nproc_per_node"),
         ("torchrun --log-dir logs --nnodes 2 train.py", "--nnodes"),
         ("torchrun --standalone train.py", "--standalone"),
+        ("torchrun -r3 --nnodes=2 train.py", "--nnodes"),
+        ("torchrun -t 3 --nnodes=2 train.py", "--nnodes"),
+        ("python -W ignore -mtorch.distributed.run --nnodes=2 train.py", "--nnodes"),
         ("torchrun -m --rdzv-end=n0:29500 mine.train", "--rdzv-end"),
         ("python -m torch.distributed.run --master_addr=n0 train.py", "--master_addr"),
     ],
@@ -65,6 +72,7 @@ def test_that_each_nodes_torchrun_is_told_its_part_of_uneven_nodes() -> None:
     assert int(second[timeout]) > 600  # a checkpoint may take longer than torchrun's 30 s
     assert torchrun_environment(layout, 1, {timeout: "60"})[timeout] == "60"
     assert (second["POLLUX_GPUS_PER_NODE"], second["HOME"]) == ("4,1", "/root")
+    assert "POLLUX_RANK" not in second  # torchrun counts the ranks
     # The variables that torchrun adds for its process are those of one rank of that layout.
     place = read_environment({**second, "RANK": "4", "LOCAL_RANK": "0", "WORLD_SIZE": "5"})
     assert (place.rank, place.gpus_per_node, place.secret) == (4, (4, 1), "of this run")
