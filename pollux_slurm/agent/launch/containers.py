@@ -18,18 +18,25 @@ from pollux_slurm.agent.launch.layout import RENDEZVOUS_VARIABLE, SECRET_VARIABL
 from pollux_slurm.agent.launch.node_program import NODE_PROGRAM
 from pollux_slurm.errors import UsageError
 
-# Run by the container's shell, with the required paths, `--` and the command as its arguments. It becomes
-# the command (`exec`): no process is added.
+_JOB_VARIABLES = ("POLLUX_CHECKPOINT_DIR", "POLLUX_TOKEN_FILE")
+# Run by the container's shell, with the required variables, `--`, the required paths, `--` and the command as
+# its arguments. It becomes the command (`exec`): no process is added. Wrappers start with SIGTERM ignored; a
+# command that has no handler yet must end by it, where the container's `env` can reset that.
 _CHECKS = f"""\
 fail() {{ echo "pollux: --wrap-with: $1" >&2; exit 2; }}
-[ -n "${SECRET_VARIABLE}" ] || fail "it hides the variables of pollux run from the processes: \
+while [ "$1" != -- ]; do
+  eval "[ -n \\"\\${{$1}}\\" ]" || fail "it hides the variable $1 of pollux run from the processes: \
 leave out options such as --cleanenv and --containall"
+  shift
+done
+shift
 [ -z "${RENDEZVOUS_VARIABLE}" ] || set -- "${{{RENDEZVOUS_VARIABLE}%/*}}" "$@"
 while [ "$1" != -- ]; do
   [ -e "$1" ] || fail "$1 cannot be seen in the container: mount it there (apptainer: --bind)"
   shift
 done
 shift
+if env --default-signal=TERM true 2>/dev/null; then set -- env --default-signal=TERM "$@"; fi
 exec "$@\""""
 
 _CONTAINER_OPTIONS = ("container", "container-image", "container-name", "container-id")
@@ -112,11 +119,19 @@ def node_command(*, python: str, in_container: bool) -> list[str]:
 
 
 def wrapped_command(
-    command: Sequence[str], wrapper: Sequence[str], required_paths: Iterable[Path]
+    command: Sequence[str],
+    wrapper: Sequence[str],
+    required_paths: Iterable[Path],
+    *,
+    environ: Mapping[str, str],
 ) -> list[str]:
-    """Return the command of each process: the wrapper, the checks, and the training command."""
+    """Return the command of each process: the wrapper, the checks, and the training command.
+
+    The job's variables that are in `environ` must be visible in the container.
+    """
+    variables = [SECRET_VARIABLE, *(name for name in _JOB_VARIABLES if environ.get(name))]
     paths = [str(path) for path in required_paths]
-    return [*wrapper, "/bin/sh", "-c", _CHECKS, "pollux", *paths, "--", *command]
+    return [*wrapper, "/bin/sh", "-c", _CHECKS, "pollux", *variables, "--", *paths, "--", *command]
 
 
 def required_paths(environ: Mapping[str, str], *, store_file: Path | None) -> tuple[Path, ...]:
@@ -124,6 +139,6 @@ def required_paths(environ: Mapping[str, str], *, store_file: Path | None) -> tu
 
     What is missing outside, too, is left out.
     """
-    named = [environ.get(name) for name in ("POLLUX_CHECKPOINT_DIR", "POLLUX_TOKEN_FILE")]
+    named = [environ.get(name) for name in _JOB_VARIABLES]
     paths = [*(Path(name) for name in named if name), *([store_file] if store_file is not None else [])]
     return tuple(path for path in paths if path.exists())

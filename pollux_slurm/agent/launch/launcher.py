@@ -79,11 +79,18 @@ def _run_and_check(run: Callable[[], int], directory: Path | None, *, warn: Call
     """Run the processes, again after a lack of memory; warn if none of them used the library."""
     before = 0 if directory is None else num_runs(directory)
     code = rerun_with_smaller_batches(run, directory, warn=warn)
+    if directory is None or num_runs(directory) != before:
+        return code
     # A process that failed may not have reached the call of the library.
-    if directory is not None and (code == 0 or code in STOPPED_EXIT_CODES) and num_runs(directory) == before:
+    if code == 0:
         warn(
             "no process of this run has called pollux_slurm.torch.init_process_group: it ran like any other "
             "program, nothing was measured or reported, and no checkpoint was written"
+        )
+    elif code in STOPPED_EXIT_CODES:
+        warn(
+            "the processes were stopped before one of them called pollux_slurm.torch.init_process_group: no "
+            "checkpoint was written"
         )
     return code
 
@@ -125,9 +132,9 @@ def _run_here(
         extra["POLLUX_CHECKPOINT_DIR"] = str(options.checkpoint_dir)
     directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR") or None
     if is_wrapped:
-        command = wrapped_command(
-            command, options.wrapper, required_paths({**environ, **extra}, store_file=None)
-        )
+        seen = {**environ, **extra}
+        paths = required_paths(seen, store_file=None)
+        command = wrapped_command(command, options.wrapper, paths, environ=seen)
 
     def run() -> int:
         with contextlib.nullcontext() if layout.starts_torchrun else rendezvous_file() as file:

@@ -150,7 +150,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     if job.is_in_container:
         layout = replace(layout, required_paths=job.required_paths)
     if job.wrapper:
-        command = wrapped_command(command, job.wrapper, job.required_paths)
+        command = wrapped_command(command, job.wrapper, job.required_paths, environ=job.environ)
     if layout.exit_file is not None:
         with contextlib.suppress(OSError):
             layout.exit_file.unlink()

@@ -158,10 +158,39 @@ def test_that_the_exit_code_of_a_wrapped_process_is_the_runs(tmp_path: Path) -> 
     assert done.returncode == 3, done.stderr
 
 
-def test_that_a_wrapper_that_hides_our_variables_is_refused(tmp_path: Path) -> None:
-    done = pollux_run("--wrap-with", "env -i", "--", sys.executable, "-c", "print('trained')", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("wrapper", "name"),
+    [("env -i", "POLLUX_RUN_SECRET"), ("env -u POLLUX_CHECKPOINT_DIR", "POLLUX_CHECKPOINT_DIR")],
+)
+def test_that_a_wrapper_that_hides_our_variables_is_refused(tmp_path: Path, wrapper: str, name: str) -> None:
+    words = ["--checkpoint-dir=job", "--", sys.executable, "-c", "print('trained')"]
+    done = pollux_run("--wrap-with", wrapper, *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pollux: --wrap-with: it hides the variables of pollux run" in done.stderr
+    assert f"pollux: --wrap-with: it hides the variable {name} of pollux run" in done.stderr
+
+
+def test_that_sigterm_ends_a_wrapped_command_that_does_not_handle_it(tmp_path: Path) -> None:
+    sleep = "import time; open('ready', 'w').close(); time.sleep(600)"
+    started = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pollux_slurm", "run", "--checkpoint-dir=job", "--wrap-with", "nice"),
+            *("--", sys.executable, "-S", "-c", sleep),
+        ],
+        env={**PLAIN, "CUDA_VISIBLE_DEVICES": ""},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until((tmp_path / "ready").exists, timeout_s=120, what="the command")
+        started.send_signal(signal.SIGTERM)
+        stderr = started.communicate(timeout=120)[1]
+    finally:
+        started.kill()
+        started.wait()
+    assert started.returncode == 143
+    assert stderr.count("pollux: ") == 1
+    assert "pollux: the processes were stopped before one of them called" in stderr
 
 
 @needs_namespaces
