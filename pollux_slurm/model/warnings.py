@@ -30,10 +30,10 @@ _WORDS: dict[JobWarning, tuple[str, str]] = {
         "python <script>",
     ),
     JobWarning.NEVER_STEPPED: (
-        "a loop over its AdaptiveDataLoader ended without one step of a wrapped optimizer, so that nothing "
-        "is known of its training",
-        "train the model through AdaptiveDataParallel(model, optimizer) and step that optimizer in the loop, "
-        "without another wrapper (accelerate, Lightning, Trainer) around it; try: pollux rehearse -- "
-        "python <script>",
+        "no wrapped optimizer steps in a loop over an AdaptiveDataLoader, so that nothing is known of its "
+        "training",
+        "train the model through AdaptiveDataParallel(model, optimizer) and step that optimizer in a loop "
+        "over an AdaptiveDataLoader; for Lightning, Trainer and Accelerate see docs/frameworks.md; try: "
+        "pollux rehearse -- python <script>",
     ),
 }

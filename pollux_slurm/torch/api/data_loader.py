@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
@@ -70,6 +70,11 @@ class AdaptiveDataLoader:
         name: str | None = None,
         **options: Any,
     ) -> None:
+        if isinstance(dataset, DataLoader):
+            raise UsageError(
+                "AdaptiveDataLoader makes the DataLoader itself: give it the dataset and the options, "
+                "AdaptiveDataLoader(dataset, batch_size=..., shuffle=...)"
+            )
         check_options(options)
         is_stream = isinstance(dataset, IterableDataset)
         if is_stream and (shuffle or sampler is not None or batch_sampler is not None):

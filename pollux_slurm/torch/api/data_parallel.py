@@ -37,6 +37,10 @@ def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -
         raise UsageError("AdaptiveDataParallel needs the optimizer that steps the model")
     own = {id(parameter) for parameter in model.parameters()}
     for one in optimizers:
+        if not hasattr(one, "param_groups"):
+            raise UsageError(
+                f"{type(one).__name__} is no optimizer: AdaptiveDataParallel(model, optimizer, lr_scheduler)"
+            )
         if own.isdisjoint(id(p) for group in one.param_groups for p in group["params"]):
             raise UsageError(
                 f"{type(one).__name__} has none of the model's parameters, so it would not train: make "

@@ -319,6 +319,8 @@ class Session:
 
     def finish(self) -> None:
         """Write the last checkpoint, report the end, and restore SIGTERM's handler: no epoch is left."""
+        # Also where none was left at this start: the script may write the weights from here on.
+        self._steps.finish_restore()
         self._check_steps()
         self._end_training()
         if self._stop.is_set:

@@ -1,7 +1,8 @@
-"""Warn of loops over adaptive loaders in which only optimizers step that were not wrapped.
+"""Warn of training in which no wrapped optimizer steps in a loop over an adaptive loader.
 
-A trainer of another library over our loader trains to its end, but nothing of that is measured, scaled or in
-a checkpoint. A hook sees every `torch.optim.Optimizer` until the first wrapped one has stepped.
+A trainer of another library over our loader, or our model over an ordinary loader, trains to its end, but
+nothing of that is measured, scaled or in a checkpoint. A hook sees every `torch.optim.Optimizer` until a
+wrapped one has stepped in such a loop.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 
 _CURE = (
     "so nothing is measured, scaled or checkpointed, and the job cannot be moved. Give model and optimizer "
-    "to AdaptiveDataParallel and train in a loop of your own (README); a trainer of another library "
-    "(Lightning, Hugging Face) cannot be used with the loader alone"
+    "to AdaptiveDataParallel and train in a loop of your own (README); for Lightning, Hugging Face's Trainer "
+    "and Accelerate see docs/frameworks.md"
 )
 
 
@@ -70,7 +71,16 @@ class UnsteppedLoopCheck:
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._has_own:
             return
-        if self._is_own(optimizer):
-            self._has_own = True
+        if not self._is_own(optimizer):
+            if self._is_in_loop():
+                self._stepped_by = type(optimizer).__name__
         elif self._is_in_loop():
-            self._stepped_by = type(optimizer).__name__
+            self._has_own = True
+        else:
+            self._faults.report(
+                JobWarning.NEVER_STEPPED,
+                f"{type(optimizer).__name__} steps the wrapped model outside of a loop over an "
+                "AdaptiveDataLoader: every replica trains on all examples that it reads, and nothing is "
+                "measured or checkpointed. Make the training loader an AdaptiveDataLoader(dataset, "
+                "batch_size=...)",
+            )

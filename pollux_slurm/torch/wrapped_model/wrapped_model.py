@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from pollux_slurm.errors import CheckpointError
+from pollux_slurm.errors import CheckpointError, UsageError
 from pollux_slurm.torch.boundary.step_boundary import ModelStep
 from pollux_slurm.torch.coordination.replica_comparison import WeightComparison
 from pollux_slurm.torch.data.micro_batches import StepPlan
@@ -70,6 +70,8 @@ class WrappedModel:
         self.has_stepped = False
         self.last_gain = 1.0
         self.last_factor = 1.0
+        # The weights as they were wrapped or restored, until training begins.
+        self._unchanged = self._versions()
         for index, optimizer in enumerate(optimizers):
             patch(optimizer, "step", functools.partial(self._step, index))
             patch(optimizer, "zero_grad", functools.partial(self._zero_grad, index))
@@ -193,13 +195,26 @@ class WrappedModel:
         ]
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
+        self._unchanged = self._versions()
+
+    def _versions(self) -> list[tuple[torch.Tensor, int]]:
+        """Return each parameter with a number that grows when it is written."""
+        return [(parameter, parameter._version) for parameter in self.module.parameters()]
 
     def finish_restore(self) -> None:
         """Freeze parameters as at the checkpoint, once the script has made its model.
 
         The script may have frozen them in an epoch that does not run again. Raises `CheckpointError` where
-        the checkpoint has more LR schedulers than the script.
+        the checkpoint has more LR schedulers than the script, `UsageError` where the script has written the
+        weights since they were wrapped: after a move it would do so again, over those of the checkpoint.
         """
+        unchanged, self._unchanged = self._unchanged, []
+        if any(parameter._version != version for parameter, version in unchanged):
+            raise UsageError(
+                f"the weights of {self.name!r} were changed after AdaptiveDataParallel(...), before the "
+                "training loop: after each move that would overwrite what the job's checkpoint has restored. "
+                "Load or initialize them before they are wrapped"
+            )
         if self._unrestored_schedulers:
             number = len(self._unrestored_schedulers)
             raise CheckpointError(

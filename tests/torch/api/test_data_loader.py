@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
@@ -383,6 +383,7 @@ def test_that_the_seed_of_a_generator_among_the_options_decides_the_order() -> N
     [
         (lambda: pt.AdaptiveDataLoader(Numbers(4), batch_size=0), "batch_size"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), batch_size=True), "batch_size"),
+        (lambda: pt.AdaptiveDataLoader(DataLoader(Numbers(4))), "give it the dataset"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), sampler=range(4), shuffle=True), "sampler"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), batch_sampler=[[0]]), "no batch_size"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), 2, batch_sampler=[[0]], drop_last=True), "drop_last"),

@@ -279,3 +279,12 @@ def test_that_sparse_gradients_are_refused_with_what_to_do() -> None:
         model = torch.nn.Sequential(torch.nn.Embedding(9, 1, sparse=True))
         with pytest.raises(UsageError, match=r"0: sparse gradients; make it with sparse=False"):
             pt.AdaptiveDataParallel(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+def test_that_an_argument_in_anothers_place_is_named() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler: Any = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        with pytest.raises(UsageError, match="StepLR is no optimizer"):
+            pt.AdaptiveDataParallel(model, scheduler, optimizer)

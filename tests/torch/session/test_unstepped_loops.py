@@ -72,6 +72,22 @@ def forget_to_step() -> None:
             trainee.parallel(inputs).mean().backward()
 
 
+def train_on_an_ordinary_loader() -> None:
+    trainee = Trainee()
+    for inputs, _ in torch.utils.data.DataLoader(Numbers(48), batch_size=4):
+        trainee.step(inputs)
+
+
+def test_that_a_wrapped_model_over_an_ordinary_loader_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with joined():
+        train_on_an_ordinary_loader()
+    (message,) = errors(caplog)
+    assert "SGD steps the wrapped model outside of a loop over an AdaptiveDataLoader" in message
+    assert "Make the training loader an AdaptiveDataLoader" in message
+    with joined(strict=True), pytest.raises(TrainingError, match="every replica trains on all examples"):
+        train_on_an_ordinary_loader()
+
+
 def look_only(loader: pt.AdaptiveDataLoader) -> None:
     """Compute statistics of the data twice, before any model is made."""
     for _ in range(2):
@@ -118,8 +134,18 @@ def skip_overflows(loader: pt.AdaptiveDataLoader) -> None:
         scaler.update()
 
 
+def train_between_loops(loader: pt.AdaptiveDataLoader) -> None:
+    """Steps between loops, on data of the script's own."""
+    trainee = Trainee()
+    for inputs, _ in loader:
+        trainee.step(inputs)
+    for _ in range(20):
+        trainee.step(torch.ones(4, 1))
+
+
 @pytest.mark.parametrize(
-    "script", [look_only, evaluate_carelessly, train_two, train_elsewhere, skip_overflows]
+    "script",
+    [look_only, evaluate_carelessly, train_two, train_elsewhere, skip_overflows, train_between_loops],
 )
 def test_that_other_loops_are_not_reported(
     caplog: pytest.LogCaptureFixture, script: Callable[[pt.AdaptiveDataLoader], None]
