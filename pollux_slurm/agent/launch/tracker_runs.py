@@ -37,10 +37,11 @@ def tracker_variables(directory: Path | None, environ: Mapping[str, str]) -> dic
     if "WANDB_RUN_ID" not in environ:
         run_id = _read(directory, "wandb") or _keep(directory, "wandb", secrets.token_hex(8))
         if run_id is not None:
-            # "allow": a new run at the first start, the same one later.
-            variables = {"WANDB_RUN_ID": run_id}
-            if "WANDB_RESUME" not in environ:
-                variables["WANDB_RESUME"] = "allow"
+            variables["WANDB_RUN_ID"] = run_id
+    if "WANDB_RESUME" not in environ:
+        # A new run at the first start, the same one later. Without it, each start replaces the run of its id,
+        # the user's own, too.
+        variables["WANDB_RESUME"] = "allow"
     run_id = _read(directory, "mlflow")
     if run_id is not None and "MLFLOW_RUN_ID" not in environ:
         variables["MLFLOW_RUN_ID"] = run_id

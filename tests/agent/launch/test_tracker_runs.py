@@ -40,8 +40,12 @@ def test_that_every_start_in_one_directory_has_the_same_run_and_another_director
 def test_that_what_the_user_has_set_stays(tmp_path: Path) -> None:
     keep_mlflow_run(tmp_path, "0123abc")
     own = {"WANDB_RUN_ID": "mine", "MLFLOW_RUN_ID": "mine-too", "TENSORBOARD_LOGGING_DIR": "runs"}
-    assert tracker_variables(tmp_path, own) == {}
-    assert "WANDB_RESUME" not in tracker_variables(tmp_path, {"WANDB_RESUME": "never"})
+    assert tracker_variables(tmp_path, own | {"WANDB_RESUME": "never"}) == {}
+    assert not (tmp_path / "trackers/wandb-run-id").exists()
+
+
+def test_that_a_wandb_run_with_an_id_of_the_users_is_resumed_too(tmp_path: Path) -> None:
+    assert tracker_variables(tmp_path, {"WANDB_RUN_ID": "mine"})["WANDB_RESUME"] == "allow"
 
 
 def test_that_without_a_directory_or_a_right_to_write_there_no_id_is_set(tmp_path: Path) -> None:
