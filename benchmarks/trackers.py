@@ -89,8 +89,10 @@ def measure(tool: str, folder: str, *, blocks: int, block_steps: int) -> dict[st
             for _ in range(block_steps):
                 ways[name](next(source))
             if tool == "mlflow":
-                # What its threads have not logged yet belongs to this block.
+                # What threads have not logged yet belongs to this block.
                 sys.modules["mlflow"].flush_async_logging()
+                tracker.flush()
+                sparse.flush()
             if block:
                 results[name].append((time.process_time() - began) / block_steps)
     source.close()  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pollux_slurm.errors import UsageError
+from pollux_slurm.trackers.background_batches import BackgroundBatches
 from pollux_slurm.trackers.series import MOVE_S, STEP
 
 
@@ -17,6 +18,7 @@ class Sink(Protocol):
     """One run of one tool. `run_id` is None where the tool itself replaces what is logged again.
 
     `write` writes scalars at an optimizer step. `write_move` writes the last of the lines on all moves.
+    `flush` waits until the tool has them, for a bounded time.
     """
 
     @property
@@ -25,6 +27,8 @@ class Sink(Protocol):
     def write(self, values: Mapping[str, float], step: int) -> None: ...
 
     def write_move(self, lines: Sequence[str], move_s: float | None, step: int) -> None: ...
+
+    def flush(self) -> None: ...
 
 
 class WandbSink:
@@ -49,29 +53,37 @@ class WandbSink:
         if move_s is not None:
             self.write({MOVE_S: move_s}, step)
 
+    def flush(self) -> None:
+        """Do nothing: W&B's own process has each row."""
+
 
 class MlflowSink:
-    """A run of MLflow, which the object of `mlflow.start_run()` names.
-
-    Logged without waiting: a server that is away costs a thread's time.
-    """
+    """A run of MLflow, which the object of `mlflow.start_run()` names."""
 
     def __init__(self, run: Any) -> None:
-        from mlflow.entities import Metric
+        from mlflow.entities import Metric, RunTag
         from mlflow.tracking import MlflowClient
 
         self.run_id = str(run.info.run_id)
-        self._client, self._metric = MlflowClient(), Metric
+        self._client, self._metric, self._tag = MlflowClient(), Metric, RunTag
+        self._batches = BackgroundBatches[Any](self._send)
 
     def write(self, values: Mapping[str, float], step: int) -> None:
         now_ms = int(time.time() * 1000)
-        metrics = [self._metric(name, value, now_ms, step) for name, value in values.items()]
-        self._client.log_batch(self.run_id, metrics=metrics, synchronous=False)
+        self._batches.put(*(self._metric(name, value, now_ms, step) for name, value in values.items()))
 
     def write_move(self, lines: Sequence[str], move_s: float | None, step: int) -> None:
-        self._client.set_tag(self.run_id, f"pollux.move.{len(lines):03d}", lines[-1], synchronous=False)
+        self._batches.put(self._tag(f"pollux.move.{len(lines):03d}", lines[-1]))
         if move_s is not None:
             self.write({MOVE_S: move_s}, step)
+
+    def flush(self) -> None:
+        self._batches.flush()
+
+    def _send(self, values: Sequence[Any]) -> None:
+        tags = [value for value in values if isinstance(value, self._tag)]
+        metrics = [value for value in values if not isinstance(value, self._tag)]
+        self._client.log_batch(self.run_id, metrics=metrics, tags=tags)
 
 
 class TensorBoardSink:
@@ -90,6 +102,9 @@ class TensorBoardSink:
         self._writer.add_text("pollux/moves", lines[-1], step)
         if move_s is not None:
             self.write({MOVE_S: move_s}, step)
+
+    def flush(self) -> None:
+        self._writer.flush()
 
 
 def sink_of(run: Any) -> Sink:

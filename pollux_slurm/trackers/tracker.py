@@ -79,6 +79,14 @@ class Tracker:
                 _LOG.warning("the tracker has failed, training goes on: %r", error)
         self._logged.note(step)
 
+    def flush(self) -> None:
+        """Wait until the tool has all values. It need not be called: the end of the process does so.
+
+        A server that does not answer is waited for ten seconds.
+        """
+        if self._sink is not None:
+            self._sink.flush()
+
     def _write(self, sink: Sink, scalars: dict[str, float], step: int, *, is_step: bool) -> None:
         is_first = self._figures_step == 0
         figures = self._session.figures() if is_step and step > self._figures_step else None

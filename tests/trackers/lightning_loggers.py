@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from tests.lightning.scripts import Module, Record
 from tests.torch.scripts import Numbered
+from tests.trackers.reporting import wait_for_own_threads
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -46,3 +47,4 @@ def train(folder: str, stop_after: int | None = None) -> None:
             # Multiprocessing skips `atexit`.
             loggers[0].experiment.finish()
             loggers[1].experiment.close()
+            wait_for_own_threads()

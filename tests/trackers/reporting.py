@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import torch
@@ -33,7 +34,14 @@ def finish() -> None:
 
     wandb.finish()
     mlflow.flush_async_logging()
+    wait_for_own_threads()
     mlflow.end_run()
+
+
+def wait_for_own_threads() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "pollux-tracker":
+            thread.join()
 
 
 def environment(place: Path) -> dict[str, str]:

@@ -60,30 +60,30 @@ def train(
                 if num_steps == stop_after:
                     os.kill(os.getpid(), signal.SIGTERM)
                 if num_steps == kill_after:
-                    finish(tool, tracker.run)
+                    finish(tool, tracker)
                     torch.distributed.barrier()
                     os.kill(os.getpid(), signal.SIGKILL)
             tracker.log({"finished_epochs": epoch + 1})
     finally:
-        finish(tool, tracker.run)
+        finish(tool, tracker)
     return {"steps": pt.finished_steps(), "is_logging": tracker.run is not None}
 
 
-def finish(tool: str, run: Any) -> None:
+def finish(tool: str, tracker: Tracker) -> None:
     """Do what the tools do at the end of an ordinary script: multiprocessing skips `atexit`.
 
     Before a kill it stands for what a longer run has written by then.
     """
-    if run is None:
+    if tracker.run is None:
         return
+    tracker.flush()
     if tool == "wandb":
-        run.finish()
+        tracker.run.finish()
     elif tool == "tensorboard":
-        run.close()
+        tracker.run.close()
     else:
         import mlflow
 
-        mlflow.flush_async_logging()
         mlflow.end_run()
 
 
