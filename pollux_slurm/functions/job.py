@@ -144,8 +144,9 @@ class SubmittedJob(Generic[R]):
     def cancel(self) -> None:
         """Cancel the job. Does nothing when it is over."""
         if self.process is not None:
-            (self.folder / "cancelled").touch()
-            send_signal(self.process, signal.SIGTERM)
+            if is_running(self.process):
+                (self.folder / "cancelled").touch()
+                send_signal(self.process, signal.SIGTERM)
             return
         from pollux_slurm.slurm.connection import connect
 
@@ -192,7 +193,8 @@ class SubmittedJob(Generic[R]):
                     rank=outcome.rank,
                     traceback_text=outcome.error,
                 )
-                failed.__cause__ = outcome.value() if outcome.pickled else None
+                with contextlib.suppress(Exception):  # its class may be of a module that is missing here
+                    failed.__cause__ = outcome.value()
                 raise failed
         if not outcomes or outcomes[0].rank != 0:
             raise JobFailedError(

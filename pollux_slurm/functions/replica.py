@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pollux_slurm.agent.checkpoints.out_of_memory import STOPPED_EXIT_CODES
 from pollux_slurm.agent.launch.environment import JobEnvironment, read_environment
 from pollux_slurm.errors import UsageError
 from pollux_slurm.functions.files import (
@@ -31,24 +32,31 @@ from pollux_slurm.functions.files import (
 
 
 def call(folder: Path, environ: Mapping[str, str]) -> None:
-    """Call the function in `folder`, and keep there what it returns or raises.
+    """Call the function in `folder`, and keep there what it returns or raises; None after `sys.exit(0)`.
 
     Its exception is raised again: the training library looks at what ends a script.
     """
     environment = read_environment(environ)
     if environment.rank == 0:
         remove_older_outcomes(folder, run_id(environment))
-    # Modules are imported from where the submitting process found them.
-    sys.path += [place for place in read_json(folder / CALL_INFO)["sys_path"] if place not in sys.path]
+    # Modules are imported from where the submitting process found them, in the same order.
+    places = read_json(folder / CALL_INFO)["sys_path"]
+    sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
     function, arguments = pickle.loads(read_private(folder / CALL))
+    value = None
     try:
         value = function(*arguments)
-    except Exception as error:
-        own = error.__traceback__.tb_next if error.__traceback__ is not None else None
-        text = "".join(traceback.format_exception(type(error), error, own))
-        with contextlib.suppress(OSError):  # the disk may be full; the log has the error anyway
-            _keep(folder, environment, text, _pickled_exception(error))
-        raise
+    except (Exception, SystemExit) as error:
+        code = error.code if isinstance(error, SystemExit) else 1
+        if code in STOPPED_EXIT_CODES:
+            # The job is moved, or it ends without a result.
+            raise
+        if code not in (0, None):
+            own = error.__traceback__.tb_next if error.__traceback__ is not None else None
+            text = "".join(traceback.format_exception(type(error), error, own))
+            with contextlib.suppress(OSError):  # the disk may be full; the log has the error anyway
+                _keep(folder, environment, text, _pickled_exception(error))
+            raise
     try:
         pickled = cloudpickle().dumps(value)
     except Exception as error:
@@ -61,7 +69,7 @@ def call(folder: Path, environ: Mapping[str, str]) -> None:
     _keep(folder, environment, None, pickled)
 
 
-def _pickled_exception(error: Exception) -> bytes:
+def _pickled_exception(error: BaseException) -> bytes:
     try:
         pickled: bytes = cloudpickle().dumps(error)
         pickle.loads(pickled)  # many exceptions with arguments of their own cannot be made again

@@ -115,6 +115,48 @@ def test_that_an_exception_that_cannot_be_pickled_comes_back_as_text(submit: Sub
     assert error.__cause__ is None
 
 
+def fail_with_an_error_that_only_replicas_have() -> None:
+    from tests.functions.error_of_replicas import LocalError
+
+    raise LocalError("no such GPU")
+
+
+def test_that_an_exception_of_a_module_that_is_missing_here_comes_back_as_text(
+    submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(fail_with_an_error_that_only_replicas_have, processes=1)
+    # As on a login node without torch.
+    monkeypatch.setitem(sys.modules, "tests.functions.error_of_replicas", None)
+    error = job.exception(TIMEOUT_S)
+    assert isinstance(error, FunctionError)
+    assert "LocalError: no such GPU" in error.traceback_text
+    assert error.__cause__ is None
+
+
+def leave(code: int | None) -> None:
+    sys.exit(code)
+
+
+def test_that_sys_exit_is_a_result_or_an_error_by_its_code(submit: Submit) -> None:
+    jobs = [submit(leave, code, processes=1) for code in (0, None, 3)]
+    assert jobs[0].result(TIMEOUT_S) is None
+    assert jobs[1].result(TIMEOUT_S) is None
+    error = jobs[2].exception(TIMEOUT_S)
+    assert isinstance(error, FunctionError)
+    assert "SystemExit: 3" in error.traceback_text
+    assert jobs[2].state == "FAILED"
+
+
+def be_stopped() -> None:
+    sys.exit(143)
+
+
+def test_that_a_function_that_sigterm_has_stopped_has_no_outcome(submit: Submit) -> None:
+    job = submit(be_stopped, processes=1)
+    assert type(job.exception(TIMEOUT_S)) is JobFailedError
+    assert not list(job.folder.glob("rank-*"))
+
+
 def make_lock() -> Any:
     return threading.Lock()
 
@@ -154,6 +196,13 @@ def test_that_waiting_ends_in_time_and_a_cancelled_job_says_so(submit: Submit, t
     assert job.wait(TIMEOUT_S) == "CANCELLED"
     with pytest.raises(JobFailedError, match="its state is CANCELLED"):
         job.result()
+
+
+def test_that_a_job_that_has_failed_cannot_be_cancelled(submit: Submit) -> None:
+    job = submit(die, processes=1)
+    job.wait(TIMEOUT_S)
+    job.cancel()
+    assert job.state == "FAILED"
 
 
 def test_that_what_another_user_may_have_written_is_not_unpickled(submit: Submit) -> None:
@@ -217,3 +266,20 @@ def test_that_a_function_of_a_notebooks_cell_is_called_as_it_was_when_submitted(
         check=False,
     )
     assert done.stdout == "42\n", done.stderr
+
+
+def test_that_a_module_is_the_one_that_the_submitting_process_had(tmp_path: Path) -> None:
+    for folder, text in (("mine", "'mine'"), ("here", "'another of this name'")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helper.py").write_text(f"def who():\n    return {text}\n")
+    code = "import helper, pollux_slurm; print(pollux_slurm.submit(helper.who, cluster='local').result(240))"
+    (tmp_path / "mine/launch.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "../mine/launch.py"],
+        cwd=tmp_path / "here",
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "mine\n", done.stderr
