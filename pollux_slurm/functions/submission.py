@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
+import inspect
 import os
 import re
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -23,12 +25,12 @@ from pollux_slurm.agent.submit.submission_plan import (
 )
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, make_private_dir, new_token, remove_empty_dirs
 from pollux_slurm.config import load_config
-from pollux_slurm.errors import UsageError
+from pollux_slurm.errors import SlurmCommandError, UsageError
 from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json, write_private
 from pollux_slurm.functions.job import SubmittedJob
 from pollux_slurm.process_control import spawn
 from pollux_slurm.slurm.connection import make_runner
-from pollux_slurm.slurm.sbatch.options import parse_words
+from pollux_slurm.slurm.sbatch.options import PYXIS_OPTIONS, SBATCH_OPTIONS, parse_words
 
 R = TypeVar("R")
 Cluster = Literal["slurm", "local"]
@@ -46,7 +48,7 @@ def submit(
     min_gpus: int | None = ...,
     max_gpus: int | None = ...,
     checkpoint_dir: str | os.PathLike[str] | None = ...,
-    setup: Sequence[str] = ...,
+    setup: str | Sequence[str] = ...,
     cluster: Cluster = ...,
     **sbatch: object,
 ) -> str: ...
@@ -59,7 +61,7 @@ def submit(
     min_gpus: int | None = ...,
     max_gpus: int | None = ...,
     checkpoint_dir: str | os.PathLike[str] | None = ...,
-    setup: Sequence[str] = ...,
+    setup: str | Sequence[str] = ...,
     cluster: Cluster = ...,
     **sbatch: object,
 ) -> SubmittedJob[R]: ...
@@ -71,7 +73,7 @@ def submit(
     min_gpus: int | None = None,
     max_gpus: int | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
-    setup: Sequence[str] = (),
+    setup: str | Sequence[str] = (),
     cluster: Cluster = "slurm",
     **sbatch: object,
 ) -> SubmittedJob[R] | str:
@@ -95,7 +97,10 @@ def submit(
         raise UsageError(f"cluster is 'slurm' or 'local', not {cluster!r}")
     if cluster == "local" and (sbatch or setup):
         names = sorted([*sbatch, *(["setup"] if setup else [])])
-        raise UsageError(f"{', '.join(names)}: only for Slurm; leave it out for a local job")
+        raise UsageError(
+            f"{', '.join(names)}: only for Slurm; leave it out for a local job. For arguments of the "
+            "function by name: functools.partial"
+        )
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", getattr(function, "__name__", type(function).__name__)).strip(
         "_-."
     )
@@ -133,7 +138,10 @@ def submit(
     runner = make_runner(config.slurm, os.environ)
     runner.find("sbatch")
     with _call_files(folder, directory, function, args):
-        job_id = submit_plan(plan, token=token, runner=runner, environ=os.environ, cwd=cwd)
+        try:
+            job_id = submit_plan(plan, token=token, runner=runner, environ=os.environ, cwd=cwd)
+        except SlurmCommandError as error:
+            raise SlurmCommandError(f"{error}{_hint(function, sbatch)}") from None
         return _keep(_job(plan, job_id, folder))
 
 
@@ -153,11 +161,29 @@ def _option_words(options: Mapping[str, object]) -> list[str]:
     return words
 
 
-def _script(function: Callable[..., Any], folder: Path, setup: Sequence[str]) -> str:
+def _hint(function: Callable[..., Any], options: Iterable[str]) -> str:
+    """Return what the user may have meant by names that are no options of sbatch; empty if they all are."""
+    known = {option.name for option in (*SBATCH_OPTIONS, *PYXIS_OPTIONS, *POLLUX_OPTIONS)}
+    try:
+        arguments = set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some functions written in C
+        arguments = set()
+    for key in options:
+        name = key.replace("_", "-")
+        similar = [] if name in known else difflib.get_close_matches(name, sorted(known), n=1)
+        if name not in known and key in arguments:
+            return f". {key} is an argument of the function: submit(functools.partial(function, {key}=...))"
+        if similar:
+            return f". Do you mean {similar[0].replace('-', '_')}= instead of {key}=?"
+    return ""
+
+
+def _script(function: Callable[..., Any], folder: Path, setup: str | Sequence[str]) -> str:
     """Return the batch script, in the form that a user would write."""
     run = shlex.join([*_pollux(), "run", "--", *_replica_command(folder)])
+    before = [setup] if isinstance(setup, str) else setup
     where = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    lines = ["#!/bin/bash", f"# made by pollux_slurm.submit of {' '.join(where.split())}", *setup, run]
+    lines = ["#!/bin/bash", f"# made by pollux_slurm.submit of {' '.join(where.split())}", *before, run]
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pollux_slurm
-from pollux_slurm.errors import SlurmUnavailable, UsageError
+from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
 
 
 def train(learning_rate: float) -> float:
@@ -63,6 +63,7 @@ def test_that_a_dry_run_shows_script_and_options_and_writes_nothing(tmp_path: Pa
         ({"min_gpus": 3, "max_gpus": 2}, "--min-gpus 3 is above --max-gpus 2"),
         ({"cluster": "local", "time": "1:00:00"}, "time: only for Slurm"),
         ({"cluster": "local", "min_gpus": 3, "max_gpus": 2}, "min_gpus=3 is above max_gpus=2"),
+        ({"cluster": "local", "learning_rate": 0.1}, "arguments of the function by name: functools.partial"),
         ({"cluster": "debug"}, "cluster is 'slurm' or 'local', not 'debug'"),
     ],
 )
@@ -82,6 +83,27 @@ def test_that_a_call_instead_of_a_function_and_arguments_that_cannot_be_pickled_
     with (tmp_path / "file").open("w") as file, pytest.raises(UsageError, match="cannot be pickled"):
         pollux_slurm.submit(train, file, cluster="local")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_that_setup_may_be_one_text() -> None:
+    lines = "module load cuda\nulimit -c 0"
+    assert f"\n{lines}\n" in pollux_slurm.submit(train, 0.1, dry_run=True, setup=lines)
+
+
+def test_that_a_refusal_by_sbatch_ends_with_what_may_have_been_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = tmp_path / "bin/sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text("#!/bin/sh\necho \"sbatch: unrecognized option '$1'\" >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
+    with pytest.raises(SlurmCommandError, match=r"partiton.*Do you mean partition= instead of partiton="):
+        pollux_slurm.submit(train, 0.1, partiton="gpu")
+    with pytest.raises(SlurmCommandError, match=r"functools.partial\(function, learning_rate=...\)"):
+        pollux_slurm.submit(train, learning_rate=0.1)
+    with pytest.raises(SlurmCommandError, match=r"unrecognized option '--time=1'$"):
+        pollux_slurm.submit(train, 0.1, time=1)
 
 
 def test_that_without_slurm_the_error_says_so_and_nothing_is_left(
