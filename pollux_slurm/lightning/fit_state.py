@@ -21,7 +21,8 @@ from pollux_slurm.lightning.private_parts import part
 from pollux_slurm.torch import State
 from pollux_slurm.torch.session.current_session import current_session
 
-# What Lightning puts into the dictionary that hooks get, and what is kept elsewhere.
+# What Lightning puts into the dictionary that hooks get, and what is kept elsewhere. `state_dict` is the
+# wrapped model's, unless a hook has put others there.
 _OWN_KEYS = {"epoch", "global_step", "pytorch-lightning_version", "state_dict", "loops", "callbacks"}
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
@@ -88,12 +89,17 @@ class FitState(State):
     def _collect_hooks(self) -> dict[str, Any]:
         """Return what callbacks, module and data module want to keep."""
         trainer, datamodule = self._trainer, self._trainer.datamodule
-        checkpoint = self._checkpoint(trainer.lightning_module.state_dict())
+        weights = trainer.lightning_module.state_dict()
+        checkpoint = self._checkpoint(dict(weights))
         checkpoint["callbacks"] = part(call, "_call_callbacks_state_dict")(trainer)
         data = None if datamodule is None else datamodule.state_dict()
         part(call, "_call_callbacks_on_save_checkpoint")(trainer, checkpoint)
         part(call, "_call_lightning_module_hook")(trainer, "on_save_checkpoint", checkpoint)
         own = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
+        given = checkpoint["state_dict"]
+        if given.keys() != weights.keys() or any(given[name] is not weights[name] for name in weights):
+            # Others than the module's, such as the average of `WeightAveraging`.
+            own["state_dict"] = given
         return {"callbacks": checkpoint["callbacks"], "datamodule": data or None, "own": own}
 
     def _checkpoint(self, weights: Mapping[str, Any]) -> dict[str, Any]:

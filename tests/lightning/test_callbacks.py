@@ -87,6 +87,15 @@ def test_that_model_checkpoint_keeps_the_same_files_over_a_stop(tmp_path: Path) 
     }
 
 
+@pytest.mark.skipif(not hasattr(pl.callbacks, "EMAWeightAveraging"), reason="Lightning 2.6 has it")
+@pytest.mark.parametrize("stop", [{"stop_after": 7}, {"stop_in_validation": 2}])
+def test_that_an_average_of_the_weights_goes_on_over_a_stop(tmp_path: Path, stop: dict[str, int]) -> None:
+    # It puts its average into the checkpoint's `state_dict`, and swaps it with the weights in a validation.
+    options: dict[str, Any] = {"callbacks": (lambda: pl.callbacks.EMAWeightAveraging(decay=0.9),)}
+    stopped_here(tmp_path, **options, **stop)
+    assert_same_fit(fit_here(tmp_path, **options), fit_here(**options))
+
+
 def rows(folder: Path) -> list[dict[str, str]]:
     (file,) = folder.rglob("metrics.csv")
     with file.open(newline="") as lines:
