@@ -76,11 +76,15 @@ def add_saved_sums(
             metric._update_count = 1
         if own["value"] is None:
             metric.value = module.get_submodule(own["meta"]["metric_attribute"])
-        elif is_rank_0 or own["reduction"] in ("max", "min"):
-            value = own["value"].to(module.device)
-            metric.value = _combine(own["reduction"], metric.value, value)
-            if own["weight"] is not None:
-                metric.cumulated_batch_size = metric.cumulated_batch_size + own["weight"].to(module.device)
+        else:
+            counts = is_rank_0 or own["reduction"] in ("max", "min")
+            value, weight = own["value"].to(module.device), own["weight"]
+            # A value of zero gives its type: all replicas reduce the same one.
+            metric.value = _combine(
+                own["reduction"], metric.value, value if counts else torch.zeros_like(value)
+            )
+            if counts and weight is not None:
+                metric.cumulated_batch_size = metric.cumulated_batch_size + weight.to(module.device)
 
 
 def _new(own: Mapping[str, Any], sync: Callable[..., Any]) -> Any:

@@ -75,8 +75,10 @@ def unchanged(results: dict[str, Any], module: torch.nn.Module) -> Iterator[None
         if id(one) in before:
             _put_back(one, before[id(one)])
         elif one.is_tensor:
+            dtype = one.value.dtype
             one.reset()
-            one.has_reset = False
+            # Other replicas keep the type of what they log, and all reduce the same one.
+            one.value, one.has_reset = one.value.to(dtype), False
 
 
 def _snapshot(metric: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torchmetrics import MaxMetric, MeanMetric
 
 from pollux_slurm.lightning import PolluxEnvironment, PolluxStrategy
@@ -69,6 +70,15 @@ def test_that_padding_changes_no_metric() -> None:
     assert module.mean.compute() == 1.5
     module.largest.update(torch.tensor(3.0))
     assert module.largest.compute() == 3.0
+
+
+def test_that_padding_keeps_the_type_of_a_value_that_it_logs_first() -> None:
+    results = _ResultCollection(training=True)
+    with unchanged(results, Metrics()):
+        value = torch.tensor(100.0, dtype=torch.float64)
+        results.log("training_step", "value", value, on_step=False, on_epoch=True, batch_size=1)
+    (logged,) = results.values()
+    assert (logged.value.dtype, logged.value.item(), logged.has_reset) == (torch.float64, 0.0, False)
 
 
 def test_that_replicas_metrics_are_combined_by_their_own_reductions() -> None:
