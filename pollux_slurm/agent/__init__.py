@@ -1,4 +1,4 @@
 """The agent, without torch: launching and submitting jobs, measuring steps, reporting, the checkpoint folder.
 
-May be imported by `agent/checkpoints`, `agent/launch`, `rehearsal`, `torch`.
+May be imported by `agent/checkpoints`, `agent/launch`, `functions`, `rehearsal`, `torch`.
 """
