@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pollux_slurm"
 
 # From the bottom up. A part may import from parts on a lower line, and from itself.
 LAYERS = (
-    {"errors", "resources", "__init__"},
+    {"errors", "extras", "resources", "__init__"},
     {"model", "config", "durations", "rendering", "process_control"},
     {"goodput"},
     {"policy"},
@@ -135,3 +135,41 @@ def test_that_importing_needs_no_torch_no_pyslurm_no_driver(module: str) -> None
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stdout.strip() == "[]"
+
+
+# Torch first: once it is imported, it cannot be missing any more.
+MISSING = [
+    ("pollux_slurm.torch", "torch", "torch"),
+    ("pollux_slurm.trackers", "torch", "torch"),
+    ("pollux_slurm.lightning", "torch", "torch"),
+    ("pollux_slurm.lightning", "lightning", "lightning"),
+    ("pollux_slurm.trackers.lightning_callback", "lightning", "lightning"),
+    ("pollux_slurm.huggingface", "accelerate", "transformers"),
+    ("pollux_slurm.trackers.transformers_callback", "transformers", "transformers"),
+]
+
+IMPORTS = """
+import importlib, sys
+for module, missing, extra in {missing}:
+    sys.modules[missing] = None
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        assert str(error).count("pip install") == 1, error
+        assert str(error).endswith(f"pip install 'pollux-slurm[{{extra}}]'"), error
+        print(module, missing)
+    del sys.modules[missing]
+"""
+
+
+@pytest.mark.torch
+def test_that_the_error_of_a_missing_package_names_its_extra() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS.format(missing=MISSING)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [tuple(line.split()) for line in done.stdout.splitlines()] == [row[:2] for row in MISSING]

@@ -3,8 +3,11 @@
 May be imported by scripts that train.
 """
 
-from pollux_slurm.lightning.environment import PolluxEnvironment
-from pollux_slurm.lightning.strategy import PolluxStrategy, register
+from pollux_slurm.extras import extras_named
+
+with extras_named():
+    from pollux_slurm.lightning.environment import PolluxEnvironment
+    from pollux_slurm.lightning.strategy import PolluxStrategy, register
 
 register()
 

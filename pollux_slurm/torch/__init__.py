@@ -3,33 +3,36 @@
 May be imported by `huggingface`, `lightning` and scripts that train.
 """
 
-from pollux_slurm import env
-from pollux_slurm.torch import scaling_rules
-from pollux_slurm.torch.api.accumulator import Accumulator
-from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
-from pollux_slurm.torch.api.data_parallel import AdaptiveDataParallel
-from pollux_slurm.torch.api.epochs import (
-    checkpoint_point,
-    current_dataloader,
-    current_epoch,
-    finished_epochs,
-    finished_steps,
-    remaining_epochs_until,
-)
-from pollux_slurm.torch.api.memory_guard import memory_guard
-from pollux_slurm.torch.api.state import State
-from pollux_slurm.torch.boundary.sigterm import TrainingStopped
-from pollux_slurm.torch.scaling_rules import (
-    AdamScale,
-    AdaScale,
-    LEGWScale,
-    LinearScale,
-    NoScale,
-    ScalingMoment,
-    ScalingRule,
-    SqrtScale,
-)
-from pollux_slurm.torch.start import init_process_group
+from pollux_slurm.extras import extras_named
+
+with extras_named():
+    from pollux_slurm import env
+    from pollux_slurm.torch import scaling_rules
+    from pollux_slurm.torch.api.accumulator import Accumulator
+    from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
+    from pollux_slurm.torch.api.data_parallel import AdaptiveDataParallel
+    from pollux_slurm.torch.api.epochs import (
+        checkpoint_point,
+        current_dataloader,
+        current_epoch,
+        finished_epochs,
+        finished_steps,
+        remaining_epochs_until,
+    )
+    from pollux_slurm.torch.api.memory_guard import memory_guard
+    from pollux_slurm.torch.api.state import State
+    from pollux_slurm.torch.boundary.sigterm import TrainingStopped
+    from pollux_slurm.torch.scaling_rules import (
+        AdamScale,
+        AdaScale,
+        LEGWScale,
+        LinearScale,
+        NoScale,
+        ScalingMoment,
+        ScalingRule,
+        SqrtScale,
+    )
+    from pollux_slurm.torch.start import init_process_group
 
 __all__ = [
     "Accumulator",

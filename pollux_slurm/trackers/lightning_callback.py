@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-
+from pollux_slurm.extras import extras_named
 from pollux_slurm.torch.session.current_session import current_session
 from pollux_slurm.trackers.series import MOVE_S, describe_moves, figures_as_scalars
 from pollux_slurm.trackers.sinks import Sink, sink_of
+
+with extras_named():
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pollux_slurm.errors import UsageError
+from pollux_slurm.extras import extras_named
 from pollux_slurm.torch.session.current_session import current_session
 from pollux_slurm.trackers.logged_steps import LoggedSteps
 from pollux_slurm.trackers.series import as_scalars, describe_moves, figures_as_scalars
@@ -39,7 +40,8 @@ class Tracker:
 
     def _open(self, open_run: Callable[[], Any]) -> None:
         try:
-            self.run = open_run()
+            with extras_named():
+                self.run = open_run()
             self._sink = sink_of(self.run)
         except Exception as error:
             if not self._session.is_resumed or isinstance(error, UsageError):

@@ -6,11 +6,13 @@ import logging
 import sys
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
+from pollux_slurm.extras import extras_named
 from pollux_slurm.torch.session.current_session import current_session
 from pollux_slurm.trackers.series import MOVE_S, describe_moves, figures_as_scalars
 from pollux_slurm.trackers.sinks import sink_of
+
+with extras_named():
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 _LOG = logging.getLogger(__name__)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,15 @@ def test_that_a_tool_that_fails_later_is_one_warning(caplog: pytest.LogCaptureFi
         train(Tracker(lambda: writer), 2)
         assert pt.finished_steps() == 4
     assert caplog.text.count("the tracker has failed") == 1
+
+
+def test_that_a_tool_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with (
+        joined(),
+        pytest.raises(ModuleNotFoundError, match=r"wandb.*: pip install 'pollux-slurm\[trackers\]'"),
+    ):
+        Tracker(lambda: importlib.import_module("wandb").init())
 
 
 def test_that_mistakes_in_the_script_are_errors() -> None:
