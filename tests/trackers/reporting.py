@@ -13,10 +13,10 @@ from pollux_slurm.trackers.transformers_callback import PolluxMonitor
 from tests.huggingface.trainer_scripts import Stop, Texts, make_arguments, make_model
 
 
-def train(output: str, stop_after: int | None = None) -> None:
+def train(folder: str, stop_after: int | None = None) -> None:
     """Train 5 steps an epoch, two epochs."""
     pt.init_process_group(checkpoint_interval_s=None)
-    arguments = make_arguments(output, report_to=["wandb", "mlflow", "tensorboard"])
+    arguments = make_arguments(f"{folder}/output", report_to=["wandb", "mlflow", "tensorboard"])
     callbacks = [Stop(stop_after), PolluxMonitor()]
     trainer = PolluxTrainer(make_model(), arguments, train_dataset=Texts(), callbacks=callbacks)
     rank = torch.distributed.get_rank()
