@@ -1,4 +1,4 @@
 """`pollux run`: starts a job's training processes, one on each GPU, and waits for them.
 
-May be imported by `cli`, `env`, `functions`, `rehearsal`, `torch`.
+May be imported by `cli`, `env`, `functions`, `rehearsal`, `torch`, `trackers`.
 """

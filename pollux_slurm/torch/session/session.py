@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
 from pollux_slurm.agent.launch.environment import JobEnvironment
-from pollux_slurm.agent.launch.tracker_runs import keep_mlflow_run
 from pollux_slurm.errors import PolluxError, TrainingError, UsageError
 from pollux_slurm.goodput import noise_scale
 from pollux_slurm.model import BatchChoice
@@ -172,11 +171,6 @@ class Session:
         self.measurements.start()
 
     # ----------------------------------------------------------------------------------------------- queries
-
-    def keep_mlflow_run(self, run_id: str) -> None:
-        """Let `pollux run` give this MLflow run to the job's next start."""
-        if self.rank == 0 and self._environment.checkpoint_dir is not None:
-            keep_mlflow_run(self._environment.checkpoint_dir, run_id)
 
     @property
     def strict(self) -> bool:
