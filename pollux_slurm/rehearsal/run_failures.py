@@ -23,7 +23,8 @@ def never_trained(first_run: ScriptRun) -> Iterator[Finding]:
                 kind="no_session",
                 text="The script ended without a call of pollux_slurm.torch.init_process_group(): the "
                 "library does not take part in its training.",
-                cure="Add the five lines of the README to it.",
+                cure="Add the five lines of the README to it, or those of docs/frameworks.md for Lightning, "
+                "Trainer or Accelerate.",
                 guide=CHANGES,
             )
     elif first_run.outcome in (RunOutcome.FINISHED, RunOutcome.STOPPED) and not training_loops(first_run):

@@ -85,7 +85,8 @@ def _run_and_check(run: Callable[[], int], directory: Path | None, *, warn: Call
     if code == 0:
         warn(
             "no process of this run has called pollux_slurm.torch.init_process_group: it ran like any other "
-            "program, nothing was measured or reported, and no checkpoint was written"
+            "program, nothing was measured or reported, and no checkpoint was written. Without its lines of "
+            "docs/frameworks.md, Lightning, Trainer or Accelerate may have trained once in each process"
         )
     elif code in STOPPED_EXIT_CODES:
         warn(

@@ -1,8 +1,9 @@
 """Warn of training in which no wrapped optimizer steps in a loop over an adaptive loader.
 
 A trainer of another library over our loader, or our model over an ordinary loader, trains to its end, but
-nothing of that is measured, scaled or in a checkpoint. A hook sees every `torch.optim.Optimizer` until a
-wrapped one has stepped in such a loop.
+nothing of that is measured, scaled or in a checkpoint. Where it has neither our loader nor our model, each
+replica trains by itself. A hook sees every `torch.optim.Optimizer` until a wrapped one has stepped in such a
+loop.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class UnsteppedLoopCheck:
     ) -> None:
         self._faults, self._is_own, self._is_in_loop = faults, is_wrapped, is_in_loop
         self._stepped_by: str | None = None
-        self._has_own = False
+        self._has_own = self._has_others = False
         self._handle: RemovableHandle | None = register_optimizer_step_post_hook(self._stepped)
 
     def check(self) -> None:
@@ -55,9 +56,9 @@ class UnsteppedLoopCheck:
             )
 
     def check_end(self, *, has_gradients: bool) -> None:
-        """The same at the end of training, also where no optimizer stepped but gradients were computed."""
+        """The same at the end of training, also where others stepped in no such loop, or none did."""
         self.check()
-        if not self._has_own and has_gradients:
+        if not self._has_own and (has_gradients or self._has_others):
             self._faults.report(
                 JobWarning.NEVER_STEPPED, f"training ended without one step of a wrapped optimizer: {_CURE}"
             )
@@ -72,6 +73,7 @@ class UnsteppedLoopCheck:
         if self._has_own:
             return
         if not self._is_own(optimizer):
+            self._has_others = True
             if self._is_in_loop():
                 self._stepped_by = type(optimizer).__name__
         elif self._is_in_loop():

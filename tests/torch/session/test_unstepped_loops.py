@@ -55,6 +55,19 @@ def test_that_it_ends_under_strict_at_the_end_of_its_first_loop() -> None:
         assert trainer.optimizer.state[trainer.model.weight]["step"] == 2
 
 
+def test_that_a_training_without_our_loader_and_model_is_reported_at_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1)).mean().backward()
+        optimizer.step()
+        assert errors(caplog) == []
+    (message,) = errors(caplog)
+    assert message.startswith("training ended without one step of a wrapped optimizer")
+
+
 def test_that_a_training_that_never_steps_is_reported_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     with joined():
         trainee = Trainee()
