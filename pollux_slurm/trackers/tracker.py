@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pollux_slurm.agent.launch.tracker_runs import keep_mlflow_run
+from pollux_slurm.agent.launch.tracker_runs import record_mlflow_run
 from pollux_slurm.errors import UsageError
 from pollux_slurm.extras import extras_named
 from pollux_slurm.torch.session.current_session import current_session
 from pollux_slurm.trackers.logged_steps import LoggedSteps
 from pollux_slurm.trackers.series import as_scalars, describe_moves, figures_as_scalars
-from pollux_slurm.trackers.sinks import MlflowSink, Sink, sink_of
+from pollux_slurm.trackers.sinks import Sink, sink_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,12 +49,10 @@ class Tracker:
                 raise
             _LOG.warning("training goes on without its tracker, which could not be opened: %r", error)
             return
-        directory, run_id = self._session.checkpoint_dir, self._sink.run_id
-        if run_id is not None:
-            self._logged = LoggedSteps(directory, run_id)
-        if isinstance(self._sink, MlflowSink) and directory is not None:
-            # For a job that is stopped before its first step: there, the run that is active is recorded.
-            keep_mlflow_run(directory, self._sink.run_id)
+        if self._sink.run_id is not None:
+            self._logged = LoggedSteps(self._session.checkpoint_dir, self._sink.run_id)
+        # As at the first step, which a job may not reach.
+        record_mlflow_run(self._session.checkpoint_dir)
 
     def log(self, values: Mapping[str, Any] | None = None) -> None:
         """Log numbers (tensors of one element will do) at the present optimizer step.

@@ -52,6 +52,10 @@ def test_that_the_run_that_is_active_at_the_first_step_is_recorded(mlflow: Any, 
     assert records == [None, run.info.run_id]
 
 
-def test_that_a_trackers_run_is_recorded_before_the_first_step(mlflow: Any, job: Path) -> None:
-    tracker = Tracker(mlflow.start_run)
-    assert recorded(job) == tracker.run.info.run_id
+def test_that_a_trackers_run_is_recorded_before_the_first_step_and_of_nested_ones_the_outer(
+    mlflow: Any, job: Path
+) -> None:
+    outer = mlflow.start_run()
+    Tracker(lambda: mlflow.start_run(nested=True))
+    assert recorded(job) == outer.info.run_id
+    mlflow.end_run()
