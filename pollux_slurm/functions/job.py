@@ -204,6 +204,8 @@ class SubmittedJob(Generic[R]):
         return outcomes
 
     def _end_of_log(self) -> str:
+        if not self.stderr_file.exists():
+            return "(no such file: has the job started, and do its nodes share this folder?)"
         lines = self.logs().splitlines()[-_NUM_LOG_LINES:]
         return "\n".join(lines) or "(empty)"
 

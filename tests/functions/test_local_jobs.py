@@ -182,6 +182,13 @@ def test_that_a_job_that_ends_without_a_result_shows_its_state_and_the_end_of_it
     assert "what was last seen" in str(error)
 
 
+def test_that_a_log_that_is_not_there_is_said_to_be_missing(submit: Submit) -> None:
+    job = submit(die, processes=1)
+    job.wait(TIMEOUT_S)
+    job.stderr_file.unlink()
+    assert "no such file: has the job started, and do its nodes share" in str(job.exception())
+
+
 def wait_long() -> None:
     Path("started").touch()
     time.sleep(600)
