@@ -24,7 +24,8 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import mlflow
 
     yield mlflow
-    mlflow.end_run()
+    while mlflow.active_run() is not None:
+        mlflow.end_run()
 
 
 @pytest.fixture
@@ -58,4 +59,3 @@ def test_that_a_trackers_run_is_recorded_before_the_first_step_and_of_nested_one
     outer = mlflow.start_run()
     Tracker(lambda: mlflow.start_run(nested=True))
     assert recorded(job) == outer.info.run_id
-    mlflow.end_run()
