@@ -113,7 +113,7 @@ class SubmittedJob(Generic[R]):
     def results(self, timeout_s: float | None = None) -> list[R]:
         """Return what the function returned on each rank of the last run. Raises as `result`."""
         outcomes = self._outcomes(timeout_s)
-        if len(outcomes) < outcomes[0].world_size:
+        if not _are_all(outcomes):
             there = {outcome.rank for outcome in outcomes}
             missing = [rank for rank in range(outcomes[0].world_size) if rank not in there]
             raise JobFailedError(f"rank {missing[0]} of job {self.job_id} has left no result")
@@ -182,7 +182,7 @@ class SubmittedJob(Generic[R]):
         state = self.wait(timeout_s)
         give_up_at = time.monotonic() + _FILES_TIMEOUT_S
         outcomes = read_outcomes(self.folder)
-        while not outcomes and state == "COMPLETED" and time.monotonic() < give_up_at:
+        while state == "COMPLETED" and not _are_all(outcomes) and time.monotonic() < give_up_at:
             time.sleep(_FIRST_PAUSE_S)
             outcomes = read_outcomes(self.folder)
         # The first error: the other ranks commonly fail because of it.
@@ -216,6 +216,10 @@ class SubmittedJob(Generic[R]):
         if outcomes and outcomes[0].rank == 0 and all(outcome.error is None for outcome in outcomes):
             return "COMPLETED"
         return "CANCELLED" if (self.folder / "cancelled").exists() else "FAILED"
+
+
+def _are_all(outcomes: list[Outcome]) -> bool:
+    return bool(outcomes) and len(outcomes) == outcomes[0].world_size
 
 
 def _text(file: Path) -> str:

@@ -69,6 +69,17 @@ def test_that_a_function_is_called_in_each_process_and_its_values_come_back(
     assert job.folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_that_results_that_another_machine_has_written_are_waited_for(submit: Submit) -> None:
+    job = submit(multiply, 6, 7)
+    assert job.result(TIMEOUT_S) == 42
+    file = job.folder / "rank-000001.outcome"
+    hidden = file.rename(job.folder / "not there yet")
+    later = threading.Timer(0.3, lambda: hidden.rename(file))
+    later.start()
+    assert job.results() == [42, 43]
+    later.join()
+
+
 def fail_on_rank_1() -> None:
     if rank() == 1:
         while not Path("ready").exists():
