@@ -106,7 +106,7 @@ class PolluxAccelerator(Accelerator):
             if not getattr(one, "_is_accelerate_prepared", False) or _is_for_evaluation(one)
         ]
         optimizers = [one for one, _ in fresh if isinstance(one, torch.optim.Optimizer)]
-        schedulers = [one for one, _ in fresh if isinstance(one, torch.optim.lr_scheduler.LRScheduler)]
+        schedulers = [one for one, _ in fresh if _is_scheduler(one)]
         models = [(one, placement) for one, placement in fresh if isinstance(one, torch.nn.Module)]
         for model, placement in models:
             own = [optimizer for optimizer in optimizers if _steps(optimizer, model)]
@@ -346,6 +346,13 @@ class _Registered(State):
 def _is_for_evaluation(one: Any) -> bool:
     """Return whether it is a model without optimizers, which may get some later."""
     return isinstance(one, torch.nn.Module) and not isinstance(one, AdaptiveDataParallel)
+
+
+def _is_scheduler(one: Any) -> bool:
+    """Return whether it is an LR scheduler, of torch or with the same methods: it must be in checkpoints."""
+    return not isinstance(one, torch.optim.Optimizer) and all(
+        hasattr(one, name) for name in ("optimizer", "step", "state_dict", "load_state_dict")
+    )
 
 
 def _steps(optimizer: Any, model: Any) -> bool:

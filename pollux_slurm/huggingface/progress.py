@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformers import TrainerCallback
@@ -30,7 +31,8 @@ class TrainerProgress(State):
     """TrainerState, the callbacks' states, and the sums of losses that were not logged yet.
 
     `batches` counts global batches of the initial size: in the training, and in its present epoch.
-    `is_stopped` is True once a callback or `max_steps` has ended the training.
+    `is_stopped` is True once a callback or `max_steps` has ended the training. `evaluation_after_step` has
+    what Trainer was about to do where a restart comes to an evaluation between two steps.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -40,6 +42,21 @@ class TrainerProgress(State):
         self.is_stopped = False
         self._sums = {"loss": 0.0, "total": 0.0, "logged": 0}
         self._earlier_s, self._began_s = 0.0, time.monotonic()
+        self.evaluation_after_step: dict[str, bool] | None = None
+        self._at_evaluation: dict[str, Any] | None = None
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Keep the progress of the evaluation's beginning in the checkpoints until it has ended.
+
+        A restart evaluates again, so none of several datasets may have been logged or counted by a callback.
+        """
+        self.sync()
+        self._at_evaluation = self.state_dict()
+        try:
+            yield
+        finally:
+            self._at_evaluation = self.evaluation_after_step = None
 
     @property
     def runtime_s(self) -> float:
@@ -67,7 +84,9 @@ class TrainerProgress(State):
                 "logged": trainer._globalstep_last_logged,
             }
 
-    def state_dict(self) -> Mapping[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
+        if self._at_evaluation is not None:
+            return self._at_evaluation
         state = self._trainer.state
         return {
             # As text, as Trainer itself writes it: its log has whatever the metrics return.
@@ -77,6 +96,7 @@ class TrainerProgress(State):
             "batches": self.batches,
             "batches_in_epoch": self.batches_in_epoch,
             "is_stopped": self.is_stopped,
+            "evaluation_after_step": self.evaluation_after_step,
             "runtime_s": self._earlier_s + time.monotonic() - self._began_s,
         }
 
@@ -93,6 +113,7 @@ class TrainerProgress(State):
         self._sums = dict(state["sums"])
         self.batches, self.batches_in_epoch = state["batches"], state["batches_in_epoch"]
         self.is_stopped, self._earlier_s = state["is_stopped"], state["runtime_s"]
+        self.evaluation_after_step = state["evaluation_after_step"]
 
     def _own(self) -> list[Any]:
         """Return the callbacks that have a state."""

@@ -30,7 +30,10 @@ class StepBatch(dict[str, Any]):
 
 
 class StepLoader:
-    """Yields a `StepBatch` for each step of an epoch. `begin` and `end` are called around the loop."""
+    """Yields a `StepBatch` for each step of an epoch. `begin` and `end` are called around the loop.
+
+    A step ends when the next one is asked for, or with `end_step`.
+    """
 
     def __init__(self, loader: TrainingLoader) -> None:
         self.loader, self.dataset = loader, loader.dataset
@@ -40,6 +43,8 @@ class StepLoader:
             self._length = None
         self._steps: Iterator[StepBatch] = iter(())
         self._first: StepBatch | None = None
+        self._micro_batches: Iterator[Any] = iter(())
+        self.is_in_step = False
 
     def __len__(self) -> int:
         """Return the number of global batches of an epoch, at the initial batch size."""
@@ -60,14 +65,23 @@ class StepLoader:
             del first
             yield from self._steps
 
+    def end_step(self) -> None:
+        """End the step under way before the next one is asked for: an evaluation comes between the two."""
+        self.is_in_step = False
+        next(self._micro_batches, None)
+
     def end(self, *, is_left: bool) -> None:
         """End the loop: at the end of the data, or (`is_left`) before it."""
         if is_left:
+            self.is_in_step = False
             self.loader.end_iteration("the epoch was left")
         elif next(self._steps, None) is not None:
             raise UsageError("the sampler yields more batches than its length says")
 
     def _iterate(self) -> Iterator[StepBatch]:
-        micro_batches = iter(self.loader)
-        for first in micro_batches:
-            yield StepBatch(self.loader, first, micro_batches)
+        self._micro_batches = self.loader.iterate_steps()
+        for first in self._micro_batches:
+            self.is_in_step = True
+            yield StepBatch(self.loader, first, self._micro_batches)
+            if self.is_in_step:
+                self.end_step()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import transformers
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint, has_length
 
@@ -33,8 +34,17 @@ _NEEDED = (
     "_finalize_training",
     "_build_accelerator_args",
     "_maybe_log_save_evaluate",
+    "_evaluate",
     "_track_num_input_tokens",
 )
+
+# Schedulers that Trainer steps with a metric. The second one is not in 5.3.
+_STEPPED_BY_METRIC = (
+    ReduceLROnPlateau,
+    getattr(transformers.optimization, "GreedyLR", ReduceLROnPlateau),
+)
+# What Trainer does after an evaluation that follows a step: of its control.
+_AFTER_EVALUATION = ("should_save", "should_epoch_stop", "should_training_stop")
 
 if TYPE_CHECKING:
     _Base = Any
@@ -54,6 +64,7 @@ class PolluxTrainerMixin(_Base):
 
     # Trainer's own, which has no types here.
     control: Any
+    lr_scheduler: Any
     optimizer: Any
     training_step: Any
 
@@ -189,6 +200,8 @@ class PolluxTrainerMixin(_Base):
         self.batches_in_epoch = num_update_steps_per_epoch
         # Restores `self.state`.
         self.progress = TrainerProgress(self)
+        if self.progress.batches > 0:
+            self.args.eval_on_start = False
         if num_train_epochs < sys.maxsize:
             session.declare_epochs(num_train_epochs)
         if self.progress.is_stopped:
@@ -206,9 +219,13 @@ class PolluxTrainerMixin(_Base):
         self.create_optimizer_and_scheduler(num_training_steps=max_steps)
         # Trainer makes another scheduler, after it has prepared the model, unless this one is the user's.
         self._created_lr_scheduler = False
-        self.model_wrapped, self.optimizer, _ = self.accelerator.prepare(
-            self.model, self.optimizer, self.lr_scheduler
-        )
+        parts: list[Any] = [self.model, self.optimizer]
+        if isinstance(self.lr_scheduler, _STEPPED_BY_METRIC):
+            # Stepped after evaluations only, which a restart may make again: each counts.
+            self.accelerator.register_for_checkpointing(self.lr_scheduler)
+        else:
+            parts.append(self.lr_scheduler)
+        self.model_wrapped, self.optimizer, *_ = self.accelerator.prepare(*parts)
         model, _ = super()._prepare_for_training(max_steps, train_dataloader, *args, **kwargs)
         return model, self.steps
 
@@ -218,7 +235,10 @@ class PolluxTrainerMixin(_Base):
         session = current_session()
         is_resumed = self.progress.batches_in_epoch > 0
         session.begin_epoch()
-        if self.steps.begin() or not is_resumed:
+        if self.progress.evaluation_after_step is not None:
+            self._evaluate_again(**kwargs)
+        is_left = self.control.should_epoch_stop or self.control.should_training_stop
+        if not is_left and (self.steps.begin() or not is_resumed):
             super()._run_epoch(*args, **kwargs)
         else:
             self._end_epoch_again(**kwargs)
@@ -237,7 +257,34 @@ class PolluxTrainerMixin(_Base):
         assert self.progress is not None
         return self._knows_length and self.progress.batches_in_epoch >= self.batches_in_epoch
 
-    def _end_epoch_again(
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate between two steps, where a checkpoint is possible: a restart then evaluates again."""
+        assert self.steps is not None
+        assert self.progress is not None
+        if self.steps.is_in_step:
+            self.progress.evaluation_after_step = {
+                name: getattr(self.control, name) for name in _AFTER_EVALUATION
+            }
+        with self.progress.evaluating():
+            if self.steps.is_in_step:
+                self.steps.end_step()
+                current_session().pause()
+            return super()._evaluate(*args, **kwargs)
+
+    def _evaluate_again(self, **kwargs: Any) -> None:
+        """Evaluate as Trainer does after a step: the move came in that evaluation."""
+        assert self.progress is not None
+        for name, value in (self.progress.evaluation_after_step or {}).items():
+            setattr(self.control, name, value)
+        self.control.should_evaluate = True
+        self._log_save_evaluate_again(**kwargs)
+
+    def _end_epoch_again(self, **kwargs: Any) -> None:
+        """Do what Trainer does after an epoch's loop: the move came between that and the epoch's end."""
+        self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+        self._log_save_evaluate_again(**kwargs)
+
+    def _log_save_evaluate_again(
         self,
         *,
         model: Any,
@@ -247,8 +294,6 @@ class PolluxTrainerMixin(_Base):
         start_time: float,
         **kwargs: Any,
     ) -> None:
-        """Do what Trainer does after an epoch's loop: the move came between that and the epoch's end."""
-        self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
         self._maybe_log_save_evaluate(
             self._tr_loss, None, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate=None
         )

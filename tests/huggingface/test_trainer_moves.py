@@ -53,7 +53,9 @@ def test_that_moves_in_mid_epoch_under_accumulation_change_nothing(tmp_path: Pat
         index for key, used in reference["steps"].items() if key[0] == "1" for index in used
     ) == list(range(70))
     directory = tmp_path / "job"
-    for restart, (replicas, stop_after) in enumerate([(1, 3), (3, 4)]):
+    # SIGTERM in an evaluation stops the replicas there, or before the next step.
+    stops = [(1, 3, False), (3, 3, True), (2, 1, True)]
+    for restart, (replicas, stop_after, in_evaluation) in enumerate(stops):
         run = start(
             tmp_path,
             replicas,
@@ -61,11 +63,11 @@ def test_that_moves_in_mid_epoch_under_accumulation_change_nothing(tmp_path: Pat
             str(directory),
             str(tmp_path),
             stop_after,
-            options,
+            options | {"stops_in_evaluation": in_evaluation},
             restart_count=restart,
         )
         assert run.wait() == [143] * replicas, run.output()
-    results = run_ranks(tmp_path, 2, _train, str(directory), str(tmp_path), None, options, restart_count=2)
+    results = run_ranks(tmp_path, 2, _train, str(directory), str(tmp_path), None, options, restart_count=3)
     for rank, result in enumerate(results):
         assert result["world"] == [2, rank]
         assert_same(result, reference)

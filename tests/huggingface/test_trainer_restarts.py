@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -38,11 +39,12 @@ class Events(TrainerCallback):
 
 
 def make(output: Path, *callbacks: Any, max_batch_size: int | None = None, **options: Any) -> Any:
+    eval_dataset = options.pop("eval_dataset", Texts(22))
     return PolluxTrainer(
         make_model(),
         make_arguments(str(output), **options),
         train_dataset=Texts(),
-        eval_dataset=Texts(22),
+        eval_dataset=eval_dataset,
         callbacks=list(callbacks),
         max_batch_size=max_batch_size,
     )
@@ -50,9 +52,10 @@ def make(output: Path, *callbacks: Any, max_batch_size: int | None = None, **opt
 
 def result(trainer: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
     losses = [
-        entry.get("loss", entry.get("eval_loss"))
+        value
         for entry in trainer.state.log_history
-        if {"loss", "eval_loss"} & set(entry)
+        for name, value in entry.items()
+        if name.endswith("loss") or name == "learning_rate"
     ]
     return losses, {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
@@ -91,6 +94,108 @@ def test_that_sigterm_in_an_evaluation_between_epochs_is_answered_there(tmp_path
         assert events.num_evaluations == 2
         assert_equal(result(trainer), reference)
         assert trainer.state.epoch == 2
+
+
+WITHIN = {"eval_strategy": "steps", "eval_steps": 2}
+SEVERAL = {"first": Texts(22), "second": Texts(10)}
+
+
+@pytest.mark.parametrize(
+    ("options", "stops"),
+    [
+        # Evaluations after steps 2, 4, 6, 8 and 10; an epoch has 5 steps. The repeated one is stopped, too.
+        (WITHIN, [0, 0, 1, 2]),
+        (WITHIN | {"max_steps": 4}, [1, 0]),
+        (WITHIN | {"eval_steps": 5}, [0, 0]),
+        (WITHIN | {"eval_dataset": SEVERAL}, [1, 3]),
+        ({"eval_strategy": "epoch", "eval_dataset": SEVERAL}, [1, 1]),
+        (WITHIN | {"eval_on_start": True}, [0, 1, 1]),
+        (
+            WITHIN
+            | {"eval_steps": 1, "lr_scheduler_type": "reduce_lr_on_plateau"}
+            | {"lr_scheduler_kwargs": {"patience": 0, "threshold": 10.0, "factor": 0.5}},
+            [0, 1, 1],
+        ),
+        # No LRScheduler of torch's. It doubles the learning rate as long as the loss falls.
+        (
+            WITHIN
+            | {"lr_scheduler_type": "greedy"}
+            | {"lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "max_lr": 10.0}},
+            [1],
+        ),
+    ],
+    ids=[
+        "steps",
+        "last step",
+        "end of epoch",
+        "several",
+        "several at end of epoch",
+        "at start",
+        "plateau",
+        "greedy",
+    ],
+)
+def test_that_an_evaluation_that_was_stopped_is_made_again_and_counts_once(
+    tmp_path: Path, options: dict[str, Any], stops: list[int]
+) -> None:
+    reference = unmoved(tmp_path, **options)
+    steps = 0
+    for stop_in in stops:
+        reset()
+        events = Events(stop_in)
+        with joined(tmp_path / "job") as session:
+            trainer = make(tmp_path, events, **options)
+            with pytest.raises(SystemExit) as stopped:
+                trainer.train()
+            assert session.num_steps >= steps
+            steps = session.num_steps
+        assert stopped.value.code == 143
+        # The evaluation has not gone on.
+        assert (events.num_evaluations, events.num_predictions) == (stop_in, 2)
+    reset()
+    with joined(tmp_path / "job"):
+        trainer = make(tmp_path, **options)
+        trainer.train()
+        assert_equal(result(trainer), reference)
+
+
+class Halving:
+    """An LR scheduler with torch's methods that is none of torch's."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.num_steps, self.first = optimizer, 0, optimizer.param_groups[0]["lr"]
+
+    def step(self) -> None:
+        self.num_steps += 1
+        self.optimizer.param_groups[0]["lr"] = self.first / 2**self.num_steps
+
+    def get_last_lr(self) -> list[float]:
+        return [self.optimizer.param_groups[0]["lr"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_steps": self.num_steps, "first": self.first}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_steps, self.first = state["num_steps"], state["first"]
+
+
+def test_that_a_scheduler_that_is_none_of_torchs_goes_on_after_a_move(tmp_path: Path) -> None:
+    for stop_after in (2, None):
+        reset()
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
+        with joined(tmp_path / "job"):
+            trainer = PolluxTrainer(
+                model,
+                make_arguments(str(tmp_path), num_train_epochs=1),
+                train_dataset=Texts(),
+                callbacks=[Stop(stop_after)],
+                optimizers=(optimizer, Halving(optimizer)),
+            )
+            with contextlib.nullcontext() if stop_after is None else pytest.raises(SystemExit):
+                trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
+    assert rates == pytest.approx([0.4, 0.2, 0.1, 0.05, 0.025])
 
 
 def test_that_early_stopping_counts_on_and_the_best_model_is_loaded_after_moves(tmp_path: Path) -> None:

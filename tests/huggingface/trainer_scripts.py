@@ -80,12 +80,20 @@ def make_arguments(output: str, **options: Any) -> TrainingArguments:
 
 
 class Stop(TrainerCallback):
-    """Sends SIGTERM to this process after so many steps of it."""
+    """Sends SIGTERM to this process after so many steps of it, or batches of evaluations."""
 
-    def __init__(self, after: int | None) -> None:
-        self.left = after
+    def __init__(self, after: int | None, *, in_evaluation: bool = False) -> None:
+        self.left, self.in_evaluation = after, in_evaluation
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self.in_evaluation:
+            self._count()
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.in_evaluation:
+            self._count()
+
+    def _count(self) -> None:
         if self.left is not None:
             self.left -= 1
             if self.left == 0:
@@ -116,9 +124,9 @@ def train(
     directory: str | None, output: str, stop_after: int | None = None, **options: Any
 ) -> dict[str, Any]:
     """Train as a script does that knows nothing of moves."""
-    patience = options.pop("patience", None)
+    patience, in_evaluation = options.pop("patience", None), options.pop("stops_in_evaluation", False)
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
-    callbacks: list[Any] = [Stop(stop_after)]
+    callbacks: list[Any] = [Stop(stop_after, in_evaluation=in_evaluation)]
     if patience is not None:
         callbacks.append(EarlyStoppingCallback(patience))
     trainer = RecordingTrainer(

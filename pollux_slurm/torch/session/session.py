@@ -421,7 +421,10 @@ class Session:
 
     def end_pause(self, loader: Loader) -> BatchChoice | None:
         """Go on after `pause`, if there was one; return the batch choice that all ranks use from now on."""
-        return self._steps.end_pause() if self._outer_loader is loader else None
+        if self._outer_loader is not loader or not self._steps.is_paused:
+            return None
+        had_point, self._had_checkpoint_point = self._had_checkpoint_point, False
+        return self._steps.end_pause(had_point=had_point)
 
     def end_loop(self, loader: Loader) -> None:
         """End the outermost loop at the end of its data."""
@@ -456,12 +459,13 @@ class Session:
 
     def _under_way(self) -> tuple[str, int] | None:
         """Return the innermost loader and the size of its current micro-batch; None between batches."""
-        size = self._loops[-1].current_micro_batch_size if self._loops else None
+        is_in_batch = bool(self._loops) and not self._steps.is_paused
+        size = self._loops[-1].current_micro_batch_size if is_in_batch else None
         return None if size is None else (self._loops[-1].name_across_epochs, size)
 
     def checkpoint_point(self) -> None:
-        """Cross a boundary between two loops, where long-running code calls for it."""
-        if not self._loops:
+        """Cross a boundary between two loops, or in a pause, where long-running code calls for it."""
+        if not self._loops or (self._steps.is_paused and not self._steps.has_gradients):
             self._watch.forget()
             self._had_checkpoint_point = True
             self.boundary.cross((), proposal=None, wait=False)

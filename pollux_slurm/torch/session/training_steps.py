@@ -27,7 +27,8 @@ _MAX_SKIPPED = 256
 class TrainingSteps:
     """The steps of a run's models. Each method is called on all ranks alike.
 
-    `is_dirty` is True while there is progress that no checkpoint has.
+    `is_dirty` is True while there is progress that no checkpoint has, `is_paused` between `pause` and
+    `end_pause`.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class TrainingSteps:
         self._history = history
         self.models: list[WrappedModel] = []
         self._num_skipped = self._num_batches = 0
-        self._is_paused = False
+        self.is_paused = False
         self._chosen_in_pause: BatchChoice | None = None
         # Of the batches since the last step. A loop without steps, such as a validation, trains on none.
         self._num_examples = self._batch_size = 0
@@ -102,16 +103,17 @@ class TrainingSteps:
 
     def pause(self) -> None:
         """Let the ranks agree between two steps of a loop, before code that may take long."""
-        self._is_paused = True
+        self.is_paused = True
         if not self.has_gradients:
             self._chosen_in_pause, _ = self._boundary.cross((), proposal=None, wait=True, may_copy=True)
 
-    def end_pause(self) -> BatchChoice | None:
-        """Go on after `pause`, if there was one. Returns a new batch choice, if any."""
-        if not self._is_paused:
-            return None
-        self._is_paused, chosen, self._chosen_in_pause = False, self._chosen_in_pause, None
-        if self._boundary.has_copy:
+    def end_pause(self, *, had_point: bool) -> BatchChoice | None:
+        """Go on after `pause`. Returns a new batch choice, if any.
+
+        `had_point`: there was a `checkpoint_point` meanwhile.
+        """
+        self.is_paused, chosen, self._chosen_in_pause = False, self._chosen_in_pause, None
+        if self._boundary.has_copy or had_point:
             # A request may have been answered meanwhile: not one step is trained after it.
             self._boundary.cross((), proposal=None, wait=True)
         self._clock.skip_steps(num_steps=1)
@@ -121,7 +123,7 @@ class TrainingSteps:
     def leave_loop(self) -> None:
         """End a loop, also one that was left. A step before `break` counts, though no boundary follows."""
         self._set_plan(None)
-        self._is_paused, self._chosen_in_pause = False, None
+        self.is_paused, self._chosen_in_pause = False, None
         stepped = [model for model in self.models if model.take_stepped()]
         for model in stepped:
             model.reducer.take_norms()

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import pollux_slurm.torch as pt
+from pollux_slurm.agent.checkpoints.out_of_memory import read_bounds
 from tests.torch.single_replica import Numbers, Trainee, joined
 
 pytestmark = pytest.mark.torch
@@ -67,7 +68,8 @@ def test_that_a_plain_loop_reads_no_example_before_its_turn() -> None:
             assert stream.read == 3 * (number + 1)
 
 
-def test_that_sigterm_in_a_pause_is_answered_before_another_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_points", [False, True])
+def test_that_sigterm_in_a_pause_is_answered_before_another_step(tmp_path: Path, has_points: bool) -> None:
     with joined(tmp_path) as session:
         trainee = Trainee()
         loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
@@ -78,7 +80,8 @@ def test_that_sigterm_in_a_pause_is_answered_before_another_step(tmp_path: Path)
         session.pause()
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(pt.TrainingStopped):
-            next(batches, None)
+            # At a point of the code that the framework runs in the pause, else after it.
+            pt.checkpoint_point() if has_points else next(batches, None)
         weight = trainee.weight
     with joined(tmp_path) as session:
         trainee = Trainee()
@@ -86,3 +89,17 @@ def test_that_sigterm_in_a_pause_is_answered_before_another_step(tmp_path: Path)
         session.begin_epoch()
         assert trainee.weight == weight != 0.0
         assert [batch for batch, _ in go_over(loader)] == [[2, 3], None, [4, 5], None]
+
+
+def test_that_lack_of_memory_in_a_pause_is_not_that_of_the_batch_before(tmp_path: Path) -> None:
+    for is_paused in (True, False):
+        with joined(tmp_path) as session:
+            loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+            session.begin_epoch()
+            batches = loader.iterate_steps()
+            Trainee().step(next(batches, None)[0])
+            if is_paused:
+                next(batches, None)
+                session.pause()
+            session.note_failure(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+        assert [bound.largest for bound in read_bounds(tmp_path)] == ([] if is_paused else [1])
