@@ -99,6 +99,12 @@ class PolluxTrainerMixin(_Base):
         super().__init__(model, _adapted(args), *further, **options)
         if self.label_smoother is not None and not hasattr(self, "_loss_shifts_labels"):
             raise UsageError("label_smoothing_factor: install a later transformers, which counts its tokens")
+        self._has_ctc_loss = type(self.model).__name__.endswith("ForCTC")
+        if self._has_ctc_loss and getattr(self.model.config, "ctc_loss_reduction", None) == "sum":
+            raise UsageError(
+                'ctc_loss_reduction="sum": a step would depend on the number of GPUs. Set '
+                'model.config.ctc_loss_reduction = "mean"'
+            )
         # Before the callbacks that report.
         self.callback_handler.callbacks.sort(key=lambda one: not isinstance(one, PolluxMonitor))
         self.callback_handler.callbacks.insert(0, ProgressKeeper(self))
@@ -317,8 +323,10 @@ class PolluxTrainerMixin(_Base):
         """Return of how many items the loss of these inputs is the mean; None: of its examples.
 
         By default the labels that are not −100, where labels are whole numbers: tokens, or examples with a
-        class each. Override it for a loss of your own that is a mean over something else.
+        class each. A CTC loss is a mean over examples. Override it for a mean over something else.
         """
+        if self._has_ctc_loss:
+            return None
         labels = inputs.get("shift_labels", inputs.get("labels"))
         if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.ndim == 0:
             return None

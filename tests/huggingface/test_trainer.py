@@ -9,7 +9,13 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers import (
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    Wav2Vec2Config,
+    Wav2Vec2ForCTC,
+)
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.huggingface import PolluxTrainer, PolluxTrainerMixin
@@ -261,6 +267,51 @@ def test_that_the_throughput_of_a_limit_in_steps_counts_global_batches(tmp_path:
             metrics = trainer.train().metrics
         ratio = metrics["train_samples_per_second"] / metrics["train_steps_per_second"]
         assert ratio == pytest.approx(size, rel=0.1)
+
+
+class Speech(torch.utils.data.Dataset[Any]):
+    """Noise with texts of 1 to 8 letters."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        labels = torch.randint(1, 8, (8,), generator=generator)
+        labels[1 + index % 8 :] = -100
+        return {"input_values": torch.randn(400, generator=generator), "labels": labels}
+
+
+def make_speech_model(reduction: str) -> Wav2Vec2ForCTC:
+    torch.manual_seed(2)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    sizes |= {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "vocab_size": 8}
+    dropouts = ("hidden", "attention", "activation", "feat_proj", "final")
+    config = Wav2Vec2Config(
+        **sizes,
+        **{f"{name}_dropout": 0.0 for name in dropouts},
+        conv_dim=(8, 8),
+        conv_stride=(5, 4),
+        conv_kernel=(10, 8),
+        layerdrop=0.0,
+        apply_spec_augment=False,
+        ctc_loss_reduction=reduction,
+    )
+    return Wav2Vec2ForCTC(config)
+
+
+def test_that_a_ctc_loss_is_a_mean_over_examples(tmp_path: Path) -> None:
+    results = []
+    for size, accumulation in ((8, 1), (2, 4)):
+        reset()
+        with joined():
+            options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
+            options |= {"dataset": Speech(), "model": make_speech_model("mean"), "num_train_epochs": 1}
+            results.append(scripts.train_plainly(str(tmp_path), PolluxTrainer, **options))
+    assert_same(results[1], results[0])
+    reset()
+    with joined(), pytest.raises(UsageError, match="ctc_loss_reduction"):
+        PolluxTrainer(make_speech_model("sum"), scripts.make_arguments(str(tmp_path)))
 
 
 class Synchronizing(PolluxTrainer):
