@@ -7,9 +7,8 @@ Both kinds drive an ordinary `torch.utils.data.DataLoader` with the user's optio
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
@@ -50,10 +49,8 @@ class MapStyleSource:
         self, order: SamplingOrder, start: int, choice: BatchChoice, *, largest: int | None
     ) -> StepBatches:
         """Yield the steps from position `start` of `order` on."""
-        make: Callable[[], Iterator[StepPlan]]
         if order.ends is None:
-            make = partial(
-                plan_epoch,
+            steps = plan_epoch(
                 start,
                 len(order),
                 choice,
@@ -62,8 +59,7 @@ class MapStyleSource:
                 drop_last=self._drop_last,
             )
         else:
-            make = partial(
-                plan_batches,
+            steps = plan_batches(
                 start,
                 order.ends.tolist(),
                 typical=choice.global_batch_size,
@@ -71,10 +67,12 @@ class MapStyleSource:
                 num_replicas=self._num_replicas,
                 rank=self._rank,
             )
-        self._sampler.set(order, make)
+        # The sampler is ahead of the loop by as many batches as workers load.
+        steps, ahead = itertools.tee(steps)
+        self._sampler.set(order, ahead)
         with sigterm_blocked():
             batches = iter(self._inner)
-        for step in make():
+        for step in steps:
             yield step, batches
 
 
@@ -130,15 +128,15 @@ class _MicroBatchSampler(Sampler[list[int]]):
 
     def __init__(self) -> None:
         self.order: SamplingOrder | None = None
-        self._steps: Callable[[], Iterator[StepPlan]] = partial(iter, ())
+        self._steps: Iterator[StepPlan] = iter(())
 
-    def set(self, order: SamplingOrder, steps: Callable[[], Iterator[StepPlan]]) -> None:
+    def set(self, order: SamplingOrder, steps: Iterator[StepPlan]) -> None:
         self.order, self._steps = order, steps
 
     def __iter__(self) -> Iterator[list[int]]:
         assert self.order is not None
         indices = self.order.indices
-        for step in self._steps():
+        for step in self._steps:
             for plan in step.micro_batches:
                 positions = plan.positions()
                 yield indices[positions.start : positions.stop].tolist()
