@@ -17,6 +17,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.huggingface.gathering import gather_objects, gather_rows
 from pollux_slurm.huggingface.loaders import EvaluationLoader, TrainingLoader, make_training_loader
 from pollux_slurm.torch.api.data_parallel import AdaptiveDataParallel
+from pollux_slurm.torch.api.option_names import refuse_unknown_options
 from pollux_slurm.torch.api.state import State
 from pollux_slurm.torch.scaling_rules import ScalingRule
 from pollux_slurm.torch.session.current_session import current_session, has_session
@@ -38,7 +39,7 @@ class PolluxAccelerator(Accelerator):
     A model that `prepare` gets together with its optimizers is wrapped in an `AdaptiveDataParallel`; one
     without is prepared for evaluation only.
 
-    Raises `UsageError` for DeepSpeed, FSDP, Megatron and other ways to split a model.
+    Raises `UsageError` for unknown options, and for DeepSpeed, FSDP and other ways to split a model.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class PolluxAccelerator(Accelerator):
         cpu: bool = False,
         **options: Any,
     ) -> None:
+        refuse_unknown_options("PolluxAccelerator", options, PolluxAccelerator.__init__, Accelerator.__init__)
         for name in ("deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin"):
             _refuse_splitting(name, options.get(name))
         for name in ("parallelism_config", "torch_tp_plugin"):

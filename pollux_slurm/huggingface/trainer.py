@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import logging
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +20,7 @@ from pollux_slurm.huggingface.accelerator import PolluxAccelerator
 from pollux_slurm.huggingface.loaders import TrainingLoader
 from pollux_slurm.huggingface.progress import ProgressKeeper, TrainerProgress
 from pollux_slurm.huggingface.steps import StepBatch, StepLoader
+from pollux_slurm.torch.api.option_names import refuse_unknown_options
 from pollux_slurm.torch.scaling_rules import ScalingRule
 from pollux_slurm.torch.session.current_session import current_session, has_session
 from pollux_slurm.torch.start import init_process_group
@@ -59,7 +61,7 @@ class PolluxTrainerMixin(_Base):
     `gradient_accumulation_steps`, on any number of GPUs. The first of these is the largest micro-batch. With
     `max_batch_size` the batch may grow up to that. A step is one optimizer step, of one global batch.
 
-    Raises `UsageError` for arguments that cannot be right in a job that is moved.
+    Raises `UsageError` for arguments that cannot be right in a job that is moved, and for unknown ones.
     """
 
     # Trainer's own, which has no types here.
@@ -83,6 +85,9 @@ class PolluxTrainerMixin(_Base):
             raise UsageError(
                 f"transformers {transformers.__version__} has no Trainer.{missing[0]}: install 5.3 or later"
             )
+        base = super().__init__
+        if not any(one.kind is one.VAR_KEYWORD for one in inspect.signature(base).parameters.values()):
+            refuse_unknown_options(type(self).__name__, options, PolluxTrainerMixin.__init__, base)
         if args is None:
             args = TrainingArguments(output_dir="tmp_trainer")
         _check(args)

@@ -206,6 +206,30 @@ def refused_training(tmp_path: Path, options: dict[str, Any]) -> None:
     trainer.train(resume_from_checkpoint=resume)
 
 
+class Lenient(Trainer):
+    """Another library's trainer, which takes options of any name."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.quux = options.pop("quux")
+        super().__init__(*args, **options)
+
+
+class LenientAndAdaptive(PolluxTrainerMixin, Lenient):
+    pass
+
+
+def test_that_an_unknown_option_is_refused_by_the_name_that_was_meant(tmp_path: Path) -> None:
+    arguments = scripts.make_arguments(str(tmp_path))
+    with joined():
+        with pytest.raises(
+            UsageError, match="PolluxTrainer has no option max_batchsize: do you mean max_batch"
+        ):
+            PolluxTrainer(scripts.make_model(), arguments, max_batchsize=64)
+        with pytest.raises(UsageError, match="do you mean eval_dataset"):
+            PolluxTrainer(scripts.make_model(), arguments, eval_dataest=scripts.Texts())
+        assert LenientAndAdaptive(scripts.make_model(), arguments, quux=1).quux == 1
+
+
 def test_that_a_loader_that_was_not_prepared_is_refused(tmp_path: Path) -> None:
     class Own(PolluxTrainer):
         def get_train_dataloader(self) -> Any:
