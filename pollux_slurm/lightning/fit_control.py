@@ -44,8 +44,6 @@ class FitControl:
         # A broadcast in each step by which Lightning tells others of a SIGTERM (2.6 has it).
         if hasattr(self._epoch_loop, "_broadcast_sigterm_tensor"):
             self._epoch_loop._broadcast_sigterm_tensor = _nothing
-        # SIGTERM is the session's: Lightning's handler would broadcast within the handler, and end with 0.
-        replace_method(part(trainer, "_signal_connector"), "register_signal_handlers", _nothing)
 
     def restore_methods(self) -> None:
         """Remove what this object has replaced."""
@@ -53,7 +51,6 @@ class FitControl:
         for owner, name in (
             (self._epoch_loop, "on_advance_end"),
             (self._epoch_loop, "_broadcast_sigterm_tensor"),
-            (self._trainer._signal_connector, "register_signal_handlers"),
         ):
             vars(owner).pop(name, None)
 

@@ -117,6 +117,8 @@ class PolluxStrategy(DDPStrategy):
             init_process_group("gloo" if self.root_device.type == "cpu" else None)
         self._has_failed = False
         trainer = self._trainer
+        # SIGTERM is the session's: Lightning's handler would broadcast within the handler, and end with 0.
+        replace_method(part(trainer, "_signal_connector"), "register_signal_handlers", _nothing)
         if trainer.state.fn == TrainerFn.FITTING:
             self._begin_fit(trainer)
 
@@ -346,8 +348,25 @@ class PolluxStrategy(DDPStrategy):
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module itself: no gradient is summed, and replicas may have unequal numbers of batches."""
         assert self.lightning_module is not None
+        self._end_evaluation_on_sigterm()
         with self.precision_plugin.val_step_context():
             return self.lightning_module.validation_step(*args, **kwargs)
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module's, unless SIGTERM has come."""
+        self._end_evaluation_on_sigterm()
+        return super().test_step(*args, **kwargs)
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module's, unless SIGTERM has come."""
+        self._end_evaluation_on_sigterm()
+        return super().predict_step(*args, **kwargs)
+
+    def _end_evaluation_on_sigterm(self) -> None:
+        """End the script if SIGTERM has come in an evaluation outside of a fit: nothing was trained since."""
+        stop = current_session().boundary.stop
+        if self._control is None and stop.is_set:
+            stop.raise_stopped()
 
     def on_validation_start(self) -> None:
         """Give all replicas rank 0's buffers (batch statistics), as a forward pass in training would."""
@@ -392,6 +411,10 @@ class PolluxStrategy(DDPStrategy):
 def register() -> None:
     """Make `Trainer(strategy="pollux")` known."""
     PolluxStrategy.register_strategies(StrategyRegistry)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _ignore_checkpoint(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:
