@@ -25,7 +25,8 @@ R = TypeVar("R")
 _OVER = frozenset(
     {
         *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"),
-        *("DEADLINE", "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED", "UNKNOWN"),
+        # Slurm shows PREEMPTED where preemption cancels jobs; one that it requeues is PENDING.
+        *("DEADLINE", "LAUNCH_FAILED", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "UNKNOWN"),
     }
 )
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0

@@ -13,6 +13,7 @@ import pytest
 
 import pollux_slurm
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
+from pollux_slurm.functions.job import SubmittedJob
 
 
 def train(learning_rate: float) -> float:
@@ -90,14 +91,30 @@ def test_that_setup_may_be_one_text() -> None:
     assert f"\n{lines}\n" in pollux_slurm.submit(train, 0.1, dry_run=True, setup=lines)
 
 
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: str) -> None:
+    """Put a command before those of Slurm."""
+    command = folder / "bin" / name
+    command.parent.mkdir()
+    command.write_text(f"#!/bin/sh\n{body}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)
+
+
+def test_that_a_preempted_job_that_is_not_requeued_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, "squeue", "echo 7 PREEMPTED")
+    log = tmp_path / "log"
+    job: SubmittedJob[Any] = SubmittedJob(
+        job_id="7", folder=tmp_path, stdout_file=log, stderr_file=log, script=""
+    )
+    assert job.wait(timeout_s=0) == "PREEMPTED"
+
+
 def test_that_a_refusal_by_sbatch_ends_with_what_may_have_been_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sbatch = tmp_path / "bin/sbatch"
-    sbatch.parent.mkdir()
-    sbatch.write_text("#!/bin/sh\necho \"sbatch: unrecognized option '$1'\" >&2\nexit 1\n")
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
+    install(tmp_path, monkeypatch, "sbatch", "echo \"sbatch: unrecognized option '$1'\" >&2; exit 1")
     with pytest.raises(SlurmCommandError, match=r"partiton.*Do you mean partition= instead of partiton="):
         pollux_slurm.submit(train, 0.1, partiton="gpu")
     with pytest.raises(SlurmCommandError, match=r"functools.partial\(function, learning_rate=...\)"):
