@@ -1,4 +1,4 @@
-"""SIGTERM in an evaluation outside of a fit: Lightning's own handler would end the script with exit code 0."""
+"""SIGTERM in an evaluation outside of a fit: Lightning's own handler would end the script with code 0."""
 
 from __future__ import annotations
 
