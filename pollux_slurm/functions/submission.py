@@ -95,12 +95,17 @@ def submit(
         raise UsageError(f"submit takes a function and its arguments, not a {type(function).__name__}")
     if cluster not in ("slurm", "local"):
         raise UsageError(f"cluster is 'slurm' or 'local', not {cluster!r}")
+    own = {
+        "min_gpus": min_gpus,
+        "max_gpus": max_gpus,
+        "checkpoint_dir": checkpoint_dir,
+        "setup": setup or None,
+    }
+    options = [*sbatch, *(key for key, value in own.items() if value is not None)]
+    _refuse_arguments_among_options(function, args, options)
     if cluster == "local" and (sbatch or setup):
         names = sorted([*sbatch, *(["setup"] if setup else [])])
-        raise UsageError(
-            f"{', '.join(names)}: only for Slurm; leave it out for a local job. For arguments of the "
-            "function by name: functools.partial"
-        )
+        raise UsageError(f"{', '.join(names)}: only for Slurm; leave it out for a local job")
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", getattr(function, "__name__", type(function).__name__)).strip(
         "_-."
     )
@@ -119,10 +124,10 @@ def submit(
     given = {**sbatch, "min_gpus": min_gpus, "max_gpus": max_gpus, "checkpoint_dir": directory}
     words = _option_words(given)
     defaults = {"job-name": name or "function", "output": _log_pattern(folder, "stdout")}
-    options = {word[2:].partition("=")[0] for word in words}
-    if not options & {"output", "error"}:
+    written = {word[2:].partition("=")[0] for word in words}
+    if not written & {"output", "error"}:
         defaults["error"] = _log_pattern(folder, "stderr")
-    words += [f"--{option}={value}" for option, value in defaults.items() if option not in options]
+    words += [f"--{option}={value}" for option, value in defaults.items() if option not in written]
     token, config = new_token(os.getuid()), load_config(os.environ)
     plan = plan_submission(
         parse_words([*words, "--parsable"], exact=POLLUX_OPTIONS),
@@ -141,7 +146,7 @@ def submit(
         try:
             job_id = submit_plan(plan, token=token, runner=runner, environ=os.environ, cwd=cwd)
         except SlurmCommandError as error:
-            raise SlurmCommandError(f"{error}{_hint(function, sbatch)}") from None
+            raise SlurmCommandError(f"{error}{_hint(sbatch)}") from None
         return _keep(_job(plan, job_id, folder))
 
 
@@ -161,18 +166,29 @@ def _option_words(options: Mapping[str, object]) -> list[str]:
     return words
 
 
-def _hint(function: Callable[..., Any], options: Iterable[str]) -> str:
-    """Return what the user may have meant by names that are no options of sbatch; empty if they all are."""
-    known = {option.name for option in (*SBATCH_OPTIONS, *PYXIS_OPTIONS, *POLLUX_OPTIONS)}
+def _refuse_arguments_among_options(
+    function: Callable[..., Any], args: tuple[Any, ...], options: Iterable[str]
+) -> None:
+    """Raise `UsageError` for an option that is the name of an argument without a value."""
     try:
-        arguments = set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some functions written in C
-        arguments = set()
+        signature = inspect.signature(function)
+        given = signature.bind_partial(*args).arguments.keys() | getattr(function, "keywords", {}).keys()
+    except (TypeError, ValueError):  # arguments that do not fit are the function's error; C has no signature
+        return
+    for key in options:
+        if key in signature.parameters and key not in given:
+            raise UsageError(
+                f"{key}= may be an argument of the function or an option of the job. For the argument write "
+                f"functools.partial(function, {key}=...); once that has a value, {key}= is the option"
+            )
+
+
+def _hint(options: Iterable[str]) -> str:
+    """Return which option of sbatch the user may have meant; empty if all of them exist."""
+    known = {option.name for option in (*SBATCH_OPTIONS, *PYXIS_OPTIONS, *POLLUX_OPTIONS)}
     for key in options:
         name = key.replace("_", "-")
         similar = [] if name in known else difflib.get_close_matches(name, sorted(known), n=1)
-        if name not in known and key in arguments:
-            return f". {key} is an argument of the function: submit(functools.partial(function, {key}=...))"
         if similar:
             return f". Do you mean {similar[0].replace('-', '_')}= instead of {key}=?"
     return ""

@@ -64,7 +64,6 @@ def test_that_a_dry_run_shows_script_and_options_and_writes_nothing(tmp_path: Pa
         ({"min_gpus": 3, "max_gpus": 2}, "--min-gpus 3 is above --max-gpus 2"),
         ({"cluster": "local", "time": "1:00:00"}, "time: only for Slurm"),
         ({"cluster": "local", "min_gpus": 3, "max_gpus": 2}, "min_gpus=3 is above max_gpus=2"),
-        ({"cluster": "local", "learning_rate": 0.1}, "arguments of the function by name: functools.partial"),
         ({"cluster": "debug"}, "cluster is 'slurm' or 'local', not 'debug'"),
     ],
 )
@@ -117,10 +116,25 @@ def test_that_a_refusal_by_sbatch_ends_with_what_may_have_been_meant(
     install(tmp_path, monkeypatch, "sbatch", "echo \"sbatch: unrecognized option '$1'\" >&2; exit 1")
     with pytest.raises(SlurmCommandError, match=r"partiton.*Do you mean partition= instead of partiton="):
         pollux_slurm.submit(train, 0.1, partiton="gpu")
-    with pytest.raises(SlurmCommandError, match=r"functools.partial\(function, learning_rate=...\)"):
-        pollux_slurm.submit(train, learning_rate=0.1)
     with pytest.raises(SlurmCommandError, match=r"unrecognized option '--time=1'$"):
         pollux_slurm.submit(train, 0.1, time=1)
+
+
+def test_that_an_option_that_may_be_meant_for_the_function_is_refused_until_that_has_its_value() -> None:
+    def save(output: str = "model.pt", checkpoint_dir: str = "") -> None: ...
+
+    with pytest.raises(UsageError, match=r"learning_rate=.*functools.partial\(function, learning_rate=...\)"):
+        pollux_slurm.submit(train, learning_rate=0.1)
+    for options in (
+        {"output": "best.pt"},
+        {"checkpoint_dir": "job"},
+        {"cluster": "local", "output": "best.pt"},
+    ):
+        with pytest.raises(UsageError, match="may be an argument of the function or an option of the job"):
+            pollux_slurm.submit(save, **options)  # type: ignore[call-overload]
+    for function, args in ((save, ("best.pt",)), (partial(save, output="best.pt"), ())):
+        text = pollux_slurm.submit(function, *args, output="log", dry_run=True)
+        assert " --output=log " in text
 
 
 def test_that_without_slurm_the_error_says_so_and_nothing_is_left(
