@@ -150,6 +150,13 @@ class AgentConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsConfig:
+    """How many checkpoints of a job are kept on disk; while one is written, there is one more."""
+
+    keep: int = _number(2, 1, 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TemplatesConfig:
     """`dir` contains an admin's own templates, which replace the packaged ones of the same name."""
 
@@ -170,6 +177,7 @@ class Config:
     daemon: DaemonConfig = field(default_factory=DaemonConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
+    checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
 
     def require_store_url(self) -> str:

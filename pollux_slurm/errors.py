@@ -23,6 +23,7 @@ PolluxError
 ├── InvalidProblemError        a scheduling problem that contradicts itself
 ├── CheckpointError
 │   ├── DamagedCheckpointError a checkpoint's content does not match its checksum
+│   ├── DiskFullError          the disk, or a quota, has no room for a checkpoint
 │   └── SupersededRunError     a newer run of the same job has taken over its checkpoints
 ├── TrainingError              training has a fault, and `strict` makes that an error
 ├── LaunchError                the training processes cannot be started
@@ -140,6 +141,10 @@ class CheckpointError(PolluxError):
 
 class DamagedCheckpointError(CheckpointError):
     """A checkpoint's content does not match its checksum."""
+
+
+class DiskFullError(CheckpointError):
+    """The disk, or its owner's quota, has no room for a checkpoint."""
 
 
 class SupersededRunError(CheckpointError):

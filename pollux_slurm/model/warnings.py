@@ -10,6 +10,7 @@ class JobWarning(str, enum.Enum):
 
     REPLICAS_DIFFER = "replicas_differ"
     NEVER_STEPPED = "never_stepped"
+    DISK_FULL = "disk_full"
 
     @property
     def sentence(self) -> str:
@@ -35,5 +36,10 @@ _WORDS: dict[JobWarning, tuple[str, str]] = {
         "train the model through AdaptiveDataParallel(model, optimizer) and step that optimizer in a loop "
         "over an AdaptiveDataLoader; for Lightning, Trainer and Accelerate see docs/frameworks.md; try: "
         "pollux rehearse -- python <script>",
+    ),
+    JobWarning.DISK_FULL: (
+        "the disk of its checkpoints, or its owner's quota, had no room for another one: until it has, the "
+        "job cannot be moved, and loses work where it is stopped",
+        "free some space there, or submit with --checkpoint-dir on another disk",
     ),
 }

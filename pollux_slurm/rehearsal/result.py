@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.agent.rehearsal_protocol import StopMethod
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
@@ -98,7 +99,7 @@ def as_text(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
     if times:
         parts = ", ".join(text.format(times[part]) for part, text in _PHASES.items() if part in times)
         size = _checkpoint_bytes(rehearsed)
-        saved = "" if size is None else f" The checkpoint has {_bytes(size)}."
+        saved = "" if size is None else f" The checkpoint has {bytes_text(size)}."
         lines += ["", *_wrapped(f"A move takes {sum(times.values()):.1f} s here: {parts}.{saved}", "")]
     lines += ["", f"The script's output: {rehearsed.folder}"]
     lines.append(_verdict(rehearsed, findings))
@@ -129,10 +130,6 @@ def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
         text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
     )
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
 def _checkpoint_bytes(rehearsed: RehearsalRuns) -> int | None:

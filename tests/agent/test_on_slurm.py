@@ -43,7 +43,8 @@ def test_that_a_job_is_submitted_as_sbatch_does_with_its_terms_in_the_comment(
         "--comment", "ask Ada\nfirst", "--max-gpus=4", "-o", "log", "train.sbatch", "pass"
     )
     assert re.fullmatch(r"Submitted batch job [0-9]+\n", done.stdout)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"pollux: checkpoints take up to 3 times .* are free\n", done.stderr)
     (env,) = submit_dir.ranks(0, 1)
     job = submit_dir.wait(submit_dir.jobs[-1], JobState.COMPLETED)
     # No store is configured here, and the script never calls the library.

@@ -32,7 +32,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, SupersededRunError
+from pollux_slurm.agent.checkpoints.disk_space import has_room, is_disk_full
+from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, DiskFullError, SupersededRunError
 
 _LOG = logging.getLogger(__name__)
 _CLAIM = re.compile(r"(\d{6,})\.json")
@@ -73,18 +74,20 @@ class RunClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenCheckpoint:
-    """A checkpoint that is completely on disk."""
+    """A checkpoint that is completely on disk. `has_room_for_next`: another one of its size would fit."""
 
     id: CheckpointId
     path: Path
     size_bytes: int
+    has_room_for_next: bool
 
 
 class Lineage:
     """One run's view of its job's checkpoint directory. Made by `claim_run`, in one process of the run."""
 
-    def __init__(self, directory: Path, claim: RunClaim) -> None:
+    def __init__(self, directory: Path, claim: RunClaim, *, num_kept: int) -> None:
         self._runs, self._files = directory / "runs", directory / "checkpoints"
+        self._num_kept = num_kept
         self._sequence = 0
         self._last: CheckpointId | None = None
         self.claim = claim
@@ -107,13 +110,36 @@ class Lineage:
     def write(self, serialize: Callable[[BinaryIO], None]) -> WrittenCheckpoint:
         """Write a checkpoint: to a temporary file, synced, renamed into place, the directory synced.
 
-        `serialize` writes the content to the file that it is passed. Raises `SupersededRunError`, and
-        `CheckpointError` when writing fails; then the directory is unchanged.
+        `serialize` writes the content to the file that it is passed. On a full disk, all but the newest
+        checkpoint are deleted for it. Raises `SupersededRunError`, and `CheckpointError` when writing fails
+        (`DiskFullError` on a full disk); then the newest checkpoint is unchanged.
         """
         self.check_current()
         self._sequence += 1
+        previous = self._last or self.claim.resumed_from
+        try:
+            identity, size_bytes = self._write_file(serialize)
+        except DiskFullError:
+            if previous is None or not self._prune(keep={previous}):
+                raise
+            identity, size_bytes = self._write_file(serialize)
+        self._last = identity
+        kept = self._kept(identity, previous)
+        self._prune(keep=kept)
+        # What the next one would be written in place of.
+        spare_bytes = sum(self._size_bytes(known) for known in kept - {identity})
+        return WrittenCheckpoint(
+            id=identity,
+            path=self._files / identity.file_name,
+            size_bytes=size_bytes,
+            has_room_for_next=has_room(self._files, size_bytes - spare_bytes),
+        )
+
+    def _write_file(self, serialize: Callable[[BinaryIO], None]) -> tuple[CheckpointId, int]:
+        """Write one file as `write` says; return it, and its size in bytes."""
         # Two runs may have the same process id, on different hosts; run numbers differ.
         temporary = self._files / f".{self.claim.run_number:06d}-{self._sequence:06d}-{os.getpid()}.tmp"
+        hashing: _HashingWriter | None = None
         try:
             with temporary.open("xb") as file:
                 hashing = _HashingWriter(file)
@@ -125,25 +151,46 @@ class Lineage:
             identity = CheckpointId(
                 run_number=self.claim.run_number, sequence=self._sequence, sha256=hashing.hexdigest()
             )
-            path = self._files / identity.file_name
-            temporary.rename(path)
+            temporary.rename(self._files / identity.file_name)
             _sync_directory(self._files)
         except (OSError, RuntimeError) as error:
-            # On a full disk, torch.save raises a RuntimeError of its archive writer.
-            raise CheckpointError(f"{self._files}: the checkpoint was not written: {error}") from error
+            # torch.save raises a RuntimeError of its archive writer where a write has failed.
+            reason = error if hashing is None else hashing.error or error
+            if is_disk_full(reason):
+                raise DiskFullError(
+                    f"{self._files}: the checkpoint was not written, because the disk or your quota is full: "
+                    "free some space there, or submit with --checkpoint-dir on another disk"
+                ) from error
+            raise CheckpointError(f"{self._files}: the checkpoint was not written: {reason}") from error
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-        previous, self._last = self._last or self.claim.resumed_from, identity
-        self._prune(keep={identity, previous})
-        return WrittenCheckpoint(id=identity, path=path, size_bytes=size_bytes)
+        return identity, size_bytes
 
-    def _prune(self, keep: set[CheckpointId | None]) -> None:
-        """Delete checkpoints of this and earlier runs except `keep`, and temporary files of earlier runs."""
+    def _kept(self, newest: CheckpointId, previous: CheckpointId | None) -> set[CheckpointId]:
+        """Return the newest checkpoints of the lineage, as many as are kept."""
+        if previous is None:
+            return {newest}
+        older: list[CheckpointId] = []
+        with contextlib.suppress(OSError):
+            older = sorted((one for one in _checkpoints(self._files) if one < previous), reverse=True)
+        return {newest, *[previous, *older][: self._num_kept - 1]}
+
+    def _size_bytes(self, known: CheckpointId) -> int:
+        with contextlib.suppress(OSError):
+            return (self._files / known.file_name).stat().st_size
+        return 0
+
+    def _prune(self, keep: set[CheckpointId]) -> int:
+        """Delete checkpoints of this and earlier runs except `keep`, and temporary files of earlier runs.
+
+        Returns how many were deleted.
+        """
+        num_deleted = 0
         try:
             self.check_current()
         except SupersededRunError:
-            return
+            return num_deleted
         with contextlib.suppress(OSError):
             for path in self._files.iterdir():
                 known = CheckpointId.parse(path.name)
@@ -151,11 +198,16 @@ class Lineage:
                 old = known is not None and known not in keep and known.run_number <= self.claim.run_number
                 if old or (leftover is not None and int(leftover[1]) < self.claim.run_number):
                     path.unlink(missing_ok=True)
+                    num_deleted += 1
+        return num_deleted
 
 
-def claim_run(directory: Path, *, restart_count: int, host: str, pid: int, at: datetime) -> Lineage:
+def claim_run(
+    directory: Path, *, restart_count: int, host: str, pid: int, at: datetime, num_kept: int = 2
+) -> Lineage:
     """Choose the checkpoint to resume from, then claim the next run number with that choice.
 
+    `num_kept` is how many checkpoints the run keeps.
     Raises `DamagedCheckpointError` when all checkpoints are damaged, `CheckpointError` when the directory
     cannot be used.
     """
@@ -176,7 +228,7 @@ def claim_run(directory: Path, *, restart_count: int, host: str, pid: int, at: d
                 "claimed_at": at.isoformat(),
             }
             if _create(runs / f"{claim.run_number:06d}.json", json.dumps(content) + "\n", host=host, pid=pid):
-                return Lineage(directory, claim)
+                return Lineage(directory, claim, num_kept=num_kept)
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be used for checkpoints: {error}") from error
     raise CheckpointError(f"{directory}: other runs of this job keep claiming it; stop them first")
@@ -300,14 +352,22 @@ def _sync_directory(directory: Path) -> None:
 
 
 class _HashingWriter:
-    """Writes to a file and computes the SHA-256 of what is written. It cannot seek."""
+    """Writes to a file and computes the SHA-256 of what is written. It cannot seek.
+
+    `error` is the last error of writing: torch.save hides it behind one of its own.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()
+        self.error: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
         self._digest.update(data)
-        return self._file.write(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         self._file.flush()

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +60,8 @@ class SubmissionPlan:
     """One submission that was decided and not made yet.
 
     `options` are sbatch's arguments before the script, `arguments` those after it. `creates_job` is False for
-    `--test-only`, which must write nothing. With `waits`, sbatch ends when the job does.
+    `--test-only`, which must write nothing. With `waits`, sbatch ends when the job does. `warnings` are for
+    the user.
     """
 
     script: str
@@ -73,6 +74,7 @@ class SubmissionPlan:
     is_dry_run: bool
     creates_job: bool
     waits: bool
+    warnings: tuple[str, ...] = ()
 
     def as_shell_commands(self) -> str:
         """Return the plan as shell commands that would submit it."""
@@ -166,6 +168,7 @@ def plan_submission(
         is_dry_run=any(option.name == "dry-run" for option in options),
         creates_job=not request.given("test-only"),
         waits=request.given("wait"),
+        warnings=tuple(_warnings(request)),
     )
 
 
@@ -361,6 +364,17 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
             raise UsageError(
                 f"{request.source_of(name)}: the job's token must belong to the user that it runs as; submit "
                 "it as that user"
+            )
+
+
+def _warnings(request: SbatchRequest) -> Iterator[str]:
+    for name in ("container-image", "container-name", "container"):
+        if request.given(name):
+            yield (
+                f"{request.source_of(name)}: the batch script itself will run in the container, with pollux "
+                "run, which needs srun there; for the training alone, leave the option out and write in the "
+                "script: "
+                f"pollux run --srun-args {shlex.quote(f'--{name}={request.value(name)}')} -- python ..."
             )
 
 

@@ -55,6 +55,7 @@ class RawCommand(TyperCommand):
 
 
 def sbatch(ctx: typer.Context) -> None:
+    from pollux_slurm.agent.submit.checkpoint_budget import checkpoint_budget
     from pollux_slurm.agent.submit.submission import run_sbatch
     from pollux_slurm.agent.submit.submission_plan import POLLUX_OPTIONS, plan_submission
     from pollux_slurm.agent.submit.token import new_token
@@ -83,7 +84,14 @@ def sbatch(ctx: typer.Context) -> None:
         identifier=secrets.token_hex(4),
         read_stdin=sys.stdin.buffer.read,
     )
+    for line in plan.warnings:
+        typer.echo(f"pollux: {line}", err=True)
+    budget = f"pollux: {checkpoint_budget(plan.checkpoint_dir, num_kept=config.checkpoints.keep)}"
     if plan.is_dry_run:
         sys.stdout.buffer.write(plan.as_shell_commands().encode("utf-8", "surrogateescape"))
+        typer.echo(budget, err=True)
         return
-    raise typer.Exit(run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd))
+    code = run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd)
+    if code == 0 and plan.creates_job and "quiet" not in names:
+        typer.echo(budget, err=True)
+    raise typer.Exit(code)

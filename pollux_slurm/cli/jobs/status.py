@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.cli.shared.decision_text import move_text, paused, summary
 from pollux_slurm.cli.shared.job_warnings import missing_reports, warning_lines, warnings_as_dicts
 from pollux_slurm.cli.shared.settings_and_store import (
@@ -181,6 +182,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "last_decision": record.last_decision.as_dict() if record.last_decision else None,
         "last_decision_at": _iso(record.last_decision_at),
         "bound_by": record.last_decision_bound_by,
+        "checkpoint_bytes": record.checkpoint_bytes,
         "warnings": warnings_as_dicts(record),
         "reported_at": _iso(sample.at if sample else None),
         "silent": missing_reports(record, datetime.now(timezone.utc)),
@@ -212,7 +214,7 @@ def jobs_table(jobs: tuple[CurrentJob, ...], *, now: datetime, width: int, is_se
     table = Table(box=None, header_style="bold", pad_edge=False)
     rows = [_cells(shown, now, is_served) for shown in jobs]
     left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
-    narrow = {"USER", "RESTARTS", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
+    narrow = {"USER", "RESTARTS", "CHECKPOINT", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
     columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
     widths = {
         column: max(cell_len(text) for text in (column, *(row[column] for row in rows))) for column in columns
@@ -251,6 +253,7 @@ def _cells(shown: CurrentJob, now: datetime, is_served: bool) -> dict[str, str]:
         "×SHARE": _number(record.last_decision_speedup if record.model else None),
         "EPOCH": _epochs(record),
         "RESTARTS": str(record.num_restarts),
+        "CHECKPOINT": "-" if record.checkpoint_bytes is None else bytes_text(record.checkpoint_bytes),
         "AGE": _duration((record.finished_at or now) - record.submitted_at),
         "REPORTED": _duration(now - sample.at) if sample else "-",
         "NODES": str(record.allocation),

@@ -333,8 +333,9 @@ class JobRecord:
     `models` are its newest model for each type of GPU that it is known to have run on, newest first.
     `declarations` are in the order in which they were first made. `last_allocated_at` is when it lost its
     last GPUs; None while it has some, and before it ever did. `last_reallocation` is the newest, open or
-    ended. `warnings` has each warning of its runs once, oldest first. `required_nodes` are those that its
-    owner named. `not_moved_reason` is why the last round could not move it.
+    ended. `warnings` has each warning of its runs once, oldest first.
+    `checkpoint_bytes` is the size of its newest checkpoint, None before the first. `required_nodes` are
+    those that its owner named. `not_moved_reason` is why the last round could not move it.
     `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
     reports of the last run that has any; 0 without one. `unanswered` are the checkpoint requests without
     effect among its last 16 moves, oldest first. `recent_runs` are its last 4 runs that reported for two
@@ -373,6 +374,7 @@ class JobRecord:
     last_reallocation: Reallocation | None = None
     granted_time_limit_s: float | None = None
     warnings: tuple[WarningRecord, ...] = ()
+    checkpoint_bytes: int | None = None
     required_nodes: tuple[str, ...] = ()
     not_moved_reason: str | None = None
     prediction_error: float = 0.0

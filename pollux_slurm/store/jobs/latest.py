@@ -28,6 +28,7 @@ from pollux_slurm.store.jobs.submissions import newest_of_job
 from pollux_slurm.store.schema import (
     AllocationNodeRow,
     AllocationRow,
+    CheckpointRow,
     DecisionNodeRow,
     DecisionRow,
     JobRow,
@@ -121,6 +122,26 @@ def _select_latest_models(scope: Scope) -> Executable:
     latest = newest_of_job(ModelVersionRow.id, ModelVersionRow.job_id)
     wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
     return select_models().where(ModelVersionRow.id.in_(wanted))
+
+
+def read_checkpoint_sizes(connection: Connection, scope: Scope) -> dict[int, int]:
+    """Return the size in bytes of the newest checkpoint of each job that has confirmed one."""
+    rows = connection.execute(_select_checkpoint_sizes(scope))
+    return {row.job_id: row.size_bytes for row in rows if row.size_bytes is not None}
+
+
+@cached_statement
+def _select_checkpoint_sizes(scope: Scope) -> Executable:
+    newest = (
+        select(CheckpointRow.size_bytes)
+        .join(RunRow, RunRow.id == CheckpointRow.run_id)
+        .where(RunRow.job_id == JobRow.id)
+        .order_by(RunRow.run_number.desc(), CheckpointRow.sequence.desc())
+        .limit(1)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    return select(JobRow.id.label("job_id"), newest.label("size_bytes")).where(JobRow.id.in_(scope))
 
 
 SAMPLE_COLUMNS = (

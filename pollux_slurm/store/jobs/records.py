@@ -18,6 +18,7 @@ from pollux_slurm.store.jobs.declarations import read_declarations
 from pollux_slurm.store.jobs.goodput_models import read_models_by_type
 from pollux_slurm.store.jobs.latest import (
     Scope,
+    read_checkpoint_sizes,
     read_current_runs,
     read_first_warnings,
     read_last_decisions,
@@ -69,6 +70,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     declarations = read_declarations(connection, scope)
     last_ends = read_last_ends(connection, scope)
     warnings = read_first_warnings(connection, scope)
+    checkpoint_bytes = read_checkpoint_sizes(connection, scope)
     records = []
     for row in rows:
         num_restarts, costs = delays.get(row.id, (0, ()))
@@ -112,6 +114,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 last_reallocation=last,
                 granted_time_limit_s=row.time_limit_s,
                 warnings=tuple(warnings[row.id]),
+                checkpoint_bytes=checkpoint_bytes.get(row.id),
                 required_nodes=tuple(row.required_nodes.split(",")) if row.required_nodes else (),
                 not_moved_reason=row.not_moved_reason,
                 prediction_error=errors.get(row.id, 0.0),

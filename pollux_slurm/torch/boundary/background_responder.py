@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter
+from pollux_slurm.model import JobWarning
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.boundary.sigterm import StopFlag
 from pollux_slurm.torch.checkpoint.checkpoint_file import WriteResult
@@ -76,6 +77,8 @@ class BackgroundResponder:
                 continue
             # The copy does not change: one file answers all requests.
             written = self._written or self._write()
+            if written.is_disk_full:
+                self._report_builder.warn(JobWarning.DISK_FULL)
             if written.error is not None:
                 pause_s = _RETRY_S
                 continue

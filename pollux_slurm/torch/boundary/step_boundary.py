@@ -22,7 +22,7 @@ from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterva
 from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter
 from pollux_slurm.errors import SupersededRunError
-from pollux_slurm.model import BatchChoice
+from pollux_slurm.model import BatchChoice, JobWarning
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.boundary.background_responder import GRACE_S, BackgroundResponder
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
@@ -224,7 +224,12 @@ class StepBoundary:
             self.report_builder.add_checkpoint(blocked_s=written.blocked_s, size_bytes=written.size_bytes)
 
     def _schedule_next(self, written: WriteResult) -> None:
-        """Schedule the next periodic checkpoint by the time that this one took; soon, if it failed."""
+        """Schedule the next periodic checkpoint by the time that this one took; soon, if it failed.
+
+        Warns the owner of a full disk.
+        """
+        if written.is_disk_full and self.report_builder is not None:
+            self.report_builder.warn(JobWarning.DISK_FULL)
         if written.error is not None:
             self._not_before_s = self.monotonic() + _RETRY_S
             self.last_checkpoint_s = -math.inf

@@ -19,10 +19,12 @@ from typing import Any, Protocol
 
 import torch
 
+from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.agent.checkpoints.lineage import Lineage
 from pollux_slurm.errors import (
     CheckpointError,
     DamagedCheckpointError,
+    DiskFullError,
     SupersededRunError,
     UsageError,
 )
@@ -49,7 +51,8 @@ class Checkpointable(Protocol):
 class WriteResult:
     """The result of writing one checkpoint. `error` is None when it is on disk, after `took_s`.
 
-    `superseded` is the reason for which this run must not write, None when it may.
+    `superseded` is the reason for which this run must not write, None when it may. With `is_disk_full`, there
+    was no room for it, or there is none for the next one.
     """
 
     size_bytes: int = 0
@@ -57,6 +60,7 @@ class WriteResult:
     took_s: float = 0.0
     error: str | None = None
     superseded: str | None = None
+    is_disk_full: bool = False
 
 
 class Checkpointer:
@@ -147,6 +151,7 @@ class Checkpointer:
                 "size_bytes": written.size_bytes,
                 "error": written.error,
                 "superseded": written.superseded,
+                "is_disk_full": written.is_disk_full,
             }
         outcome = self._side_channel.broadcast(outcome)
         if outcome["superseded"] is not None:
@@ -263,8 +268,14 @@ def _write(lineage: Lineage, content: Callable[[], dict[str, Any]]) -> WriteResu
         return WriteResult(superseded=str(error))
     except CheckpointError as error:
         _LOG.error("no checkpoint was written: %s", error)
-        return WriteResult(error=str(error))
-    return WriteResult(size_bytes=written.size_bytes)
+        return WriteResult(error=str(error), is_disk_full=isinstance(error, DiskFullError))
+    if not written.has_room_for_next:
+        _LOG.warning(
+            "%s: there is no room for another checkpoint of %s, on the disk or in your quota: until there "
+            "is, the job cannot be moved, and loses work where it is stopped",
+            *(written.path.parent, bytes_text(written.size_bytes)),
+        )
+    return WriteResult(size_bytes=written.size_bytes, is_disk_full=not written.has_room_for_next)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -171,6 +171,7 @@ def claim_next_run(
             host=socket.gethostname(),
             pid=os.getpid(),
             at=utc_now(),
+            num_kept=environment.config.checkpoints.keep,
         )
         others = who_else_may_write(directory) if lineage.claim.run_number == 0 else None
         if others is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import tempfile
 import threading
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import settings
@@ -20,14 +22,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from pollux_slurm.agent.checkpoints.lineage import CheckpointId, Lineage, claim_run, read_claim
-from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, SupersededRunError
+from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, DiskFullError, SupersededRunError
 from tests.waiting import wait_until
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
-def claim(directory: Path, restart: int = 0) -> Lineage:
-    return claim_run(directory, restart_count=restart, host="n0", pid=os.getpid(), at=T0)
+def claim(directory: Path, restart: int = 0, *, num_kept: int = 2) -> Lineage:
+    return claim_run(directory, restart_count=restart, host="n0", pid=os.getpid(), at=T0, num_kept=num_kept)
 
 
 def write(lineage: Lineage, text: str) -> Path:
@@ -69,6 +71,25 @@ def test_that_the_last_two_checkpoints_of_the_lineage_are_kept(tmp_path: Path) -
     assert [(tmp_path / "checkpoints" / name).read_text() for name in files(tmp_path)] == ["c", "d"]
     write(claim(tmp_path, 1), "e")
     assert [(tmp_path / "checkpoints" / name).read_text() for name in files(tmp_path)] == ["d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("num_kept", "first_kept", "second_kept"), [(1, ["d"], ["e"]), (3, ["b", "c", "d"], ["c", "d", "e"])]
+)
+def test_that_as_many_checkpoints_are_kept_as_the_settings_say(
+    tmp_path: Path, num_kept: int, first_kept: list[str], second_kept: list[str]
+) -> None:
+    def kept() -> list[str]:
+        return [(tmp_path / "checkpoints" / name).read_text() for name in files(tmp_path)]
+
+    first = claim(tmp_path, num_kept=num_kept)
+    for text in "abcd":
+        write(first, text)
+    assert kept() == first_kept
+    second = claim(tmp_path, 1, num_kept=num_kept)
+    assert content(second) == "d"
+    write(second, "e")
+    assert kept() == second_kept
 
 
 def test_that_a_file_name_holds_the_checksum_of_its_content(tmp_path: Path) -> None:
@@ -228,10 +249,10 @@ lineage.write(half)
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(28, "No space left on device"), RuntimeError("[enforce fail] No space left on device")],
+    [OSError(errno.EIO, "Input/output error"), RuntimeError("[enforce fail] Input/output error")],
     ids=["write", "torch"],
 )
-def test_that_a_full_disk_is_an_error_that_changes_nothing(tmp_path: Path, error: Exception) -> None:
+def test_that_a_disk_that_fails_is_an_error_that_changes_nothing(tmp_path: Path, error: Exception) -> None:
     lineage = claim(tmp_path)
     write(lineage, "a")
 
@@ -239,10 +260,39 @@ def test_that_a_full_disk_is_an_error_that_changes_nothing(tmp_path: Path, error
         raise error
 
     before = files(tmp_path)
-    with pytest.raises(CheckpointError, match="No space left on device"):
+    with pytest.raises(CheckpointError, match="Input/output error"):
         lineage.write(fail)
     assert files(tmp_path) == before
     write(lineage, "b")
+    assert content(claim(tmp_path, 1)) == "b"
+
+
+def test_that_on_a_full_disk_the_older_checkpoints_make_room(tmp_path: Path) -> None:
+    lineage = claim(tmp_path)
+    for text in "ab":
+        write(lineage, text)
+
+    def fill(file: BinaryIO) -> None:
+        if len(files(tmp_path)) > 2:  # with the file that is being written
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        file.write(b"c")
+
+    lineage.write(fill)
+    assert [(tmp_path / "checkpoints" / name).read_text() for name in files(tmp_path)] == ["b", "c"]
+
+
+def test_that_the_newest_checkpoint_stays_where_there_is_no_room_for_another(tmp_path: Path) -> None:
+    lineage = claim(tmp_path)
+    for text in "ab":
+        write(lineage, text)
+
+    def fail(file: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for _ in range(2):
+        with pytest.raises(DiskFullError, match="the disk or your quota is full: free some space"):
+            lineage.write(fail)
+        assert [(tmp_path / "checkpoints" / name).read_text() for name in files(tmp_path)] == ["b"]
     assert content(claim(tmp_path, 1)) == "b"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,12 @@ def pollux(
 def test_that_a_dry_run_shows_script_and_command_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.sbatch").write_text(SCRIPT)
     done = pollux("-p", "gpu", "--min-gpus", "2", "--dry-run", "train.sbatch", "-x", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(
+        r"pollux: checkpoints take up to 3 times the size of one in \S+/pollux-checkpoints/train-\w{8}, "
+        r"where [0-9.]+ .B are free\n",
+        done.stderr,
+    )
     assert "nothing was submitted" in done.stdout
     assert "#SBATCH --gpus=2\n" in done.stdout
     assert "\npollux run -- python train.py\n" in done.stdout
@@ -47,6 +53,9 @@ def test_that_the_image_of_a_container_is_not_taken_for_the_script(tmp_path: Pat
     done = pollux("--container-image", "x.sqsh", "--dry-run", "train.sbatch", "-x", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("sbatch --container-image x.sqsh --comment=pollux/1:")
+    warning, _budget = done.stderr.splitlines()
+    assert "--container-image: the batch script itself will run in the container" in warning
+    assert "pollux run --srun-args --container-image=x.sqsh -- python" in warning
     flag = pollux("--dry-run", "--site-flag", "--", "train.sbatch", cwd=tmp_path)
     assert "sbatch --site-flag --comment=pollux/1:" in flag.stdout
 

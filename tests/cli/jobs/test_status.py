@@ -26,7 +26,13 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.store import open_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
-from pollux_slurm.store.contract.interface import JobObservation, JobRegistration, Report, RunPhase
+from pollux_slurm.store.contract.interface import (
+    CheckpointConfirmation,
+    JobObservation,
+    JobRegistration,
+    Report,
+    RunPhase,
+)
 from tests.cli.inside import pollux
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
@@ -83,6 +89,7 @@ def url(store_url: str) -> str:
             epoch=3,
             total_epochs=20,
             first_step_s=4.0,
+            checkpoint=CheckpointConfirmation(request_id=None, blocked_s=0.1, size_bytes=302_000_000),
         ),
         at=NOON + timedelta(seconds=30),
     )
@@ -119,13 +126,14 @@ def test_that_json_has_all_that_programs_need(url: str) -> None:
     assert (first["goodput"], first["speedup"], first["num_restarts"]) == (500.0, 1.75, 0)
     assert (first["epoch"], first["total_epochs"], first["bound_by"]) == (3, 20, "exploration")
     assert (second["job_id"], second["state"], second["goodput"]) == ("8", "pending", None)
+    assert (first["checkpoint_bytes"], second["checkpoint_bytes"]) == (302_000_000, None)
     assert second["name"].startswith("[red]x[/]")
 
 
 def test_that_the_table_shows_jobs_and_escapes_a_hostile_name(url: str) -> None:
     shown = pollux("status", "--store", url).stdout
     line = next(line for line in shown.splitlines() if line.startswith("7 "))
-    for text in ("train", "running", "256", "500", "1.75", "3/20", "n0:4", "bound by exploration"):
+    for text in ("train", "running", "256", "500", "1.75", "3/20", "302 MB", "n0:4", "bound by exploration"):
         assert text in line
     assert "\x1b" not in shown
     assert "[red]x[/]" in shown

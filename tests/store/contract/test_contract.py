@@ -572,6 +572,14 @@ class TestReports:
         running.report(token_of(1), report(2, run_number=1), at=at(40))
         assert running.model_history("1") == ((at(10), MODEL), (at(20), grown), (at(40), MODEL))
 
+    def test_that_the_size_of_a_jobs_newest_checkpoint_is_known(self, running: Store) -> None:
+        assert running.job("1").checkpoint_bytes is None
+        for sequence, run_number, size_bytes in ((2, 0, 10), (3, 0, 30), (1, 1, 20)):
+            checkpoint = CheckpointConfirmation(request_id=None, blocked_s=0.0, size_bytes=size_bytes)
+            told = report(sequence, run_number=run_number, checkpoint=checkpoint)
+            running.report(token_of(1), told, at=at(20 + 10 * run_number + sequence))
+            assert running.job("1").checkpoint_bytes == size_bytes
+
     def test_that_a_warning_is_kept_once_with_its_first_run(self, running: Store) -> None:
         differ, never = JobWarning.REPLICAS_DIFFER, JobWarning.NEVER_STEPPED
         assert running.job("1").warnings == ()

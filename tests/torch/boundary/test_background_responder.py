@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pollux_slurm.model import JobWarning
 from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.torch.boundary.background_responder import GRACE_S, BackgroundResponder
 from pollux_slurm.torch.boundary.sigterm import StopFlag
@@ -22,6 +23,7 @@ class Responder:
     def __init__(self, *, answered: int | None = None) -> None:
         self.now, self.num_clock_reads, self.num_written = 0.0, 0, 0
         self.waiting_request: int | None = None
+        self.is_disk_full = False
         self.reporting, self.stop = Reporting(), StopFlag()
         self.responder = BackgroundResponder(
             reporter=self.reporting,  # type: ignore[arg-type]
@@ -40,7 +42,7 @@ class Responder:
 
     def _write(self) -> WriteResult:
         self.num_written += 1
-        return WriteResult(size_bytes=9)
+        return WriteResult(size_bytes=9, is_disk_full=self.is_disk_full)
 
     def confirmed(self) -> list[int | None]:
         return [one.request_id for one in self.reporting.confirmed]
@@ -82,6 +84,13 @@ def test_that_a_withdrawn_request_is_forgotten_after_the_grace_period_and_anothe
     case.await_confirmed([5, 6])
     # The copy has not changed meanwhile, nor has its file.
     assert case.num_written == 1
+
+
+def test_that_a_disk_that_is_full_after_an_answer_is_a_warning_to_the_owner(case: Responder) -> None:
+    case.is_disk_full = True
+    case.reporting.checkpoint_request = 5
+    case.await_confirmed([5])
+    assert set(case.reporting.warnings) == {JobWarning.DISK_FULL}
 
 
 def test_that_sigterm_is_answered_once_and_drops_no_confirmation(case: Responder) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
 from pollux_slurm.errors import SupersededRunError
-from pollux_slurm.model import BatchChoice
+from pollux_slurm.model import BatchChoice, JobWarning
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
 from pollux_slurm.torch.boundary.sigterm import StopFlag, TrainingStopped
@@ -67,13 +67,13 @@ class Disk:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.error: str | None = None
-        self.superseded = False
+        self.is_full = self.superseded = False
 
     def write(self) -> WriteResult:
         if self.superseded:
             raise SupersededRunError("run 1 of this job has taken over from run 0")
         self.done.append("written")
-        return WriteResult(size_bytes=9, error=self.error)
+        return WriteResult(size_bytes=9, error=self.error, is_disk_full=self.is_full)
 
     def write_in_background(self) -> None:
         self.done.append("begun")
@@ -96,6 +96,10 @@ class Reporting:
         self.confirmed: list[CheckpointConfirmation] = []
         self.phases: list[RunPhase] = []
         self.stopped: list[bool] = []
+        self.warnings: list[JobWarning] = []
+
+    def warn(self, warning: JobWarning) -> None:
+        self.warnings.append(warning)
 
     def set_phase(self, phase: RunPhase) -> None:
         self.phase = phase
@@ -285,6 +289,17 @@ def test_that_a_failed_write_is_not_confirmed_and_tried_again_later() -> None:
     job.cross()
     job.cross()
     assert job.disk.done == ["written"] * 2
+
+
+def test_that_a_full_disk_is_a_warning_to_the_owner() -> None:
+    job = Job(1)
+    for request, warnings in ((5, []), (6, [JobWarning.DISK_FULL])):
+        job.disk.is_full = bool(warnings)
+        job.reporting.checkpoint_request = request
+        job.cross()
+        job.cross()
+        assert job.reporting.warnings == warnings
+    assert [one.request_id for one in job.reporting.confirmed] == [5, 6]
 
 
 def test_that_a_superseded_run_stops_on_all_ranks_and_writes_nothing() -> None:
