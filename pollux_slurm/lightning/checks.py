@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+)
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.optim import LBFGS, Optimizer
 
@@ -23,6 +28,12 @@ def check_trainer(trainer: Any, module: LightningModule, *, factor: int, is_adap
         raise UsageError(
             "BatchSizeFinder and LearningRateFinder train outside of the epochs: find the values in a run of "
             "their own, with Trainer(devices=1)"
+        )
+    if any(isinstance(one, BaseFinetuning) for one in trainer.callbacks):
+        raise UsageError(
+            "BaseFinetuning (BackboneFinetuning) freezes layers before the fit begins: their gradients "
+            "would not be summed once they train. Set requires_grad in on_train_epoch_start, with all "
+            "parameters in the optimizer and PolluxStrategy(find_unused_parameters=True)"
         )
     if trainer.reload_dataloaders_every_n_epochs:
         raise UsageError(

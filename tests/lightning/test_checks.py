@@ -25,6 +25,15 @@ class Scheduler(pl.callbacks.GradientAccumulationScheduler):
         super().__init__({1: 2})
 
 
+class Finetuning(pl.callbacks.BaseFinetuning):
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(pl_module.body[0])
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 2:
+            self.unfreeze_and_add_param_group(pl_module.body[0], optimizer)
+
+
 class Without(scripts.Module):
     def configure_optimizers(self) -> Any:
         return None
@@ -57,6 +66,7 @@ class Sparse(scripts.Module):
     [
         ({"callbacks": (Scheduler,)}, "give the DataLoader the batch size"),
         ({"callbacks": (lambda: pl.callbacks.LearningRateFinder(),)}, "in a run of their own"),
+        ({"callbacks": (Finetuning,)}, "requires_grad in on_train_epoch_start"),
         ({"trainer": {"reload_dataloaders_every_n_epochs": 1}}, "Leave it out"),
         ({"trainer": {"val_check_interval": "00:00:00:01"}}, "give a number"),
         (
