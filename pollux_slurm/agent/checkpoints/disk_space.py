@@ -61,7 +61,9 @@ def bytes_text(num_bytes: int) -> str:
 
 def _reserve(fd: int, num_bytes: int) -> None:
     """Call Linux's fallocate. `os.posix_fallocate` writes to each block where a file system lacks it."""
-    call = ctypes.CDLL(None, use_errno=True).fallocate64
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    if call is None:  # another C library than glibc
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     if call(fd, 0, 0, num_bytes) != 0:
         code = ctypes.get_errno()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.agent.checkpoints import disk_space
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text, free_bytes, has_room
 from tests.agent.launch.stand_in_container import needs_namespaces, write_container
 
@@ -57,6 +58,14 @@ def test_that_asking_for_room_leaves_no_file(tmp_path: Path) -> None:
     assert has_room(tmp_path, 1000)
     assert not has_room(tmp_path, 1 << 60)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_that_free_space_decides_where_none_can_be_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_space.ctypes, "CDLL", lambda *_, **__: object())
+    assert has_room(tmp_path, 1000)
+    assert not has_room(tmp_path, 1 << 60)
 
 
 def test_that_bytes_are_written_for_people() -> None:
