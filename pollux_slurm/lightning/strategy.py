@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from pollux_slurm.torch import AdaptiveDataParallel, ScalingRule, TrainingStoppe
 from pollux_slurm.torch.api.option_names import refuse_unknown_options
 from pollux_slurm.torch.session.current_session import current_session, has_session
 
+_LOG = logging.getLogger(__name__)
 _NONE_LEFT = (
     "training_step returned None to skip a batch: replicas would wait for each other's gradients; return a "
     "loss of zero that depends on the weights, such as 0.0 * self(x).sum()"
@@ -366,6 +368,10 @@ class PolluxStrategy(DDPStrategy):
         """End the script if SIGTERM has come in an evaluation outside of a fit: nothing was trained since."""
         stop = current_session().boundary.stop
         if self._control is None and stop.is_set:
+            if self.global_rank == 0:
+                _LOG.info(
+                    "the job is stopped by SIGTERM in an evaluation: it goes on from its last checkpoint"
+                )
             stop.raise_stopped()
 
     def on_validation_start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import warnings
 from functools import partial
@@ -41,9 +42,13 @@ class Stopping(pl.callbacks.Callback):
 
 
 @pytest.mark.parametrize("name", ["validate", "test", "predict"])
-def test_that_sigterm_before_the_fit_ends_the_script_with_its_code(tmp_path: Path, name: str) -> None:
+def test_that_sigterm_before_the_fit_ends_the_script_with_its_code(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     stopping = Stopping()
-    with joined(tmp_path, strict=True), warnings.catch_warnings():
+    log = logging.getLogger("pollux_slurm.lightning")
+    log.addHandler(caplog.handler)
+    with joined(tmp_path, strict=True), caplog.at_level(logging.INFO, log.name), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = pl.Trainer(
             strategy="pollux",
@@ -55,7 +60,9 @@ def test_that_sigterm_before_the_fit_ends_the_script_with_its_code(tmp_path: Pat
         )
         with pytest.raises(SystemExit) as stop:
             getattr(trainer, name)(Module(), dataloaders=DataLoader(Numbered(24), 8))
+    log.removeHandler(caplog.handler)
     assert (stop.value.code, stopping.num_batches) == (143, 1)
+    assert "stopped by SIGTERM in an evaluation" in caplog.text
 
 
 def test_that_sigterm_after_the_fit_ends_the_process(tmp_path: Path) -> None:
