@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import logging
@@ -17,6 +16,7 @@ from transformers.trainer_utils import get_last_checkpoint, has_length
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.huggingface.accelerator import PolluxAccelerator
+from pollux_slurm.huggingface.arguments import adapted_arguments, check_arguments
 from pollux_slurm.huggingface.loaders import TrainingLoader
 from pollux_slurm.huggingface.progress import ProgressKeeper, TrainerProgress
 from pollux_slurm.huggingface.steps import StepBatch, StepLoader
@@ -90,7 +90,7 @@ class PolluxTrainerMixin(_Base):
             refuse_unknown_options(type(self).__name__, options, PolluxTrainerMixin.__init__, base)
         if args is None:
             args = TrainingArguments(output_dir="tmp_trainer")
-        _check(args)
+        check_arguments(args)
         if not has_session():
             init_process_group("gloo" if args.use_cpu else None)
         self._batching = {
@@ -101,7 +101,7 @@ class PolluxTrainerMixin(_Base):
         }
         self.steps: StepLoader | None = None
         self.progress: TrainerProgress | None = None
-        super().__init__(model, _adapted(args), *further, **options)
+        super().__init__(model, adapted_arguments(args), *further, **options)
         if self.label_smoother is not None and not hasattr(self, "_loss_shifts_labels"):
             raise UsageError("label_smoothing_factor: install a later transformers, which counts its tokens")
         self._has_ctc_loss = type(self.model).__name__.endswith("ForCTC")
@@ -376,47 +376,6 @@ class PolluxTrainerMixin(_Base):
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         """Do nothing for a whole step: its micro-batches were counted."""
-
-
-def _check(args: TrainingArguments) -> None:
-    """Raise `UsageError` for arguments that cannot be right in a job that is moved."""
-    whole_model = "a job that changes its number of GPUs needs the whole model on each: leave it out"
-    refused = {
-        "deepspeed": whole_model,
-        "fsdp": whole_model,
-        "parallelism_config": whole_model,
-        "auto_find_batch_size": "the library itself starts again with smaller micro-batches: leave it out",
-        "enable_jit_checkpoint": "SIGTERM writes the job's own checkpoint already: leave it out",
-        "ddp_static_graph": "gradients are accumulated in a way that it does not allow: leave it out",
-    }
-    for name, reason in refused.items():
-        if getattr(args, name, None):
-            raise UsageError(f"{name}: {reason}")
-    if getattr(args, "train_sampling_strategy", None) == "batch_rebalance":
-        raise UsageError("batch_rebalance: the loader divides batches itself; use group_by_length")
-    if "lomo" in str(args.optim).lower() or "layerwise" in str(args.optim).lower():
-        raise UsageError(f"optim={args.optim}: it steps within the backward pass; use another optimizer")
-
-
-def _adapted(args: TrainingArguments) -> TrainingArguments:
-    """Return a copy of the arguments for steps that are global batches already."""
-    session = current_session()
-    args = copy.copy(args)
-    if args.device.type == "cpu" and args.world_size != session.world_size:
-        # Without a GPU accelerate sees a group of processes only if told so: the devices are set up again.
-        args.use_cpu = True
-        vars(args).pop("_setup_devices")
-        args.device  # noqa: B018
-    if args.world_size != session.world_size:
-        raise UsageError(
-            f"transformers has {args.world_size} processes and the job {session.world_size}: start the "
-            "script with `pollux run`"
-        )
-    # Several GPUs of one process would be torch's DataParallel.
-    args._n_gpu = min(args.n_gpu, 1)
-    args.gradient_accumulation_steps = 1
-    args.average_tokens_across_devices = False
-    return args
 
 
 class PolluxTrainer(PolluxTrainerMixin, Trainer):
