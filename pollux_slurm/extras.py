@@ -24,5 +24,5 @@ def extras_named() -> Iterator[None]:
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is not None and "pip install" not in error.msg:
-            error.msg += f": pip install 'pollux-slurm[{extra}]'"
+            error.msg += f"; in a checkout of pollux-slurm: pip install '.[{extra}]'"
         raise

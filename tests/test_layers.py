@@ -156,7 +156,7 @@ for module, missing, extra in {missing}:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         assert str(error).count("pip install") == 1, error
-        assert str(error).endswith(f"pip install 'pollux-slurm[{{extra}}]'"), error
+        assert str(error).endswith(f"pip install '.[{{extra}}]'"), error
         print(module, missing)
     del sys.modules[missing]
 """

@@ -93,13 +93,21 @@ def test_that_a_script_with_a_fault_at_any_size_has_a_finding(
     assert words in findings[0]["text"]
 
 
-@pytest.mark.parametrize("script", ["inner_forward.py", "second_optimizer.py", "double_wrap.py"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "inner_forward.py",
+        pytest.param("second_optimizer.py", marks=pytest.mark.full),
+        pytest.param("double_wrap.py", marks=pytest.mark.full),
+    ],
+)
 def test_that_a_script_whose_replicas_drift_apart_is_found(tmp_path: Path, script: str) -> None:
     findings = of_level(rehearse(tmp_path, SCRIPTS / script, processes="2"), "change")
     assert {finding["kind"] for finding in findings} <= {"failed", "replicas_differ"}
     assert findings
 
 
+@pytest.mark.full
 def test_that_sums_of_a_validation_that_are_never_combined_are_found(tmp_path: Path) -> None:
     result = rehearse(tmp_path, SCRIPTS / "own_sums.py", processes="2")
     (finding,) = of_level(result, "look")

@@ -154,7 +154,8 @@ store.close()
 def test_that_a_fork_uses_connections_of_its_own(any_store_url: str) -> None:
     code = [sys.executable, "-W", "error", "-c", FORK, any_store_url]
     done = subprocess.run(code, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("module", ["pollux_slurm.store", "pollux_slurm.store.contract.interface"])

@@ -146,7 +146,7 @@ def test_that_a_tool_that_is_not_installed_is_named_with_its_extra(monkeypatch: 
     monkeypatch.setitem(sys.modules, "wandb", None)
     with (
         joined(),
-        pytest.raises(ModuleNotFoundError, match=r"wandb.*: pip install 'pollux-slurm\[trackers\]'"),
+        pytest.raises(ModuleNotFoundError, match=r"wandb.*: pip install '\.\[trackers\]'"),
     ):
         Tracker(lambda: importlib.import_module("wandb").init())
 
