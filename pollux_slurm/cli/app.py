@@ -5,7 +5,6 @@ All commands' modules are imported at the start. Each imports numpy, SQLAlchemy 
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from typing import Any, NoReturn
@@ -94,7 +93,9 @@ def main() -> None:
         _discard_output()
         sys.exit(141)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        from pollux_slurm.agent.checkpoints.disk_space import is_disk_full
+
+        if not is_disk_full(error):
             raise
         _discard_output()
         _fail(f"cannot write the output: {error.strerror}", 1)

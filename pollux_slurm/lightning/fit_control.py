@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from pollux_slurm.lightning.private_parts import part, replace_method
+from pollux_slurm.lightning.private_parts import do_nothing, part, replace_method
 from pollux_slurm.lightning.train_loader import TrainLoader
 from pollux_slurm.torch.session.current_session import current_session
 
@@ -39,11 +39,11 @@ class FitControl:
         self._max_steps: int = self._epoch_loop.max_steps
         # Progress at the checkpoint, until the epoch that was under way goes on.
         self._resume: dict[str, Any] | None = None
-        self.add_saved_sums: Callable[[], None] = _nothing
+        self.add_saved_sums: Callable[[], None] = do_nothing
         self._on_advance_end = replace_method(self._epoch_loop, "on_advance_end", self._end_iteration)
         # A broadcast in each step by which Lightning tells others of a SIGTERM (2.6 has it).
         if hasattr(self._epoch_loop, "_broadcast_sigterm_tensor"):
-            self._epoch_loop._broadcast_sigterm_tensor = _nothing
+            self._epoch_loop._broadcast_sigterm_tensor = do_nothing
 
     def restore_methods(self) -> None:
         """Remove what this object has replaced."""
@@ -201,7 +201,3 @@ def load_progress(fit_loop: Any, saved: dict[str, Any]) -> None:
         for flag in ("_restarting", "_loaded_from_state_dict", "_resuming_from_checkpoint"):
             if hasattr(loop, flag):
                 setattr(loop, flag, False)
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    pass

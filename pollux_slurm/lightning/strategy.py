@@ -27,7 +27,7 @@ from pollux_slurm.lightning.environment import PolluxEnvironment
 from pollux_slurm.lightning.fit_control import FitControl
 from pollux_slurm.lightning.fit_state import FitState
 from pollux_slurm.lightning.logged_values import StepValues, unchanged
-from pollux_slurm.lightning.private_parts import part, replace_method
+from pollux_slurm.lightning.private_parts import do_nothing, part, replace_method
 from pollux_slurm.lightning.train_loader import TrainLoader, adaptive_loader
 from pollux_slurm.torch import AdaptiveDataParallel, ScalingRule, TrainingStopped, init_process_group
 from pollux_slurm.torch.api.option_names import refuse_unknown_options
@@ -120,7 +120,7 @@ class PolluxStrategy(DDPStrategy):
         self._has_failed = False
         trainer = self._trainer
         # SIGTERM is the session's: Lightning's handler would broadcast within the handler, and end with 0.
-        replace_method(part(trainer, "_signal_connector"), "register_signal_handlers", _nothing)
+        replace_method(part(trainer, "_signal_connector"), "register_signal_handlers", do_nothing)
         if trainer.state.fn == TrainerFn.FITTING:
             self._begin_fit(trainer)
 
@@ -417,10 +417,6 @@ class PolluxStrategy(DDPStrategy):
 def register() -> None:
     """Make `Trainer(strategy="pollux")` known."""
     PolluxStrategy.register_strategies(StrategyRegistry)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _ignore_checkpoint(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:

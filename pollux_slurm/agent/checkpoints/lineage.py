@@ -127,7 +127,7 @@ class Lineage:
         kept = self._kept(identity, previous)
         self._prune(keep=kept)
         # What the next one would be written in place of.
-        spare_bytes = sum(self._size_bytes(known) for known in kept - {identity})
+        spare_bytes = sum(_size_bytes(self._files, known) for known in kept - {identity})
         return WrittenCheckpoint(
             id=identity,
             path=self._files / identity.file_name,
@@ -175,11 +175,6 @@ class Lineage:
         with contextlib.suppress(OSError):
             older = sorted((one for one in _checkpoints(self._files) if one < previous), reverse=True)
         return {newest, *[previous, *older][: self._num_kept - 1]}
-
-    def _size_bytes(self, known: CheckpointId) -> int:
-        with contextlib.suppress(OSError):
-            return (self._files / known.file_name).stat().st_size
-        return 0
 
     def _prune(self, keep: set[CheckpointId]) -> int:
         """Delete checkpoints of this and earlier runs except `keep`, and temporary files of earlier runs.
@@ -232,6 +227,15 @@ def claim_run(
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be used for checkpoints: {error}") from error
     raise CheckpointError(f"{directory}: other runs of this job keep claiming it; stop them first")
+
+
+def newest_size_bytes(directory: Path) -> int:
+    """Return the size of the newest checkpoint in `directory`; 0 where there is none."""
+    files = directory / "checkpoints"
+    with contextlib.suppress(OSError):
+        newest = max(_checkpoints(files), default=None)
+        return 0 if newest is None else _size_bytes(files, newest)
+    return 0
 
 
 def num_runs(directory: Path) -> int:
@@ -310,6 +314,12 @@ def _checkpoints(files: Path) -> Iterator[CheckpointId]:
         known = CheckpointId.parse(entry.name)
         if known is not None:
             yield known
+
+
+def _size_bytes(files: Path, known: CheckpointId) -> int:
+    with contextlib.suppress(OSError):
+        return (files / known.file_name).stat().st_size
+    return 0
 
 
 def _is_whole(path: Path, sha256: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text, free_bytes, has_room
+from pollux_slurm.agent.checkpoints.lineage import newest_size_bytes
 
 
 def checkpoint_budget(directory: Path, *, num_kept: int) -> str:
@@ -13,16 +13,10 @@ def checkpoint_budget(directory: Path, *, num_kept: int) -> str:
 
     Where it has checkpoints of an earlier job, they tell the size.
     """
-    size_bytes = _newest_size_bytes(directory / "checkpoints")
+    size_bytes = newest_size_bytes(directory)
     of_size = f"the size of one ({bytes_text(size_bytes)})" if size_bytes else "the size of one"
     sentence = f"checkpoints take up to {num_kept + 1} times {of_size} in {directory}"
     if size_bytes and not has_room(directory, size_bytes):
         return f"{sentence}, where there is no room for another one: without it the job cannot be moved"
     free = free_bytes(directory)
     return sentence if free is None else f"{sentence}, where {bytes_text(free)} are free"
-
-
-def _newest_size_bytes(files: Path) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return max(files.glob("*.pt")).stat().st_size
-    return 0
