@@ -16,6 +16,7 @@ from pollux_slurm import __version__
 from pollux_slurm.cli.jobs.explain import explain
 from pollux_slurm.cli.jobs.pause_resume_drain import drain, pause, resume
 from pollux_slurm.cli.jobs.rehearse import rehearse
+from pollux_slurm.cli.jobs.resize import resize
 from pollux_slurm.cli.jobs.run import run
 from pollux_slurm.cli.jobs.sbatch import HELP, RawCommand, sbatch
 from pollux_slurm.cli.jobs.status import status
@@ -64,6 +65,7 @@ app.command()(drain)
 # All arguments after the command belong to the training.
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command(context_settings={"allow_interspersed_args": False})(rehearse)
+app.command()(resize)
 app.command(
     cls=RawCommand, help=HELP, add_help_option=False, options_metavar="[OPTIONS] SCRIPT [ARGUMENTS]..."
 )(sbatch)

@@ -138,13 +138,7 @@ class EvaluationLoader(DataLoaderStateMixin):
         self._stream: IterableSource | None = None
         self._own: list[list[int]] = []
         if isinstance(loader.dataset, IterableDataset):
-            self._stream = IterableSource(
-                loader.dataset,
-                num_replicas=session.world_size,
-                rank=session.rank,
-                drop_last=self._drop_last,
-                options=options,
-            )
+            self._stream = IterableSource(loader.dataset, drop_last=self._drop_last, options=options)
         else:
             self._inner: DataLoader[Any] = DataLoader(self.dataset, batch_sampler=self._own, **options)
         self.gradient_state = GradientState()
@@ -191,8 +185,12 @@ class EvaluationLoader(DataLoaderStateMixin):
             atomic_batch_size=self.batch_size or 1,
             accumulation_steps=0,
         )
-        for step, batches in self._stream.steps(current_session().epoch_key, 0, choice):
+        steps = self._stream.steps(
+            current_session().epoch_key, 0, choice, num_replicas=self._world_size, rank=self._rank
+        )
+        for step, batches in steps:
             yield step.micro_batches[0].size, next(batches)
+        self._stream.end_loop()
 
     def _read(self) -> Iterator[tuple[int, Any]]:
         batches = self._drawn()

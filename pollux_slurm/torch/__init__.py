@@ -17,6 +17,8 @@ with extras_named():
         current_epoch,
         finished_epochs,
         finished_steps,
+        is_joining,
+        on_regroup,
         remaining_epochs_until,
     )
     from pollux_slurm.torch.api.memory_guard import memory_guard
@@ -55,7 +57,9 @@ __all__ = [
     "finished_epochs",
     "finished_steps",
     "init_process_group",
+    "is_joining",
     "memory_guard",
+    "on_regroup",
     "remaining_epochs_until",
     "scaling_rules",
 ]

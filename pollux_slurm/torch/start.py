@@ -28,6 +28,7 @@ def init_process_group(
     max_wait_s: float = 600.0,
     node_mtbf_s: float = 7 * 86400.0,
     strict: bool = False,
+    in_place: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> None:
     """Join the job's other replicas and resume training from the last checkpoint.
@@ -45,6 +46,9 @@ def init_process_group(
 
     A fault that training can go on with (the replicas' weights differ) is an error in the job's log; with
     `strict`, or POLLUX_STRICT=1, it raises `TrainingError`.
+
+    With `in_place` the script allows that replicas join and leave while it trains, where the job was started
+    for it (`pollux run --in-place`): rank and world size may change between two steps (docs/moves.md).
 
     All settings of the job come from `environ` (the process's environment unless given).
     """
@@ -70,6 +74,7 @@ def init_process_group(
         epoch_end_wait_s=_epoch_end_wait_s(environment.config, epoch_end_wait_s),
         max_wait_s=max_wait_s,
         strict=strict or environment.strict,
+        in_place=in_place,
     )
     atexit.register(session.leave)
     # Restores the loaders that were made before the session.

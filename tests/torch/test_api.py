@@ -36,7 +36,9 @@ def test_that_the_public_names_are_exactly_these() -> None:
         "finished_epochs",
         "finished_steps",
         "init_process_group",
+        "is_joining",
         "memory_guard",
+        "on_regroup",
         "remaining_epochs_until",
         "scaling_rules",
     }

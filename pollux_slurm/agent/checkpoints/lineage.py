@@ -198,11 +198,19 @@ class Lineage:
 
 
 def claim_run(
-    directory: Path, *, restart_count: int, host: str, pid: int, at: datetime, num_kept: int = 2
+    directory: Path,
+    *,
+    restart_count: int,
+    host: str,
+    pid: int,
+    at: datetime,
+    num_kept: int = 2,
+    verifies: bool = True,
 ) -> Lineage:
     """Choose the checkpoint to resume from, then claim the next run number with that choice.
 
-    `num_kept` is how many checkpoints the run keeps.
+    `num_kept` is how many checkpoints the run keeps. A run that goes on in memory reads no checkpoint, and
+    need not verify it (`verifies`): who resumes from one later does.
     Raises `DamagedCheckpointError` when all checkpoints are damaged, `CheckpointError` when the directory
     cannot be used.
     """
@@ -212,7 +220,7 @@ def claim_run(
         files.mkdir(exist_ok=True)
         for _ in range(_MAX_CLAIM_ATTEMPTS):
             previous = max(_claimed_runs(runs), default=None)
-            chosen = _choose(directory, previous)
+            chosen = _choose(directory, previous, verifies=verifies)
             claim = RunClaim(run_number=0 if previous is None else previous + 1, resumed_from=chosen)
             content = {
                 "run_number": claim.run_number,
@@ -267,7 +275,7 @@ def read_claim(directory: Path, run_number: int) -> RunClaim:
     return RunClaim(run_number=run_number, resumed_from=start)
 
 
-def _choose(directory: Path, previous: int | None) -> CheckpointId | None:
+def _choose(directory: Path, previous: int | None, *, verifies: bool) -> CheckpointId | None:
     """Return the newest undamaged checkpoint in the lineage of run `previous`; None if there was none."""
     by_run: dict[int, list[CheckpointId]] = {}
     for known in _checkpoints(directory / "checkpoints"):
@@ -284,7 +292,7 @@ def _choose(directory: Path, previous: int | None) -> CheckpointId | None:
     while True:
         eligible = [known for known in by_run.get(run, []) if newest is None or known.sequence <= newest]
         for known in sorted(eligible, reverse=True):
-            if _is_whole(directory / "checkpoints" / known.file_name, known.sha256):
+            if not verifies or _is_whole(directory / "checkpoints" / known.file_name, known.sha256):
                 return known
             damaged.append(known.file_name)
             _LOG.warning("%s: checkpoint %s is damaged: trying the previous one", directory, known.file_name)

@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import RANK_VARIABLE, RENDEZVOUS_VARIABLE, SECRET_VARIABLE
+from pollux_slurm.agent.launch.layout import (
+    JOINS_VARIABLE,
+    MEMBER_VARIABLE,
+    MEMBERSHIP_VARIABLE,
+    RANK_VARIABLE,
+    RENDEZVOUS_VARIABLE,
+    SECRET_VARIABLE,
+)
+from pollux_slurm.agent.membership.folder import FolderMembership
+from pollux_slurm.agent.membership.generation import Membership
 from pollux_slurm.agent.submit.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError
@@ -27,7 +36,9 @@ class JobEnvironment:
     where nothing is reported (no Slurm, or no store configured). With `strict`, a fault of the training
     ends it. `job_id` is Slurm's, None outside of Slurm. `open_store` replaces the store of the settings.
     `secret` is known to this run's processes only, None where `pollux run` did not start them.
-    `rendezvous_file` is for the processes of a single node.
+    `rendezvous_file` is for the processes of a single node. `membership` is None where the processes are
+    fixed. With `is_joining`, this process waits to join a training under way; rank and nodes are those that
+    it is to have.
     """
 
     rank: int
@@ -43,6 +54,8 @@ class JobEnvironment:
     open_store: Callable[[], AgentStore] | None = None
     secret: str | None = None
     rendezvous_file: Path | None = None
+    membership: Membership | None = None
+    is_joining: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -77,7 +90,17 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
         job_id=environ.get("POLLUX_JOB_ID") or environ.get("SLURM_JOB_ID") or None,
         secret=environ.get(SECRET_VARIABLE) or None,
         rendezvous_file=Path(environ[RENDEZVOUS_VARIABLE]) if environ.get(RENDEZVOUS_VARIABLE) else None,
+        membership=(membership := _membership(environ)),
+        is_joining=membership is not None and membership.joins is not None,
     )
+
+
+def _membership(environ: Mapping[str, str]) -> Membership | None:
+    folder, member = environ.get(MEMBERSHIP_VARIABLE), environ.get(MEMBER_VARIABLE)
+    if not folder or not member:
+        return None
+    joins = _count(environ, JOINS_VARIABLE, 0, low=0)
+    return FolderMembership(Path(folder), member, joins=joins or None)
 
 
 def _count(environ: Mapping[str, str], name: str, default: int, *, low: int) -> int:

@@ -21,12 +21,16 @@ from pollux_slurm.agent.launch.layout import RunLayout, RunOptions
 from pollux_slurm.agent.launch.node_program import process_environments, processes_exit_code, visible_gpus
 from pollux_slurm.agent.launch.rank_environments import without_other_jobs_variables
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
+from pollux_slurm.agent.launch.resizing import Resizing
 from pollux_slurm.agent.launch.torchrun import starts_torchrun
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses, start_error
+from pollux_slurm.agent.membership.folder import MembershipFolder
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
 
+# How often a run on this machine looks whether processes are to join or leave.
+_RESIZE_INTERVAL_S = 0.05
 _FIRST_SPECIAL_STEP = 0xFFFF_FFF0  # the batch script's step is 0xFFFFFFFB, salloc's 0xFFFFFFFA
 
 
@@ -58,6 +62,8 @@ def launch(
             _require_program((options.wrapper or command)[0], environ)
         from pollux_slurm.agent.launch.slurm_job import prepare_job, run_step
 
+        if options.in_place:
+            warn("--in-place has no effect in a job of Slurm, which moves it by a requeue")
         job = prepare_job(command, options, environ=environ, config=config, cwd=cwd, warn=warn)
         directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
         return _run_and_check(
@@ -67,6 +73,11 @@ def launch(
         raise UsageError(
             "pollux run was started several times by srun: call it in the batch script itself, "
             "it calls srun on its own"
+        )
+    if options.in_place and starts_torchrun(command):
+        raise UsageError(
+            "--in-place with torchrun, which ends all processes before it starts others: write "
+            "`pollux run --in-place -- python train.py`"
         )
     if options.srun_arguments:
         raise UsageError(
@@ -139,9 +150,21 @@ def _run_here(
 
     def run() -> int:
         with contextlib.nullcontext() if layout.starts_torchrun else rendezvous_file() as file:
-            environments = process_environments(layout, 0, {**environ, **extra}, rendezvous_file=file)
+            given = {**environ, **extra}
+            environments = process_environments(layout, 0, given, rendezvous_file=file)
+            resizing: Resizing | None = None
+            if options.in_place and file is not None:
+                folder = MembershipFolder(file.parent)
+                folder.announce(command)
+                resizing = Resizing(folder, layout, given, max_processes=gpus or None, warn=warn)
+                environments = resizing.first_environments(environments)
             processes = WatchedProcesses(
-                command, environments, kill_after_s=options.kill_after_s, is_wrapped=is_wrapped
+                command,
+                environments,
+                kill_after_s=options.kill_after_s,
+                is_wrapped=is_wrapped,
+                resizing=resizing,
+                max_wait_s=5.0 if resizing is None else _RESIZE_INTERVAL_S,
             )
             return processes_exit_code(layout, processes.run())
 

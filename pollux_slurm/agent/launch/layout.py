@@ -20,6 +20,15 @@ RANK_VARIABLE = "POLLUX_RANK"
 RENDEZVOUS_VARIABLE = "POLLUX_RENDEZVOUS_FILE"
 """The file of torch.distributed's rendezvous for a run on a single node."""
 
+MEMBERSHIP_VARIABLE = "POLLUX_MEMBERSHIP"
+"""The folder of the membership of a training that can regroup."""
+
+MEMBER_VARIABLE = "POLLUX_MEMBER"
+"""This process's id in it."""
+
+JOINS_VARIABLE = "POLLUX_JOINS"
+"""The number of the generation that this process was started for."""
+
 JOB_VARIABLE = "POLLUX_JOB_ID"
 """The job that the variables were set for: a job submitted from inside another job inherits them."""
 
@@ -31,7 +40,8 @@ class RunOptions:
     `num_processes` is per node; None stands for one on each GPU, or one where there is no GPU. `min_gpus`,
     `max_gpus` and `allow_unconfirmed` are for jobs submitted with plain sbatch. When a process fails, the
     others get SIGTERM, and SIGKILL `kill_after_s` later. `wrapper` comes before the command of each process,
-    `srun_arguments` are further options of srun (`containers.py`).
+    `srun_arguments` are further options of srun (`containers.py`). With `in_place`, processes may join and
+    leave while the others train.
     """
 
     num_processes: int | None = None
@@ -43,6 +53,7 @@ class RunOptions:
     kill_after_s: float = 15.0
     wrapper: tuple[str, ...] = ()
     srun_arguments: tuple[str, ...] = ()
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import (
     JOB_VARIABLE,
+    JOINS_VARIABLE,
+    MEMBER_VARIABLE,
+    MEMBERSHIP_VARIABLE,
     RANK_VARIABLE,
     RENDEZVOUS_VARIABLE,
     SECRET_VARIABLE,
@@ -20,6 +23,7 @@ from pollux_slurm.agent.launch.tracker_runs import tracker_variables, without_tr
 _OF_ANOTHER_RUN = frozenset(
     {
         *(STEP_VARIABLE, RENDEZVOUS_VARIABLE, RANK_VARIABLE),
+        *(MEMBERSHIP_VARIABLE, MEMBER_VARIABLE, JOINS_VARIABLE),
         *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"),
     }
 )

@@ -19,6 +19,7 @@ from pollux_slurm.errors import LaunchError, SlurmError
 from pollux_slurm.slurm.commands.runner import CommandRunner
 
 LOOPBACK = "127.0.0.1"
+RUN_FOLDER_PREFIX = "pollux-run-"
 
 
 def new_secret() -> str:
@@ -30,7 +31,7 @@ def new_secret() -> str:
 def rendezvous_file() -> Iterator[Path]:
     """Yield the path of a file that does not exist yet, in a folder that only this user can enter."""
     try:
-        folder = tempfile.TemporaryDirectory(prefix="pollux-run-", ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix=RUN_FOLDER_PREFIX, ignore_cleanup_errors=True)
     except OSError as error:
         raise LaunchError(
             f"no folder for the rendezvous of the training processes: {error.strerror} ({error.filename}); "

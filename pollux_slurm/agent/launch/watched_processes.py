@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pollux_slurm.errors import LaunchError
 
@@ -33,6 +34,20 @@ class ExitStatus:
     failed_by_itself: bool
 
 
+class ResizesRun(Protocol):
+    """Decides which processes belong to a run while it lasts."""
+
+    def note_started(self, processes: Sequence[subprocess.Popen[bytes]]) -> None: ...
+
+    def advance(self, processes: WatchedProcesses) -> None: ...
+
+    def ends_run(self, process: subprocess.Popen[bytes], code: int) -> bool: ...
+
+    def unwanted(self, running: Sequence[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]: ...
+
+    def end(self) -> None: ...
+
+
 class WatchedProcesses:
     """Processes with one command, from their start to the end of the last: a node's ranks, or a job's srun.
 
@@ -44,6 +59,8 @@ class WatchedProcesses:
     SIGTERM on (`unshare --fork`), and one that dies of it (a shell script) would take that process with it
     before its last checkpoint. So wrappers start with SIGTERM ignored, and all processes of the group get the
     signals.
+
+    `resizing` lets processes join and leave meanwhile; it is asked at least every `max_wait_s`.
     """
 
     def __init__(
@@ -58,6 +75,7 @@ class WatchedProcesses:
         monotonic: Callable[[], float] = time.monotonic,
         max_wait_s: float = 5.0,
         is_wrapped: bool = False,
+        resizing: ResizesRun | None = None,
     ) -> None:
         self._command = list(command)
         self._environments = environments
@@ -66,6 +84,8 @@ class WatchedProcesses:
         self._forward = forward if forward is not None else self._signal_all
         self._death_signal, self._is_wrapped = death_signal, is_wrapped
         self._monotonic, self._max_wait_s = monotonic, max_wait_s
+        self._resizing = resizing
+        self._prepare: Callable[[], None] | None = None
         self._running: list[subprocess.Popen[bytes]] = []
         self._first_failure: int | None = None
         self._failed_by_itself = False
@@ -82,36 +102,60 @@ class WatchedProcesses:
         """
         with _blocked() as (watched, mask):
             try:
-                self._start(mask)
+                self._start_all(mask)
                 while self._running:
                     self._wait(watched)
                     self._reap()
+                    if self._resizing is not None:
+                        self._resize(self._resizing)
             finally:
                 self._kill_all()
                 for process in self._running:
                     process.wait()
         return ExitStatus(exit_code=self._first_failure or 0, failed_by_itself=self._failed_by_itself)
 
-    def _start(self, mask: set[signal.Signals]) -> None:
+    def _start_all(self, mask: set[signal.Signals]) -> None:
         ignored = {signal.SIGTERM} if self._is_wrapped else set()
-        prepare = _child_preparation(mask, ignored, self._death_signal)
+        self._prepare = _child_preparation(mask, ignored, self._death_signal)
         for environment in self._environments:
-            try:
-                process = subprocess.Popen(
-                    self._command,
-                    env=dict(environment),
-                    stdin=subprocess.DEVNULL,
-                    preexec_fn=prepare,
-                )
-            except OSError as error:
-                raise start_error(self._command[0], error) from None
-            except ValueError as error:  # a NUL character
-                raise LaunchError(f"{self._command[0]!r} cannot be started: {error}") from None
-            except subprocess.SubprocessError:
-                raise LaunchError(
-                    f"{self._command[0]} cannot be started: its process could not be set up"
-                ) from None
-            self._running.append(process)
+            self.start(environment)
+        if self._resizing is not None:
+            self._resizing.note_started(list(self._running))
+
+    def start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start one more process, during `run`. Raises `LaunchError` where it cannot be started."""
+        try:
+            process = subprocess.Popen(
+                self._command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                preexec_fn=self._prepare,
+            )
+        except OSError as error:
+            raise start_error(self._command[0], error) from None
+        except ValueError as error:  # a NUL character
+            raise LaunchError(f"{self._command[0]!r} cannot be started: {error}") from None
+        except subprocess.SubprocessError:
+            raise LaunchError(
+                f"{self._command[0]} cannot be started: its process could not be set up"
+            ) from None
+        self._running.append(process)
+        return process
+
+    def _resize(self, resizing: ResizesRun) -> None:
+        """Let processes join and leave, while none was asked to stop and none has failed."""
+        if self._asked_to_stop or self._first_failure is not None:
+            resizing.end()
+        else:
+            resizing.advance(self)
+        for process in resizing.unwanted(self._running):
+            self._end_one(process)
+
+    def _end_one(self, process: subprocess.Popen[bytes]) -> None:
+        """End a process without which the run goes on."""
+        _kill_group(process.pid)
+        process.wait()
+        self._running.remove(process)
 
     def _wait(self, watched: set[signal.Signals]) -> None:
         """Wait for a signal and handle it; kill the processes when that is due."""
@@ -141,7 +185,10 @@ class WatchedProcesses:
             _kill_group(process.pid)  # including the child processes that it left
             code = process.wait()
             self._running.remove(process)
-            if code != 0 and self._first_failure is None:
+            is_failure = code != 0
+            if self._resizing is not None:
+                is_failure = self._resizing.ends_run(process, code)
+            if is_failure and self._first_failure is None:
                 self._fail(code if code > 0 else 128 - code)
 
     def _fail(self, code: int) -> None:

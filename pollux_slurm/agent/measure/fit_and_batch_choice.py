@@ -79,6 +79,8 @@ def _is_below(one: BatchChoice, other: BatchChoice) -> bool:
 class Tuner:
     """The throughput model of one job, fitted to its measured steps. `refit` and `propose` are thread-safe.
 
+    `configuration` is that of the present run.
+
     `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit. `equation` names
     the throughput equation: the paper's, or one registered with `equations` or as an entry point (see
     `pollux_slurm.goodput.equation_plugins`).
@@ -93,7 +95,7 @@ class Tuner:
         equation: str = "pollux",
         equations: Equations | None = None,
     ) -> None:
-        self._configuration, self._profile = configuration, profile
+        self.configuration, self._profile = configuration, profile
         self.gpu_type, self._name, self._equations = gpu_type, equation, equations
         self._equation: Equation | None = None
         self._lock = threading.Lock()
@@ -107,8 +109,8 @@ class Tuner:
     def add_step(self, step: MeasuredStep) -> None:
         """Add a step of this run to the profile."""
         situation = Situation(
-            num_nodes=self._configuration.num_nodes,
-            num_gpus=self._configuration.num_gpus,
+            num_nodes=self.configuration.num_nodes,
+            num_gpus=self.configuration.num_gpus,
             atomic_batch_size=step.atomic_batch_size,
             gpu_type=self.gpu_type,
         )
@@ -218,7 +220,7 @@ class Tuner:
         from pollux_slurm.goodput import evaluate
 
         model = self.model(training.limits, training.statistics)
-        estimate = evaluate(model, self._configuration, training.batch)
+        estimate = evaluate(model, self.configuration, training.batch)
         if estimate is None:
             return None
         return Prediction(throughput=estimate.throughput, efficiency=estimate.efficiency)
@@ -265,8 +267,8 @@ class Tuner:
         if limits.min_atomic > bounded:
             return None
         model = self.model(replace(limits, max_batch_size=bounded), statistics)
-        best = best_batch(model, self._configuration)
-        now = evaluate(model, self._configuration, current)
+        best = best_batch(model, self.configuration)
+        now = evaluate(model, self.configuration, current)
         if best is None or (now is not None and best.goodput < _HYSTERESIS * now.goodput):
             return None
         return best.batch

@@ -118,6 +118,12 @@ class ReportBuilder:
         with self._lock:
             self._warnings[warning] = None
 
+    @property
+    def warnings(self) -> tuple[JobWarning, ...]:
+        """The warnings so far."""
+        with self._lock:
+            return tuple(self._warnings)
+
     def add_checkpoint(self, *, blocked_s: float, size_bytes: int) -> None:
         """Add a checkpoint that was not requested; blocking times add up until the next report."""
         with self._lock:

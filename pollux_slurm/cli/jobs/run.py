@@ -43,6 +43,12 @@ def run(
             help="When a process fails, time from SIGTERM to SIGKILL for the others: seconds, or 90s, 5m.",
         ),
     ] = 15.0,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place", help="Processes may join and leave while the others train: see `pollux resize`."
+        ),
+    ] = False,
     wrap_with: Annotated[
         str | None,
         typer.Option(
@@ -78,6 +84,7 @@ def run(
         allow_unconfirmed=allow_unconfirmed,
         master_addr=master_addr,
         kill_after_s=kill_after,
+        in_place=in_place,
         wrapper=() if wrap_with is None else split_words(wrap_with, "--wrap-with"),
         srun_arguments=() if srun_args is None else srun_arguments(srun_args),
     )

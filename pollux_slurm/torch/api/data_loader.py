@@ -106,7 +106,8 @@ class AdaptiveDataLoader:
         )
         self.dataset, self.batch_size = dataset, batch_size
         self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
-        self._choice: BatchChoice | None = None
+        # With the number of replicas that it is for.
+        self._choice: tuple[int, BatchChoice] | None = None
         self._plan: MicroBatchPlan | None = None
         self._step: StepPlan | None = None
         # The steps of a schedule that counts batches of `batch_size`, in the global batch under way.
@@ -114,7 +115,7 @@ class AdaptiveDataLoader:
         # The loop under way, and its examples where that is known.
         self._loop: tuple[Loop, int | None] | None = None
         self._iterator: ref[BatchIterator] | None = None
-        self.limits = BatchLimits(initial_batch_size=batch_size)
+        self._given_limits = BatchLimits(initial_batch_size=batch_size)
         self._joined: Session | None = None
         join_session(functools.partial(self._join, name, options))
 
@@ -124,8 +125,6 @@ class AdaptiveDataLoader:
         feed = IterableSource if is_stream else MapStyleSource
         self._source: IterableSource | MapStyleSource = feed(
             self.dataset,  # type: ignore[arg-type]
-            num_replicas=session.world_size,
-            rank=session.rank,
             drop_last=self._drop_last,
             options=options,
         )
@@ -133,7 +132,6 @@ class AdaptiveDataLoader:
         self._position = LoaderPosition(name or session.next_default_name("loader"), length)
         session.register(self._position)
         self._joined = session
-        self.limits = self._fitting(self.limits)
 
     @property
     def _session(self) -> Session:
@@ -165,24 +163,24 @@ class AdaptiveDataLoader:
             )
         if low > max_batch_size or (high is not None and high < low):
             raise UsageError(f"local_bsz_bounds={local_bsz_bounds} leave no size from 1 to {max_batch_size}")
-        self.limits = self._fitting(
-            BatchLimits(
-                initial_batch_size=self.batch_size,
-                max_batch_size=max_batch_size,
-                min_atomic=low,
-                max_atomic=high,
-                accumulation=gradient_accumulation,
-            )
+        self._given_limits = BatchLimits(
+            initial_batch_size=self.batch_size,
+            max_batch_size=max_batch_size,
+            min_atomic=low,
+            max_atomic=high,
+            accumulation=gradient_accumulation,
         )
         self._choice = None
 
     def fix_batch_size(self) -> None:
         """Fix the global batch size at `batch_size`; the bounds of local batches stay."""
-        self.limits = replace(self.limits, max_batch_size=None)
+        self._given_limits = replace(self._given_limits, max_batch_size=None)
         self._choice = None
 
-    def _fitting(self, limits: BatchLimits) -> BatchLimits:
-        """Narrow the user's limits to what is known to fit into memory."""
+    @property
+    def limits(self) -> BatchLimits:
+        """The user's limits, narrowed to what is known to fit into memory."""
+        limits = self._given_limits
         return (
             limits if self._joined is None else self._joined.memory.narrowed(self.name_across_epochs, limits)
         )
@@ -220,11 +218,11 @@ class AdaptiveDataLoader:
     @property
     def choice(self) -> BatchChoice:
         """The batch in use."""
-        if self._choice is None:
-            self._choice = first_choice(
-                self.limits, self._session.world_size, wanted=self._position.global_batch_size
-            )
-        return self._choice
+        number = self._session.world_size
+        if self._choice is None or self._choice[0] != number:
+            wanted = self._position.global_batch_size
+            self._choice = number, first_choice(self.limits, number, wanted=wanted)
+        return self._choice[1]
 
     @property
     def current_batch_size(self) -> int:
@@ -349,6 +347,7 @@ class AdaptiveDataLoader:
         return f"AdaptiveDataLoader {name} ({type(self.dataset).__name__}, batch_size={self.batch_size})"
 
     def _batches(self, iterator: ref[BatchIterator], *, by_step: bool = False) -> Generator[Any, None, None]:
+        self._session.join_training()
         self._session.end_previous_loop(self)
         loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
         if loop is None:
@@ -371,12 +370,17 @@ class AdaptiveDataLoader:
                 raise
             finally:
                 self._plan = self._step = self._iterator = None
+                self._source.end_loop()
             self._position.end_loop(loop)
             self._session.end_loop(self)
 
     def _run(self, loop: Loop, order: SamplingOrder | None, *, by_step: bool) -> Generator[Any, None, bool]:
-        """Yield micro-batches to the end of the data (True), or until the batch size changes (False)."""
+        """Yield micro-batches to the end of the data (True), or until steps are planned anew (False).
+
+        They are where the batch size changes, and where replicas join or leave.
+        """
         session, position = self._session, self._position
+        run_number = session.run_number
         position.global_batch_size = self.choice.global_batch_size
         for step, batches in self._steps(loop, order, looks_ahead=by_step):
             self._step = step
@@ -393,7 +397,7 @@ class AdaptiveDataLoader:
             if by_step:
                 yield None
                 chosen = session.end_pause(self) or chosen
-            if chosen is not None and self.choose(chosen):
+            if session.run_number != run_number or (chosen is not None and self.choose(chosen)):
                 return False
         return True
 
@@ -406,18 +410,31 @@ class AdaptiveDataLoader:
         return position // self.batch_size if self._drop_last else -(-position // self.batch_size)
 
     def _steps(self, loop: Loop, order: SamplingOrder | None, *, looks_ahead: bool) -> StepBatches:
+        session = self._session
         if isinstance(self._source, IterableSource):
             return self._source.steps(
-                self._session.epoch_key, loop.start, self.choice, looks_ahead=looks_ahead
+                session.epoch_key,
+                loop.start,
+                self.choice,
+                num_replicas=session.world_size,
+                rank=session.rank,
+                looks_ahead=looks_ahead,
             )
         assert order is not None
-        return self._source.steps(order, loop.start, self.choice, largest=self.limits.max_atomic)
+        return self._source.steps(
+            order,
+            loop.start,
+            self.choice,
+            largest=self.limits.max_atomic,
+            num_replicas=session.world_size,
+            rank=session.rank,
+        )
 
     def choose(self, choice: BatchChoice) -> bool:
         """Use `choice` from the next step on; return False if it is in use already or the batch is fixed."""
         if self.limits.max_batch_size is None or choice == self.choice:
             return False
-        self._choice = choice
+        self._choice = self._session.world_size, choice
         return True
 
     def _order(self, loop: Loop) -> SamplingOrder | None:

@@ -28,6 +28,15 @@ _ONE_WRAPPER = (
 )
 
 
+# What `torch.nn.Module.__init__` would reset: the mode, and the hooks that a script has registered.
+_KEPT = (
+    "training",
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook"),
+)
+
+
 def _listed(given: Any) -> list[Any]:
     return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
 
@@ -126,13 +135,18 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 "its optimizer is made, or init_process_group('gloo')"
             )
         ddp_options.setdefault("gradient_as_bucket_view", True)
+        if session.is_joining:
+            # Nobody is there to compare with, and the weights are still to come.
+            ddp_options["init_sync"] = False
         super().__init__(model, **ddp_options)
+        self._ddp_options = ddp_options
         metric = GradientMetric(optimizers)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         parameters = [parameter for _, parameter in named]
         reduced = [parameter for name, parameter in named if name not in self.parameters_to_ignore]
         # The original of a compiled model, so that its weights have the same names either way.
         plain_model = getattr(model, "_orig_mod", model)
+        self._trainable = reduced
         self._pollux = WrappedModel(
             name=name or session.next_default_name("model"),
             model=plain_model,
@@ -158,9 +172,33 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 faults=session.faults,
             ),
             epoch_key=lambda: session.epoch_key,
+            data_parallel=self,
         )
         self.register_comm_hook(None, self._pollux.reducer.hook)
         session.add_model(self._pollux)
+
+    def leave_group(self) -> None:
+        """Let go of the process group. For the package's own use, between two steps."""
+        for name in ("reducer", "logger", "process_group"):
+            setattr(self, name, None)
+
+    def join_group(self) -> dist.ProcessGroup:
+        """Reduce gradients over the present default group from now on, and return it.
+
+        For the package's own use. The weights of all replicas must be the same.
+        """
+        kept = {name: self.__dict__[name] for name in _KEPT}
+        frozen = [parameter for parameter in self._trainable if not parameter.requires_grad]
+        # The buckets must be the same on all replicas, whatever each has frozen by now.
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        super().__init__(self.module, **{**self._ddp_options, "init_sync": False})
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        self.__dict__.update(kept)
+        self.register_comm_hook(None, self._pollux.reducer.hook)
+        group: dist.ProcessGroup = self.process_group
+        return group
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the model. Raises `UsageError` from within another data-parallel wrapper."""

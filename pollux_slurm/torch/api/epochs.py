@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from pollux_slurm.torch.data.loop_exit import is_left_by_break
@@ -33,6 +33,23 @@ def remaining_epochs_until(num_epochs: int) -> Iterator[int]:
             raise
         session.end_epoch()
     session.finish()
+
+
+def on_regroup(callback: Callable[[int, int], object]) -> None:
+    """Call `callback(rank, world_size)` each time that replicas have joined or left, before the next step.
+
+    Also in a process that has just joined. It may set variables anew that depend on either. Nothing happens
+    in a job whose replicas do not change while it trains.
+    """
+    current_session().on_regroup(callback)
+
+
+def is_joining() -> bool:
+    """Return whether this process is to join a training under way, and prepares for it.
+
+    The other replicas do not run the code before the training loop: it must not communicate here.
+    """
+    return current_session().is_joining
 
 
 def checkpoint_point() -> None:

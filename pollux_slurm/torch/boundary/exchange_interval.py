@@ -22,6 +22,10 @@ class ExchangeInterval:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Begin anew: all replicas of a run count its boundaries alike."""
         self._agreed, self._num_boundaries, self._num_since = 1, 0, 0
         self._last_s: float | None = None
 

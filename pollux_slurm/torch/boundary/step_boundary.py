@@ -17,6 +17,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Protocol
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
 from pollux_slurm.agent.measure.report_builder import ReportBuilder
@@ -37,9 +39,8 @@ _LAST_REPORT_TIMEOUT_S = 2.0
 # After a checkpoint that could not be written.
 _RETRY_S = 10.0
 # The indices of the flags in an exchange; norms follow.
-_REQUEST, _CONFIRMED, _PERIODIC, _STOP, _SUPERSEDED, _COPY, _BATCH, _MICRO_BATCHES, _INTERVAL, _NUM_FLAGS = (
-    range(10)
-)
+_REQUEST, _CONFIRMED, _PERIODIC, _STOP, _SUPERSEDED, _COPY = range(6)
+_REGROUP, _BATCH, _MICRO_BATCHES, _INTERVAL, _NUM_FLAGS = range(6, 11)
 # Between loops the states are copied if that takes at most this share of the time.
 _MAX_COPY_SHARE = 0.01
 
@@ -50,6 +51,23 @@ class ModelStep:
 
     sums: NormSums
     update_noise: Callable[[NormSums], None]
+
+
+class RegroupPlace(Enum):
+    """A boundary at which replicas may join and leave."""
+
+    STEP = "step"
+    EPOCH_END = "epoch_end"
+
+
+class Regroups(Protocol):
+    """Replaces the replicas of a training that goes on."""
+
+    def wanted(self, place: RegroupPlace) -> int:
+        """Return, on rank 0, the number of the generation that is to take over soon; 0 for none."""
+
+    def regroup(self, number: int) -> bool:
+        """Go on as that generation, on all ranks; False if it was withdrawn, and nothing has changed."""
 
 
 @dataclass(slots=True)
@@ -72,6 +90,8 @@ class _Flags:
     stop: bool = False
     superseded: bool = False
     copy: bool = False
+    # The number of the generation, 0 for none.
+    regroup: int = 0
     batch: BatchChoice | None = None
 
 
@@ -91,6 +111,7 @@ class StepBoundary:
     checkpoint_interval: CheckpointInterval | None
     epoch_end: EpochEndWait
     max_wait_s: float
+    regroups: Regroups | None = None
     pause: Callable[[float], None] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
     _answered: int | None = field(default=None, init=False)
@@ -126,6 +147,7 @@ class StepBoundary:
         may_copy: bool = False,
         skips: bool = False,
         is_last: bool = False,
+        regroups_at: RegroupPlace | None = None,
     ) -> tuple[BatchChoice | None, bool]:
         """Exchange, then act. Returns the batch that all ranks use from now on (None: as before), and whether
         training was interrupted.
@@ -133,7 +155,7 @@ class StepBoundary:
         `wait` also finishes this boundary's own exchange (at the end of a loop). `may_copy` allows a copy of
         the states for requests during the code that follows. The others are the same on all ranks: `skips`
         does nothing, because gradients that are in no checkpoint wait for a step; `is_last` answers no
-        request, because nothing is left to train.
+        request, because nothing is left to train; `regroups_at` allows that replicas join and leave.
         """
         self.release()
         self._models += models
@@ -142,7 +164,7 @@ class StepBoundary:
         if skips or not (self.exchange_interval.is_due() or wait or self.side_channel.world_size == 1):
             return None, False
         agreement = ExchangeContext(models=self._models, loop=self._loop)
-        values = self._flags(self._proposal)
+        values = self._flags(self._proposal, None if is_last else regroups_at)
         wanted = self.exchange_interval.record_exchange()
         values[_INTERVAL] = float(wanted if self.side_channel.rank == 0 else 0)
         models, self._models, self._proposal = self._models, (), None
@@ -158,6 +180,8 @@ class StepBoundary:
             self._apply(flags, self.side_channel.drain())
         self._pending = agreement
         flags.request &= not is_last
+        if is_last or regroups_at is None:
+            flags.regroup = 0
         has_acted = self._act(flags)
         if flags.copy and not has_acted:
             self._start_responder()
@@ -187,7 +211,7 @@ class StepBoundary:
                 write=write,
             )
 
-    def _flags(self, proposal: BatchChoice | None) -> list[float]:
+    def _flags(self, proposal: BatchChoice | None, regroups_at: RegroupPlace | None) -> list[float]:
         values = [0.0] * _NUM_FLAGS
         values[_STOP] = float(self.stop.is_set)
         if self.side_channel.rank == 0:
@@ -203,6 +227,8 @@ class StepBoundary:
                 self._superseded is not None or (self.reporter is not None and self.reporter.superseded)
             )
             values[_PERIODIC] = float(can_write and self._is_due())
+            if self.regroups is not None and regroups_at is not None and not self.checkpointer.is_writing:
+                values[_REGROUP] = float(self.regroups.wanted(regroups_at))
             if proposal is not None:
                 values[_BATCH] = float(proposal.global_batch_size)
                 values[_MICRO_BATCHES] = float(proposal.accumulation_steps + 1)
@@ -255,6 +281,7 @@ class StepBoundary:
         flags.stop |= sums[_STOP] > 0
         flags.superseded |= sums[_SUPERSEDED] > 0
         flags.copy |= sums[_COPY] > 0
+        flags.regroup = flags.regroup or int(sums[_REGROUP])
         if sums[_BATCH] > 0 and agreement.loop == self._loop:
             batch, micro_batches = int(sums[_BATCH]), int(sums[_MICRO_BATCHES])
             flags.batch = BatchChoice(
@@ -268,6 +295,12 @@ class StepBoundary:
             raise SupersededRunError(
                 "a newer run of this job has reported to the store: this process is a leftover and stops"
             )
+        if (
+            flags.regroup
+            and self.regroups is not None
+            and not (flags.request or flags.confirmed or flags.stop)
+        ):
+            return self._regroup(flags.regroup)
         if not (flags.request or flags.confirmed or flags.periodic or flags.stop):
             return False
         # The exchange under way still has these flags on every rank, and must not act on them again. SIGTERM
@@ -283,6 +316,21 @@ class StepBoundary:
         else:
             self.checkpoint_in_background()
         return True
+
+    def _regroup(self, number: int) -> bool:
+        """Go on as another generation, which knows nothing of the exchange under way."""
+        assert self.regroups is not None
+        if self._pending is not None:
+            self._pending.is_void = True
+        self._apply(_Flags(), self.side_channel.drain())
+        return self.regroups.regroup(number)
+
+    def begin_run(self, reporter: Reporter | None, report_builder: ReportBuilder | None) -> None:
+        """Answer the requests of another run, whose ranks all count its boundaries anew."""
+        self.reporter, self.report_builder = reporter, report_builder
+        self._answered = self._confirmed = self._superseded = self._pending = self._proposal = None
+        self._models = ()
+        self.exchange_interval.begin_run()
 
     def checkpoint_in_background(self) -> None:
         """Begin a checkpoint on all ranks at this boundary; training goes on while it is written.

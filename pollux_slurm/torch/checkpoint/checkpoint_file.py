@@ -64,8 +64,9 @@ class WriteResult:
 
 
 class Checkpointer:
-    """The registered states of one run. `lineage` is None except on rank 0 with a checkpoint directory.
+    """The registered states of a training. `lineage` is None except on rank 0 with a checkpoint directory.
 
+    A regroup begins another run, in which another rank may have it.
     `is_enabled` is True on all ranks where there is a checkpoint directory.
     """
 
@@ -77,7 +78,7 @@ class Checkpointer:
         is_enabled: bool,
         loaded: Mapping[str, Any],
     ) -> None:
-        self._side_channel, self._lineage = side_channel, lineage
+        self._side_channel, self.lineage = side_channel, lineage
         # Each as a reference, which is weak for temporary states: see `register`.
         self._states: dict[str, Callable[[], Checkpointable | None]] = {}
         self._has_temporary = False
@@ -96,7 +97,9 @@ class Checkpointer:
             raise UsageError(f"two states are named {state.name!r}: give one of them another name")
         self._states[state.name] = weakref.ref(state) if is_temporary else partial(_same, state)
         self._has_temporary |= is_temporary
-        name = state.name if saved_as is None else saved_as
+        self._load(state, state.name if saved_as is None else saved_as)
+
+    def _load(self, state: Checkpointable, name: str) -> None:
         if name in self._loaded:
             saved = self._loaded.pop(name)
             try:
@@ -106,6 +109,14 @@ class Checkpointer:
                     f"the checkpoint's {state.name!r} does not fit this script: {error}; if the script has "
                     "changed, begin anew with another checkpoint directory"
                 ) from error
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Load states of a training that this process has joined, those registered already among them."""
+        self._loaded = dict(states)
+        for name, find in list(self._states.items()):
+            state = find()
+            if state is not None:
+                self._load(state, name)
 
     @property
     def unrestored(self) -> Mapping[str, Any]:
@@ -143,10 +154,10 @@ class Checkpointer:
         started = time.perf_counter()
         outcome: dict[str, Any] = {"size_bytes": 0, "error": None, "superseded": None}
         states = self._sync()
-        if self._lineage is not None:
+        if self.lineage is not None:
             # The write under way first: files of one run are numbered in the order of their states.
             self.wait()
-            written = _write(self._lineage, lambda: self._content(states, copies=False))
+            written = _write(self.lineage, lambda: self._content(states, copies=False))
             outcome = {
                 "size_bytes": written.size_bytes,
                 "error": written.error,
@@ -166,7 +177,7 @@ class Checkpointer:
         """
         started = time.perf_counter()
         states = self._sync()
-        if self._lineage is None:
+        if self.lineage is None:
             return
         self.wait()
         try:
@@ -175,12 +186,33 @@ class Checkpointer:
             _LOG.error("no checkpoint was written: %s", error)
             self._background = _BackgroundWrite.failed(str(error))
             return
-        self._background = _BackgroundWrite(self._lineage, content, started=started)
+        self._background = _BackgroundWrite(self.lineage, content, started=started)
+
+    def collect(self) -> dict[str, Any] | None:
+        """Return, on rank 0, all states, valid until the next step. Called on all ranks at a boundary.
+
+        Tensors on a device are copied to the host. Raises `CheckpointError` on all ranks where a state
+        cannot be kept.
+        """
+        alive, states, error = self._sync(), None, None
+        if self.lineage is not None:
+            try:
+                states = self._content(alive, copies=False)["states"]
+            except CheckpointError as found:
+                error = str(found)
+        error = self._side_channel.broadcast(error)
+        if error is not None:
+            raise CheckpointError(error)
+        return states
+
+    def write_states(self, states: Mapping[str, Any], lineage: Lineage) -> WriteResult:
+        """Write what `collect` has returned, without the other ranks: they may be gone."""
+        return _write(lineage, lambda: {"format": _FORMAT, "states": dict(states)})
 
     def copy_states(self) -> Callable[[], WriteResult] | None:
         """Copy all states, on all ranks at the same boundary; rank 0 gets a function that writes it."""
         states = self._sync()
-        lineage = self._lineage
+        lineage = self.lineage
         if lineage is None:
             return None
         try:

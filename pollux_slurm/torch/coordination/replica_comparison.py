@@ -87,6 +87,10 @@ class WeightComparison:
         if known:
             raise UsageError(_GONE)
 
+    def begin_run(self) -> None:
+        """Compare again where a difference was reported: other replicas have joined, which know of none."""
+        self._has_reported = False
+
     def compare(self) -> None:
         """Compare the weights over the replicas. Called on all of them at the same boundary.
 

@@ -21,12 +21,23 @@ C = TypeVar("C")
 
 
 class SideChannel(Generic[C]):
-    """Exchanges between the ranks of one run. `C` is the caller's context, returned with the sums."""
+    """Exchanges between the ranks of a run. `C` is the caller's context, returned with the sums.
+
+    A regroup begins another run: `begin_run` sets its ranks and their group.
+    """
 
     def __init__(self, *, rank: int, world_size: int, group: dist.ProcessGroup | None) -> None:
-        self.rank, self.world_size = rank, world_size
-        self._group = group
         self._pending: tuple[Any, torch.Tensor, C] | None = None
+        self.begin_run(rank=rank, world_size=world_size, group=group)
+
+    def begin_run(self, *, rank: int, world_size: int, group: dist.ProcessGroup | None) -> None:
+        """Set the ranks of a run. No exchange may be under way."""
+        self.rank, self.world_size, self._group = rank, world_size, group
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The gloo group of all ranks; None for a single one."""
+        return self._group
 
     def exchange(self, values: Sequence[float], context: C) -> tuple[list[float], C] | None:
         """Add `values` over the ranks; return sums and context of the previous call, None at the first.

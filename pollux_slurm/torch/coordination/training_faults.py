@@ -19,8 +19,15 @@ class TrainingFaults:
 
     def __init__(self, *, strict: bool, rank: int, report_builder: ReportBuilder | None) -> None:
         self.strict = strict
-        self._rank, self._report_builder = rank, report_builder
         self._told: set[JobWarning] = set()
+        self.begin_run(rank=rank, report_builder=report_builder)
+
+    def begin_run(self, *, rank: int, report_builder: ReportBuilder | None) -> None:
+        """Report to another run's report builder, first what was told already."""
+        self._rank, self._report_builder = rank, report_builder
+        if report_builder is not None:
+            for warning in self._told:
+                report_builder.warn(warning)
 
     def report(self, warning: JobWarning, message: str) -> None:
         """Report a fault and its cure, once for each kind (`warning`), on rank 0.

@@ -1,7 +1,8 @@
 """Load this replica's micro-batches, from a map-style dataset in a known order or from an iterable one.
 
-A source turns a position in the epoch and a batch choice into steps, each with this replica's micro-batches.
-Both kinds drive an ordinary `torch.utils.data.DataLoader` with the user's options.
+A source turns a position in the epoch, a batch choice and the replicas into steps, each with this replica's
+micro-batches. Both kinds drive an ordinary `torch.utils.data.DataLoader` with the user's options. Its worker
+processes last for a loop, also where the steps are planned anew within it.
 """
 
 from __future__ import annotations
@@ -24,21 +25,38 @@ from pollux_slurm.torch.data.workers import sigterm_blocked
 StepBatches = Iterator[tuple[StepPlan, Iterator[Any]]]
 
 
-class MapStyleSource:
+class _Source:
+    """A `DataLoader` whose workers last for a loop, or longer where the user wants that."""
+
+    def __init__(self, dataset: Dataset[Any], options: Mapping[str, Any], **own: Any) -> None:
+        self._keeps_workers = bool(options.get("persistent_workers"))
+        has_workers = options.get("num_workers", 0) > 0
+        self._inner: DataLoader[Any] = DataLoader(
+            dataset, **{**options, **own, "persistent_workers": has_workers}
+        )
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether worker processes load the data."""
+        return self._inner.num_workers > 0
+
+    def _begin(self) -> Iterator[Any]:
+        with sigterm_blocked():
+            return iter(self._inner)
+
+    def end_loop(self) -> None:
+        """End the workers, unless the user wants to keep them for the next loop."""
+        if not self._keeps_workers:
+            self._inner._iterator = None
+
+
+class MapStyleSource(_Source):
     """Loads the examples that an order names."""
 
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        *,
-        num_replicas: int,
-        rank: int,
-        drop_last: bool,
-        options: Mapping[str, Any],
-    ) -> None:
-        self._num_replicas, self._rank, self._drop_last = num_replicas, rank, drop_last
+    def __init__(self, dataset: Dataset[Any], *, drop_last: bool, options: Mapping[str, Any]) -> None:
+        self._drop_last = drop_last
         self._sampler = _MicroBatchSampler()
-        self._inner: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._sampler, **options)
+        super().__init__(dataset, options, batch_sampler=self._sampler)
 
     @property
     def order(self) -> SamplingOrder | None:
@@ -46,7 +64,14 @@ class MapStyleSource:
         return self._sampler.order
 
     def steps(
-        self, order: SamplingOrder, start: int, choice: BatchChoice, *, largest: int | None
+        self,
+        order: SamplingOrder,
+        start: int,
+        choice: BatchChoice,
+        *,
+        largest: int | None,
+        num_replicas: int,
+        rank: int,
     ) -> StepBatches:
         """Yield the steps from position `start` of `order` on."""
         if order.ends is None:
@@ -54,8 +79,8 @@ class MapStyleSource:
                 start,
                 len(order),
                 choice,
-                num_replicas=self._num_replicas,
-                rank=self._rank,
+                num_replicas=num_replicas,
+                rank=rank,
                 drop_last=self._drop_last,
             )
         else:
@@ -64,54 +89,55 @@ class MapStyleSource:
                 order.ends.tolist(),
                 typical=choice.global_batch_size,
                 largest=choice.atomic_batch_size if choice.accumulation_steps > 0 else largest,
-                num_replicas=self._num_replicas,
-                rank=self._rank,
+                num_replicas=num_replicas,
+                rank=rank,
             )
         # The sampler is ahead of the loop by as many batches as workers load.
         steps, ahead = itertools.tee(steps)
         self._sampler.set(order, ahead)
-        with sigterm_blocked():
-            batches = iter(self._inner)
+        batches = self._begin()
         for step in steps:
             yield step, batches
 
 
-class IterableSource:
+class IterableSource(_Source):
     """Loads this replica's share of an iterable dataset."""
 
-    def __init__(
-        self,
-        dataset: IterableDataset[Any],
-        *,
-        num_replicas: int,
-        rank: int,
-        drop_last: bool,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, dataset: IterableDataset[Any], *, drop_last: bool, options: Mapping[str, Any]) -> None:
         options = dict(options)
-        self._num_replicas, self._rank = num_replicas, rank
         self._share = IterableShare(
             dataset,
             collate=options.pop("collate_fn", None) or default_collate,
-            num_replicas=num_replicas,
-            rank=rank,
             drop_last=drop_last,
             is_shared=options.get("num_workers", 0) > 0,
         )
-        self._inner: DataLoader[Any] = DataLoader(
-            self._share, batch_size=None, collate_fn=_identity, **options
-        )
+        super().__init__(self._share, options, batch_size=None, collate_fn=_identity)
 
-    def steps(self, epoch: int, start: int, choice: BatchChoice, *, looks_ahead: bool = False) -> StepBatches:
+    def steps(
+        self,
+        epoch: int,
+        start: int,
+        choice: BatchChoice,
+        *,
+        num_replicas: int,
+        rank: int,
+        looks_ahead: bool = False,
+    ) -> StepBatches:
         """Yield the steps from example `start` of the epoch's stream on.
 
         With `looks_ahead` the last of them is known as such.
         """
-        self._share.set(epoch=epoch, start=start, choice=choice, looks_ahead=looks_ahead)
-        with sigterm_blocked():
-            batches = iter(self._inner)
+        self._share.set(
+            epoch=epoch,
+            start=start,
+            choice=choice,
+            num_replicas=num_replicas,
+            rank=rank,
+            looks_ahead=looks_ahead,
+        )
+        batches = self._begin()
         for size, is_last, first in batches:
-            step = plan_step(start, size, choice, num_replicas=self._num_replicas, rank=self._rank)
+            step = plan_step(start, size, choice, num_replicas=num_replicas, rank=rank)
             rest = (batch for *_, batch in itertools.islice(batches, len(step.micro_batches) - 1))
             yield replace(step, num_left=0 if is_last else None), itertools.chain([first], rest)
             start = step.end

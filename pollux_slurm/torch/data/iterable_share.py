@@ -32,20 +32,27 @@ class IterableShare(IterableDataset[tuple[int, bool, Any]]):
         dataset: IterableDataset[Any],
         *,
         collate: Callable[[list[Any]], Any],
-        num_replicas: int,
-        rank: int,
         drop_last: bool,
         is_shared: bool,
     ) -> None:
         self._dataset, self._collate = dataset, collate
-        self._num_replicas, self._rank, self._drop_last = num_replicas, rank, drop_last
-        # Epoch, start, M, m, s, and whether to look ahead. In shared memory, because persistent workers keep
-        # their copy of this object.
-        self._place = torch.zeros(6, dtype=torch.int64)
+        self._drop_last = drop_last
+        # Epoch, start, M, m, s, whether to look ahead, number of replicas and rank. In shared memory, because
+        # workers keep their copy of this object.
+        self._place = torch.zeros(8, dtype=torch.int64)
         if is_shared:
             self._place.share_memory_()
 
-    def set(self, *, epoch: int, start: int, choice: BatchChoice, looks_ahead: bool = False) -> None:
+    def set(
+        self,
+        *,
+        epoch: int,
+        start: int,
+        choice: BatchChoice,
+        num_replicas: int,
+        rank: int,
+        looks_ahead: bool = False,
+    ) -> None:
         """Set where the next iteration begins, and how its steps are split.
 
         With `looks_ahead` it reads a step's examples before it yields the step before, so that the last step
@@ -58,18 +65,22 @@ class IterableShare(IterableDataset[tuple[int, bool, Any]]):
             choice.atomic_batch_size,
             choice.accumulation_steps,
             int(looks_ahead),
+            num_replicas,
+            rank,
         ]
         self._place.copy_(torch.tensor(numbers, dtype=torch.int64))
 
     def __iter__(self) -> Iterator[tuple[int, bool, Any]]:
-        epoch, start, batch, atomic, accumulation, looks_ahead = self._place.tolist()
+        epoch, start, batch, atomic, accumulation, looks_ahead, num_replicas, rank = self._place.tolist()
         choice = BatchChoice(
             global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=accumulation
         )
         info = get_worker_info()
         index, count = (0, 1) if info is None else (info.id, info.num_workers)
         # Not a generator: `_place` is read now, before another iteration may set it.
-        micro_batches = self._micro_batches(epoch, start, choice, looks_ahead=bool(looks_ahead))
+        micro_batches = self._micro_batches(
+            epoch, start, choice, num_replicas=num_replicas, rank=rank, looks_ahead=bool(looks_ahead)
+        )
         return map(self._finish, itertools.islice(micro_batches, index, None, count))
 
     def _finish(self, micro_batch: tuple[int, bool, list[Any]]) -> tuple[int, bool, Any]:
@@ -77,15 +88,20 @@ class IterableShare(IterableDataset[tuple[int, bool, Any]]):
         return size, is_last, self._collate(examples)
 
     def _micro_batches(
-        self, epoch: int, start: int, choice: BatchChoice, *, looks_ahead: bool
+        self,
+        epoch: int,
+        start: int,
+        choice: BatchChoice,
+        *,
+        num_replicas: int,
+        rank: int,
+        looks_ahead: bool,
     ) -> Iterator[tuple[int, bool, list[Any]]]:
         source = self._open(epoch, start)
         position = start
         examples = self._read(source, choice)
         while examples:
-            step = plan_step(
-                position, len(examples), choice, num_replicas=self._num_replicas, rank=self._rank
-            )
+            step = plan_step(position, len(examples), choice, num_replicas=num_replicas, rank=rank)
             following = self._read(source, choice) if looks_ahead and step.is_full else []
             is_last = not step.is_full or (looks_ahead and not following)
             for plan in step.micro_batches:

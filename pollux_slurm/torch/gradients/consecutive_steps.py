@@ -27,6 +27,11 @@ class ConsecutiveSteps:
         self._is_pair_whole = True
         self._num_backwards = 0
 
+    def begin_run(self) -> None:
+        """Forget the kept gradients: the buckets are laid out anew."""
+        self._previous.clear()
+        self._previous_size, self._num_backwards = None, 0
+
     def begin_backward(self) -> None:
         """Begin a backward pass."""
         self._num_backwards += 1

@@ -54,6 +54,10 @@ class GradientState:
         self.is_used = True
         self._done.add(optimizer)
 
+    def mark_dropped(self) -> None:
+        """Record that there are none left: they were dropped between two steps."""
+        self._may_be_nonzero = self._is_unreduced = False
+
     def mark_zeroed(self, optimizer: int | None) -> bool:
         """Record that one optimizer's gradients were zeroed, or all (None). True where none is left."""
         self._sees_zeroing, self._is_unreduced = True, False

@@ -98,6 +98,18 @@ class GradientReducer:
         self.local_end: Timestamp | None = None
         self.sync_end: Timestamp | None = None
 
+    def leave_run(self) -> None:
+        """Drop all gradients, between two steps: they may be views of DDP's buckets, which go."""
+        self._drop_gradients()
+        self.gradients.mark_dropped()
+        self._group = None
+
+    def begin_run(self, *, world_size: int, group: dist.ProcessGroup | None) -> None:
+        """Reduce over the replicas of another run from now on, in buckets that are laid out anew."""
+        self._world_size, self._group = world_size, group
+        self._consecutive.begin_run()
+        self._norms = StepNorms()
+
     def begin_micro_batch(self, plan: MicroBatchPlan | None) -> None:
         """Set the plan of the coming micro-batch; None outside of an adaptive loader's loop."""
         if self._manual.is_open:

@@ -114,6 +114,10 @@ class NormReader:
             taken, self._held = self._held, taken
         return self._sums(taken, num_groups)
 
+    def begin_run(self) -> None:
+        """Forget a step that was not read yet: other replicas have its other parts."""
+        self._held, self._previous_scale = _UnreadNorms(), None
+
     def _sums(self, taken: _UnreadNorms, size: int) -> NormSums:
         nothing = NormSums(parts_sum=(0.0,) * size, mean_sqr=(0.0,) * size)
         previous_scale, self._previous_scale = self._previous_scale, None

@@ -72,6 +72,13 @@ class StepClock:
         self._unresolved: deque[_TimedStep] = deque(maxlen=_MAX_UNRESOLVED)
         self._num_to_skip = _WARM_UP_STEPS
 
+    def begin_run(self, make_timestamp: Callable[[], Timestamp] | None) -> None:
+        """Forget steps whose times are not known yet: they belong to another run."""
+        self.make_timestamp = make_timestamp
+        self._is_stamping, self._marks = False, []
+        self._unresolved.clear()
+        self.skip_steps()
+
     def skip_steps(self, *, num_steps: int = _WARM_UP_STEPS) -> None:
         """Do not measure the coming steps: something else than training changes their times."""
         self._num_to_skip = max(self._num_to_skip, num_steps)

@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 
 from pollux_slurm.torch.api.accumulator import Accumulator
-from pollux_slurm.torch.rehearsal.snapshot import is_user_object, numbers_of, user_frames
+from pollux_slurm.torch.regroup.user_frames import user_frames
+from pollux_slurm.torch.rehearsal.snapshot import is_user_object, numbers_of
 from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
 
 Sums = dict[str, tuple[float, float]]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from pollux_slurm.torch.rehearsal.snapshot import user_frames
+from pollux_slurm.torch.regroup.user_frames import user_frames
 
 _NUM_EXAMINED = 6
 _OWN = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

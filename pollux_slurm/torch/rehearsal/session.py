@@ -33,9 +33,10 @@ from pollux_slurm.agent.rehearsal_protocol import (
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
+from pollux_slurm.torch.regroup.user_frames import is_user_code
 from pollux_slurm.torch.rehearsal.loop_sums import on_each_collective, take_sums, variable_of, zeros_of
 from pollux_slurm.torch.rehearsal.random_draws import RandomDrawDetector
-from pollux_slurm.torch.rehearsal.snapshot import is_user_code, numbers_of, take_snapshot
+from pollux_slurm.torch.rehearsal.snapshot import numbers_of, take_snapshot
 from pollux_slurm.torch.rehearsal.weight_averages import WeightAverageDetector
 from pollux_slurm.torch.session.loader_protocol import Loader
 from pollux_slurm.torch.session.session import Session
@@ -163,7 +164,7 @@ class RehearsalSession(Session):
             order=None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16],
             drops_last=loader.drop_last,
             batch_size=loader.batch_size,
-            has_workers=cast("Any", loader)._source._inner.num_workers > 0,
+            has_workers=cast("Any", loader)._source.has_workers,
         )
 
     def _log_loop_end(self, kind: str, loader: Loader) -> None:

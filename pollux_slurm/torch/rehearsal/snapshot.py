@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
-import sysconfig
 import zlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import FrameType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +17,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-_PACKAGE = str(Path(__file__).resolve().parents[2])
+from pollux_slurm.torch.regroup.user_frames import is_user_code, user_frames
+
 _MAX_TEXT = 80
 _MAX_ITEMS = 20
 _KINDS = ((Optimizer, "optimizer"), (LRScheduler, "scheduler"), (torch.amp.GradScaler, "scaler"))
@@ -49,21 +47,6 @@ def take_snapshot() -> dict[str, Any]:
             "numbers": numbers_of(value.state_dict()),
         }
     return {"objects": objects, "variables": variables, "tensors": tensors}
-
-
-def user_frames() -> Iterator[FrameType]:
-    """Yield the present frames of the script's own code, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if is_user_code(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
-
-
-def is_user_code(file: str) -> bool:
-    """Return whether a file is the user's own code, not Python's, a package's or this package's."""
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return not file.startswith(("<frozen", _PACKAGE, *installed))
 
 
 def numbers_of(value: Any) -> list[float]:

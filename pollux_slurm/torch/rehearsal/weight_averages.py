@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pollux_slurm.torch.rehearsal.snapshot import user_frames
+from pollux_slurm.torch.regroup.user_frames import user_frames
 
 # All weights of a model are averaged alike, so a few of them suffice.
 _WEIGHTS_PER_MODEL = 2

@@ -34,11 +34,20 @@ class AllocationHistory:
     def __init__(
         self, *, run_number: int, num_gpus: int, num_nodes: int, now_s: Callable[[], float] = time.time
     ) -> None:
-        self._run_number, self._num_gpus, self._num_nodes = run_number, num_gpus, num_nodes
         self._now_s = now_s
         self._last_step_at_s: float | None = None
-        self._is_begun = False
         self.allocations: list[Allocation] = []
+        self.begin_run(run_number=run_number, num_gpus=num_gpus, num_nodes=num_nodes)
+
+    def begin_run(self, *, run_number: int, num_gpus: int, num_nodes: int) -> None:
+        """Begin a run, on other GPUs."""
+        self._run_number, self._num_gpus, self._num_nodes = run_number, num_gpus, num_nodes
+        self._is_begun = False
+
+    @property
+    def move_s(self) -> float | None:
+        """How long the last move took; None before the run's first step, and for the first run."""
+        return self.allocations[-1].move_s if self._is_begun else None
 
     def note_step(self, number: int) -> None:
         """Note that step `number` is done, counted from 1 over all runs. May be called twice."""

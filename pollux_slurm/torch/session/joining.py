@@ -26,6 +26,7 @@ from pollux_slurm.agent.measure.reporter import Reporter, utc_now
 from pollux_slurm.errors import CheckpointError, LaunchError, UsageError
 from pollux_slurm.store.contract.interface import AgentStore
 from pollux_slurm.torch.coordination.side_channel import SideChannel
+from pollux_slurm.torch.regroup.joining_group import init_joining_group
 from pollux_slurm.torch.session.memory_bounds import MemoryBounds, device_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -38,19 +39,28 @@ _PEERS_TIMEOUT = timedelta(minutes=2)
 
 
 def join_group(environment: JobEnvironment, backend: str | None) -> bool:
-    """Join the process group; return False where the script had done so itself."""
+    """Join the process group; return False where the script had done so itself.
+
+    A process that joins a training under way gets a group in which it waits.
+    """
     if dist.is_initialized():
+        if environment.is_joining:
+            raise UsageError(
+                "a process that joins a training under way finds a process group: leave "
+                "torch.distributed.init_process_group out, this package makes the group"
+            )
         if dist.get_world_size() != environment.world_size:
             raise UsageError("the process group that exists has another size than WORLD_SIZE")
         if environment.world_size > 1 and dist.get_backend() == "gloo":
             verify_peers(environment, "gradients", None)
         return False
-    has_gpu = torch.cuda.is_available() and environment.local_rank < torch.cuda.device_count()
-    if has_gpu:
+    if _has_gpu(environment):
         # Every process of a node sees all of its GPUs: `model.cuda()` must mean this one's.
         torch.cuda.set_device(environment.local_rank)
-    if backend is None:
-        backend = "nccl" if has_gpu else "gloo"
+    if environment.is_joining:
+        init_joining_group(rank=environment.rank, world_size=environment.world_size)
+        return True
+    backend = backend or default_backend(environment)
     if environment.world_size == 1:
         # Alone: no address, no port.
         store = dist.HashStore()  # type: ignore[attr-defined]
@@ -65,12 +75,21 @@ def join_group(environment: JobEnvironment, backend: str | None) -> bool:
     return True
 
 
-def side_channel_group(environment: JobEnvironment) -> dist.ProcessGroup | None:
+def default_backend(environment: JobEnvironment) -> str:
+    """Return the backend for gradients: NCCL where this process has a GPU."""
+    return "nccl" if _has_gpu(environment) else "gloo"
+
+
+def _has_gpu(environment: JobEnvironment) -> bool:
+    return torch.cuda.is_available() and environment.local_rank < torch.cuda.device_count()
+
+
+def side_channel_group(environment: JobEnvironment, *, generation: int = 0) -> dist.ProcessGroup | None:
     """Return a gloo group of all ranks for the side channel; None for a job of one rank."""
-    if environment.world_size == 1:
+    if environment.world_size == 1 or environment.is_joining:
         return None
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
-    verify_peers(environment, "control", group)
+    verify_peers(environment, f"control {generation}", group)
     return group
 
 
@@ -157,7 +176,7 @@ def claim_next_run(
     side_channel: SideChannel[Any], environment: JobEnvironment, directory: Path | None
 ) -> tuple[Lineage | None, int, Path | None]:
     """Claim the next run number on rank 0, for all. Returns lineage (rank 0), run number, file to resume."""
-    if directory is None:
+    if directory is None or environment.is_joining:
         return None, environment.restart_count, None
     lineage: Lineage | None = None
     claimed: Any = None
@@ -190,6 +209,25 @@ def claim_next_run(
             "directory must be one that all nodes share"
         )
     return lineage, run_number, resume_path
+
+
+def claim_regrouped_run(
+    side_channel: SideChannel[Any], environment: JobEnvironment, directory: Path
+) -> tuple[Lineage | None, int]:
+    """Claim the next run number on rank 0, for all, for a training that goes on in memory."""
+    lineage = None
+    if side_channel.rank == 0:
+        lineage = claim_run(
+            directory,
+            restart_count=environment.restart_count,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            at=utc_now(),
+            num_kept=environment.config.checkpoints.keep,
+            verifies=False,
+        )
+    number = side_channel.broadcast(None if lineage is None else lineage.claim.run_number)
+    return lineage, number
 
 
 def job_name(environment: JobEnvironment) -> str:

@@ -12,12 +12,12 @@ from pollux_slurm.agent.measure.fit_and_batch_choice import Prediction, Training
 from pollux_slurm.agent.measure.profile import StepProfile
 from pollux_slurm.agent.measure.report_builder import ReportBuilder, TrainingProgress
 from pollux_slurm.agent.measure.reporter import Reporter
-from pollux_slurm.model import BatchChoice, BatchLimits, Configuration
+from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, JobWarning
 from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
 from pollux_slurm.torch.measurement.step_clock import StepClock
-from pollux_slurm.torch.measurement.timestamps import HostTimestamp, timestamps_on
+from pollux_slurm.torch.measurement.timestamps import timestamps_on
 from pollux_slurm.torch.session.joining import make_reporter
 
 
@@ -25,7 +25,7 @@ class Measurements:
     """The step clock of one replica; on rank 0 also the report builder and the reporter's thread.
 
     `restore_s` is the time in which a checkpoint was loaded, None without one. `where` returns how far
-    training is, as text. `report_builder` and `reporter` are None on other ranks.
+    training is, as text. `report_builder` and `reporter` are None on other ranks. Each run has its own.
     """
 
     def __init__(
@@ -37,17 +37,38 @@ class Measurements:
         progress: ProgressState,
         where: Callable[[], str],
     ) -> None:
-        # Only rank 0 uses step times.
-        self.clock = StepClock(HostTimestamp if environment.rank == 0 else None)
+        self.clock, self._device = StepClock(None), torch.device("cpu")
         self.profile = StepProfile()
         self._tuner = Tuner(
             Configuration(num_nodes=environment.num_nodes, num_gpus=environment.world_size),
             self.profile,
             equation=environment.config.agent.throughput_equation,
         )
-        self._progress, self._checkpoint_dir = progress, environment.checkpoint_dir
+        self._progress, self._checkpoint_dir, self._where = progress, environment.checkpoint_dir, where
+        self._has_started, self._run_began_s = False, 0.0
         self.report_builder: ReportBuilder | None = None
         self.reporter: Reporter | None = None
+        self.begin_run(environment, run_number=run_number, restore_s=restore_s)
+
+    def begin_run(self, environment: JobEnvironment, *, run_number: int, restore_s: float | None) -> None:
+        """Measure and report another run from now on. The reporter of the former one ends by itself."""
+        former = self.reporter
+        warned: tuple[JobWarning, ...] = ()
+        if self._has_started:
+            self._run_began_s = process_age_s()
+        if former is not None and self.report_builder is not None:
+            for step in self.clock.measured():
+                self._tuner.add_step(step)
+            warned = self.report_builder.warnings
+            # The last report of the former run does not fit the model once more.
+            self.report_builder.set_phase(RunPhase.WAITING)
+            former.close(timeout_s=0.0)
+        self.report_builder = self.reporter = None
+        self._tuner.configuration = Configuration(
+            num_nodes=environment.num_nodes, num_gpus=environment.world_size
+        )
+        # Only rank 0 uses step times.
+        self.clock.begin_run(timestamps_on(self._device) if environment.rank == 0 else None)
         if environment.rank == 0:
             self.report_builder = ReportBuilder(
                 run_number=run_number,
@@ -56,7 +77,11 @@ class Measurements:
                 tuner=self._tuner,
                 restore_s=restore_s,
             )
-            self.reporter = make_reporter(environment, self.report_builder, run_number, where)
+            for warning in warned:
+                self.report_builder.warn(warning)
+            self.reporter = make_reporter(environment, self.report_builder, run_number, self._where)
+            if self._has_started:
+                self.start()
 
     @property
     def state(self) -> MeasuredState:
@@ -65,6 +90,7 @@ class Measurements:
 
     def set_device(self, device: torch.device) -> None:
         """Set the device of the trained model, before its first step."""
+        self._device = device
         if self.clock.make_timestamp is not None:
             self.clock.make_timestamp = timestamps_on(device)
         if device.type == "cuda":
@@ -72,6 +98,7 @@ class Measurements:
 
     def start(self) -> None:
         """Start the reporter."""
+        self._has_started = True
         self.report_progress()
         if self.reporter is not None:
             self.reporter.start()
@@ -90,7 +117,7 @@ class Measurements:
             self.report_builder.add_step(step)
         self.report_builder.set_training_state(_training(limits, batch, noise))
         if self.report_builder.first_step_s is None:
-            self.report_builder.set_first_step(process_age_s())
+            self.report_builder.set_first_step(process_age_s() - self._run_began_s)
             self.report_builder.set_phase(RunPhase.TRAINING)
             self.reporter.report_soon()
             record_mlflow_run(self._checkpoint_dir)

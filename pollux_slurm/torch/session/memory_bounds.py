@@ -45,16 +45,18 @@ class MemoryBounds:
     name = "memory"
 
     def __init__(self, bounds: Iterable[MemoryBound], *, smallest_device: int) -> None:
-        self._device = smallest_device
+        self.smallest_device = smallest_device
         self._bounds = {(bound.loader, bound.failed, bound.device_bytes): bound for bound in bounds}
         self._largest_fitting: dict[str, int] = {}
 
     def narrowed(self, loader: str, limits: BatchLimits) -> BatchLimits:
         """Return the user's limits, narrowed to what fits; larger batches take several micro-batches."""
+        if not self._bounds:
+            return limits
         fitting = [
             bound.largest
             for bound in self._bounds.values()
-            if bound.loader == loader and self._device <= bound.device_bytes
+            if bound.loader == loader and self.smallest_device <= bound.device_bytes
         ]
         if not fitting or (limits.max_atomic is not None and min(fitting) >= limits.max_atomic):
             return limits
@@ -120,8 +122,13 @@ class OutOfMemoryWatch:
         under_way: Callable[[], tuple[str, int] | None],
     ) -> None:
         self._bounds, self._directory = bounds, directory
-        self._run_number, self._rank, self._under_way = run_number, rank, under_way
+        self._under_way = under_way
         self._left: tuple[str, int] | None = None
+        self.begin_run(run_number=run_number, rank=rank)
+
+    def begin_run(self, *, run_number: int, rank: int) -> None:
+        """Set the run, and this replica's rank in it."""
+        self._run_number, self._rank = run_number, rank
 
     def leave(self) -> None:
         """Keep the local batch under way: an error closes its loop."""

@@ -7,21 +7,22 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.optim import Optimizer
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
+from pollux_slurm.agent.checkpoints.lineage import Lineage
 from pollux_slurm.agent.launch.environment import JobEnvironment
 from pollux_slurm.errors import PolluxError, TrainingError, UsageError
 from pollux_slurm.goodput import noise_scale
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
 from pollux_slurm.torch.boundary.sigterm import StopFlag
-from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, StepBoundary
+from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace, StepBoundary
 from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.checkpoint.default_names import DefaultNames, is_of_epoch, saved_name
 from pollux_slurm.torch.checkpoint.progress import ProgressState
@@ -41,7 +42,8 @@ from pollux_slurm.torch.session.joining import (
 )
 from pollux_slurm.torch.session.loader_protocol import Loader
 from pollux_slurm.torch.session.measurements import Measurements
-from pollux_slurm.torch.session.memory_bounds import OutOfMemoryWatch
+from pollux_slurm.torch.session.memory_bounds import OutOfMemoryWatch, device_bytes
+from pollux_slurm.torch.session.regrouping import Regrouping, require_in_place
 from pollux_slurm.torch.session.resume_notes import ResumeNotes
 from pollux_slurm.torch.session.training_steps import TrainingSteps
 from pollux_slurm.torch.session.uncaught_errors import UncaughtErrors
@@ -63,7 +65,7 @@ _INNER = (
 
 
 class Session:
-    """One process's part in one run of a job."""
+    """One process's part in a job's training: in one run of it, and, after a regroup, in the next."""
 
     def __init__(
         self,
@@ -75,9 +77,12 @@ class Session:
         epoch_end_wait_s: float,
         max_wait_s: float,
         strict: bool,
+        in_place: bool = False,
     ) -> None:
         self.rank, self.world_size = environment.rank, environment.world_size
-        self._environment, self.checkpoint_dir = environment, checkpoint_dir
+        self.environment, self.checkpoint_dir = environment, checkpoint_dir
+        if environment.is_joining:
+            require_in_place(in_place)
         self._owns_group = join_group(environment, backend)
         group = side_channel_group(environment)
         self.side_channel: SideChannel[ExchangeContext] = SideChannel(
@@ -95,6 +100,13 @@ class Session:
             )
         self.run_number, self.is_resumed = run_number, resume_path is not None
         self.memory = memory_bounds(self.side_channel, checkpoint_dir)
+        self._regrouping: Regrouping | None = None
+        self.members: list[str] = []
+        if environment.membership is not None:
+            self.members = self.side_channel.gather(environment.membership.member)
+            self._regrouping = Regrouping(self, environment.membership, backend=backend)
+            for reason in self._obstacles(in_place):
+                self._regrouping.obstacles.add(reason)
         self._watch = OutOfMemoryWatch(
             self.memory,
             directory=checkpoint_dir,
@@ -111,7 +123,7 @@ class Session:
         self.history = AllocationHistory(
             run_number=run_number, num_gpus=self.world_size, num_nodes=environment.num_nodes
         )
-        self._had_checkpoint_point = self.is_closed = False
+        self._had_checkpoint_point = self._has_left = self.is_closed = False
         self.measurements = Measurements(
             environment,
             run_number=run_number,
@@ -140,6 +152,7 @@ class Session:
             checkpoint_interval=checkpoint_interval,
             epoch_end=self._epoch_end,
             max_wait_s=max_wait_s,
+            regroups=self._regrouping,
         )
         self._steps = TrainingSteps(
             side_channel=self.side_channel,
@@ -169,6 +182,90 @@ class Session:
             self._stop.install()
         self._optimizer_check = UnwrappedOptimizerCheck()
         self.measurements.start()
+
+    # ---------------------------------------------------------------------------------------------- regroups
+
+    def _obstacles(self, in_place: bool) -> Iterator[str]:
+        """Yield what keeps this process from regrouping, as far as that is known at its start."""
+        if not in_place:
+            yield "its script does not ask for it: init_process_group(in_place=True)"
+        if self.checkpoint_dir is None:
+            yield "it has no checkpoint directory, which is the way back"
+        if not self._owns_group:
+            yield "its script makes the process group itself"
+
+    @property
+    def is_joining(self) -> bool:
+        """True in a process that has not joined the training yet."""
+        return self.environment.is_joining
+
+    def refuse_in_place(self, reason: str) -> None:
+        """Let this training not regroup, for a reason."""
+        if self.is_joining:
+            raise UsageError(f"this process cannot join a training: {reason}")
+        if self._regrouping is not None:
+            self._regrouping.obstacles.add(reason)
+
+    def on_regroup(self, callback: Callable[[int, int], object]) -> None:
+        """Call `callback(rank, world_size)` after each regroup."""
+        if self._regrouping is not None:
+            self._regrouping.callbacks.append(callback)
+
+    def note_outside(self, reason: str) -> None:
+        """Let no replica join in the rest of this epoch, for a reason: the script's code outside of loops."""
+        if self._regrouping is not None:
+            self._regrouping.replay.note(reason)
+
+    def join_training(self) -> None:
+        """In a process that joins a training: wait until it is a member."""
+        if self._regrouping is not None:
+            self._regrouping.join_training()
+
+    def raise_if_stopped(self) -> None:
+        """End the script if SIGTERM has come."""
+        if self._stop.is_set:
+            self._stop.raise_stopped()
+
+    def leave_run(self) -> None:
+        """Let go of all process groups, between two steps."""
+        self._steps.leave_run()
+        self.side_channel.begin_run(rank=0, world_size=1, group=None)
+        dist.destroy_process_group()
+
+    def note_left(self) -> None:
+        """Note that the training goes on without this process."""
+        self._has_left = True
+
+    def save_states(self, states: Mapping[str, Any]) -> None:
+        """Write the states of a regroup that failed as a checkpoint."""
+        lineage = self.checkpointer.lineage
+        if lineage is not None:
+            self.checkpointer.write_states(states, lineage)
+
+    def adopt(self, states: Mapping[str, Any]) -> None:
+        """Take over the states of the training that this process joins."""
+        self.checkpointer.restore(states)
+        self._steps.finish_restore()
+        self.is_resumed, self._resumed_at = True, self.progress_state.num_steps
+        self._resume_notes = ResumeNotes(is_resumed=True)
+
+    def begin_run(
+        self, environment: JobEnvironment, *, members: list[str], run_number: int, lineage: Lineage | None
+    ) -> None:
+        """Go on as another run, with other replicas."""
+        self.environment, self.members, self.run_number = environment, members, run_number
+        self.rank, self.world_size = environment.rank, environment.world_size
+        self.checkpointer.lineage = lineage
+        self.progress_state.run_examples = 0
+        self.memory.smallest_device = min(self.side_channel.gather(device_bytes()))
+        self._watch.begin_run(run_number=run_number, rank=self.rank)
+        self.history.begin_run(
+            run_number=run_number, num_gpus=self.world_size, num_nodes=environment.num_nodes
+        )
+        self.measurements.begin_run(environment, run_number=run_number, restore_s=None)
+        self.faults.begin_run(rank=self.rank, report_builder=self.measurements.report_builder)
+        self.boundary.begin_run(self.measurements.reporter, self.measurements.report_builder)
+        self._steps.begin_run()
 
     # ----------------------------------------------------------------------------------------------- queries
 
@@ -207,7 +304,7 @@ class Session:
             local_batch_size=batch.atomic_batch_size,
             accumulation_steps=batch.accumulation_steps,
             num_gpus=self.world_size,
-            num_nodes=self._environment.num_nodes,
+            num_nodes=self.environment.num_nodes,
             goodput=None if prediction is None else prediction.throughput * prediction.efficiency,
             efficiency=None if prediction is None else prediction.efficiency,
             gain=model.gain,
@@ -276,11 +373,15 @@ class Session:
         self.checkpointer.register(model)
         self._optimizer_check.add(model)
         self._steps.add(model)
+        if self._regrouping is not None:
+            # To wrap it communicates.
+            self._regrouping.replay.skip()
 
     # ----------------------------------------------------------------------------------------------- epochs
 
     def declare_epochs(self, num_epochs: int) -> None:
         """Set how many epochs there will be."""
+        self.join_training()
         self.progress_state.total_epochs = num_epochs
         self.measurements.report_progress()
 
@@ -289,6 +390,8 @@ class Session:
         self._end_loops("an epoch began")
         self.progress_state.epoch = self.progress_state.finished_epochs
         self._epoch_end.begin_epoch()
+        if self._regrouping is not None:
+            self._regrouping.replay.begin_epoch()
         self._steps.finish_restore()
         if self.checkpointer.is_enabled:
             self._stop.install()
@@ -309,7 +412,7 @@ class Session:
         self._steps.is_dirty = True
         self.measurements.report_progress()
         is_last = self.progress_state.finished_epochs == self.progress_state.total_epochs
-        self.boundary.cross((), proposal=None, wait=True, is_last=is_last)
+        self.boundary.cross((), proposal=None, wait=True, is_last=is_last, regroups_at=RegroupPlace.EPOCH_END)
 
     def finish(self) -> None:
         """Write the last checkpoint, report the end, and restore SIGTERM's handler: no epoch is left."""
@@ -366,6 +469,7 @@ class Session:
         yields batches.
         """
         is_outer = not self._loops
+        num_steps = self.progress_state.num_steps
         self._loops.append(loader)
         try:
             if is_outer:
@@ -374,6 +478,8 @@ class Session:
                 had_point, self._had_checkpoint_point = self._had_checkpoint_point, False
                 self._unstepped_loops.check()
                 self._steps.finish_restore()
+                if self._regrouping is not None:
+                    self._regrouping.replay.begin_loop()
                 self._steps.begin_loop(loader, had_point=had_point)
                 self._epoch_end.begin_loop(loader)
             yield
@@ -383,6 +489,9 @@ class Session:
                 self._outer_loader = None
                 self._epoch_end.end_loop()
                 self._steps.leave_loop()
+                if self._regrouping is not None:
+                    has_stepped = self.progress_state.num_steps > num_steps
+                    self._regrouping.replay.end_loop(has_stepped=has_stepped)
             elif len(self._loops) == 1:
                 self._steps.refuse(None)
 
@@ -409,7 +518,16 @@ class Session:
                 "two AdaptiveDataLoaders advance together (zip, or an iterator over one is kept in a "
                 "variable): combine their datasets into one, or make one of them an ordinary DataLoader"
             )
-        return self._steps.end_step(loader, step)
+        run_number = self.run_number
+        chosen = self._steps.end_step(loader, step)
+        if self._regrouping is not None:
+            if self.run_number != run_number:
+                # As those do that have joined, and come to this loop now.
+                self._steps.begin_loop(loader, had_point=False)
+                self._steps.is_dirty = True
+            else:
+                self._regrouping.note_step(self.history.move_s)
+        return chosen
 
     def pause(self) -> None:
         """Allow a checkpoint here, and while the code that follows runs, between two steps of a loop.
@@ -468,6 +586,7 @@ class Session:
         if not self._loops or (self._steps.is_paused and not self._steps.has_gradients):
             self._watch.forget()
             self._had_checkpoint_point = True
+            self.note_outside("its script calls checkpoint_point() in this epoch")
             self.boundary.cross((), proposal=None, wait=False)
 
     def note_failure(self, error: BaseException) -> None:
@@ -484,7 +603,7 @@ class Session:
     def close(self) -> None:
         """Wait for a checkpoint under way, send the last report for a bounded time, leave the group."""
         atexit.unregister(self.leave)
-        if not (self._has_failed or self._stop.is_set or self.is_closed):
+        if not (self._has_failed or self._has_left or self._stop.is_set or self.is_closed):
             with contextlib.suppress(TrainingError):
                 self._check_steps()
         # Before modules go: iterators in global variables outlive them.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch.optim import Optimizer
 
 from pollux_slurm.model import BatchChoice
-from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, StepBoundary
+from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace, StepBoundary
 from pollux_slurm.torch.checkpoint.progress import ProgressState
 from pollux_slurm.torch.coordination.replica_comparison import is_time_to_compare
 from pollux_slurm.torch.coordination.side_channel import SideChannel
@@ -80,6 +80,17 @@ class TrainingSteps:
         """Refuse backward passes for a reason; None allows them."""
         for model in self.models:
             model.reducer.refusal = reason
+
+    def leave_run(self) -> None:
+        """Let go of the replicas' process group, between two steps."""
+        for model in self.models:
+            model.leave_run()
+
+    def begin_run(self) -> None:
+        """Go on with other replicas: all count alike what decides when they communicate."""
+        self._num_batches = self._num_skipped = 0
+        for model in self.models:
+            model.begin_run()
 
     # ------------------------------------------------------------------------------------------- one loop
 
@@ -202,7 +213,11 @@ class TrainingSteps:
             self._count(first)
             proposal = self._measurements.record_step(loader.limits, loader.choice, first.noise)
         chosen, was_interrupted = self._boundary.cross(
-            model_steps, proposal=proposal, wait=False, skips=self._must_skip(stepped)
+            model_steps,
+            proposal=proposal,
+            wait=False,
+            skips=self._must_skip(stepped),
+            regroups_at=RegroupPlace.STEP,
         )
         if chosen is not None:
             self._clock.skip_steps()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch.optim import Optimizer
 
 from pollux_slurm.errors import CheckpointError, UsageError
@@ -22,10 +23,20 @@ from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
 
 
+class DataParallel(Protocol):
+    """The wrapper around the model."""
+
+    def leave_group(self) -> None:
+        """Let go of the process group."""
+
+    def join_group(self) -> dist.ProcessGroup:
+        """Reduce gradients over the present default group from now on, and return it."""
+
+
 class WrappedModel:
     """One model with its optimizers, LR schedulers and gradient scaler, whose methods are patched.
 
-    `rules` are those of the `optimizers`, one each.
+    `rules` are those of the `optimizers`, one each. `data_parallel` is what reduces its gradients.
     """
 
     def __init__(
@@ -41,7 +52,9 @@ class WrappedModel:
         reducer: GradientReducer,
         comparison: WeightComparison,
         epoch_key: Callable[[], int],
+        data_parallel: DataParallel,
     ) -> None:
+        self._data_parallel = data_parallel
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
         self.comparison = comparison
         self._metric = metric
@@ -147,6 +160,18 @@ class WrappedModel:
         ):
             # The next measured step stands for these examples, too.
             self._unmeasured += span
+
+    def leave_run(self) -> None:
+        """Let go of the replicas' process group, between two steps."""
+        self.reducer.leave_run()
+        self._reader.begin_run()
+        self._data_parallel.leave_group()
+
+    def begin_run(self) -> None:
+        """Go on with the replicas of the present process group."""
+        group = self._data_parallel.join_group()
+        self.reducer.begin_run(world_size=dist.get_world_size(group), group=group)
+        self.comparison.begin_run()
 
     # ------------------------------------------------------------------------------ checkpointed state
 

@@ -155,20 +155,16 @@ def stream_share(
     share = IterableShare(
         Stream(length),
         collate=list,
-        num_replicas=replicas,
-        rank=rank,
         drop_last=drop_last,
         is_shared=False,
     )
-    share.set(epoch=0, start=start, choice=choice)
+    share.set(epoch=0, start=start, choice=choice, num_replicas=replicas, rank=rank)
     return share
 
 
 def stream_steps(
     length: int, replicas: int, rank: int, start: int, choice: BatchChoice, drop_last: bool
 ) -> Iterator[tuple[StepPlan, list[list[int]]]]:
-    feed = IterableSource(
-        Stream(length), num_replicas=replicas, rank=rank, drop_last=drop_last, options={"collate_fn": list}
-    )
-    for step, batches in feed.steps(0, start, choice):
+    feed = IterableSource(Stream(length), drop_last=drop_last, options={"collate_fn": list})
+    for step, batches in feed.steps(0, start, choice, num_replicas=replicas, rank=rank):
         yield step, list(islice(batches, len(step.micro_batches)))

@@ -87,11 +87,9 @@ def test_that_a_sampler_of_the_users_own_is_followed_exactly_over_any_sequence_o
         feeds = [
             MapStyleSource(
                 Numbers(length),
-                num_replicas=replicas,
-                rank=rank,
                 drop_last=False,
                 options={"collate_fn": lambda examples: [index for _, index in examples]},
-            ).steps(order, loop.start, choice, largest=largest)
+            ).steps(order, loop.start, choice, largest=largest, num_replicas=replicas, rank=rank)
             for rank in range(replicas)
         ]
         for steps in islice(zip(*feeds, strict=True), num_steps):

@@ -1,0 +1,82 @@
+"""A generation: one membership of a training. The next one replaces it at a step boundary, by a regroup.
+
+Who belongs to the next generation is planned outside of the training (by the launcher on one machine). Rank 0
+commits it, which nothing can take back. A process that is not named in a committed generation does not join.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A process of a training. `id` is unique over all generations."""
+
+    id: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One membership. `members` are in rank order: those that stay first, in their order, then newcomers."""
+
+    number: int
+    members: tuple[Member, ...]
+
+    def rank_of(self, member: str) -> int | None:
+        """Return a member's rank; None for a process that does not belong."""
+        ids = [one.id for one in self.members]
+        return ids.index(member) if member in ids else None
+
+    @property
+    def gpus_per_node(self) -> tuple[int, ...]:
+        """The number of members on each node, in the order in which the nodes appear."""
+        counts: dict[str, int] = {}
+        for one in self.members:
+            counts[one.node] = counts.get(one.node, 0) + 1
+        return tuple(counts.values())
+
+
+class Membership(Protocol):
+    """One process's view of the membership. Each call returns at once.
+
+    All but `commit` raise nothing: where the membership cannot be read, nothing is planned.
+    """
+
+    @property
+    def member(self) -> str:
+        """The id of this process."""
+
+    @property
+    def joins(self) -> int | None:
+        """The generation that this process was started for; None for one of the first generation."""
+
+    def planned(self, after: int) -> Generation | None:
+        """Return the plan of the generation after number `after`, once its newcomers are ready."""
+
+    def commit(self, number: int) -> bool:
+        """Commit a planned generation; False if the plan was withdrawn before. Only rank 0 calls it.
+
+        It can be repeated. Raises `StoreUnavailable` where it is not known whether it is committed.
+        """
+
+    def committed(self, number: int) -> Generation | None:
+        """Return a generation once it is committed."""
+
+    def is_given_up(self, number: int) -> bool:
+        """Return whether a generation was given up: its plan withdrawn, or one of its members has ended."""
+
+    def report_ready(self) -> None:
+        """Report that this newcomer has imported, built and loaded what it can, and waits."""
+
+    def report_regrouped(self, number: int, *, standstill_s: float) -> None:
+        """Report the first step of a generation, `standstill_s` after the last of the one before."""
+
+    def refuse(self, number: int, reason: str) -> None:
+        """Report that this script cannot regroup, so that the plan is withdrawn."""
+
+    def meeting_file(self, number: int) -> Path:
+        """Return the file in which the members of a generation exchange their addresses."""

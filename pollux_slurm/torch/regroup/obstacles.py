@@ -1,0 +1,63 @@
+"""What keeps a script from regrouping: state that belongs to the former ranks and cannot be replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
+
+# The default group and the side channel's.
+_NUM_OWN_GROUPS = 2
+_SIZE = re.compile(r"(?i)^(n_?|num_?)?(world_?size|replicas|ranks|procs)$")
+_RANK = re.compile(r"(?i)^(global_?|dist_?|ddp_?|my_?)?rank$")
+
+
+class Obstacles:
+    """Finds what keeps this process's script from regrouping.
+
+    `add` is for parts of the package, such as a framework's, that cannot go on with other ranks.
+    """
+
+    def __init__(self) -> None:
+        self._reasons: list[str] = []
+        graph: Any = getattr(torch.cuda, "CUDAGraph", None)
+        if graph is not None and hasattr(graph, "capture_begin"):
+            patch_everywhere(graph, "capture_begin", self._captured)
+
+    def add(self, reason: str) -> None:
+        """Add a reason for which this process cannot regroup."""
+        self._reasons.append(reason)
+
+    def _captured(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.add("it has captured a CUDA graph, which keeps the former ranks' buffers")
+        return original(*args, **kwargs)
+
+    def find(self, frames: list[FrameType], *, rank_changes: bool, hears: bool) -> str | None:
+        """Return a reason against a regroup, None where none is known.
+
+        `frames` are the script's. `rank_changes`: this process gets another rank. `hears`: the script is told
+        of regroups, so that it can change its own variables.
+        """
+        if self._reasons:
+            return self._reasons[0]
+        if len(dist.distributed_c10d._world.pg_map) > _NUM_OWN_GROUPS:
+            return "it has made process groups of its own (torch.distributed.new_group, a device mesh)"
+        if hears:
+            return None
+        size, rank = dist.get_world_size(), dist.get_rank()
+        for frame in frames:
+            for name, value in {**frame.f_globals, **frame.f_locals}.items():
+                is_size = type(value) is int and value == size and _SIZE.match(name)
+                is_rank = type(value) is int and value == rank and _RANK.match(name) and rank_changes
+                if is_size or is_rank:
+                    return (
+                        f"it keeps {name} = {value} in a variable: ask for it where it is used, or set it "
+                        "anew in a function that is given to pollux_slurm.torch.on_regroup"
+                    )
+        return None

@@ -1,0 +1,271 @@
+"""Regroups: members join and leave a training that goes on, at a boundary that all have agreed on.
+
+On all members alike, at such a boundary:
+
+1. The states are synchronized; rank 0 has them in hand, as a checkpoint has them.
+2. Rank 0 commits the generation. Withdrawn, or not known to be committed: training goes on as it was.
+3. If rank 0 leaves, it hands the states to its successor, one that stays.
+4. All destroy their process groups. Those that leave end here.
+5. The new members meet in a store of the generation's own and make new groups.
+6. The new rank 0 claims the next run number, and sends the states to the newcomers.
+7. Each part of the session begins the new run, each wrapped model reduces over the new group.
+
+A newcomer comes to 5 from `join_training`, where it has waited with its model made and its data at hand. What
+fails from 4 on ends all processes; whoever has the states writes them as a checkpoint first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pollux_slurm.agent.launch.environment import JobEnvironment
+from pollux_slurm.agent.launch.layout import RANK_VARIABLE
+from pollux_slurm.agent.membership.generation import Generation, Member, Membership
+from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
+from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
+from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
+from pollux_slurm.torch.regroup.meeting import meet
+from pollux_slurm.torch.regroup.obstacles import Obstacles
+from pollux_slurm.torch.regroup.state_transfer import receive_state, send_state
+from pollux_slurm.torch.regroup.user_frames import user_frames
+from pollux_slurm.torch.session.joining import (
+    claim_regrouped_run,
+    default_backend,
+    job_name,
+    side_channel_group,
+)
+
+if TYPE_CHECKING:
+    from pollux_slurm.torch.session.session import Session
+
+_LOG = logging.getLogger(__name__)
+_POLL_INTERVAL_S = 0.005
+# All have left their former groups by then, or wait already. A replica that is late by more is not coming.
+_MEETING_TIMEOUT_S = 60.0
+
+
+class LeftTraining(SystemExit):
+    """Ends the script of a replica that has left a training which goes on without it."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@dataclass(slots=True)
+class RegroupTimes:
+    """How long the parts of a regroup took, in seconds, in their order."""
+
+    parts: dict[str, float] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def end(self, part: str) -> None:
+        """End a part, which began at the end of the one before."""
+        now = time.perf_counter()
+        self.parts[part], self._last = now - self._last, now
+
+
+class Regrouping:
+    """This process's part in the regroups of its training (`Regroups` of the step boundary)."""
+
+    def __init__(self, session: Session, membership: Membership, *, backend: str | None) -> None:
+        self._session, self._membership, self._backend = session, membership, backend
+        self.number = membership.joins or 0
+        self.is_joining = session.is_joining
+        self.replay, self.obstacles = EpochReplay(), Obstacles()
+        self.callbacks: list[Callable[[int, int], object]] = []
+        self.times = RegroupTimes()
+        self._awaits_step = self._is_told_to_wait = False
+
+    # --------------------------------------------------------------------------------------- on rank 0
+
+    def wanted(self, place: RegroupPlace) -> int:
+        """Return the number of the generation that is to take over soon; 0 for none."""
+        plan = self._membership.planned(self.number)
+        if plan is None:
+            return 0
+        place_of_0 = plan.rank_of(self._membership.member)
+        reason = self.obstacles.find(
+            list(user_frames()), rank_changes=place_of_0 not in (0, None), hears=bool(self.callbacks)
+        )
+        if reason is not None:
+            self._membership.refuse(plan.number, reason)
+            return 0
+        has_newcomers = any(one.id not in self._session.members for one in plan.members)
+        if place is RegroupPlace.STEP and has_newcomers and self.replay.reason is not None:
+            if not self._is_told_to_wait:
+                self._is_told_to_wait = True
+                _LOG.info(
+                    "%s lets replicas join at the end of the epoch: %s",
+                    *(job_name(self._session.environment), self.replay.reason),
+                )
+            return 0
+        return plan.number
+
+    # ----------------------------------------------------------------------------------- on all members
+
+    def regroup(self, number: int) -> bool:
+        """Go on as another generation; False if it was withdrawn, and nothing has changed.
+
+        Raises `LeftTraining` on those that leave, `LaunchError` where the new members do not come together.
+        """
+        session, side = self._session, self._session.side_channel
+        self.times = RegroupTimes()
+        try:
+            states = session.checkpointer.collect()
+        except CheckpointError as error:
+            if side.rank == 0:
+                self._membership.refuse(number, str(error))
+            return False
+        self.times.end("states")
+        generation = self._commit(number)
+        if generation is None:
+            return False
+        self.times.end("commit")
+        former = session.members
+        successor = former.index(generation.members[0].id)
+        if successor != 0 and side.rank in (0, successor):
+            if side.rank == 0:
+                send_state(states, to=[successor], group=side.group)
+            else:
+                states = receive_state(src=0, group=side.group)
+        # Nobody destroys a group that another still uses.
+        side.gather(0)
+        self.times.end("hand over")
+        session.leave_run()
+        if generation.rank_of(self._membership.member) is None:
+            session.note_left()
+            raise LeftTraining
+        self._join(generation, states)
+        return True
+
+    def _commit(self, number: int) -> Generation | None:
+        """Commit a generation on rank 0, for all; None where it is not known to be committed."""
+        found: Any = None
+        if self._session.rank == 0:
+            try:
+                if self._membership.commit(number):
+                    committed = self._membership.committed(number)
+                    found = None if committed is None else [[one.id, one.node] for one in committed.members]
+            except StoreUnavailable as error:
+                _LOG.warning("the replicas go on as they are: %s", error)
+        found = self._session.side_channel.broadcast(found)
+        if found is None:
+            return None
+        return Generation(number=number, members=tuple(Member(id=name, node=node) for name, node in found))
+
+    def join_training(self) -> None:
+        """On a newcomer, before its first loop: wait for the generation it was started for, and join it."""
+        if not self.is_joining:
+            return
+        session, number = self._session, self.number
+        self._membership.report_ready()
+        while (generation := self._membership.committed(number)) is None:
+            session.raise_if_stopped()
+            if self._membership.is_given_up(number):
+                raise LeftTraining
+            time.sleep(_POLL_INTERVAL_S)
+        self.times = RegroupTimes()
+        session.leave_run()
+        self._join(generation, None)
+
+    def _join(self, generation: Generation, states: Mapping[str, Any] | None) -> None:
+        """Make the groups of a generation, and begin its run."""
+        try:
+            self._begin(generation, states)
+        except (PolluxError, RuntimeError) as error:
+            if states is not None:
+                self._session.save_states(states)
+            raise LaunchError(
+                f"{job_name(self._session.environment)} could not go on with {len(generation.members)} "
+                f"replicas ({str(error).splitlines()[0]}); start it again: it goes on from its checkpoint"
+            ) from error
+        for callback in self.callbacks:
+            callback(self._session.rank, self._session.world_size)
+
+    def _begin(self, generation: Generation, states: Mapping[str, Any] | None) -> None:
+        session, was_joining = self._session, self.is_joining
+        environment = self._environment(generation)
+        meet(
+            self._membership.meeting_file(generation.number),
+            rank=environment.rank,
+            world_size=environment.world_size,
+            backend=self._backend or default_backend(environment),
+            is_given_up=lambda: self._membership.is_given_up(generation.number),
+            timeout_s=_MEETING_TIMEOUT_S,
+        )
+        self.times.end("meet")
+        side = session.side_channel
+        side.begin_run(
+            rank=environment.rank,
+            world_size=environment.world_size,
+            group=side_channel_group(environment, generation=generation.number),
+        )
+        assert session.checkpoint_dir is not None, "an obstacle otherwise"
+        lineage, run_number = claim_regrouped_run(side, environment, session.checkpoint_dir)
+        self.times.end("groups")
+        newcomers = [rank for rank, is_new in enumerate(side.gather(was_joining)) if is_new]
+        if was_joining:
+            session.adopt(receive_state(src=0, group=side.group))
+        elif newcomers and side.rank == 0:
+            send_state(states, to=newcomers, group=side.group)
+        self.times.end("send states")
+        self.number, self.is_joining = generation.number, False
+        session.begin_run(
+            environment,
+            members=[one.id for one in generation.members],
+            run_number=run_number,
+            lineage=lineage,
+        )
+        self.times.end("begin")
+        self._awaits_step = True
+
+    def _environment(self, generation: Generation) -> JobEnvironment:
+        """Return this process's place in a generation, and set its environment variables."""
+        rank = generation.rank_of(self._membership.member)
+        assert rank is not None
+        nodes = list(dict.fromkeys(one.node for one in generation.members))
+        node = generation.members[rank].node
+        counts = generation.gpus_per_node
+        os.environ.update(
+            {
+                "RANK": str(rank),
+                RANK_VARIABLE: str(rank),
+                "WORLD_SIZE": str(len(generation.members)),
+                "LOCAL_WORLD_SIZE": str(counts[nodes.index(node)]),
+                "NODE_RANK": str(nodes.index(node)),
+                "GROUP_RANK": str(nodes.index(node)),
+                "GROUP_WORLD_SIZE": str(len(nodes)),
+                "POLLUX_GPUS_PER_NODE": ",".join(map(str, counts)),
+            }
+        )
+        return replace(
+            self._session.environment,
+            rank=rank,
+            world_size=len(generation.members),
+            gpus_per_node=counts,
+            is_joining=False,
+        )
+
+    def note_step(self, standstill_s: float | None) -> None:
+        """Report the first step of a generation."""
+        if not self._awaits_step:
+            return
+        self._awaits_step = False
+        if self._session.rank == 0 and standstill_s is not None:
+            self._membership.report_regrouped(self.number, standstill_s=standstill_s)
+            _LOG.info(
+                "%s goes on with %d replicas after %.2f s (%s)",
+                *(job_name(self._session.environment), self._session.world_size, standstill_s),
+                ", ".join(f"{part} {took_s:.3f}" for part, took_s in self.times.parts.items()),
+            )
+
+
+def require_in_place(in_place: bool) -> None:
+    """Raise `UsageError` in a newcomer whose script does not ask to be moved in place."""
+    if not in_place:
+        raise UsageError("this process joins a training, but its script does not call it with in_place=True")
