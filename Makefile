@@ -5,7 +5,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
-.PHONY: demo test check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves check-simulator test-slurm-versions chaos check-books clean packages
+.PHONY: demo test check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -98,6 +98,12 @@ bench-slurm: $(STAMP) packages
 # Where the time of a move goes, eight sleeping jobs side by side on a private Slurm: about a minute.
 bench-moves: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.slurm_scale --nodes 8 --jobs 8 --rounds 1 --moves 24 --toggle $(BENCH_OPTIONS)
+
+# How long a training stands still when replicas join and leave, and when it is started again: 100 MB and 1 GB
+# of state, by parts, 20 times each. Half an hour, with nothing else running.
+bench-regroup: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.regroup $(BENCH_OPTIONS)
+	$(VENV)/bin/python -m benchmarks.regroup --ready
 
 # The contract with Slurm, its hazards and the daemon's moves on other releases: Debian's packages of 24.11 and
 # 26.05, unpacked below SLURM_ROOTS (made once, 400 MB each; as root). docs/slurm-versions.md says what was seen.

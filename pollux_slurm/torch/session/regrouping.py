@@ -30,6 +30,7 @@ from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, Store
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
 from pollux_slurm.torch.regroup.meeting import meet
+from pollux_slurm.torch.regroup.neighbor_watch import NeighborWatch
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 from pollux_slurm.torch.regroup.state_transfer import receive_state, send_state
 from pollux_slurm.torch.regroup.user_frames import user_frames
@@ -80,6 +81,26 @@ class Regrouping:
         self.callbacks: list[Callable[[int, int], object]] = []
         self.times = RegroupTimes()
         self._awaits_step = self._is_told_to_wait = False
+        self._neighbor: NeighborWatch | None = None
+        self.watch_neighbor()
+
+    # --------------------------------------------------------------------------------- the other replicas
+
+    def watch_neighbor(self) -> None:
+        """End this process where another replica dies, from now on."""
+        group = self._session.side_channel.group
+        if group is not None:
+            self._neighbor = NeighborWatch(group, on_death=self._end_process)
+
+    def stop_watching(self, *, waits: bool = False) -> None:
+        """Let replicas end in their own time: training is over, or (`waits`) the group goes."""
+        if self._neighbor is not None:
+            self._neighbor.end(waits=waits)
+
+    def _end_process(self) -> None:
+        # A checkpoint under way is of a moment at which all were there.
+        self._session.checkpointer.wait()
+        os._exit(1)
 
     # --------------------------------------------------------------------------------------- on rank 0
 
@@ -222,6 +243,7 @@ class Regrouping:
             lineage=lineage,
         )
         self.times.end("begin")
+        self.watch_neighbor()
         self._awaits_step = True
 
     def _environment(self, generation: Generation) -> JobEnvironment:
@@ -259,8 +281,9 @@ class Regrouping:
         if self._session.rank == 0 and standstill_s is not None:
             self._membership.report_regrouped(self.number, standstill_s=standstill_s)
             _LOG.info(
-                "%s goes on with %d replicas after %.2f s (%s)",
-                *(job_name(self._session.environment), self._session.world_size, standstill_s),
+                "%s goes on with %d replica%s after %.2f s (%s)",
+                *(job_name(self._session.environment), self._session.world_size),
+                *("" if self._session.world_size == 1 else "s", standstill_s),
                 ", ".join(f"{part} {took_s:.3f}" for part, took_s in self.times.parts.items()),
             )
 
