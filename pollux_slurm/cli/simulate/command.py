@@ -29,8 +29,11 @@ from pollux_slurm.cli.simulate.options import (
     ReportOption,
     RulesOption,
     SeedOption,
+    SeveralWingsOption,
+    StandstillOption,
     UnmanagedOption,
     find_delays,
+    find_in_place,
     make_settings,
     options_given,
     refuse_unused,
@@ -99,6 +102,15 @@ def simulate(
     interference: InterferenceOption = 0.0,
     measurement_noise: NoiseOption = 0.0,
     measurement_outliers: OutliersOption = 0.0,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="Move jobs in place, without a restart, where that is possible."),
+    ] = False,
+    in_place_share: Annotated[
+        float, typer.Option(help="With --in-place: share of the jobs that can be moved so.")
+    ] = 1.0,
+    several_wings: SeveralWingsOption = False,
+    standstill: StandstillOption = 0.5,
     rules_seed: SeedOption = 0,
     autoscale: Annotated[
         str | None,
@@ -148,7 +160,18 @@ def simulate(
     if traces is None or not (workload or traces.is_file()):
         raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
     noise = (measurement_noise, measurement_outliers)
-    refuse_unused_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
+    refuse_unused(context, ("--in-place-share",), "it is of --in-place", where=not in_place)
+    moved_in_place = find_in_place(
+        in_place_share if in_place else 0.0, several_wings=several_wings, standstill_s=standstill
+    )
+    refuse_unused_settings(
+        context,
+        rules=rules,
+        groups=node_group,
+        policies=policy,
+        noise=noise,
+        in_place_shares=(0.0 if moved_in_place is None else moved_in_place.share,),
+    )
     scaling_options = ("--min-nodes", "--boot-time")
     refuse_unused(context, scaling_options, "it is of --autoscale LOW:HIGH", where=autoscale is None)
     from pollux_slurm.simulator import load_applications, read_queue
@@ -183,6 +206,7 @@ def simulate(
         mtbf_hours=mtbf_hours,
         interference=interference,
         noise=noise,
+        in_place=moved_in_place,
         scaling=scaling,
         delays=find_delays(rules, traces, delays),
         seed=rules_seed,

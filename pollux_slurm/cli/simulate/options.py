@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pollux_slurm.cli.shared.duration_options import seconds
+
 if TYPE_CHECKING:
+    from pollux_slurm.simulator.engine.cluster_rules import InPlace
     from pollux_slurm.simulator.experiments.settings import RunSettings, ScalingSettings
     from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
 
@@ -71,8 +74,28 @@ DelaysOption = Annotated[
         help="Delays that pollux simulate export measured (rules slurm), instead of those of --traces.",
     ),
 ]
+SeveralWingsOption = Annotated[
+    bool,
+    typer.Option(
+        "--several-wings",
+        help="In place, each GPU has a wing of its own, instead of one wing for a job's GPUs on a node: more "
+        "moves can be made in place.",
+    ),
+]
+StandstillOption = Annotated[
+    float,
+    typer.Option(
+        parser=seconds(),
+        metavar="TIME",
+        help="Time without progress of a move in place, beside 2.3 s for each GB of state: seconds or 2s.",
+    ),
+]
 SeedOption = Annotated[
-    int, typer.Option("--rules-seed", help="Seed for adaptive jobs, failures, unmanaged jobs and noise.")
+    int,
+    typer.Option(
+        "--rules-seed",
+        help="Seed for adaptive jobs, jobs moved in place, failures, unmanaged jobs and noise.",
+    ),
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simulations to run at the same time.")]
 ReportOption = Annotated[
@@ -115,10 +138,16 @@ def refuse_unused_settings(
     groups: Sequence[str] | None,
     policies: Sequence[str] | None,
     noise: tuple[float, float],
+    in_place_shares: Sequence[float],
 ) -> None:
     """Raise `UsageError` for options without effect under these rules, node groups or policies."""
     why = "rules osdi21 use no random numbers (see --rules slurm and --measurement-noise)"
-    refuse_unused(context, ("--rules-seed",), why, where=rules == "osdi21" and not any(noise))
+    drawn = any(noise) or any(0 < share < 1 for share in in_place_shares)
+    refuse_unused(context, ("--rules-seed",), why, where=rules == "osdi21" and not drawn)
+    in_place = ("--in-place", "--in-place-share", "--several-wings", "--standstill")
+    refuse_unused(context, in_place, "policy slurm moves no job", where=set(policies or ()) == {"slurm"})
+    where = not any(in_place_shares)
+    refuse_unused(context, in_place[2:], "it is of moves in place (see --in-place-share)", where=where)
     why = "--node-group sets all nodes"
     refuse_unused(context, ("--nodes", "--gpus-per-node"), why, where=bool(groups))
     others = bool(policies) and "pollux" not in (policies or ())
@@ -146,6 +175,18 @@ def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays
     return found
 
 
+def find_in_place(share: float, *, several_wings: bool, standstill_s: float) -> InPlace | None:
+    """Return the rules of moves in place, None where no job can be moved so. Raises `UsageError`."""
+    from pollux_slurm.errors import SimulationError, UsageError
+    from pollux_slurm.simulator.engine.cluster_rules import InPlace
+
+    try:
+        found = InPlace(share=share, several_wings=several_wings, standstill_s=standstill_s)
+    except SimulationError as error:
+        raise UsageError(str(error)) from None
+    return found if share else None
+
+
 def make_settings(
     *,
     policies: Sequence[str] | None,
@@ -164,6 +205,7 @@ def make_settings(
     mtbf_hours: float | None,
     interference: float,
     noise: tuple[float, float],
+    in_place: InPlace | None = None,
     scaling: ScalingSettings | None = None,
     delays: MeasuredDelays | None = None,
     seed: int,
@@ -193,6 +235,7 @@ def make_settings(
             restart_delay_s=restart_delay_s,
             interference=interference,
             noise=measured_with,
+            in_place=in_place,
             slurm=SlurmSettings(
                 adaptive_share=adaptive_share,
                 requeue_s=PLAIN_REQUEUE_S if plain_requeue else None,

@@ -69,11 +69,14 @@ class Column:
 def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, node_hours: bool) -> None:
     """Print a row for each run. `ratio` is its average over that of the first run of the same workload.
 
-    With `node_hours`, a column has the hours that nodes were up.
+    With `node_hours`, a column has the hours that nodes were up. Where jobs were moved in place, a column has
+    these regroups.
     """
     first: dict[str, float] = {}
     for one in summaries:
         first.setdefault(one.workload, one.avg_jct_s)
+
+    regroups = any(one.regroups_per_job for one in summaries)
 
     def column(title: str, rank: int, text: Callable[[Summary], str]) -> Column:
         return Column(title=title, cells=tuple(text(one) for one in summaries), rank=rank)
@@ -95,6 +98,7 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
         column("GPU h", 4, lambda one: f"{one.gpu_hours:,.0f}"),
         *([column("node h", 1, lambda one: f"{sum(one.node_hours.values()):,.0f}")] if node_hours else []),
         column("restarts", 1, lambda one: f"{one.restarts_per_job:.2f}"),
+        *([column("regroups", 1, lambda one: f"{one.regroups_per_job:.2f}")] if regroups else []),
         column("lost", 2, lambda one: f"{100 * one.restart_share:.1f} %"),
         column("worst ρ", 2, lambda one: number_or_dash(one.rho_worst)),
         column(
@@ -107,7 +111,9 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
     print_table(
         columns,
         "Simulated. Completion times and makespan in seconds; ratio: average over that of the first policy; "
-        "restarts per job; lost: share of GPU time without progress at starts, moves and failures; "
+        "restarts per job"
+        + ("; regroups: moves in place per job" if regroups else "")
+        + "; lost: share of GPU time without progress at starts, moves and failures; "
         "ρ: completion time over that on an equal share alone; solve: 95th percentile, ms.",
     )
 

@@ -27,8 +27,11 @@ from pollux_slurm.cli.simulate.options import (
     ReportOption,
     RulesOption,
     SeedOption,
+    SeveralWingsOption,
+    StandstillOption,
     UnmanagedOption,
     find_delays,
+    find_in_place,
     make_settings,
     refuse_unused,
     refuse_unused_settings,
@@ -81,6 +84,11 @@ def sweep(
     adaptive: Annotated[
         str, typer.Option(help="Shares of the jobs that are adaptive, such as 0.2,1 (rules slurm).")
     ] = "1",
+    in_place_share: Annotated[
+        str, typer.Option(help="Shares of the jobs that can be moved in place, such as 0,0.5,1.")
+    ] = "0",
+    several_wings: SeveralWingsOption = False,
+    standstill: StandstillOption = 0.5,
     rules: RulesOption = "osdi21",
     nodes: NodesOption = 16,
     gpus_per_node: GpusOption = 4,
@@ -109,7 +117,15 @@ def sweep(
     from pollux_slurm.simulator.site.measured_jobs import workload_of
 
     noise = (measurement_noise, measurement_outliers)
-    refuse_unused_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
+    in_place_shares = _list("--in-place-share", in_place_share, float)
+    refuse_unused_settings(
+        context,
+        rules=rules,
+        groups=node_group,
+        policies=policy,
+        noise=noise,
+        in_place_shares=in_place_shares,
+    )
     generated = ("--loads", "--seeds", "--hours")
     refuse_unused(
         context, generated, "workloads are read, not generated", where=bool(workload) or traces.is_file()
@@ -128,6 +144,7 @@ def sweep(
         mtbf_hours=mtbf_hours,
         interference=interference,
         noise=noise,
+        in_place=find_in_place(max(in_place_shares), several_wings=several_wings, standstill_s=standstill),
         delays=measured,
         seed=rules_seed,
     )
@@ -145,6 +162,7 @@ def sweep(
         restart_delays_s=_list("--restart-delays", restart_delays, float),
         exponents=(None,) if exponents is None else _list("--p", exponents, float),
         adaptive_shares=_list("--adaptive", adaptive, float),
+        in_place_shares=in_place_shares,
         penalties=(None,) if penalties is None else _list("--penalties", penalties, str),
     )
     runs = expand(grid, applications)
@@ -155,6 +173,8 @@ def sweep(
         site = {"plain_requeue": plain_requeue, "unmanaged": unmanaged, "mtbf_hours": mtbf_hours}
         shared |= site | {"seed": rules_seed}
         shared |= {} if measured is None else {"delays": dataclasses.asdict(measured)}
+    if any(in_place_shares):
+        shared |= {"several_wings": several_wings, "standstill": standstill, "seed": rules_seed}
     if interference:
         shared["interference"] = interference
     if any(noise):
@@ -178,7 +198,8 @@ def sweep(
     write_text(output / "sweep.csv", csv_text(rows))
     write_text(output / "runs.csv", csv_text(run_rows(results)))
     if report is not None:
-        write_sweep_report(report, results, runs[0].settings)
+        shown = max((run.settings for run in runs), key=lambda one: one.in_place is not None)
+        write_sweep_report(report, results, shown)
     if as_json:
         print_json(rows)
     else:
@@ -202,6 +223,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     def column(title: str, rank: int, text: Callable[[dict[str, Any]], str]) -> Column:
         return Column(title=title, cells=tuple(text(row) for row in rows), rank=rank)
 
+    regroups = any(row["regroups_per_job"] for row in rows)
     axes = [
         Column(title=title, cells=tuple(axis_text(row[name]) for row in rows))
         for name, title in varying_axes(rows).items()
@@ -218,6 +240,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
             column("p99", 3, lambda row: f"{row['p99_jct_s']:,.0f}"),
             column("makespan", 1, lambda row: f"{row['makespan_s']:,.0f}"),
             column("restarts", 1, lambda row: f"{row['restarts_per_job']:.2f}"),
+            *([column("regroups", 1, lambda row: f"{row['regroups_per_job']:.2f}")] if regroups else []),
             column("lost", 2, lambda row: f"{100 * row['restart_share']:.1f} %"),
             column("worst ρ", 2, lambda row: number_or_dash(row["rho_worst"])),
         ],

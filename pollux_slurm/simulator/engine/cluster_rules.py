@@ -30,7 +30,7 @@ STATE_BYTES: Mapping[str, int] = MappingProxyType(
         "yolov3": 61_900_000 * 4 * 2,  # YOLOv3 on Darknet-53, SGD with momentum
     }
 )
-_OTHER_STATE_BYTES = 300_000_000
+OTHER_STATE_BYTES = 300_000_000
 
 
 def _require(condition: bool, message: str) -> None:
@@ -69,7 +69,7 @@ class Delays:
     backfill_s: float = 15.0
     # Bytes of a checkpoint by application; others have `other_state_bytes`.
     state_bytes: Mapping[str, int] = field(default_factory=lambda: STATE_BYTES)
-    other_state_bytes: int = _OTHER_STATE_BYTES
+    other_state_bytes: int = OTHER_STATE_BYTES
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -93,6 +93,36 @@ class Delays:
             self.launch_s_by_application.get(application, self.launch_s) + self.launch_per_gpu_s * num_gpus
         )
         return launch_s + (self.state_of(application) / self.read_bytes_per_s if restore else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """Moves in place: processes on new GPUs start beside the training, then all regroup at a step boundary.
+
+    `share` of the jobs can be moved so, drawn with the rules' seed. The GPUs of such a job belong to wings,
+    Slurm jobs on one node each: one wing on a node, with `several_wings` one for each GPU.
+
+    - Warm-up: new processes start, import and load, and the job trains on meanwhile. It takes as long as a
+      start and a launch of `Delays`, and `warm_up_s` under rules without them.
+    - Standstill: `standstill_s`, and `standstill_s_per_gb` of the job's state where new processes need it.
+
+    Defaults were measured with gloo on one machine; with NCCL a group of many GPUs may take seconds to form.
+    """
+
+    share: float = 1.0
+    several_wings: bool = False
+    warm_up_s: float = 20.0
+    standstill_s: float = 0.5
+    standstill_s_per_gb: float = 2.3
+
+    def __post_init__(self) -> None:
+        _require(
+            0 <= self.share <= 1,
+            f"the share of jobs moved in place must lie between 0 and 1, not {self.share:g}",
+        )
+        for name in ("warm_up_s", "standstill_s", "standstill_s_per_gb"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, f"{name} must be 0 or more, not {value:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +159,8 @@ class Failures:
 class Rules:
     """All rules of one simulation. Times in seconds, shares between 0 and 1.
 
-    Without `delays`, a move costs the cluster's `restart_delay_s`. `checkpoint_interval_s` is the training
-    time between two periodic checkpoints of a run.
+    Without `delays`, a requeue costs the cluster's `restart_delay_s`. With `in_place`, moves that can be made
+    in place are. `checkpoint_interval_s` is the training time between two periodic checkpoints of a run.
 
     `adaptive_share` of the jobs, drawn with `seed`, are adaptive. The others are rigid: they have their
     user's size and batch, are never moved, and start first come, first served with conservative backfill. A
@@ -145,6 +175,7 @@ class Rules:
 
     name: str = "osdi21"
     delays: Delays | None = None
+    in_place: InPlace | None = None
     unmanaged_jobs: tuple[UnmanagedJob, ...] = ()
     failures: Failures | None = None
     checkpoint_interval_s: float | None = None
@@ -179,6 +210,7 @@ OSDI21 = Rules()
 def slurm_rules(
     *,
     delays: Delays | None = None,
+    in_place: InPlace | None = None,
     unmanaged_jobs: tuple[UnmanagedJob, ...] = (),
     failures: Failures | None = None,
     checkpoint_interval_s: float | None = 1800.0,
@@ -194,6 +226,7 @@ def slurm_rules(
     return Rules(
         name="slurm",
         delays=Delays() if delays is None else delays,
+        in_place=in_place,
         unmanaged_jobs=unmanaged_jobs,
         failures=failures,
         checkpoint_interval_s=checkpoint_interval_s,

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import Observation
 from pollux_slurm.model import BatchChoice, GradientStatistics
+from pollux_slurm.simulator.engine.cluster_rules import InPlace
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
 from pollux_slurm.simulator.inputs.applications import Application, Placement
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
@@ -59,10 +60,11 @@ class SimulatedJob:
     `checkpoint_interval_s` of training, and ends at any fraction of a second. Otherwise it ends at a whole
     second, as in the artifact.
 
-    `first_started_s` is when it first got GPUs; `num_restarts` is None until then. `gpu_seconds` counts every
-    GPU while the job owns it. `lost_gpu_seconds` is the part without progress, or whose progress a failure
-    destroyed (`lost_progress`). `interrupted_s` is the time without progress by kind. `expected_delay_s` is
-    the restart delay that the policy expects.
+    `first_started_s` is when it first got GPUs; `num_restarts` is None until then, and does not count the
+    `num_regroups`, which are moves in place. `gpu_seconds` counts every GPU while the job owns it.
+    `lost_gpu_seconds` is the part without progress, or whose progress a failure destroyed (`lost_progress`).
+    `interrupted_s` is the time without progress by kind. `expected_delay_s` is the delay that the policy
+    expects of its next move. A job with `in_place` can be moved so.
     """
 
     job: WorkloadJob
@@ -80,11 +82,13 @@ class SimulatedJob:
     batch: BatchChoice | None = None
     interruptions: list[Interruption] = field(default_factory=list)
     expected_delay_s: float = 30.0
+    in_place: InPlace | None = None
     epoch: int = 0
     progress: float = 0.0
     first_started_s: float | None = None
     finished_s: float | None = None
     num_restarts: int | None = None
+    num_regroups: int = 0
     num_failures: int = 0
     gpu_seconds: float = 0.0
     lost_gpu_seconds: float = 0.0
@@ -96,6 +100,9 @@ class SimulatedJob:
     # Where it trains for another `_leaves_source_in_s`, until the GPUs of its new allocation are free.
     _source: _Stay | None = None
     _leaves_source_in_s: float = 0.0
+    # Whether it then regroups instead of starting from a checkpoint, after how many idle GPU seconds.
+    _regroups: bool = False
+    _idle_gpu_s: float = 0.0
     # The useful part of the present progress, and the useless part of all progress so far.
     _useful_part: float = 1.0
     _wasted_progress: float = 0.0
@@ -139,8 +146,11 @@ class SimulatedJob:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a reallocation of the job is under way: it is not moved again before its first step."""
-        return self.exact and (self._source is not None or bool(self.interruptions))
+        """Whether a reallocation of the job is under way: it is not moved again before its first step.
+
+        In the artifact, a job may move again while it restarts.
+        """
+        return self._source is not None or (self.exact and bool(self.interruptions))
 
     @property
     def trained(self) -> bool:
@@ -157,6 +167,11 @@ class SimulatedJob:
         """The nodes of its allocation, and of its source while it moves."""
         return frozenset(node for node, _ in (*self.allocation, *self.source))
 
+    @property
+    def num_moves(self) -> int:
+        """How often its allocation has changed since its first start, by requeue or in place."""
+        return (self.num_restarts or 0) + self.num_regroups
+
     def update_expected_delay(self, cost_s: float) -> None:
         """Update the expected restart delay, the mean over the job's moves."""
         count = self.num_restarts or 1
@@ -171,12 +186,15 @@ class SimulatedJob:
         now_s: float,
         interruptions: Iterable[Interruption] = (),
         after_s: float = 0.0,
+        in_place: bool = False,
+        idle_gpu_s: float = 0.0,
         gpu_type: str = MEASURED_GPU_TYPE,
         speed: float = 1.0,
     ) -> None:
         """Change the allocation. On one that is not empty, the job makes no progress during `interruptions`.
 
-        A running job first trains on its source for another `after_s`.
+        A running job first trains on its source for another `after_s`. With `in_place` it writes no
+        checkpoint, and new GPUs have been idle for `idle_gpu_s` GPU seconds when it leaves its source.
         """
         if self.allocation and not allocation and self.exact:
             self._spend(self.write_s, kind="checkpoint")
@@ -188,11 +206,12 @@ class SimulatedJob:
             interruptions=self.interruptions,
         )
         self._source, self._leaves_source_in_s = None, 0.0
+        self._regroups, self._idle_gpu_s = in_place, idle_gpu_s
         self.allocation, self.interruptions = allocation, list(interruptions) if allocation else []
         if after_s > 0 and before.allocation and allocation:
             self._source, self._leaves_source_in_s = before, after_s
         else:
-            self._save()
+            self._leave_source()
         if not allocation:
             return
         self.gpu_type, self.speed = gpu_type, speed
@@ -202,6 +221,8 @@ class SimulatedJob:
                 interruption.left_s for interruption in self.interruptions if not interruption.owns_gpus
             )
             self.num_restarts = 0
+        elif in_place:
+            self.num_regroups += 1
         else:
             self.num_restarts += 1
 
@@ -230,9 +251,16 @@ class SimulatedJob:
             self._leaves_source_in_s -= spent_s
             if self._leaves_source_in_s <= 0 and self.finished_s is None:
                 self._source = None
-                self._save()
+                self._leave_source()
                 self._choose()
         self._run(now_s, duration_s)
+
+    def _leave_source(self) -> None:
+        if not self._regroups:
+            self._save()
+        self.gpu_seconds += self._idle_gpu_s
+        self.lost_gpu_seconds += self._idle_gpu_s
+        self._idle_gpu_s = 0.0
 
     def _choose(self) -> None:
         """Choose a batch if anything has changed that the choice may depend on."""

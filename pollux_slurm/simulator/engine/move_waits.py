@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pollux_slurm.simulator.engine.job import GpusByNode
 
@@ -17,14 +18,16 @@ def move_waits(
     after: Mapping[str, GpusByNode],
     free: Sequence[int],
     leaving_s: Mapping[str, float],
+    continuing: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
 ) -> dict[str, tuple[float, float]]:
     """Return for each moving job of `after` how long it trains on its source, and then waits in the queue.
 
     `free` are the unowned GPUs of each node; jobs take them in the order of `after`. `leaving_s` is how long
     each job of `before` takes from the request until its GPUs are free. Only a job that left first to break a
-    circle waits in the queue.
+    circle waits in the queue. A job keeps the GPUs by node in `continuing`; one that is not in it keeps all
+    that it owns before and after.
     """
-    blockers = _blockers(before, after, list(free))
+    blockers = _blockers(before, after, list(free), continuing)
     waits: dict[str, float] = {}
     for name in after:
         path = [name] if name not in waits else []  # each job waits for the next one
@@ -48,18 +51,21 @@ def move_waits(
 
 
 def _blockers(
-    before: Mapping[str, GpusByNode], after: Mapping[str, GpusByNode], free: list[int]
+    before: Mapping[str, GpusByNode],
+    after: Mapping[str, GpusByNode],
+    free: list[int],
+    continuing: Mapping[str, Mapping[int, int]],
 ) -> dict[str, list[str]]:
     """Return for each job that needs GPUs which others own those that will free GPUs of these nodes."""
     leavers: defaultdict[int, list[str]] = defaultdict(list)
     for name, allocation in before.items():
-        kept = dict(after.get(name, ()))
+        kept = continuing.get(name) or dict(after.get(name, ()))
         for node, gpus in allocation:
             if kept.get(node, 0) < gpus:
                 leavers[node].append(name)
     found: dict[str, list[str]] = {}
     for name, allocation in after.items():
-        owned = dict(before.get(name, ()))
+        owned = continuing.get(name) or dict(before.get(name, ()))
         for node, gpus in allocation:
             wanted = gpus - owned.get(node, 0)
             if wanted <= 0:

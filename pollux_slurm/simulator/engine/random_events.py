@@ -95,7 +95,16 @@ def draw_adaptive(num_jobs: int, share: float, *, seed: int) -> frozenset[int]:
 
     The jobs of a smaller share are among those of a larger one.
     """
-    rng = random.Random(f"adoption {seed}")
+    return _draw_share(num_jobs, share, f"adoption {seed}")
+
+
+def draw_in_place(num_jobs: int, share: float, *, seed: int) -> frozenset[int]:
+    """Return the indices of the jobs that can be moved in place, likewise."""
+    return _draw_share(num_jobs, share, f"in place {seed}")
+
+
+def _draw_share(num_jobs: int, share: float, seed: str) -> frozenset[int]:
+    rng = random.Random(seed)
     ranks = sorted((rng.random(), index) for index in range(num_jobs))
     return frozenset(index for _, index in ranks[: math.floor(share * num_jobs + 0.5)])
 

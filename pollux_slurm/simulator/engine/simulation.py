@@ -24,11 +24,12 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.engine.checks import check_allocations, check_sizes, check_times, check_workload
 from pollux_slurm.simulator.engine.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
-from pollux_slurm.simulator.engine.cluster_rules import OSDI21, Delays, Rules
+from pollux_slurm.simulator.engine.cluster_rules import OSDI21, InPlace, Rules
+from pollux_slurm.simulator.engine.in_place import expected_delay_s
 from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, SimulatedJob
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
-from pollux_slurm.simulator.engine.move_waits import move_waits
-from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive
+from pollux_slurm.simulator.engine.moves import Move, Round, plan_moves
+from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_in_place
 from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.batch_splits import user_batch, user_training_time_s
@@ -91,6 +92,8 @@ class _Simulation:
         self.jobs = [
             self._job(job, applications, adaptive=index in adaptive) for index, job in enumerate(workload)
         ]
+        if rules.in_place is not None:
+            self._allow_in_place(rules.in_place)
         self.unfinished = list(self.jobs)
         self.rounds: list[RoundRecord] = []
         self._goodput: dict[str, float] = {}
@@ -135,6 +138,13 @@ class _Simulation:
             write_s=0.0 if delays is None else delays.write_s(job.application),
             expected_delay_s=self.cluster.restart_delay_s,
         )
+
+    def _allow_in_place(self, in_place: InPlace) -> None:
+        chosen = draw_in_place(len(self.jobs), in_place.share, seed=self.rules.seed)
+        for index, job in enumerate(self.jobs):
+            if index in chosen and job.adaptive:
+                job.in_place = in_place
+                job.expected_delay_s = expected_delay_s(job.job.application, in_place, self.rules.delays)
 
     # ------------------------------------------------------------------------------- between two decisions
 
@@ -181,9 +191,9 @@ class _Simulation:
         adaptive = [job for job in active if job.adaptive]
         before = {job.job.name: job.allocation for job in active if job.allocation}
         self._rigid.release(self.now_s)
-        owned = _owned_gpus(adaptive, self.cluster.num_nodes)
+        owned = _sum_gpus((job.allocation for job in adaptive), self.cluster.num_nodes)
         up = self._scale(adaptive, owned)
-        free = () if self.rules.delays is None else _subtract(_subtract(up, self._rigid.owned_gpus()), owned)
+        free = _subtract(_subtract(up, self._rigid.owned_gpus()), owned)
         started, available = self._rigid.start(
             self.now_s, up, adaptive, first=self.rules.rigid_first, resizes=self._policy.resizes
         )
@@ -208,17 +218,25 @@ class _Simulation:
         after = {one.name: one.allocation for one in started}
         after |= {job.job.name: job.allocation for job in active if not job.adaptive and job.allocation}
         after |= {job.job.name: decision[job.job.name] for job in adaptive if decision.get(job.job.name)}
-        if self.rules.delays is None:
-            self._move_at_once(active, after)
-        else:
-            self._move(active, before, after, free, self.rules.delays)
+        owned_after = _sum_gpus((after.get(job.job.name, ()) for job in adaptive), cluster.num_nodes)
+        moving = Round(
+            before=before,
+            after=after,
+            free=free,
+            spare=_subtract(available, owned_after),
+            delays=self.rules.delays,
+            restart_delay_s=cluster.restart_delay_s,
+        )
+        for move in plan_moves(active, moving):
+            self._enact(move)
         self._apply_interference(active)
         self._update_unused(available, adaptive)
         self._record(active, up, solve_s)
 
     def _update_unused(self, available: Sequence[int], adaptive: Sequence[SimulatedJob]) -> None:
         if self._slurm_starts:
-            self._unused = _subtract(available, _owned_gpus(adaptive, self.cluster.num_nodes, sources=True))
+            used = (part for job in adaptive for part in (job.allocation, job.source))
+            self._unused = _subtract(available, _sum_gpus(used, self.cluster.num_nodes))
 
     def _start_by_slurm(self, after_s: float, until_s: float) -> frozenset[str]:
         """Start adaptive jobs submitted in this time with a size of their own, where a node has it unused.
@@ -262,50 +280,19 @@ class _Simulation:
         up = self.supply.up(self.now_s) - self._outages.down(self.now_s)
         return [gpus if node in up else 0 for node, gpus in enumerate(self.cluster.node_gpus)]
 
-    def _move_at_once(self, active: Sequence[SimulatedJob], after: Mapping[str, GpusByNode]) -> None:
-        for job in active:
-            allocation = after.get(job.job.name, ())
-            if allocation != job.allocation:
-                interruption = Interruption(kind="restart", left_s=self.cluster.restart_delay_s)
-                self._reallocate(job, allocation, [interruption])
-
-    def _move(
-        self,
-        active: Sequence[SimulatedJob],
-        before: Mapping[str, GpusByNode],
-        after: Mapping[str, GpusByNode],
-        free: Sequence[int],
-        delays: Delays,
-    ) -> None:
-        leaving_s = {job.job.name: 0.0 if job.in_flight else delays.notice_s + job.write_s for job in active}
-        waits = move_waits(before, after, free, leaving_s)
-        for job in active:
-            name, application = job.job.name, job.job.application
-            allocation = after.get(name, ())
-            if allocation == job.allocation:
-                continue
-            num_gpus = sum(gpus for _, gpus in allocation)
-            launch_s = delays.time_to_first_step_s(application, restore=job.trained, num_gpus=num_gpus)
-            launch = Interruption(kind="launch", left_s=launch_s)
-            wait_s, stall_s = waits.get(name, (0.0, 0.0))
-            if not job.allocation:
-                wait_s += stall_s + (delays.backfill_s if job.num_restarts is None else 0.0)
-                waiting = Interruption(kind="wait", left_s=wait_s, owns_gpus=False)
-                start = Interruption(kind="slurm", left_s=delays.start_s)
-                self._reallocate(job, allocation, [waiting, start, launch])
-                continue
-            checkpoint = Interruption(kind="checkpoint", left_s=0.0 if job.in_flight else job.write_s)
-            after_s = wait_s + (0.0 if job.in_flight else delays.notice_s)
-            interruptions = [
-                checkpoint,
-                Interruption(kind="wait", left_s=stall_s, owns_gpus=False),
-                Interruption(kind="slurm", left_s=delays.requeue_s),
-                launch,
-            ]
-            cost_s = sum(interruption.left_s for interruption in interruptions)
-            self._reallocate(job, allocation, interruptions, after_s=after_s)
-            if allocation:
-                job.update_expected_delay(cost_s)
+    def _enact(self, move: Move) -> None:
+        job = move.job
+        requeued = bool(job.allocation and move.allocation) and not move.in_place
+        self._reallocate(
+            job,
+            move.allocation,
+            move.interruptions,
+            after_s=move.after_s,
+            in_place=move.in_place,
+            idle_gpu_s=move.idle_gpu_s,
+        )
+        if requeued and job.in_place is None:
+            job.update_expected_delay(sum(interruption.left_s for interruption in move.interruptions))
 
     def _reallocate(
         self,
@@ -315,6 +302,8 @@ class _Simulation:
         *,
         after_s: float = 0.0,
         at_s: float | None = None,
+        in_place: bool = False,
+        idle_gpu_s: float = 0.0,
     ) -> None:
         name = job.job.application
         groups = [self._groups[node] for node, _ in allocation]
@@ -324,6 +313,8 @@ class _Simulation:
             now_s=self.now_s if at_s is None else at_s,
             interruptions=interruptions,
             after_s=after_s,
+            in_place=in_place,
+            idle_gpu_s=idle_gpu_s,
             gpu_type=slowest.gpu_type,
             speed=slowest.speed_of(name),
         )
@@ -361,15 +352,12 @@ def _user_batch(job: SimulatedJob) -> BatchChoice:
     return user_batch(job.job, job.application, job.num_gpus)
 
 
-def _owned_gpus(jobs: Iterable[SimulatedJob], num_nodes: int, *, sources: bool = False) -> list[int]:
-    """Return the GPUs of each node that `jobs` own, with `sources` also those of their moves' sources."""
+def _sum_gpus(allocations: Iterable[GpusByNode], num_nodes: int) -> list[int]:
+    """Return the GPUs of all `allocations` on each node."""
     found = [0] * num_nodes
-    for job in jobs:
-        for node, gpus in job.allocation:
+    for allocation in allocations:
+        for node, gpus in allocation:
             found[node] += gpus
-        if sources:
-            for node, gpus in job.source:
-                found[node] += gpus
     return found
 
 
@@ -379,7 +367,8 @@ def _subtract(gpus: Sequence[int], taken: Sequence[int]) -> list[int]:
 
 def _evict(adaptive: Sequence[SimulatedJob], available: Sequence[int]) -> None:
     """Take their GPUs from the last submitted jobs on each node that has fewer GPUs than its jobs own."""
-    over = [used - left for used, left in zip(_owned_gpus(adaptive, len(available)), available, strict=True)]
+    owned = _sum_gpus((job.allocation for job in adaptive), len(available))
+    over = [used - left for used, left in zip(owned, available, strict=True)]
     if any(gpus > 0 for gpus in over):
         for job in sorted(adaptive, key=lambda job: -job.job.submitted_s):
             if any(over[node] > 0 for node, _ in job.allocation):

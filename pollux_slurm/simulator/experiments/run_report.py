@@ -40,9 +40,9 @@ _MOST_POINTS = 500
 _SUMMARY_NOTE = (
     "Average, median, p90 and p99 are of completion times, from submission to end; ratio: the average over "
     "that of the first policy of the same workload; node hours: while nodes were there, GPU hours: while "
-    "jobs had GPUs; restarts: per job; lost: share of GPU time without progress at starts, moves and "
-    "failures; ρ: completion time over that alone on an equal share of the cluster (finish-time fairness: "
-    "above 1, sharing cost the job time)."
+    "jobs had GPUs; restarts, regroups (moves in place): per job; lost: share of GPU time without progress "
+    "at starts, moves and failures; ρ: completion time over that alone on an equal share of the cluster "
+    "(finish-time fairness: above 1, sharing cost the job time)."
 )
 _WORST_RHO, _UNFAIR = "worst\N{NO-BREAK SPACE}ρ", "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1"
 
@@ -98,7 +98,7 @@ def _tables(runs: Mapping[str, Sequence[tuple[str, RunOutcome]]]) -> tuple[Table
     ]
     columns = (
         *("policy", "average (min)", "ratio", "median (min)", "p90 (h)", "p99 (h)", "makespan (h)"),
-        *("node hours", "GPU hours", "restarts", "lost", _WORST_RHO, _UNFAIR),
+        *("node hours", "GPU hours", "restarts", "regroups", "lost", _WORST_RHO, _UNFAIR),
     )
     rows = tuple(_row(name, found, first_s) for name, found, first_s in named)
     accounts = tuple(
@@ -131,6 +131,7 @@ def _row(name: str, found: Summary, first_s: float) -> tuple[str, ...]:
         f"{sum(found.node_hours.values()):,.0f}",
         f"{found.gpu_hours:,.0f}",
         f"{found.restarts_per_job:.2f}",
+        f"{found.regroups_per_job:.2f}",
         f"{100 * found.restart_share:.1f}\N{NO-BREAK SPACE}%",
         _or_dash(found.rho_worst),
         _percent(found.rho_share_above_1),

@@ -14,7 +14,7 @@ from pollux_slurm.policy.participation.problem_checks import PENALTIES, check_pr
 from pollux_slurm.policy.participation.user_shares import SHARES_BETWEEN
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, SchedulingPolicy
-from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, Rules, slurm_rules
+from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, InPlace, Rules, slurm_rules
 from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
 from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
@@ -59,7 +59,8 @@ class RunSettings:
     `gpus_per_node`. `restart_delay_s` is the delay of a move under rules `osdi21`, and under `slurm` the
     expected delay of a job's first move. `slurm` is for rules `slurm`; `seed` for these and for `noise`.
     `interference` is the part of its speed that a job over several nodes loses beside another. The step times
-    that agents measure are off by `noise`. With `scaling`, the cluster is the largest that it may become.
+    that agents measure are off by `noise`. With `in_place`, jobs are moved in place where they can be. With
+    `scaling`, the cluster is the largest that it may become.
 
     Raises `UsageError` for what cannot be simulated.
     """
@@ -78,6 +79,7 @@ class RunSettings:
     restart_delay_s: float = 30.0
     interference: float = 0.0
     noise: MeasurementNoise = NO_NOISE
+    in_place: InPlace | None = None
     slurm: SlurmSettings = SlurmSettings()
     scaling: ScalingSettings | None = None
     seed: int = 0
@@ -134,13 +136,20 @@ class RunSettings:
 
     def make_rules(self) -> Rules:
         if self.rules != "slurm":
-            return Rules(name=self.rules, interference=self.interference, noise=self.noise, seed=self.seed)
+            return Rules(
+                name=self.rules,
+                in_place=self.in_place,
+                interference=self.interference,
+                noise=self.noise,
+                seed=self.seed,
+            )
         slurm = self.slurm
         delays = Delays() if slurm.delays is None else slurm.delays.as_delays()
         return slurm_rules(
             delays=delays
             if slurm.requeue_s is None
             else dataclasses.replace(delays, requeue_s=slurm.requeue_s),
+            in_place=self.in_place,
             unmanaged_jobs=draw_unmanaged_jobs(
                 seed=self.seed,
                 share=slurm.unmanaged_share,

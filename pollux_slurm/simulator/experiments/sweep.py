@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from pollux_slurm.errors import TraceError, UsageError
+from pollux_slurm.simulator.engine.cluster_rules import InPlace
 from pollux_slurm.simulator.experiments.runs import RunSpec, run_each
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application
@@ -25,17 +26,18 @@ from pollux_slurm.simulator.inputs.generate import generate_workload, tuned_choi
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 from pollux_slurm.simulator.results.files import make_folder, summary_as_dict, write_text
 
-_FORMAT = 1
+_FORMAT = 2
 # The objectives and policies that use the exponent, and those that use the form of the penalty.
 _WITH_EXPONENT = frozenset({"generalized-mean", "sia"})
 _WITH_PENALTY = frozenset({"generalized-mean", "attained-work"})
-_MEANS = ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "restart_share")
+_MEANS = ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "regroups_per_job", "restart_share")
 _AXES = {
     "workload": "workload",
     "load": "load",
     "interval_s": "interval (s)",
     "restart_delay_s": "delay (s)",
     "adaptive_share": "adaptive",
+    "in_place_share": "in place",
     "exponent": "p",
     "penalty": "penalty",
 }
@@ -45,8 +47,9 @@ _AXES = {
 class Grid:
     """The axes of a sweep. Workloads are those of `files`, by name, else one for each load and seed.
 
-    `settings` has one entry for each policy; the axes replace its interval, restart delay, exponent and
-    penalty. None among `exponents` or `penalties` is the objective's default.
+    `settings` has one entry for each policy; the axes replace its interval, restart delay, share of jobs that
+    can be moved in place, exponent and penalty. None among `exponents` or `penalties` is the objective's
+    default.
     """
 
     settings: tuple[RunSettings, ...]
@@ -57,6 +60,7 @@ class Grid:
     intervals_s: tuple[float, ...] = (60.0,)
     restart_delays_s: tuple[float, ...] = (30.0,)
     adaptive_shares: tuple[float, ...] = (1.0,)
+    in_place_shares: tuple[float, ...] = (0.0,)
     exponents: tuple[float | None, ...] = (None,)
     penalties: tuple[str | None, ...] = (None,)
 
@@ -78,6 +82,7 @@ class SweepRun:
         parts = [self.workload, settings.label.replace(" (declared)", "-declared")]
         parts += [f"interval{settings.interval_s:g}", f"delay{settings.restart_delay_s:g}"]
         parts += [f"adaptive{settings.slurm.adaptive_share:g}"] if settings.rules == "slurm" else []
+        parts += [f"inplace{settings.in_place.share:g}"] if settings.in_place is not None else []
         parts += [f"p{settings.exponent:g}"] if settings.exponent is not None else []
         parts += [settings.penalty] if settings.penalty is not None else []
         known = json.dumps([dataclasses.asdict(settings), [dataclasses.asdict(job) for job in self.jobs]])
@@ -97,6 +102,7 @@ class SweepResult:
     interval_s: float
     restart_delay_s: float
     adaptive_share: float
+    in_place_share: float
     exponent: float | None
     penalty: str | None
     summary: Mapping[str, Any]
@@ -105,13 +111,13 @@ class SweepResult:
     def group_key(self) -> tuple[float | str | None, ...]:
         """The values on all axes but seed and policy; runs with one key are averaged over the seeds."""
         place = self.workload if self.load is None else None
-        values = (self.interval_s, self.restart_delay_s, self.adaptive_share, self.exponent, self.penalty)
-        return (place, self.load, *values)
+        return (place, self.load, *self.comparison_key[1:], self.exponent, self.penalty)
 
     @property
-    def comparison_key(self) -> tuple[str, float, float, float]:
+    def comparison_key(self) -> tuple[str, float, float, float, float]:
         """The values at which policies are compared: the axes that all policies have."""
-        return (self.workload, self.interval_s, self.restart_delay_s, self.adaptive_share)
+        shares = (self.adaptive_share, self.in_place_share)
+        return (self.workload, self.interval_s, self.restart_delay_s, *shares)
 
 
 def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRun, ...]:
@@ -142,17 +148,21 @@ def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRu
     runs: dict[str, SweepRun] = {}
     axes = list(
         itertools.product(
-            *(grid.intervals_s, grid.restart_delays_s, grid.adaptive_shares, grid.exponents, grid.penalties)
+            *(grid.intervals_s, grid.restart_delays_s, grid.adaptive_shares, grid.in_place_shares),
+            *(grid.exponents, grid.penalties),
         )
     )
     for made, place, base in itertools.product(workloads, axes, grid.settings):
-        interval_s, delay_s, share, exponent, penalty = place
+        interval_s, delay_s, share, in_place_share, exponent, penalty = place
         name = base.objective if base.policy == "pollux" else base.policy
         settings = dataclasses.replace(
             base,
             interval_s=interval_s,
             restart_delay_s=delay_s,
             slurm=dataclasses.replace(base.slurm, adaptive_share=share),
+            in_place=dataclasses.replace(base.in_place or InPlace(), share=in_place_share)
+            if in_place_share
+            else None,
             exponent=exponent if name in _WITH_EXPONENT else None,
             penalty=penalty if name in _WITH_PENALTY else None,
         )
@@ -249,6 +259,7 @@ def table_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
                 "interval_s": one.interval_s,
                 "restart_delay_s": one.restart_delay_s,
                 "adaptive_share": one.adaptive_share,
+                "in_place_share": one.in_place_share,
                 "exponent": one.exponent,
                 "penalty": one.penalty,
                 "policy": one.label,
@@ -320,6 +331,7 @@ def _place(run: SweepRun) -> dict[str, Any]:
         "interval_s": settings.interval_s,
         "restart_delay_s": settings.restart_delay_s,
         "adaptive_share": settings.slurm.adaptive_share,
+        "in_place_share": 0.0 if settings.in_place is None else settings.in_place.share,
         "exponent": settings.exponent,
         "penalty": settings.penalty,
     }

@@ -78,6 +78,14 @@ _AXES = (
         short="adaptive share",
     ),
     _AxisText(
+        column="in_place_share",
+        label="share of jobs that can be moved in place",
+        title="Moves in place",
+        caption="Average completion time by how many jobs can be moved without a restart.",
+        usual=0.0,
+        short="share in place",
+    ),
+    _AxisText(
         column="exponent",
         label="exponent p of the generalized mean",
         title="Fairness exponent p",
@@ -92,7 +100,7 @@ def write_sweep_report(file: Path, results: Sequence[SweepResult], settings: Run
     """Write the page of a sweep; `settings` are of one of its runs. Raises `UsageError`."""
     varying = {
         name
-        for name in ("interval_s", "restart_delay_s", "adaptive_share")
+        for name in ("interval_s", "restart_delay_s", "adaptive_share", "in_place_share")
         if len({getattr(result, name) for result in results}) > 1
     }
     page = Page(
@@ -114,6 +122,12 @@ def setting_facts(settings: RunSettings, varying: Collection[str] = ()) -> tuple
         facts.append(("No progress after a move", duration_text(settings.restart_delay_s)))
     if settings.rules == "slurm" and "adaptive_share" not in varying:
         facts.append(("Adaptive jobs", f"{100 * slurm.adaptive_share:g} %"))
+    in_place = settings.in_place
+    if in_place is not None:
+        share = "" if "in_place_share" in varying else f"{100 * in_place.share:g} % of jobs; "
+        wings = "one wing for each GPU" if in_place.several_wings else "one wing on a node"
+        standstill = f"standstill {in_place.standstill_s:g} s and {in_place.standstill_s_per_gb:g} s a GB"
+        facts.append(("Moved in place", f"{share}{wings}; {standstill}"))
     if slurm.requeue_s is not None:
         facts.append(("From requeue to start", duration_text(slurm.requeue_s)))
     if slurm.unmanaged_share:
@@ -226,6 +240,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
                 "p99 (h)",
                 "makespan (h)",
                 "restarts",
+                "regroups",
                 "lost",
                 "worst\N{NO-BREAK SPACE}ρ",
             ),
@@ -240,6 +255,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
                 hours(row["p99_jct_s"]),
                 hours(row["makespan_s"]),
                 f"{row['restarts_per_job']:.2f}",
+                f"{row['regroups_per_job']:.2f}",
                 f"{100 * row['restart_share']:.1f}\N{NO-BREAK SPACE}%",
                 "–" if row["rho_worst"] is None else f"{row['rho_worst']:.2f}",
             )

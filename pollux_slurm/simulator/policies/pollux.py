@@ -117,7 +117,7 @@ class PolluxPolicy:
             min_gpus=application.least_gpus,
             max_gpus=application.most_gpus,
             age_s=now_s - job.job.submitted_s,
-            num_restarts=job.num_restarts or 0,
+            num_restarts=job.num_moves,
             restart_delay_s=job.expected_delay_s,
             current=self._allocation(job.allocation, names),
             account=job.job.account,

@@ -31,6 +31,7 @@ class JobOutcome:
     alone_s: float | None
     rho: float | None
     num_restarts: int
+    num_regroups: int
     num_failures: int
     gpu_seconds: float
     lost_gpu_seconds: float
@@ -92,6 +93,7 @@ def _job_outcome(job: SimulatedJob, alone_s: float | None, changes: list[tuple[f
         alone_s=alone_s,
         rho=None if alone_s is None else completion_s / alone_s,
         num_restarts=job.num_restarts or 0,
+        num_regroups=job.num_regroups,
         num_failures=job.num_failures,
         gpu_seconds=job.gpu_seconds,
         lost_gpu_seconds=job.lost_gpu_seconds,

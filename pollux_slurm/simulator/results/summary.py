@@ -45,6 +45,7 @@ class Summary:
     p99_jct_s: float
     makespan_s: float
     restarts_per_job: float
+    regroups_per_job: float
     restart_share: float
     gpu_hours: float
     gpu_hours_lost: float
@@ -87,6 +88,7 @@ def make_outcome(
         p99_jct_s=p99,
         makespan_s=max(job.finished_s for job in jobs) - min(job.submitted_s for job in jobs),
         restarts_per_job=sum(job.num_restarts for job in jobs) / len(jobs),
+        regroups_per_job=sum(job.num_regroups for job in jobs) / len(jobs),
         restart_share=lost_gpu_s / gpu_s,
         gpu_hours=gpu_s / 3600,
         gpu_hours_lost=lost_gpu_s / 3600,

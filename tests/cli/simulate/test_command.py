@@ -139,6 +139,24 @@ def test_that_node_hours_follow_the_size_of_the_cluster(
     assert "1 to 2 nodes × 4 GPUs" in page.read_text()
 
 
+def test_that_regroups_are_counted_apart_from_restarts(
+    inputs: tuple[str, ...], tmp_path: Path, here: Command
+) -> None:
+    page = tmp_path / "page.html"
+    options = ("--in-place", "--several-wings", "--standstill", "2", "--nodes", "2")
+    found = [
+        json.loads(here(*inputs, "--nodes", "2", "--json").stdout),
+        json.loads(here(*inputs, *options, "--json").stdout),
+    ]
+    assert [one["restarts_per_job"] > 0 for one in found] == [True, False]
+    assert [one["regroups_per_job"] > 0 for one in found] == [False, True]
+    done = here(*inputs, *options, "--report", str(page))
+    head, row = (line.split() for line in done.stdout.splitlines()[:2])
+    assert head[-9:-6] == ["restarts", "regroups", "lost"]
+    assert row[-8:-6] == ["0.00", f"{found[1]['regroups_per_job']:.2f}"]
+    assert "100 % of jobs; one wing for each GPU; standstill 2 s and 2.3 s a GB" in page.read_text()
+
+
 def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
     """A progress bar on stderr, which is cleared at the end, and only the table on stdout."""
     master, terminal = pty.openpty()
@@ -255,6 +273,11 @@ def test_that_a_sweep_continues_where_it_was_stopped(
         (("--measurement-noise", "-0.1"), "noise of measurements must lie between 0 and 2, not -0.1"),
         (("--measurement-outliers", "1.5"), "share of outliers must lie between 0 and 1, not 1.5"),
         (("--policy", "tiresias", "--declared"), "--declared would do nothing: it is of --policy pollux"),
+        (("--in-place-share", "0.5"), "--in-place-share would do nothing: it is of --in-place"),
+        (("--in-place", "--in-place-share", "2"), "moved in place must lie between 0 and 1, not 2"),
+        (("--several-wings",), "--several-wings would do nothing: it is of moves in place"),
+        (("--in-place", "--policy", "slurm"), "--in-place would do nothing: policy slurm moves no job"),
+        (("--in-place", "--rules-seed", "1"), "--rules-seed would do nothing: rules osdi21 use no random"),
         (("--min-nodes", "2"), "--min-nodes would do nothing: it is of --autoscale"),
         (("--boot-time", "9"), "--boot-time would do nothing: it is of --autoscale"),
         (("--autoscale", "0.5:0.7", "--boot-time", "-1"), "'-1' is not 0 seconds or more"),

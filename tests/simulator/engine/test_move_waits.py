@@ -52,6 +52,14 @@ def test_that_the_job_that_leaves_first_in_a_circle_waits_in_the_queue() -> None
     assert move_waits(before, after, [0, 0], LEAVING_S) == {"a": (7, 0), "b": (0, 7)}
 
 
+def test_that_a_wing_that_is_replaced_frees_its_gpus_once_the_new_one_has_its_own() -> None:
+    """On six GPUs a has two, and gets three others: one is left, and b needs the two that a leaves."""
+    before: Mapping[str, GpusByNode] = {"a": ((0, 2),)}
+    after: Mapping[str, GpusByNode] = {"a": ((0, 3),), "b": ((0, 3),)}
+    assert move_waits(before, after, [4], LEAVING_S, {"a": {0: 0}}) == {"a": (0, 0), "b": (7, 0)}
+    assert move_waits(before, after, [4], LEAVING_S) == {"a": (0, 0), "b": (0, 0)}, "a keeps two of its three"
+
+
 def test_that_a_chain_longer_than_the_recursion_limit_is_resolved() -> None:
     before = {f"j{index}": ((index, 1),) for index in range(3000)}
     after = {f"j{index}": ((index + 1, 1),) for index in range(3000)}

@@ -75,7 +75,8 @@ def test_that_the_table_has_the_summaries(tmp_path: Path) -> None:
         assert cells[0] == f"{one.summary.avg_jct_s / 60:,.1f}"
         assert cells[1] == f"{one.summary.avg_jct_s / first:.3f}"
         assert cells[7] == f"{one.summary.gpu_hours:,.0f}"
-        assert cells[10] == f"{one.summary.rho_worst:.2f}"
+        assert cells[9] == f"{one.summary.regroups_per_job:.2f}"
+        assert cells[11] == f"{one.summary.rho_worst:.2f}"
 
 
 def test_that_the_distribution_ends_at_all_jobs(tmp_path: Path) -> None:
@@ -126,7 +127,8 @@ def test_that_workloads_have_a_section_each(tmp_path: Path) -> None:
 
 
 def swept(label: str, load: float, seed: int, delay_s: float, average_s: float) -> SweepResult:
-    numbers = ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "restart_share", "rho_worst")
+    counts = ("restarts_per_job", "regroups_per_job")
+    numbers = ("p50_jct_s", "p99_jct_s", "makespan_s", *counts, "restart_share", "rho_worst")
     return SweepResult(
         workload=f"load{load:g}-seed{seed}",
         load=load,
@@ -135,6 +137,7 @@ def swept(label: str, load: float, seed: int, delay_s: float, average_s: float) 
         interval_s=60.0,
         restart_delay_s=delay_s,
         adaptive_share=1.0,
+        in_place_share=0.0,
         exponent=None,
         penalty=None,
         summary={"avg_jct_s": average_s, **dict.fromkeys(numbers, 1.0)},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.simulator import Application, WorkloadJob, read_applications
+from pollux_slurm.simulator import Application, InPlace, WorkloadJob, read_applications
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.experiments.sweep import Grid, SweepRun, expand, read_sweep, run_sweep, table_rows
 from tests.simulator.builders import made_job, write_traces
@@ -55,6 +55,21 @@ def test_that_policies_run_once_on_axes_that_they_do_not_use(applications: Mappi
         ("pollux", -1.0, "paper"),
         ("pollux", -1.0, "amortised"),
     ]
+
+
+def test_that_each_share_of_jobs_in_place_is_a_run_of_its_own(
+    tmp_path: Path, traces: Path, applications: Mapping[str, Application]
+) -> None:
+    settings = (RunSettings(num_nodes=1, in_place=InPlace(several_wings=True, standstill_s=2)),)
+    runs = expand(Grid(settings=settings, files=workload(), in_place_shares=(0.0, 1.0)), applications)
+    assert [run.settings.in_place for run in runs] == [None, settings[0].in_place]
+    rows = table_rows(run_sweep(runs, tmp_path / "sweep", traces, applications, shared=SHARED))
+    assert [row["in_place_share"] for row in rows] == [0, 1]
+    requeue, in_place = rows
+    assert (requeue["regroups_per_job"], in_place["restarts_per_job"]) == (0, 0)
+    assert requeue["restarts_per_job"] > 0
+    assert in_place["regroups_per_job"] > 0
+    assert in_place["avg_jct_s"] < requeue["avg_jct_s"]
 
 
 def test_that_a_rerun_runs_only_new_combinations(

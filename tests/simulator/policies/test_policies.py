@@ -11,7 +11,16 @@ import pytest
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
-from pollux_slurm.simulator import Application, Cluster, read_applications, read_workload, simulate
+from pollux_slurm.simulator import (
+    OSDI21,
+    Application,
+    Cluster,
+    Rules,
+    read_applications,
+    read_workload,
+    simulate,
+    slurm_rules,
+)
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.policies import PolluxPolicy, make_policy
 from pollux_slurm.simulator.policies.packing import FreeGpus
@@ -25,10 +34,10 @@ def published() -> Mapping[str, Application]:
     return read_applications(traces_dir())
 
 
-def replay(workload: int, policy: str) -> Summary:
+def replay(workload: int, policy: str, rules: Rules = OSDI21) -> Summary:
     jobs = read_workload(workload_file(workload), published())
     made = make_policy(policy, objective="generalized-mean", declared=False)
-    result = simulate(jobs, published(), made, Cluster())
+    result = simulate(jobs, published(), made, Cluster(), rules=rules)
     return make_outcome(result, policy=policy, objective=None, workload=str(workload), wall_s=0.0).summary
 
 
@@ -49,6 +58,13 @@ def test_that_the_published_averages_are_reproduced_to_the_second_decimal(
     summary = replay(workload, policy)
     assert len(summary.jobs) == 160
     assert round(summary.avg_jct_s, 2) == average_s
+
+
+@pytest.mark.parametrize(
+    ("policy", "average_s"), [("tiresias", 2478.827359368697), ("slurm", 4837.942486580778)]
+)
+def test_that_rules_slurm_have_the_same_averages_to_the_last_digit(policy: str, average_s: float) -> None:
+    assert replay(1, policy, slurm_rules(adaptive_share=float(policy != "slurm"))).avg_jct_s == average_s
 
 
 def test_that_the_papers_search_and_ours_have_similar_completion_times() -> None:
