@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from types import FrameType
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from pollux_slurm.torch.regroup.user_frames import has_user_class
 from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
 
 # The default group and the side channel's.
@@ -38,11 +40,11 @@ class Obstacles:
         self.add("it has captured a CUDA graph, which keeps the former ranks' buffers")
         return original(*args, **kwargs)
 
-    def find(self, frames: list[FrameType], *, rank_changes: bool, hears: bool) -> str | None:
+    def find(self, frames: Sequence[FrameType], *, rank_changes: bool, hears: bool) -> str | None:
         """Return a reason against a regroup, None where none is known.
 
-        `frames` are the script's. `rank_changes`: this process gets another rank. `hears`: the script is told
-        of regroups, so that it can change its own variables.
+        `frames` are the script's. `rank_changes`: some that stay get another rank. `hears`: the script is
+        told of regroups, so that it can change its own variables.
         """
         if self._reasons:
             return self._reasons[0]
@@ -51,13 +53,31 @@ class Obstacles:
         if hears:
             return None
         size, rank = dist.get_world_size(), dist.get_rank()
-        for frame in frames:
-            for name, value in {**frame.f_globals, **frame.f_locals}.items():
-                is_size = type(value) is int and value == size and _SIZE.match(name)
-                is_rank = type(value) is int and value == rank and _RANK.match(name) and rank_changes
-                if is_size or is_rank:
-                    return (
-                        f"it keeps {name} = {value} in a variable: ask for it where it is used, or set it "
-                        "anew in a function that is given to pollux_slurm.torch.on_regroup"
-                    )
+        for name, value in _variables(frames):
+            own = name.rpartition(".")[2]
+            is_size = type(value) is int and value == size and _SIZE.match(own)
+            is_rank = type(value) is int and value == rank and _RANK.match(own) and rank_changes
+            if is_size or is_rank or isinstance(value, dist.ProcessGroup):
+                what = f" = {value}" if type(value) is int else ", a process group,"
+                return (
+                    f"it keeps {name}{what} in a variable: ask for it where it is used, or set it anew in a "
+                    "function that is given to pollux_slurm.torch.on_regroup"
+                )
         return None
+
+
+def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Any]]:
+    """Yield the script's variables, and the attributes of its own objects, namespaces and dicts in them."""
+    for frame in frames:
+        for name, value in {**frame.f_globals, **frame.f_locals}.items():
+            if name.startswith("__"):
+                continue
+            yield name, value
+            if type(value) is dict:
+                parts = value
+            elif isinstance(value, Namespace | SimpleNamespace) or has_user_class(value):
+                parts = vars(value)
+            else:
+                continue
+            for part, inner in list(parts.items()):
+                yield f"{name}.{part}", inner

@@ -7,7 +7,6 @@ modules of the process, given to the library or not. Only a rehearsal uses it: o
 from __future__ import annotations
 
 import gc
-import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pollux_slurm.torch.regroup.user_frames import is_user_code, user_frames
+from pollux_slurm.torch.regroup.user_frames import has_user_class, user_frames
 
 _MAX_TEXT = 80
 _MAX_ITEMS = 20
@@ -121,11 +120,7 @@ def is_user_object(value: Any) -> bool:
     """Return whether it is an instance of one of the script's own classes, other than a `State`."""
     from pollux_slurm.torch.api.state import State
 
-    kind = type(value)
-    if not hasattr(value, "__dict__") or isinstance(value, type) or issubclass(kind, State):
-        return False
-    module = sys.modules.get(kind.__module__)
-    return is_user_code(getattr(module, "__file__", None) or "<frozen")
+    return has_user_class(value) and not isinstance(value, State)
 
 
 def _words(value: Any) -> str | None:

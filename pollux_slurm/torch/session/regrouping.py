@@ -109,9 +109,11 @@ class Regrouping:
         plan = self._membership.planned(self.number)
         if plan is None:
             return 0
-        place_of_0 = plan.rank_of(self._membership.member)
+        staying = [one for one in self._session.members if plan.rank_of(one) is not None]
         reason = self.obstacles.find(
-            list(user_frames()), rank_changes=place_of_0 not in (0, None), hears=bool(self.callbacks)
+            list(user_frames()),
+            rank_changes=staying != self._session.members[: len(staying)],
+            hears=bool(self.callbacks),
         )
         if reason is not None:
             self._membership.refuse(plan.number, reason)
