@@ -39,6 +39,7 @@ from pollux_slurm.torch.session.joining import (
     default_backend,
     job_name,
     side_channel_group,
+    verify_peers,
 )
 
 if TYPE_CHECKING:
@@ -213,14 +214,17 @@ class Regrouping:
     def _begin(self, generation: Generation, states: Mapping[str, Any] | None) -> None:
         session, was_joining = self._session, self.is_joining
         environment = self._environment(generation)
+        backend = self._backend or default_backend(environment)
         meet(
             self._membership.meeting_file(generation.number),
             rank=environment.rank,
             world_size=environment.world_size,
-            backend=self._backend or default_backend(environment),
+            backend=backend,
             is_given_up=lambda: self._membership.is_given_up(generation.number),
             timeout_s=_MEETING_TIMEOUT_S,
         )
+        if backend == "gloo" and environment.world_size > 1:
+            verify_peers(environment, f"gradients {generation.number}", None)
         self.times.end("meet")
         side = session.side_channel
         side.begin_run(
@@ -283,10 +287,9 @@ class Regrouping:
         if self._session.rank == 0 and standstill_s is not None:
             self._membership.report_regrouped(self.number, standstill_s=standstill_s)
             _LOG.info(
-                "%s goes on with %d replica%s after %.2f s (%s)",
+                "%s goes on with %d replica%s after %.2f s without a step",
                 *(job_name(self._session.environment), self._session.world_size),
                 *("" if self._session.world_size == 1 else "s", standstill_s),
-                ", ".join(f"{part} {took_s:.3f}" for part, took_s in self.times.parts.items()),
             )
 
 
