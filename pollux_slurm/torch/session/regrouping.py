@@ -30,7 +30,6 @@ from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, Store
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
 from pollux_slurm.torch.regroup.meeting import meet
-from pollux_slurm.torch.regroup.neighbor_watch import NeighborWatch
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 from pollux_slurm.torch.regroup.state_transfer import receive_state, send_state
 from pollux_slurm.torch.regroup.user_frames import user_frames
@@ -82,26 +81,6 @@ class Regrouping:
         self.callbacks: list[Callable[[int, int], object]] = []
         self.times = RegroupTimes()
         self._awaits_step = self._is_told_to_wait = False
-        self._neighbor: NeighborWatch | None = None
-        self.watch_neighbor()
-
-    # --------------------------------------------------------------------------------- the other replicas
-
-    def watch_neighbor(self) -> None:
-        """End this process where another replica dies, from now on."""
-        group = self._session.side_channel.group
-        if group is not None:
-            self._neighbor = NeighborWatch(group, on_death=self._end_process)
-
-    def stop_watching(self, *, waits: bool = False) -> None:
-        """Let replicas end in their own time: training is over, or (`waits`) the group goes."""
-        if self._neighbor is not None:
-            self._neighbor.end(waits=waits)
-
-    def _end_process(self) -> None:
-        # A checkpoint under way is of a moment at which all were there.
-        self._session.checkpointer.wait()
-        os._exit(1)
 
     # --------------------------------------------------------------------------------------- on rank 0
 
@@ -249,7 +228,6 @@ class Regrouping:
             lineage=lineage,
         )
         self.times.end("begin")
-        self.watch_neighbor()
         self._awaits_step = True
 
     def _environment(self, generation: Generation) -> JobEnvironment:

@@ -228,8 +228,6 @@ class Session:
 
     def leave_run(self) -> None:
         """Let go of all process groups, between two steps."""
-        if self._regrouping is not None:
-            self._regrouping.stop_watching(waits=True)
         self._steps.leave_run()
         self.side_channel.begin_run(rank=0, world_size=1, group=None)
         dist.destroy_process_group()
@@ -431,8 +429,6 @@ class Session:
             self.boundary.checkpoint()
             self._steps.is_dirty = False
         self._stop.remove()
-        if self._regrouping is not None:
-            self._regrouping.stop_watching()
         self.measurements.report_finished()
 
     def leave_epochs(self, *, by_break: bool) -> None:
@@ -620,8 +616,6 @@ class Session:
         self._optimizer_check.remove()
         self.boundary.release()
         self.checkpointer.wait()
-        if self._regrouping is not None and not self._has_failed:
-            self._regrouping.stop_watching()
         self.measurements.close(timeout_s=_CLOSE_TIMEOUT_S)
         self.side_channel.close(timeout_s=_LAST_EXCHANGE_TIMEOUT_S)
         wait_for_gloo(timeout_s=_CLOSE_TIMEOUT_S)
