@@ -81,7 +81,6 @@ class Checkpointer:
         self._side_channel, self.lineage = side_channel, lineage
         # Each as a reference, which is weak for temporary states: see `register`.
         self._states: dict[str, Callable[[], Checkpointable | None]] = {}
-        self._has_temporary = False
         self._loaded = dict(loaded)
         self._background: _BackgroundWrite | None = None
         self.is_enabled = is_enabled
@@ -96,7 +95,6 @@ class Checkpointer:
         if state.name in self._states and self._states[state.name]() is not None:
             raise UsageError(f"two states are named {state.name!r}: give one of them another name")
         self._states[state.name] = weakref.ref(state) if is_temporary else partial(_same, state)
-        self._has_temporary |= is_temporary
         self._load(state, state.name if saved_as is None else saved_as)
 
     def _load(self, state: Checkpointable, name: str) -> None:
@@ -128,17 +126,21 @@ class Checkpointer:
         self._loaded.pop(name, None)
 
     def _sync(self) -> list[Checkpointable]:
-        """Sync the states that all ranks still have, and return them in the order of their construction.
+        """Sync the states that all ranks have, and return what is kept in the order of the construction.
 
-        One rank may have collected a temporary state that another has not: its sync would wait for ever.
+        A rank may have collected a temporary state, which is dropped then, or have joined after the others
+        had made one, which is kept. Its sync would wait for ever for that rank.
         """
         alive = {name: state for name, find in self._states.items() if (state := find()) is not None}
-        if self._has_temporary:
-            common = set.intersection(*(set(names) for names in self._side_channel.gather(list(alive))))
-            alive = {name: state for name, state in alive.items() if name in common}
-        for state in alive.values():
-            state.sync()
-        return list(alive.values())
+        common = set.intersection(*(set(names) for names in self._side_channel.gather(list(alive))))
+        for name, state in alive.items():
+            if name in common:
+                state.sync()
+        return [
+            state
+            for name, state in alive.items()
+            if name in common or not isinstance(self._states[name], weakref.ref)
+        ]
 
     @property
     def is_writing(self) -> bool:

@@ -90,6 +90,11 @@ class Regrouping:
         if plan is None:
             return 0
         staying = [one for one in self._session.members if plan.rank_of(one) is not None]
+        if not staying or plan.members[0].id != staying[0]:
+            self._membership.refuse(
+                plan.number, "its first member must be one that stays, which has the states"
+            )
+            return 0
         reason = self.obstacles.find(
             list(user_frames()),
             rank_changes=staying != self._session.members[: len(staying)],
