@@ -205,12 +205,13 @@ def claim_run(
     pid: int,
     at: datetime,
     num_kept: int = 2,
-    verifies: bool = True,
+    goes_on_from: int | None = None,
 ) -> Lineage:
     """Choose the checkpoint to resume from, then claim the next run number with that choice.
 
-    `num_kept` is how many checkpoints the run keeps. A run that goes on in memory reads no checkpoint, and
-    need not verify it (`verifies`): who resumes from one later does.
+    `num_kept` is how many checkpoints the run keeps. With `goes_on_from`, it goes on from that run in memory.
+    It reads no checkpoint, and verifies none: who resumes from one later does. Raises `SupersededRunError`
+    where that run is not the newest: another start of the job has taken over from it.
     Raises `DamagedCheckpointError` when all checkpoints are damaged, `CheckpointError` when the directory
     cannot be used.
     """
@@ -220,7 +221,12 @@ def claim_run(
         files.mkdir(exist_ok=True)
         for _ in range(_MAX_CLAIM_ATTEMPTS):
             previous = max(_claimed_runs(runs), default=None)
-            chosen = _choose(directory, previous, verifies=verifies)
+            if goes_on_from is not None and previous != goes_on_from:
+                raise SupersededRunError(
+                    f"{directory}: run {previous} of this job has taken over from run {goes_on_from}, "
+                    "which stops"
+                )
+            chosen = _choose(directory, previous, verifies=goes_on_from is None)
             claim = RunClaim(run_number=0 if previous is None else previous + 1, resumed_from=chosen)
             content = {
                 "run_number": claim.run_number,

@@ -207,9 +207,12 @@ class Checkpointer:
             raise CheckpointError(error)
         return states
 
-    def write_states(self, states: Mapping[str, Any], lineage: Lineage) -> WriteResult:
-        """Write what `collect` has returned, without the other ranks: they may be gone."""
-        return _write(lineage, lambda: {"format": _FORMAT, "states": dict(states)})
+    def write_states(self, states: Mapping[str, Any]) -> None:
+        """Write what `collect` has returned, in a process with a lineage, without the other ranks."""
+        assert self.lineage is not None
+        written = _write(self.lineage, lambda: {"format": _FORMAT, "states": dict(states)})
+        if written.superseded is not None:
+            raise SupersededRunError(written.superseded)
 
     def copy_states(self) -> Callable[[], WriteResult] | None:
         """Copy all states, on all ranks at the same boundary; rank 0 gets a function that writes it."""

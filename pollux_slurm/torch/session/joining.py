@@ -211,23 +211,20 @@ def claim_next_run(
     return lineage, run_number, resume_path
 
 
-def claim_regrouped_run(
-    side_channel: SideChannel[Any], environment: JobEnvironment, directory: Path
-) -> tuple[Lineage | None, int]:
-    """Claim the next run number on rank 0, for all, for a training that goes on in memory."""
-    lineage = None
-    if side_channel.rank == 0:
-        lineage = claim_run(
-            directory,
-            restart_count=environment.restart_count,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            at=utc_now(),
-            num_kept=environment.config.checkpoints.keep,
-            verifies=False,
-        )
-    number = side_channel.broadcast(None if lineage is None else lineage.claim.run_number)
-    return lineage, number
+def claim_regrouped_run(environment: JobEnvironment, directory: Path, *, former: int) -> Lineage:
+    """Claim the next run number for a training that goes on in memory from run `former`.
+
+    Raises `SupersededRunError` where that is not the newest run.
+    """
+    return claim_run(
+        directory,
+        restart_count=environment.restart_count,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        at=utc_now(),
+        num_kept=environment.config.checkpoints.keep,
+        goes_on_from=former,
+    )
 
 
 def job_name(environment: JobEnvironment) -> str:

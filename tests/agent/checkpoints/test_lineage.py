@@ -28,8 +28,18 @@ from tests.waiting import wait_until
 T0 = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
-def claim(directory: Path, restart: int = 0, *, num_kept: int = 2) -> Lineage:
-    return claim_run(directory, restart_count=restart, host="n0", pid=os.getpid(), at=T0, num_kept=num_kept)
+def claim(
+    directory: Path, restart: int = 0, *, num_kept: int = 2, goes_on_from: int | None = None
+) -> Lineage:
+    return claim_run(
+        directory,
+        restart_count=restart,
+        host="n0",
+        pid=os.getpid(),
+        at=T0,
+        num_kept=num_kept,
+        goes_on_from=goes_on_from,
+    )
 
 
 def write(lineage: Lineage, text: str) -> Path:
@@ -170,6 +180,15 @@ def test_that_a_leftover_run_cannot_write_after_the_next_has_claimed(tmp_path: P
     with pytest.raises(SupersededRunError, match="run 1 of this job has taken over from run 0"):
         write(leftover, "b")
     assert len(files(tmp_path)) == 1
+
+
+def test_that_a_leftover_run_cannot_claim_the_next_one_to_go_on_in_memory(tmp_path: Path) -> None:
+    write(claim(tmp_path), "a")
+    assert claim(tmp_path, goes_on_from=0).claim.run_number == 1
+    claim(tmp_path, 1)
+    with pytest.raises(SupersededRunError, match="run 2 of this job has taken over from run 1"):
+        claim(tmp_path, goes_on_from=1)
+    assert content(claim(tmp_path, 2)) == "a"
 
 
 def test_that_a_claim_made_while_a_leftover_writes_stops_its_rename(tmp_path: Path) -> None:
