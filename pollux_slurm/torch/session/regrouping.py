@@ -49,6 +49,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.005
 # All have left their former groups by then, or wait already. A replica that is late by more is not coming.
 _MEETING_TIMEOUT_S = 60.0
+# The others train on while rank 0 does not know whether it has committed.
+_NEWCOMERS_TIMEOUT_S = 600.0
 
 
 class LeftTraining(SystemExit):
@@ -228,7 +230,7 @@ class Regrouping:
             world_size=environment.world_size,
             backend=backend,
             is_given_up=lambda: self._membership.is_given_up(generation.number),
-            timeout_s=_MEETING_TIMEOUT_S,
+            timeout_s=_NEWCOMERS_TIMEOUT_S if was_joining else _MEETING_TIMEOUT_S,
         )
         if backend == "gloo" and environment.world_size > 1:
             verify_peers(environment, f"gradients {generation.number}", None)
