@@ -32,6 +32,7 @@ from pollux_slurm.cli.simulate.options import (
     SeveralWingsOption,
     StandstillOption,
     UnmanagedOption,
+    WarmUpOption,
     find_delays,
     find_in_place,
     make_settings,
@@ -110,6 +111,7 @@ def simulate(
         float, typer.Option(help="With --in-place: share of the jobs that can be moved so.")
     ] = 1.0,
     several_wings: SeveralWingsOption = False,
+    warm_up: WarmUpOption = 20.0,
     standstill: StandstillOption = 0.5,
     rules_seed: SeedOption = 0,
     autoscale: Annotated[
@@ -162,7 +164,10 @@ def simulate(
     noise = (measurement_noise, measurement_outliers)
     refuse_unused(context, ("--in-place-share",), "it is of --in-place", where=not in_place)
     moved_in_place = find_in_place(
-        in_place_share if in_place else 0.0, several_wings=several_wings, standstill_s=standstill
+        in_place_share if in_place else 0.0,
+        several_wings=several_wings,
+        warm_up_s=warm_up,
+        standstill_s=standstill,
     )
     refuse_unused_settings(
         context,

@@ -82,6 +82,15 @@ SeveralWingsOption = Annotated[
         "moves can be made in place.",
     ),
 ]
+WarmUpOption = Annotated[
+    float,
+    typer.Option(
+        parser=seconds(),
+        metavar="TIME",
+        help="Time for which the new GPUs of a move in place wait for their processes: seconds or 20s. Rules "
+        "slurm: the start and launch of the delays.",
+    ),
+]
 StandstillOption = Annotated[
     float,
     typer.Option(
@@ -144,10 +153,12 @@ def refuse_unused_settings(
     why = "rules osdi21 use no random numbers (see --rules slurm and --measurement-noise)"
     drawn = any(noise) or any(0 < share < 1 for share in in_place_shares)
     refuse_unused(context, ("--rules-seed",), why, where=rules == "osdi21" and not drawn)
-    in_place = ("--in-place", "--in-place-share", "--several-wings", "--standstill")
+    in_place = ("--in-place", "--in-place-share", "--several-wings", "--warm-up", "--standstill")
     refuse_unused(context, in_place, "policy slurm moves no job", where=set(policies or ()) == {"slurm"})
     where = not any(in_place_shares)
     refuse_unused(context, in_place[2:], "it is of moves in place (see --in-place-share)", where=where)
+    why = "rules slurm have the start and launch of their delays"
+    refuse_unused(context, ("--warm-up",), why, where=rules == "slurm")
     why = "--node-group sets all nodes"
     refuse_unused(context, ("--nodes", "--gpus-per-node"), why, where=bool(groups))
     others = bool(policies) and "pollux" not in (policies or ())
@@ -175,13 +186,17 @@ def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays
     return found
 
 
-def find_in_place(share: float, *, several_wings: bool, standstill_s: float) -> InPlace | None:
+def find_in_place(
+    share: float, *, several_wings: bool, warm_up_s: float, standstill_s: float
+) -> InPlace | None:
     """Return the rules of moves in place, None where no job can be moved so. Raises `UsageError`."""
     from pollux_slurm.errors import SimulationError, UsageError
     from pollux_slurm.simulator.engine.cluster_rules import InPlace
 
     try:
-        found = InPlace(share=share, several_wings=several_wings, standstill_s=standstill_s)
+        found = InPlace(
+            share=share, several_wings=several_wings, warm_up_s=warm_up_s, standstill_s=standstill_s
+        )
     except SimulationError as error:
         raise UsageError(str(error)) from None
     return found if share else None

@@ -30,6 +30,7 @@ from pollux_slurm.cli.simulate.options import (
     SeveralWingsOption,
     StandstillOption,
     UnmanagedOption,
+    WarmUpOption,
     find_delays,
     find_in_place,
     make_settings,
@@ -88,6 +89,7 @@ def sweep(
         str, typer.Option(help="Shares of the jobs that can be moved in place, such as 0,0.5,1.")
     ] = "0",
     several_wings: SeveralWingsOption = False,
+    warm_up: WarmUpOption = 20.0,
     standstill: StandstillOption = 0.5,
     rules: RulesOption = "osdi21",
     nodes: NodesOption = 16,
@@ -144,7 +146,9 @@ def sweep(
         mtbf_hours=mtbf_hours,
         interference=interference,
         noise=noise,
-        in_place=find_in_place(max(in_place_shares), several_wings=several_wings, standstill_s=standstill),
+        in_place=find_in_place(
+            max(in_place_shares), several_wings=several_wings, warm_up_s=warm_up, standstill_s=standstill
+        ),
         delays=measured,
         seed=rules_seed,
     )
@@ -174,7 +178,8 @@ def sweep(
         shared |= site | {"seed": rules_seed}
         shared |= {} if measured is None else {"delays": dataclasses.asdict(measured)}
     if any(in_place_shares):
-        shared |= {"several_wings": several_wings, "standstill": standstill, "seed": rules_seed}
+        shared |= {"several_wings": several_wings, "warm_up": warm_up, "standstill": standstill}
+        shared["seed"] = rules_seed
     if interference:
         shared["interference"] = interference
     if any(noise):

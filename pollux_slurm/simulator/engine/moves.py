@@ -30,7 +30,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class RoundChange:
     """What the moves of a round depend on.
 
     Allocations `before` and `after`, the unowned GPUs of each node before (`free`) and after them (`spare`),
@@ -45,19 +45,19 @@ class Round:
     restart_delay_s: float
 
 
-def plan_moves(jobs: Sequence[SimulatedJob], found: Round) -> Iterator[Move]:
+def plan_moves(jobs: Sequence[SimulatedJob], change: RoundChange) -> Iterator[Move]:
     """Yield the moves of a round in the order of `jobs`."""
-    regroups = _regroups(jobs, found)
-    waits = _waits(jobs, found, regroups)
+    regroups = _regroups(jobs, change)
+    waits = _waits(jobs, change, regroups)
     # A job that must leave first to break a circle cannot train on until its new GPUs are free.
     while stopped := [name for name in regroups if waits.get(name, (0.0, 0.0))[1] > 0]:
         for name in stopped:
             del regroups[name]
-        waits = _waits(jobs, found, regroups)
-    notice_s = 0.0 if found.delays is None else found.delays.notice_s
+        waits = _waits(jobs, change, regroups)
+    notice_s = 0.0 if change.delays is None else change.delays.notice_s
     for job in jobs:
         name = job.job.name
-        allocation = found.after.get(name, ())
+        allocation = change.after.get(name, ())
         if allocation == job.allocation:
             continue
         wait_s, stall_s = waits.get(name, (0.0, 0.0))
@@ -72,36 +72,36 @@ def plan_moves(jobs: Sequence[SimulatedJob], found: Round) -> Iterator[Move]:
                 idle_gpu_s=regroup.warm_up_s * regroup.num_new_gpus,
             )
         elif not job.allocation:
-            yield _start(job, allocation, wait_s + stall_s, found)
+            yield _start(job, allocation, wait_s + stall_s, change)
         else:
-            yield _requeue(job, allocation, wait_s, stall_s, found)
+            yield _requeue(job, allocation, wait_s, stall_s, change)
 
 
-def _regroups(jobs: Sequence[SimulatedJob], found: Round) -> dict[str, Regroup]:
+def _regroups(jobs: Sequence[SimulatedJob], change: RoundChange) -> dict[str, Regroup]:
     """Return the moves that their jobs and GPUs allow in place."""
     regroups = {}
     for job in jobs:
         name, in_place = job.job.name, job.in_place
-        allocation = found.after.get(name, ())
+        allocation = change.after.get(name, ())
         if in_place is None or job.in_flight or not job.allocation or not allocation:
             continue
         if allocation == job.allocation:
             continue
         application = job.job.application
-        regroup = plan_regroup(job.allocation, allocation, found.spare, application, in_place, found.delays)
+        regroup = plan_regroup(job.allocation, allocation, change.spare, application, in_place, change.delays)
         if regroup is not None:
             regroups[name] = regroup
     return regroups
 
 
 def _waits(
-    jobs: Sequence[SimulatedJob], found: Round, regroups: Mapping[str, Regroup]
+    jobs: Sequence[SimulatedJob], change: RoundChange, regroups: Mapping[str, Regroup]
 ) -> dict[str, tuple[float, float]]:
-    if found.delays is None and not regroups:
+    if change.delays is None and not regroups:
         return {}  # under rules osdi21, GPUs that a requeue frees are free at once
-    leaving_s = {job.job.name: _leaving_s(job, regroups.get(job.job.name), found.delays) for job in jobs}
+    leaving_s = {job.job.name: _leaving_s(job, regroups.get(job.job.name), change.delays) for job in jobs}
     continuing = {name: regroup.continuing for name, regroup in regroups.items()}
-    return move_waits(found.before, found.after, found.free, leaving_s, continuing)
+    return move_waits(change.before, change.after, change.free, leaving_s, continuing)
 
 
 def _leaving_s(job: SimulatedJob, regroup: Regroup | None, delays: Delays | None) -> float:
@@ -112,12 +112,12 @@ def _leaving_s(job: SimulatedJob, regroup: Regroup | None, delays: Delays | None
     return 0.0 if delays is None or job.in_flight else notice_s + job.write_s
 
 
-def _start(job: SimulatedJob, allocation: GpusByNode, wait_s: float, found: Round) -> Move:
+def _start(job: SimulatedJob, allocation: GpusByNode, wait_s: float, change: RoundChange) -> Move:
     """Return the start of a job without GPUs."""
-    delays = found.delays
+    delays = change.delays
     if delays is None:
         waits = [Interruption(kind="wait", left_s=wait_s, owns_gpus=False)] if wait_s else []
-        restart = Interruption(kind="restart", left_s=found.restart_delay_s)
+        restart = Interruption(kind="restart", left_s=change.restart_delay_s)
         return Move(job=job, allocation=allocation, interruptions=(*waits, restart))
     wait_s += delays.backfill_s if job.num_restarts is None else 0.0
     waiting = Interruption(kind="wait", left_s=wait_s, owns_gpus=False)
@@ -127,13 +127,15 @@ def _start(job: SimulatedJob, allocation: GpusByNode, wait_s: float, found: Roun
     )
 
 
-def _requeue(job: SimulatedJob, allocation: GpusByNode, wait_s: float, stall_s: float, found: Round) -> Move:
+def _requeue(
+    job: SimulatedJob, allocation: GpusByNode, wait_s: float, stall_s: float, change: RoundChange
+) -> Move:
     """Return the requeue of a running job, or its pause."""
-    delays = found.delays
+    delays = change.delays
     interruptions: tuple[Interruption, ...]
     if delays is None:
         stall = [Interruption(kind="wait", left_s=stall_s, owns_gpus=False)] if stall_s else []
-        interruptions = (*stall, Interruption(kind="restart", left_s=found.restart_delay_s))
+        interruptions = (*stall, Interruption(kind="restart", left_s=change.restart_delay_s))
     else:
         wait_s += 0.0 if job.in_flight else delays.notice_s
         interruptions = (

@@ -28,7 +28,7 @@ from pollux_slurm.simulator.engine.cluster_rules import OSDI21, InPlace, Rules
 from pollux_slurm.simulator.engine.in_place import expected_delay_s
 from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, SimulatedJob
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
-from pollux_slurm.simulator.engine.moves import Move, Round, plan_moves
+from pollux_slurm.simulator.engine.moves import Move, RoundChange, plan_moves
 from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_in_place
 from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs
 from pollux_slurm.simulator.inputs.applications import Application
@@ -219,7 +219,7 @@ class _Simulation:
         after |= {job.job.name: job.allocation for job in active if not job.adaptive and job.allocation}
         after |= {job.job.name: decision[job.job.name] for job in adaptive if decision.get(job.job.name)}
         owned_after = _sum_gpus((after.get(job.job.name, ()) for job in adaptive), cluster.num_nodes)
-        moving = Round(
+        change = RoundChange(
             before=before,
             after=after,
             free=free,
@@ -227,7 +227,7 @@ class _Simulation:
             delays=self.rules.delays,
             restart_delay_s=cluster.restart_delay_s,
         )
-        for move in plan_moves(active, moving):
+        for move in plan_moves(active, change):
             self._enact(move)
         self._apply_interference(active)
         self._update_unused(available, adaptive)

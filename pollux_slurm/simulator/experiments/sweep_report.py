@@ -126,8 +126,9 @@ def setting_facts(settings: RunSettings, varying: Collection[str] = ()) -> tuple
     if in_place is not None:
         share = "" if "in_place_share" in varying else f"{100 * in_place.share:g} % of jobs; "
         wings = "one wing for each GPU" if in_place.several_wings else "one wing on a node"
+        warm_up = "" if settings.rules == "slurm" else f"; warm-up {in_place.warm_up_s:g} s"
         standstill = f"standstill {in_place.standstill_s:g} s and {in_place.standstill_s_per_gb:g} s a GB"
-        facts.append(("Moved in place", f"{share}{wings}; {standstill}"))
+        facts.append(("Moved in place", f"{share}{wings}{warm_up}; {standstill}"))
     if slurm.requeue_s is not None:
         facts.append(("From requeue to start", duration_text(slurm.requeue_s)))
     if slurm.unmanaged_share:

@@ -143,7 +143,7 @@ def test_that_regroups_are_counted_apart_from_restarts(
     inputs: tuple[str, ...], tmp_path: Path, here: Command
 ) -> None:
     page = tmp_path / "page.html"
-    options = ("--in-place", "--several-wings", "--standstill", "2", "--nodes", "2")
+    options = ("--in-place", "--several-wings", "--warm-up", "10", "--standstill", "2", "--nodes", "2")
     found = [
         json.loads(here(*inputs, "--nodes", "2", "--json").stdout),
         json.loads(here(*inputs, *options, "--json").stdout),
@@ -154,7 +154,10 @@ def test_that_regroups_are_counted_apart_from_restarts(
     head, row = (line.split() for line in done.stdout.splitlines()[:2])
     assert head[-9:-6] == ["restarts", "regroups", "lost"]
     assert row[-8:-6] == ["0.00", f"{found[1]['regroups_per_job']:.2f}"]
-    assert "100 % of jobs; one wing for each GPU; standstill 2 s and 2.3 s a GB" in page.read_text()
+    assert (
+        "100 % of jobs; one wing for each GPU; warm-up 10 s; standstill 2 s and 2.3 s a GB"
+        in page.read_text()
+    )
 
 
 def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
@@ -277,6 +280,10 @@ def test_that_a_sweep_continues_where_it_was_stopped(
         (("--in-place", "--in-place-share", "2"), "moved in place must lie between 0 and 1, not 2"),
         (("--several-wings",), "--several-wings would do nothing: it is of moves in place"),
         (("--in-place", "--policy", "slurm"), "--in-place would do nothing: policy slurm moves no job"),
+        (
+            ("--in-place", "--rules", "slurm", "--warm-up", "9"),
+            "--warm-up would do nothing: rules slurm have the start and launch of their delays",
+        ),
         (("--in-place", "--rules-seed", "1"), "--rules-seed would do nothing: rules osdi21 use no random"),
         (("--min-nodes", "2"), "--min-nodes would do nothing: it is of --autoscale"),
         (("--boot-time", "9"), "--boot-time would do nothing: it is of --autoscale"),
