@@ -67,8 +67,7 @@ def train(state_mb: float, events: Path, pause_s: float) -> None:
                 parallel(batch.expand(-1, width)).square().mean().backward()
                 optimizer.step()
                 if session.rank == 0:
-                    regrouping: Any = session._regrouping
-                    parts = {} if regrouping is None else regrouping.times.parts
+                    parts = session.regrouping.times.parts
                     line = {
                         "at": time.time(),
                         "replicas": session.world_size,

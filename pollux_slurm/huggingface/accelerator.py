@@ -61,7 +61,7 @@ class PolluxAccelerator(Accelerator):
         if not has_session():
             init_process_group("gloo" if cpu else None)
         session = current_session()
-        session.refuse_in_place("Accelerate keeps the rank and the world size")
+        session.regrouping.refuse("Accelerate keeps the rank and the world size")
         if gradient_accumulation_plugin is not None:
             gradient_accumulation_steps = gradient_accumulation_plugin.num_steps
         elif (steps := os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")) is not None:

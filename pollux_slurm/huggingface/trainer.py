@@ -93,7 +93,7 @@ class PolluxTrainerMixin(_Base):
         check_arguments(args)
         if not has_session():
             init_process_group("gloo" if args.use_cpu else None)
-        current_session().refuse_in_place("the Trainer keeps the rank and the world size")
+        current_session().regrouping.refuse("the Trainer keeps the rank and the world size")
         self._batching = {
             "global_batch_size": global_batch_size,
             "max_batch_size": max_batch_size,

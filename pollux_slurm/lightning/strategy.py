@@ -117,7 +117,7 @@ class PolluxStrategy(DDPStrategy):
         self.set_world_ranks()
         if not has_session():
             init_process_group("gloo" if self.root_device.type == "cpu" else None)
-        current_session().refuse_in_place("Lightning owns its process group")
+        current_session().regrouping.refuse("Lightning owns its process group")
         self._has_failed = False
         trainer = self._trainer
         # SIGTERM is the session's: Lightning's handler would broadcast within the handler, and end with 0.

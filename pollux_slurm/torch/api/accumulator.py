@@ -53,7 +53,7 @@ class Accumulator(MutableMapping[str, Any]):
             self._settle()
             in_loop = current_session().current_loader is not None
             if not in_loop:
-                current_session().note_outside("its script adds to an Accumulator outside of loops")
+                current_session().regrouping.replay.note("its script adds to an Accumulator outside of loops")
             _add(self._local if in_loop else self._outside, key, value)
 
     def update(self, *others: Any, **values: Any) -> None:

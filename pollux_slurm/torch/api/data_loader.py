@@ -347,7 +347,7 @@ class AdaptiveDataLoader:
         return f"AdaptiveDataLoader {name} ({type(self.dataset).__name__}, batch_size={self.batch_size})"
 
     def _batches(self, iterator: ref[BatchIterator], *, by_step: bool = False) -> Generator[Any, None, None]:
-        self._session.join_training()
+        self._session.regrouping.join_training()
         self._session.end_previous_loop(self)
         loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
         if loop is None:

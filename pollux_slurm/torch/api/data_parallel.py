@@ -135,7 +135,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 "its optimizer is made, or init_process_group('gloo')"
             )
         ddp_options.setdefault("gradient_as_bucket_view", True)
-        if session.is_joining:
+        if session.regrouping.is_joining:
             # Nobody is there to compare with, and the weights are still to come.
             ddp_options["init_sync"] = False
         super().__init__(model, **ddp_options)

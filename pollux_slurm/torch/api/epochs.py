@@ -41,7 +41,7 @@ def on_regroup(callback: Callable[[int, int], object]) -> None:
     Also in a process that has just joined. It may set variables anew that depend on either. Nothing happens
     in a job whose replicas do not change while it trains.
     """
-    current_session().on_regroup(callback)
+    current_session().regrouping.callbacks.append(callback)
 
 
 def is_joining() -> bool:
@@ -49,7 +49,7 @@ def is_joining() -> bool:
 
     The other replicas do not run the code before the training loop: it must not communicate here.
     """
-    return current_session().is_joining
+    return current_session().regrouping.is_joining
 
 
 def checkpoint_point() -> None:

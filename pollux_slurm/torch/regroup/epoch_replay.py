@@ -18,7 +18,8 @@ class EpochReplay:
     The process group counts its collectives: those of a wrapped model's forward pass, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, watches: bool) -> None:
+        self._watches = watches
         self._reason: str | None = None
         self._count = 0
         self.begin_epoch()
@@ -30,11 +31,11 @@ class EpochReplay:
 
     def begin_epoch(self) -> None:
         """Begin an epoch: nothing was done in it."""
-        self._reason, self._count = None, _num_collectives()
+        self._reason, self._count = None, self._num_collectives()
 
     def skip(self) -> None:
         """Do not count what was done since the last loop: a newcomer does it alone."""
-        self._count = _num_collectives()
+        self._count = self._num_collectives()
 
     def note(self, reason: str) -> None:
         """Note code that must not run again on newcomers alone."""
@@ -42,7 +43,7 @@ class EpochReplay:
 
     def begin_loop(self) -> None:
         """Begin an outermost loop."""
-        if _num_collectives() != self._count:
+        if self._num_collectives() != self._count:
             self.note("its script communicates outside of its loops over adaptive loaders")
 
     def end_loop(self, *, has_stepped: bool) -> None:
@@ -51,7 +52,6 @@ class EpochReplay:
             self.note("a loop of this epoch took no step")
         self.skip()
 
-
-def _num_collectives() -> int:
-    group: Any = dist.group.WORLD
-    return 0 if group is None else int(group._get_sequence_number_for_group())
+    def _num_collectives(self) -> int:
+        group: Any = dist.group.WORLD if self._watches else None
+        return 0 if group is None else int(group._get_sequence_number_for_group())

@@ -26,10 +26,10 @@ class Obstacles:
     `add` is for parts of the package, such as a framework's, that cannot go on with other ranks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, watches: bool) -> None:
         self._reasons: list[str] = []
         graph: Any = getattr(torch.cuda, "CUDAGraph", None)
-        if graph is not None and hasattr(graph, "capture_begin"):
+        if watches and hasattr(graph, "capture_begin"):
             patch_everywhere(graph, "capture_begin", self._captured)
 
     def add(self, reason: str) -> None:

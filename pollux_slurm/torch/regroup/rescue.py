@@ -17,8 +17,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.1
 # For the main thread to end by an error of its own, which says more.
 _GRACE_S = 2.0
-# Longer than the start of NCCL and the states of any model take.
-_TIMEOUT_S = 600.0
+# Longer than newcomers wait for the others, and the start of NCCL and the states of a large model take.
+_TIMEOUT_S = 1200.0
 
 
 class Rescue:

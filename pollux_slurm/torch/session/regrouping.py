@@ -76,23 +76,39 @@ class RegroupTimes:
 class Regrouping:
     """This process's part in the regroups of its training (`Regroups` of the step boundary)."""
 
-    def __init__(self, session: Session, membership: Membership, *, backend: str | None) -> None:
+    def __init__(self, session: Session, membership: Membership | None, *, backend: str | None) -> None:
         self._session, self._membership, self._backend = session, membership, backend
-        self.number = membership.joins or 0
-        self.is_joining = session.is_joining
-        self.replay, self.obstacles = EpochReplay(), Obstacles()
+        self.is_joining, self.has_left = session.environment.is_joining, False
+        self.members: list[str] = []
+        self.number = 0
+        if membership is not None:
+            self.members = session.side_channel.gather(membership.member)
+            self.number = membership.joins or 0
+        self.replay = EpochReplay(watches=membership is not None)
+        self.obstacles = Obstacles(watches=membership is not None)
         self.callbacks: list[Callable[[int, int], object]] = []
         self.times = RegroupTimes()
         self._awaits_step = self._is_told_to_wait = False
+
+    @property
+    def _known(self) -> Membership:
+        assert self._membership is not None, "nothing was planned without one"
+        return self._membership
+
+    def refuse(self, reason: str) -> None:
+        """Let this training not regroup, for a reason. Raises `UsageError` in a newcomer."""
+        if self.is_joining:
+            raise UsageError(f"this process cannot join the training: {reason}")
+        self.obstacles.add(reason)
 
     # --------------------------------------------------------------------------------------- on rank 0
 
     def wanted(self, place: RegroupPlace) -> int:
         """Return the number of the generation that is to take over soon; 0 for none."""
-        plan = self._membership.planned(self.number)
-        if plan is None:
+        plan = None if self._membership is None else self._membership.planned(self.number)
+        if self._membership is None or plan is None:
             return 0
-        staying = [one for one in self._session.members if plan.rank_of(one) is not None]
+        staying = [one for one in self.members if plan.rank_of(one) is not None]
         if not staying or plan.members[0].id != staying[0]:
             self._membership.refuse(
                 plan.number, "its first member must be one that stays, which has the states"
@@ -100,13 +116,13 @@ class Regrouping:
             return 0
         reason = self.obstacles.find(
             list(user_frames()),
-            rank_changes=staying != self._session.members[: len(staying)],
+            rank_changes=staying != self.members[: len(staying)],
             hears=bool(self.callbacks),
         )
         if reason is not None:
             self._membership.refuse(plan.number, reason)
             return 0
-        has_newcomers = any(one.id not in self._session.members for one in plan.members)
+        has_newcomers = any(one.id not in self.members for one in plan.members)
         if place is RegroupPlace.STEP and has_newcomers and self.replay.reason is not None:
             if not self._is_told_to_wait:
                 self._is_told_to_wait = True
@@ -130,7 +146,7 @@ class Regrouping:
             states = session.checkpointer.collect()
         except CheckpointError as error:
             if side.rank == 0:
-                self._membership.refuse(number, str(error))
+                self._known.refuse(number, str(error))
             return False
         self.times.end("states")
         with self._rescue(number, states) as rescue:
@@ -139,7 +155,7 @@ class Regrouping:
                 return False
             rescue.watch()
             self.times.end("commit")
-            successor = session.members.index(generation.members[0].id)
+            successor = self.members.index(generation.members[0].id)
             if successor != 0 and side.rank == 0:
                 send_state(states, to=[successor], group=side.group)
             elif successor != 0 and side.rank == successor:
@@ -148,8 +164,8 @@ class Regrouping:
             side.gather(0)
             self.times.end("hand over")
             session.leave_run()
-            if generation.rank_of(self._membership.member) is None:
-                session.note_left()
+            if generation.rank_of(self._known.member) is None:
+                self.has_left = True
                 raise LeftTraining
             self._begin(generation, rescue.states)
         self._call_back()
@@ -165,7 +181,7 @@ class Regrouping:
         rescue = Rescue(
             states,
             save=session.save_states,
-            is_given_up=lambda: self._membership.is_given_up(number),
+            is_given_up=lambda: self._known.is_given_up(number),
         )
         try:
             yield rescue
@@ -176,9 +192,9 @@ class Regrouping:
                 f"{job_name(session.environment)} could not go on with other replicas "
                 f"({str(error).splitlines()[0]})"
             )
-            if session.is_stopped:
+            if session.boundary.stop.is_set:
                 _LOG.error("%s, and is stopped", problem)
-                session.raise_if_stopped()
+                session.boundary.stop.raise_stopped()
             raise LaunchError(f"{problem}; start it again: it goes on from its checkpoint") from error
         finally:
             rescue.end()
@@ -192,8 +208,8 @@ class Regrouping:
         found: Any = None
         if self._session.rank == 0:
             try:
-                if self._membership.commit(number):
-                    committed = self._membership.committed(number)
+                if self._known.commit(number):
+                    committed = self._known.committed(number)
                     found = None if committed is None else [[one.id, one.node] for one in committed.members]
             except StoreUnavailable as error:
                 _LOG.warning("the replicas go on as they are: %s", error)
@@ -207,10 +223,11 @@ class Regrouping:
         if not self.is_joining:
             return
         session, number = self._session, self.number
-        self._membership.report_ready()
-        while (generation := self._membership.committed(number)) is None:
-            session.raise_if_stopped()
-            if self._membership.is_given_up(number):
+        self._known.report_ready()
+        while (generation := self._known.committed(number)) is None:
+            if session.stop.is_set:
+                session.stop.raise_stopped()
+            if self._known.is_given_up(number):
                 raise LeftTraining
             time.sleep(_POLL_INTERVAL_S)
         self.times = RegroupTimes()
@@ -225,11 +242,11 @@ class Regrouping:
         environment = self._environment(generation)
         backend = self._backend or default_backend(environment)
         meet(
-            self._membership.meeting_file(generation.number),
+            self._known.meeting_file(generation.number),
             rank=environment.rank,
             world_size=environment.world_size,
             backend=backend,
-            is_given_up=lambda: self._membership.is_given_up(generation.number),
+            is_given_up=lambda: self._known.is_given_up(generation.number),
             timeout_s=_NEWCOMERS_TIMEOUT_S if was_joining else _MEETING_TIMEOUT_S,
         )
         if backend == "gloo" and environment.world_size > 1:
@@ -250,17 +267,14 @@ class Regrouping:
             send_state(states, to=newcomers, group=side.group)
         self.times.end("send states")
         self.number, self.is_joining = generation.number, False
-        session.begin_run(
-            environment,
-            members=[one.id for one in generation.members],
-            run_number=run_number,
-        )
+        self.members = [one.id for one in generation.members]
+        session.begin_run(environment, run_number=run_number)
         self.times.end("begin")
         self._awaits_step = True
 
     def _environment(self, generation: Generation) -> JobEnvironment:
         """Return this process's place in a generation, and set its environment variables."""
-        rank = generation.rank_of(self._membership.member)
+        rank = generation.rank_of(self._known.member)
         assert rank is not None
         nodes = list(dict.fromkeys(one.node for one in generation.members))
         node = generation.members[rank].node
@@ -291,15 +305,9 @@ class Regrouping:
             return
         self._awaits_step = False
         if self._session.rank == 0 and standstill_s is not None:
-            self._membership.report_regrouped(self.number, standstill_s=standstill_s)
+            self._known.report_regrouped(self.number, standstill_s=standstill_s)
             _LOG.info(
                 "%s goes on with %d replica%s after %.2f s without a step",
                 *(job_name(self._session.environment), self._session.world_size),
                 *("" if self._session.world_size == 1 else "s", standstill_s),
             )
-
-
-def require_in_place(in_place: bool) -> None:
-    """Raise `UsageError` in a newcomer whose script does not ask to be moved in place."""
-    if not in_place:
-        raise UsageError("this process joins a training, but its script does not call it with in_place=True")

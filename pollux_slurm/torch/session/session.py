@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ from pollux_slurm.torch.session.joining import (
 from pollux_slurm.torch.session.loader_protocol import Loader
 from pollux_slurm.torch.session.measurements import Measurements
 from pollux_slurm.torch.session.memory_bounds import OutOfMemoryWatch, device_bytes
-from pollux_slurm.torch.session.regrouping import Regrouping, require_in_place
+from pollux_slurm.torch.session.regrouping import Regrouping
 from pollux_slurm.torch.session.resume_notes import ResumeNotes
 from pollux_slurm.torch.session.training_steps import TrainingSteps
 from pollux_slurm.torch.session.uncaught_errors import UncaughtErrors
@@ -81,8 +81,6 @@ class Session:
     ) -> None:
         self.rank, self.world_size = environment.rank, environment.world_size
         self.environment, self.checkpoint_dir = environment, checkpoint_dir
-        if environment.is_joining:
-            require_in_place(in_place)
         self._owns_group = join_group(environment, backend)
         group = side_channel_group(environment)
         self.side_channel: SideChannel[ExchangeContext] = SideChannel(
@@ -100,13 +98,9 @@ class Session:
             )
         self.run_number, self.is_resumed = run_number, resume_path is not None
         self.memory = memory_bounds(self.side_channel, checkpoint_dir)
-        self._regrouping: Regrouping | None = None
-        self.members: list[str] = []
-        if environment.membership is not None:
-            self.members = self.side_channel.gather(environment.membership.member)
-            self._regrouping = Regrouping(self, environment.membership, backend=backend)
-            for reason in self._obstacles(in_place):
-                self._regrouping.obstacles.add(reason)
+        self.regrouping = Regrouping(self, environment.membership, backend=backend)
+        for reason in self._obstacles(in_place):
+            self.regrouping.refuse(reason)
         self._watch = OutOfMemoryWatch(
             self.memory,
             directory=checkpoint_dir,
@@ -123,7 +117,7 @@ class Session:
         self.history = AllocationHistory(
             run_number=run_number, num_gpus=self.world_size, num_nodes=environment.num_nodes
         )
-        self._had_checkpoint_point = self._has_left = self.is_closed = False
+        self._had_checkpoint_point = self.is_closed = False
         self.measurements = Measurements(
             environment,
             run_number=run_number,
@@ -134,7 +128,7 @@ class Session:
         self.faults = TrainingFaults(
             strict=strict, rank=self.rank, report_builder=self.measurements.report_builder
         )
-        self._stop = StopFlag()
+        self.stop = StopFlag()
         checkpointer = Checkpointer(
             side_channel=self.side_channel,
             lineage=lineage,
@@ -146,13 +140,13 @@ class Session:
         self.boundary = StepBoundary(
             side_channel=self.side_channel,
             checkpointer=checkpointer,
-            stop=self._stop,
+            stop=self.stop,
             reporter=self.measurements.reporter,
             report_builder=self.measurements.report_builder,
             checkpoint_interval=checkpoint_interval,
             epoch_end=self._epoch_end,
             max_wait_s=max_wait_s,
-            regroups=self._regrouping,
+            regroups=self.regrouping,
         )
         self._steps = TrainingSteps(
             side_channel=self.side_channel,
@@ -179,7 +173,7 @@ class Session:
         )
         self._uncaught_errors.install()
         if checkpointer.is_enabled:
-            self._stop.install()
+            self.stop.install()
         self._optimizer_check = UnwrappedOptimizerCheck()
         self.measurements.start()
 
@@ -194,52 +188,11 @@ class Session:
         if not self._owns_group:
             yield "its script makes the process group itself"
 
-    @property
-    def is_joining(self) -> bool:
-        """True in a process that has not joined the training yet."""
-        return self.environment.is_joining
-
-    def refuse_in_place(self, reason: str) -> None:
-        """Let this training not regroup, for a reason."""
-        if self.is_joining:
-            raise UsageError(f"this process cannot join a training: {reason}")
-        if self._regrouping is not None:
-            self._regrouping.obstacles.add(reason)
-
-    def on_regroup(self, callback: Callable[[int, int], object]) -> None:
-        """Call `callback(rank, world_size)` after each regroup."""
-        if self._regrouping is not None:
-            self._regrouping.callbacks.append(callback)
-
-    def note_outside(self, reason: str) -> None:
-        """Let no replica join in the rest of this epoch, for a reason: the script's code outside of loops."""
-        if self._regrouping is not None:
-            self._regrouping.replay.note(reason)
-
-    def join_training(self) -> None:
-        """In a process that joins a training: wait until it is a member."""
-        if self._regrouping is not None:
-            self._regrouping.join_training()
-
-    @property
-    def is_stopped(self) -> bool:
-        """True once SIGTERM has come."""
-        return self._stop.is_set
-
-    def raise_if_stopped(self) -> None:
-        """End the script if SIGTERM has come."""
-        if self._stop.is_set:
-            self._stop.raise_stopped()
-
     def leave_run(self) -> None:
         """Let go of all process groups, between two steps."""
         self._steps.leave_run()
         self.side_channel.begin_run(rank=0, world_size=1, group=None)
         dist.destroy_process_group()
-
-    def note_left(self) -> None:
-        """Note that the training goes on without this process."""
-        self._has_left = True
 
     def claim_next_run(self) -> int:
         """Claim, on the new rank 0, the run that follows in memory; return its number."""
@@ -265,9 +218,9 @@ class Session:
         self.is_resumed, self._resumed_at = True, self.progress_state.num_steps
         self._resume_notes = ResumeNotes(is_resumed=True)
 
-    def begin_run(self, environment: JobEnvironment, *, members: list[str], run_number: int) -> None:
+    def begin_run(self, environment: JobEnvironment, *, run_number: int) -> None:
         """Go on as another run, with other replicas."""
-        self.environment, self.members, self.run_number = environment, members, run_number
+        self.environment, self.run_number = environment, run_number
         self.rank, self.world_size = environment.rank, environment.world_size
         self.progress_state.run_examples = 0
         self.memory.smallest_device = min(self.side_channel.gather(device_bytes()))
@@ -386,15 +339,14 @@ class Session:
         self.checkpointer.register(model)
         self._optimizer_check.add(model)
         self._steps.add(model)
-        if self._regrouping is not None:
-            # To wrap it communicates.
-            self._regrouping.replay.skip()
+        # To wrap it communicates.
+        self.regrouping.replay.skip()
 
     # ----------------------------------------------------------------------------------------------- epochs
 
     def declare_epochs(self, num_epochs: int) -> None:
         """Set how many epochs there will be."""
-        self.join_training()
+        self.regrouping.join_training()
         self.progress_state.total_epochs = num_epochs
         self.measurements.report_progress()
 
@@ -403,11 +355,10 @@ class Session:
         self._end_loops("an epoch began")
         self.progress_state.epoch = self.progress_state.finished_epochs
         self._epoch_end.begin_epoch()
-        if self._regrouping is not None:
-            self._regrouping.replay.begin_epoch()
+        self.regrouping.replay.begin_epoch()
         self._steps.finish_restore()
         if self.checkpointer.is_enabled:
-            self._stop.install()
+            self.stop.install()
 
     def end_epoch(self) -> None:
         """Count the epoch as finished: a start from a later checkpoint repeats none of it."""
@@ -433,15 +384,15 @@ class Session:
         self._steps.finish_restore()
         self._check_steps()
         self._end_training()
-        if self._stop.is_set:
+        if self.stop.is_set:
             # SIGTERM came after the last boundary.
-            self._stop.raise_stopped()
+            self.stop.raise_stopped()
 
     def _end_training(self) -> None:
         if self._steps.is_dirty and self.checkpointer.is_enabled:
             self.boundary.checkpoint()
             self._steps.is_dirty = False
-        self._stop.remove()
+        self.stop.remove()
         self.measurements.report_finished()
 
     def leave_epochs(self, *, by_break: bool) -> None:
@@ -455,7 +406,7 @@ class Session:
                 # Python ignores what is raised while a generator is closed.
                 _LOG.error("no checkpoint was written after the epochs: %s", error)
         # After an error other ranks may train on, so no collective is possible. SIGTERM ends the script now.
-        self._stop.restore_and_resend()
+        self.stop.restore_and_resend()
 
     # ------------------------------------------------------------------------------------- loops and steps
 
@@ -491,8 +442,7 @@ class Session:
                 had_point, self._had_checkpoint_point = self._had_checkpoint_point, False
                 self._unstepped_loops.check()
                 self._steps.finish_restore()
-                if self._regrouping is not None:
-                    self._regrouping.replay.begin_loop()
+                self.regrouping.replay.begin_loop()
                 self._steps.begin_loop(loader, had_point=had_point)
                 self._epoch_end.begin_loop(loader)
             yield
@@ -502,9 +452,7 @@ class Session:
                 self._outer_loader = None
                 self._epoch_end.end_loop()
                 self._steps.leave_loop()
-                if self._regrouping is not None:
-                    has_stepped = self.progress_state.num_steps > num_steps
-                    self._regrouping.replay.end_loop(has_stepped=has_stepped)
+                self.regrouping.replay.end_loop(has_stepped=self.progress_state.num_steps > num_steps)
             elif len(self._loops) == 1:
                 self._steps.refuse(None)
 
@@ -533,13 +481,12 @@ class Session:
             )
         run_number = self.run_number
         chosen = self._steps.end_step(loader, step)
-        if self._regrouping is not None:
-            if self.run_number != run_number:
-                # As those do that have joined, and come to this loop now.
-                self._steps.begin_loop(loader, had_point=False)
-                self._steps.is_dirty = True
-            else:
-                self._regrouping.note_step(self.history.move_s)
+        if self.run_number != run_number:
+            # As those do that have joined, and come to this loop now.
+            self._steps.begin_loop(loader, had_point=False)
+            self._steps.is_dirty = True
+        else:
+            self.regrouping.note_step(self.history.move_s)
         return chosen
 
     def pause(self) -> None:
@@ -599,7 +546,7 @@ class Session:
         if not self._loops or (self._steps.is_paused and not self._steps.has_gradients):
             self._watch.forget()
             self._had_checkpoint_point = True
-            self.note_outside("its script calls checkpoint_point() in this epoch")
+            self.regrouping.replay.note("its script calls checkpoint_point() in this epoch")
             self.boundary.cross((), proposal=None, wait=False)
 
     def note_failure(self, error: BaseException) -> None:
@@ -616,14 +563,14 @@ class Session:
     def close(self) -> None:
         """Wait for a checkpoint under way, send the last report for a bounded time, leave the group."""
         atexit.unregister(self.leave)
-        if not (self._has_failed or self._has_left or self._stop.is_set or self.is_closed):
+        if not (self._has_failed or self.regrouping.has_left or self.stop.is_set or self.is_closed):
             with contextlib.suppress(TrainingError):
                 self._check_steps()
         # Before modules go: iterators in global variables outlive them.
         with contextlib.suppress(PolluxError):
             self._end_loops("the session ended")
         self.is_closed = True
-        self._stop.remove()
+        self.stop.remove()
         self._uncaught_errors.remove()
         self._unstepped_loops.remove()
         self._optimizer_check.remove()

@@ -35,7 +35,7 @@ def find(*, rank_changes: bool = False, hears: bool = False, **variables: Any) -
     namespace: dict[str, Any] = {}
     exec(f"def script({', '.join(variables)}):\n    import sys\n    return sys._getframe()", namespace)
     found: FrameType = namespace["script"](**variables)
-    return Obstacles().find([found], rank_changes=rank_changes, hears=hears)
+    return Obstacles(watches=True).find([found], rank_changes=rank_changes, hears=hears)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def find(*, rank_changes: bool = False, hears: bool = False, **variables: Any) -
         {"trainer": Trainer(world_size=1)},
         {"config": {"nprocs": 1}},
     ],
-    ids=str,
+    ids=["local", "upper case", "replicas", "namespace", "object", "dict"],
 )
 def test_that_a_kept_world_size_is_found_unless_the_script_hears_of_changes(variables: Any) -> None:
     reason = find(**variables)
@@ -81,7 +81,7 @@ def test_that_process_groups_of_the_script_are_found() -> None:
 
 
 def test_that_a_captured_cuda_graph_is_found() -> None:
-    obstacles = Obstacles()
+    obstacles = Obstacles(watches=True)
     assert obstacles.find([], rank_changes=False, hears=True) is None
     # Without a GPU nothing can be captured, but the attempt is seen.
     with contextlib.suppress(AttributeError, RuntimeError):
