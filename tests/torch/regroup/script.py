@@ -118,13 +118,21 @@ def wait_at_gate(gate: Path | None, num_steps: int) -> None:
         (gate / "reached").write_text(f"{num_steps:6d}")
     deadline = time.monotonic() + 120
     # A stop is answered at the boundary after this step.
-    while dist.get_rank() == 0 and not current_session()._stop.is_set and time.monotonic() < deadline:
+    while dist.get_rank() == 0 and not current_session().boundary.stop.is_set and time.monotonic() < deadline:
         try:
             if int((gate / "open").read_text()) > num_steps:
                 return
         except ValueError:
             pass
         time.sleep(0.005)
+
+
+def reached(gate: Path) -> int:
+    """Return the step at which the training waits, or which it makes; −1 before the first."""
+    try:
+        return int((gate / "reached").read_text())
+    except (OSError, ValueError):
+        return -1
 
 
 def train(

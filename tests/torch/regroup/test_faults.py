@@ -43,7 +43,7 @@ class _Faulty:
         self.members = members = Members(
             folder, 3, faults.train, member, moment, fault, self._directory, str(gate), *self._args
         )
-        members.until(lambda: (gate / "reached").is_file(), what="the first step")
+        members.until(lambda: script.reached(gate) == AT, what=f"step {AT}")
         request = members.ask(4 - len(leaves), leaves)
         members.until(lambda: members.folder.planned(1) or members.folder.answered(request), what="the plan")
         (gate / "open").write_text(str(1 << 30))
