@@ -154,12 +154,12 @@ def measure(state_mb: float, cycles: int, restarts: int) -> None:
         folder = Path(name)
         with running(folder, replicas=SIZES[0], state_mb=state_mb, in_place=True) as run:
             run.wait_for_steps(STEPS_BETWEEN, replicas=SIZES[0])
-            membership = find_local_run(run.process.pid)
+            requests = find_local_run(run.process.pid)
             for size in SIZES[1:] * cycles:
-                request = membership.ask(size)
+                request = requests.ask(size)
                 run.wait_for_steps(STEPS_BETWEEN, replicas=size)
-                answer = membership.answered(request)
-                assert answer is None or answer[0], answer
+                answer = requests.take_answer(request)
+                assert answer is None or answer.is_done, answer
             steps = run.steps()
             run.stop()
         show(f"{state_mb:g} MB of state, in place", steps)

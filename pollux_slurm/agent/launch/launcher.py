@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pollux_slurm.agent.checkpoints.lineage import num_runs
@@ -24,7 +25,7 @@ from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvou
 from pollux_slurm.agent.launch.resizing import Resizing
 from pollux_slurm.agent.launch.torchrun import starts_torchrun
 from pollux_slurm.agent.launch.watched_processes import WatchedProcesses, start_error
-from pollux_slurm.agent.membership.folder import MembershipFolder
+from pollux_slurm.agent.membership.resize_requests import ResizeRequests
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
@@ -149,14 +150,20 @@ def _run_here(
         command = wrapped_command(command, options.wrapper, paths, environ=seen)
 
     def run() -> int:
-        with contextlib.nullcontext() if layout.starts_torchrun else rendezvous_file() as file:
+        nonlocal layout
+        with contextlib.ExitStack() as stack:
+            file = None if layout.starts_torchrun else stack.enter_context(rendezvous_file())
             given = {**environ, **extra}
             environments = process_environments(layout, 0, given, rendezvous_file=file)
             resizing: Resizing | None = None
             if options.in_place and file is not None:
-                folder = MembershipFolder(file.parent)
-                folder.announce(command)
-                resizing = Resizing(folder, layout, given, max_processes=gpus or None, warn=warn)
+                stack.enter_context(ResizeRequests(file.parent).announced(command))
+                resizing = Resizing(
+                    *(file.parent, layout, given),
+                    num_gpus=gpus,
+                    kill_after_s=options.kill_after_s,
+                    warn=warn,
+                )
                 environments = resizing.first_environments(environments)
             processes = WatchedProcesses(
                 command,
@@ -166,7 +173,11 @@ def _run_here(
                 resizing=resizing,
                 max_wait_s=5.0 if resizing is None else _RESIZE_INTERVAL_S,
             )
-            return processes_exit_code(layout, processes.run())
+            status = processes.run()
+            if resizing is not None:
+                # Started again for a lack of memory, it has the size to which it was brought.
+                layout = replace(layout, nodes=((layout.nodes[0][0], resizing.num_processes),))
+            return processes_exit_code(layout, status)
 
     with port:
         return _run_and_check(run, None if directory is None else Path(directory), warn=warn)

@@ -37,15 +37,17 @@ class ExitStatus:
 class ResizesRun(Protocol):
     """Decides which processes belong to a run while it lasts."""
 
-    def note_started(self, processes: Sequence[subprocess.Popen[bytes]]) -> None: ...
+    def note_started(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Note the processes of the start, in the order of their environments."""
 
-    def advance(self, processes: WatchedProcesses) -> None: ...
+    def advance(self, run: WatchedProcesses, *, is_ending: bool) -> None:
+        """Start and end processes. `is_ending`: they were asked to stop, or one of them has failed."""
 
-    def ends_run(self, process: subprocess.Popen[bytes], code: int) -> bool: ...
+    def before_stop(self, run: WatchedProcesses) -> None:
+        """Prepare for a signal to stop, which the processes get next."""
 
-    def unwanted(self, running: Sequence[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]: ...
-
-    def end(self) -> None: ...
+    def ends_run(self, run: WatchedProcesses, process: subprocess.Popen[bytes], code: int) -> bool:
+        """Take note of a process that has ended; return whether the run fails with it."""
 
 
 class WatchedProcesses:
@@ -107,7 +109,8 @@ class WatchedProcesses:
                     self._wait(watched)
                     self._reap()
                     if self._resizing is not None:
-                        self._resize(self._resizing)
+                        is_ending = self._asked_to_stop or self._first_failure is not None
+                        self._resizing.advance(self, is_ending=is_ending)
             finally:
                 self._kill_all()
                 for process in self._running:
@@ -142,20 +145,13 @@ class WatchedProcesses:
         self._running.append(process)
         return process
 
-    def _resize(self, resizing: ResizesRun) -> None:
-        """Let processes join and leave, while none was asked to stop and none has failed."""
-        if self._asked_to_stop or self._first_failure is not None:
-            resizing.end()
-        else:
-            resizing.advance(self)
-        for process in resizing.unwanted(self._running):
-            self._end_one(process)
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask one process to end, during `run`."""
+        self._signal(process, signal.SIGTERM)
 
-    def _end_one(self, process: subprocess.Popen[bytes]) -> None:
-        """End a process without which the run goes on."""
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill one process and the child processes that it has, during `run`."""
         _kill_group(process.pid)
-        process.wait()
-        self._running.remove(process)
 
     def _wait(self, watched: set[signal.Signals]) -> None:
         """Wait for a signal and handle it; kill the processes when that is due."""
@@ -170,7 +166,10 @@ class WatchedProcesses:
             return
         if found.si_signo == signal.SIGCHLD:
             return
-        self._asked_to_stop |= found.si_signo in _STOPPING
+        if found.si_signo in _STOPPING:
+            self._asked_to_stop = True
+            if self._resizing is not None:
+                self._resizing.before_stop(self)
         self._interrupts += found.si_signo == signal.SIGINT
         if self._interrupts > 1:
             self._kill_all()
@@ -187,7 +186,7 @@ class WatchedProcesses:
             self._running.remove(process)
             is_failure = code != 0
             if self._resizing is not None:
-                is_failure = self._resizing.ends_run(process, code)
+                is_failure = self._resizing.ends_run(self, process, code)
             if is_failure and self._first_failure is None:
                 self._fail(code if code > 0 else 128 - code)
 
@@ -206,8 +205,11 @@ class WatchedProcesses:
         The children of a wrapper are signalled, as Slurm does: workers of the library's loaders ignore that.
         """
         for process in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                (os.killpg if self._is_wrapped else os.kill)(process.pid, number)
+            self._signal(process, number)
+
+    def _signal(self, process: subprocess.Popen[bytes], number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if self._is_wrapped else os.kill)(process.pid, number)
 
     def _kill_all(self) -> None:
         for process in self._running:

@@ -55,7 +55,7 @@ class Membership(Protocol):
         """The generation that this process was started for; None for one of the first generation."""
 
     def planned(self, after: int) -> Generation | None:
-        """Return the plan of the generation after number `after`, once its newcomers are ready."""
+        """Return the plan of a generation after number `after`, once its newcomers are ready."""
 
     def commit(self, number: int) -> bool:
         """Commit a planned generation; False if the plan was withdrawn before. Only rank 0 calls it.
@@ -76,7 +76,10 @@ class Membership(Protocol):
         """Report the first step of a generation, `standstill_s` after the last of the one before."""
 
     def refuse(self, number: int, reason: str) -> None:
-        """Report that this script cannot regroup, so that the plan is withdrawn."""
+        """Report why this script cannot form a generation, so that its plan is withdrawn.
+
+        Number 0 stands for every generation. A newcomer that fails reports the reason in the same way.
+        """
 
     def meeting_file(self, number: int) -> Path:
         """Return the file in which the members of a generation exchange their addresses."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
 
 from pollux_slurm.cli.shared.duration_options import seconds
-
-_POLL_INTERVAL_S = 0.05
+from pollux_slurm.errors import UsageError
 
 
 def resize(
@@ -17,8 +15,8 @@ def resize(
         int, typer.Argument(min=1, metavar="NUMBER", help="How many processes are to train.")
     ],
     leave: Annotated[
-        list[int] | None,
-        typer.Option(min=0, metavar="RANK", help="A replica that leaves (default: the last ones)."),
+        str | None,
+        typer.Option(metavar="RANKS", help="Ranks of replicas that leave, such as 0,2 (default: the last)."),
     ] = None,
     run: Annotated[
         int | None,
@@ -26,29 +24,27 @@ def resize(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(parser=seconds(), metavar="TIME", help="How long to wait for it: seconds, or 90s, 5m."),
+        typer.Option(
+            parser=seconds(), metavar="TIME", help="Withdraw it when not done by then: seconds, or 90s, 5m."
+        ),
     ] = 600.0,
 ) -> None:
     """Let processes join or leave a training that goes on.
 
     The training was started on this machine by `pollux run --in-place`, outside of Slurm. New processes
-    start while the others train; only the change itself stands still.
+    start while the others train; only the change itself stands still. Until then, Ctrl-C withdraws it.
 
     Example: pollux resize 3
-    """
-    from pollux_slurm.agent.launch.local_runs import find_local_run
-    from pollux_slurm.errors import LaunchError
 
-    folder = find_local_run(run)
-    request = folder.ask(num_processes, tuple(leave or ()))
-    deadline = time.monotonic() + timeout
-    while (answer := folder.answered(request)) is None:
-        if not folder.folder.exists():
-            raise LaunchError("the run has ended")
-        if time.monotonic() >= deadline:
-            raise LaunchError(f"no answer within {timeout:g} s: the run may still do it")
-        time.sleep(_POLL_INTERVAL_S)
-    is_done, text = answer
-    if not is_done:
-        raise LaunchError(f"the processes go on as they were: {text}")
-    typer.echo(text)
+    To replace the first of three: pollux resize 3 --leave 0
+    """
+    from pollux_slurm.agent.launch.local_runs import resize_local_run
+
+    typer.echo(resize_local_run(num_processes, leaves=_ranks(leave), pid=run, timeout_s=timeout))
+
+
+def _ranks(text: str | None) -> list[int]:
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if any(not (part.isascii() and part.isdigit()) for part in parts):
+        raise UsageError(f"--leave {text}: write the ranks of replicas, such as 0,2")
+    return [int(part) for part in parts]

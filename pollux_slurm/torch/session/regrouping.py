@@ -98,8 +98,18 @@ class Regrouping:
     def refuse(self, reason: str) -> None:
         """Let this training not regroup, for a reason. Raises `UsageError` in a newcomer."""
         if self.is_joining:
+            self._known.refuse(self.number, reason)
             raise UsageError(f"this process cannot join the training: {reason}")
         self.obstacles.add(reason)
+        if self._membership is not None and self._session.rank == 0:
+            # Known before somebody asks: no newcomer is started in vain.
+            self._membership.refuse(0, reason)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Report the error that ends a newcomer, for who waits for it."""
+        if self.is_joining:
+            lines = str(error).splitlines()
+            self._known.refuse(self.number, ": ".join([type(error).__name__, *lines[:1]]))
 
     # --------------------------------------------------------------------------------------- on rank 0
 
@@ -224,8 +234,13 @@ class Regrouping:
             return
         session, number = self._session, self.number
         self._known.report_ready()
-        while (generation := self._known.committed(number)) is None:
-            if session.stop.is_set:
+        while True:
+            # Read first: who stops the processes has withdrawn the plan before, or it is committed.
+            is_stopped = session.stop.is_set
+            generation = self._known.committed(number)
+            if generation is not None:
+                break
+            if is_stopped:
                 session.stop.raise_stopped()
             if self._known.is_given_up(number):
                 raise LeftTraining

@@ -523,6 +523,7 @@ class Session:
     def _script_failed(self, error: BaseException) -> None:
         """Take note of the error that ends the script, before its traceback is printed."""
         self._has_failed = True
+        self.regrouping.note_failure(error)
         self.note_failure(error)
 
     def _after_traceback(self, error: BaseException) -> None:

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from pollux_slurm.agent.launch.layout import RunLayout
+from pollux_slurm.agent.launch.local_runs import find_local_run
 from pollux_slurm.agent.launch.node_program import NODE_PROGRAM, visible_gpus
+from tests.waiting import wait_until
 
 # One write: with PYTHONUNBUFFERED, print writes the line's end separately, so lines could be mixed.
 SHOW = "import json, os; os.write(1, (json.dumps(dict(os.environ)) + '\\n').encode())"
@@ -119,6 +122,60 @@ def test_that_processes_that_ran_out_of_memory_are_started_again(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n") == ["start 0", "start 1", "start 2", ""]
     assert done.stderr.count("did not fit into memory: starting again") == 2
+
+
+# One process grows to two at its first start, which then runs out of memory.
+GROWING = """
+import os, pathlib, sys, time
+from pollux_slurm.agent.launch.environment import read_environment
+if "POLLUX_JOINS" in os.environ:
+    read_environment(os.environ).membership.report_ready()
+    time.sleep(1000)
+membership = read_environment(os.environ).membership
+folder = pathlib.Path(os.environ["POLLUX_CHECKPOINT_DIR"], "memory")
+if folder.exists():
+    os.write(1, (os.environ["WORLD_SIZE"] + " " + os.environ["RANK"] + "\\n").encode())
+    sys.exit()
+while (plan := membership.planned(0)) is None:
+    time.sleep(0.01)
+assert membership.commit(plan.number)
+folder.mkdir()
+(folder / "000000-000000.json").write_text("{}")
+sys.exit(1)
+"""
+
+
+def test_that_processes_that_are_started_again_are_as_many_as_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pollux_slurm", "run", "--in-place", "--checkpoint-dir", "job"),
+            *("--", sys.executable, "-c", GROWING),
+        ],
+        env={**PLAIN, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        found = wait_until(
+            lambda: [*tmp_path.glob("pollux-run-*/run.json")], timeout_s=120, what="the run", every_s=0.02
+        )
+        find_local_run(run.pid).ask(2)
+        assert sorted(run.communicate(timeout=300)[0].splitlines()) == ["2 0", "2 1"]
+    finally:
+        run.kill()
+        run.communicate(timeout=120)
+    assert run.returncode == 0
+    assert not found[0].parent.exists()
+
+
+def test_that_torchrun_cannot_be_started_in_place() -> None:
+    done = pollux_run(["--in-place", "--", "torchrun", "train.py"])
+    assert done.returncode == 2
+    assert "--in-place with torchrun" in done.stderr
 
 
 def test_that_a_run_that_never_calls_the_library_is_warned_of(tmp_path: Path) -> None:

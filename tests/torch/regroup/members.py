@@ -26,7 +26,8 @@ import torch
 from pollux_slurm.agent.launch.layout import MEMBER_VARIABLE, RunLayout
 from pollux_slurm.agent.launch.rank_environments import rank_environments
 from pollux_slurm.agent.launch.resizing import Resizing
-from pollux_slurm.agent.membership.folder import MembershipFolder, ResizeRequest
+from pollux_slurm.agent.membership.folder import MembershipFolder
+from pollux_slurm.agent.membership.resize_requests import ResizeAnswer, ResizeRequest, ResizeRequests
 from tests.torch.ranks import context
 
 TIMEOUT_S = 180.0
@@ -62,7 +63,8 @@ class Members:
         kill_after_s: float = 60.0,
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="run-", dir=directory))
-        self.folder = MembershipFolder(self.home)
+        self.folder, self._requests = MembershipFolder(self.home), ResizeRequests(self.home)
+        self._answers: dict[str, ResizeAnswer] = {}
         self.warnings: list[str] = []
         self.started: list[Started] = []
         self.exit_codes: dict[str, int] = {}
@@ -79,7 +81,12 @@ class Members:
             "PATH": os.environ["PATH"],
             **(env or {}),
         }
-        self.resizing = Resizing(self.folder, layout, environ, max_processes=None, warn=self.warnings.append)
+        self.resizing = Resizing(
+            *(self.home, layout, environ),
+            num_gpus=0,
+            kill_after_s=kill_after_s,
+            warn=self.warnings.append,
+        )
         first = rank_environments(layout, 0, environ, rendezvous_file=self.home / "rendezvous")
         self._running: list[Started] = []
         processes = [self.start(one) for one in self.resizing.first_environments(first)]
@@ -109,25 +116,23 @@ class Members:
             code = one.process.exitcode
             assert code is not None
             self.exit_codes[one.member] = code
-            if self.resizing.ends_run(cast("Any", one.process), code) and self._kill_at is None:
+            ends_run = self.resizing.ends_run(cast("Any", self), cast("Any", one.process), code)
+            if ends_run and self._kill_at is None:
                 self._kill_at = time.monotonic() + self._kill_after_s
                 if not self._is_stopping:
                     self.signal(signal.SIGTERM)
-        if self._is_stopping or self._kill_at is not None:
-            self.resizing.end()
-        else:
-            self.resizing.advance(cast("Any", self))
-        for process in self.resizing.unwanted(cast("Any", [one.process for one in self._running])):
-            unwanted = next(one for one in self._running if one.process is cast("Any", process))
-            self.kill(unwanted.member)
-            unwanted.process.join()
-            self._end(unwanted)
+        is_ending = self._is_stopping or self._kill_at is not None
+        self.resizing.advance(cast("Any", self), is_ending=is_ending)
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for one in self._running:
                 self.killed_for_hanging.append(one.member)
                 # Its threads' stacks go to its log.
                 os.kill(one.pid, signal.SIGABRT)
             self._kill_at += self._kill_after_s
+
+    def end(self, process: ForkServerProcess) -> None:
+        """Ask one member to end."""
+        process.terminate()
 
     def _end(self, one: Started) -> None:
         self._running.remove(one)
@@ -150,17 +155,25 @@ class Members:
     def terminate(self) -> None:
         """Stop the run by SIGTERM, as a launcher passes it on."""
         self._is_stopping = True
+        self.resizing.before_stop(cast("Any", self))
         self.signal(signal.SIGTERM)
 
-    def kill(self, member: str) -> None:
+    def kill(self, which: str | ForkServerProcess) -> None:
         """Kill one member and its children."""
-        pid = next(one.pid for one in self._running if one.member == member)
+        pid = next(one.pid for one in self._running if which in (one.member, one.process))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
 
     def ask(self, num_processes: int, leaves: Sequence[int] = ()) -> ResizeRequest:
         """Ask as `pollux resize` does."""
-        return self.folder.ask(num_processes, tuple(leaves))
+        return self._requests.ask(num_processes, leaves)
+
+    def answered(self, request: ResizeRequest) -> ResizeAnswer | None:
+        """Return the answer to a request."""
+        answer = self._requests.take_answer(request)
+        if answer is not None:
+            self._answers[request.id] = answer
+        return self._answers.get(request.id)
 
     def until(self, condition: Callable[[], Any], *, what: str, timeout_s: float = TIMEOUT_S) -> Any:
         """Go on until a condition holds, or all have ended; return its value."""
@@ -177,11 +190,11 @@ class Members:
                 raise AssertionError(f"gave up waiting for {what}\n{self.output()}")
             time.sleep(_POLL_INTERVAL_S)
 
-    def resize(self, num_processes: int, leaves: Sequence[int] = ()) -> tuple[bool, str] | None:
+    def resize(self, num_processes: int, leaves: Sequence[int] = ()) -> ResizeAnswer | None:
         """Ask, and return the answer; None where the run has ended without one."""
         request = self.ask(num_processes, leaves)
-        answer: tuple[bool, str] | None = self.until(
-            lambda: self.folder.answered(request), what=f"a resize to {num_processes}"
+        answer: ResizeAnswer | None = self.until(
+            lambda: self.answered(request), what=f"a resize to {num_processes}"
         )
         return answer
 

@@ -161,15 +161,15 @@ class Sequence:
         request = members.ask(wanted, leaves)
         if self._random.random() < 0.3:
             # The training waits here for the newcomers. Else it goes on meanwhile, a step now and then.
-            number = members.resizing._generation.number + 1
+            number = members.resizing._generation.number
             members.until(
-                lambda: members.folder.planned(number) or members.folder.answered(request), what="the plan"
+                lambda: members.folder.plan_after(number) or members.answered(request), what="the plan"
             )
         answer = members.until(
-            lambda: members.folder.answered(request) or self._go_slowly(), what=f"{size} -> {wanted}"
+            lambda: members.answered(request) or self._go_slowly(), what=f"{size} -> {wanted}"
         )
         self.tally.events.append(f"{operation} {size} -> {wanted} without {leaves}: {answer}")
-        if answer is not None and answer[0]:
+        if answer is not None and answer.is_done:
             self._size = wanted
             self.tally.counts[operation] += wanted != size or bool(leaves)
             self.tally.counts["rank 0 leaves"] += 0 in leaves

@@ -45,10 +45,10 @@ class _Faulty:
         )
         members.until(lambda: script.reached(gate) == AT, what=f"step {AT}")
         request = members.ask(4 - len(leaves), leaves)
-        members.until(lambda: members.folder.planned(1) or members.folder.answered(request), what="the plan")
+        members.until(lambda: members.folder.plan_after(0) or members.answered(request), what="the plan")
         (gate / "open").write_text(str(1 << 30))
         members.wait(timeout_s=120)
-        self.answer = members.folder.answered(request)
+        self.answer = members.answered(request)
         assert not members.killed_for_hanging, members.output()
 
     def start_again(self) -> list[Any]:
@@ -120,7 +120,7 @@ def test_that_a_newcomer_that_dies_before_it_joins_leaves_the_training_as_it_is(
     faulty = _Faulty(tmp_path, member="3", moment=moment, fault="killed")
     assert faulty.members.exit_codes == {"0": 0, "1": 0, "2": 0, "3": -signal.SIGKILL}
     assert faulty.answer is not None
-    assert not faulty.answer[0]
+    assert not faulty.answer.is_done
     for result in faulty.members.results():
         assert_same(result, reference, VARIANT)
 
