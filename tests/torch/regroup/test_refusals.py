@@ -1,0 +1,46 @@
+"""Why a training does not regroup, or a newcomer does not join, as who has asked for it hears."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import pollux_slurm.torch as pollux
+from tests.torch.regroup.members import Members
+
+pytestmark = pytest.mark.torch
+
+
+def wait_for_end(home: str, asks: bool) -> None:
+    """Do what a script does before its first loop, and wait there."""
+    pollux.init_process_group(in_place=asks, checkpoint_dir=f"{home}/checkpoints", checkpoint_interval_s=None)
+    if pollux.is_joining():
+        raise ValueError("no data on this machine\nand more")
+    Path(home, "begun").touch()
+    while not Path(home, "end").exists():
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("asks", "reason", "num_started"),
+    [
+        (False, "cannot be moved in place: its script does not ask for it: init_process_group(in_place=", 1),
+        (True, "(exit code 1) before it could join: ValueError: no data on this machine", 2),
+    ],
+)
+def test_that_who_asks_for_a_resize_hears_why_it_is_not_done(
+    tmp_path: Path, asks: bool, reason: str, num_started: int
+) -> None:
+    members = Members(tmp_path, 1, wait_for_end, str(tmp_path), asks)
+    members.until((tmp_path / "begun").exists, what="the beginning")
+    answer = members.resize(2)
+    assert answer is not None
+    assert not answer.is_done
+    assert reason in answer.text
+    assert "and more" not in answer.text
+    (tmp_path / "end").touch()
+    assert members.wait()["0"] == 0
+    # What is known not to work is not tried.
+    assert len(members.started) == num_started
