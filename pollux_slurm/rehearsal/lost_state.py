@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +24,11 @@ from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
 _SAME = 1e-5
 
+VariablesByPlace = Mapping[tuple[int, int], Mapping[str, str]]
+"""By number of processes and rank: the variables that never change there, in no run."""
 
-def wrong_samples(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
+
+def wrong_samples(chains: Sequence[Sequence[ScriptRun]], *, moves: str = "moves") -> Iterator[Finding]:
     """Find samples that were missed, used twice or reordered. The runs of a chain resume from each other."""
     faults: dict[str, None] = {}
     for runs in chains:
@@ -38,7 +42,7 @@ def wrong_samples(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
         yield Finding(
             level=Level.CHANGE,
             kind="samples",
-            text=f"Over the moves {listed(list(faults))}.",
+            text=f"Over the {moves} {listed(list(faults))}.",
             cure="The loops over AdaptiveDataLoaders must begin in the same order in each run, and go on to "
             "their end or to the same break.",
             guide=DATA,
@@ -101,6 +105,24 @@ def _cure_of(state: Mapping[str, Any], *, is_average: bool) -> tuple[str, str]:
     return "Keep it in your own State (pollux_slurm.torch.State), or wrap it if it is trained.", VARIABLES
 
 
+def process_variables(runs: Sequence[ScriptRun]) -> VariablesByPlace:
+    """Return the script's variables that depend on its rank and the number of processes alone.
+
+    One that has several values for the same two is left out: training changes it, or the time of day.
+    """
+    values: dict[tuple[int, int], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for run in runs:
+        for rank in range(run.num_processes):
+            for event in run.of("snapshot", rank=rank):
+                for name, value in event["variables"].items():
+                    values[run.num_processes, rank][name].add(value)
+    changing = {name for seen in values.values() for name, texts in seen.items() if len(texts) > 1}
+    return {
+        place: {name: next(iter(texts)) for name, texts in seen.items() if name not in changing}
+        for place, seen in values.items()
+    }
+
+
 def lost_variables(first_run: ScriptRun, moved_runs: Sequence[ScriptRun]) -> Iterator[Finding]:
     """Find the script's variables that had their initial value again after a move."""
     epochs = {event["epoch"]: event for event in first_run.of("snapshot") if event["moment"] == "epoch"}
@@ -113,6 +135,8 @@ def lost_variables(first_run: ScriptRun, moved_runs: Sequence[ScriptRun]) -> Ite
         is_at_end = before.stop is not None and before.stop.moment is StopMoment.EPOCH_END
         if is_at_end and resumed is not None and resumed["epoch"] in epochs:
             pairs.append((epochs[resumed["epoch"]], resumed, "at an epoch's end"))
+    # These were not lost: the script has set them anew.
+    of_place = {name for known in process_variables([first_run, *moved_runs]).values() for name in known}
     lost: dict[str, str] = {}
     for saved, resumed in _moves_in_mid_epoch(moved_runs):
         for name, text in saved["tensors"].items():
@@ -123,7 +147,7 @@ def lost_variables(first_run: ScriptRun, moved_runs: Sequence[ScriptRun]) -> Ite
     for wanted, resumed, where in pairs:
         for name, text in wanted["variables"].items():
             now = resumed["variables"].get(name)
-            if now is not None and now != text and now == fresh.get(name):
+            if now is not None and now != text and now == fresh.get(name) and name not in of_place:
                 short = name.partition(":")[2]
                 # Several functions may have the same variable (`self`).
                 lost.setdefault(short, f"`{short}` ({text} before a move {where}, {now} after it)")

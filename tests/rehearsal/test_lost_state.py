@@ -157,6 +157,20 @@ def test_that_reset_variables_are_named_with_their_values() -> None:
     assert "start" not in finding.text
 
 
+def test_that_a_variable_of_the_number_of_processes_was_not_reset() -> None:
+    one, two = (
+        [snapshot(moment, variables={"main:size": size, "main:n": n})]
+        for moment, size, n in (("checkpoint", "2", "7"), ("epoch", "1", "0"))
+    )
+    first_run = script_run(two)
+    before = script_run(
+        [snapshot("epoch", variables={"main:size": "2", "main:n": "0"}), *one], [], stop=MIDDLE
+    )
+    (finding,) = lost_variables(first_run, [before, script_run(two)])
+    assert "`n` (7 before" in finding.text
+    assert "size" not in finding.text
+
+
 def test_that_the_scripts_tensors_that_differ_after_a_move_are_a_finding() -> None:
     kept, first_run = {"main:points": "9 numbers #0000000a"}, script_run([snapshot("epoch")])
     saved = snapshot("checkpoint", tensors={**kept, "main:queue": "8 numbers #0000000b"})
