@@ -30,7 +30,7 @@ _FLUSH_EVERY_S = 0.2
 
 
 class StopMoment(str, Enum):
-    """When a run is stopped.
+    """When a run is stopped, or regrouped.
 
     `STEP` is the first step boundary at or after a position in a loop. `AFTER_LOOP` is between a loop's last
     step and the end of the epoch: once its states are saved, the run is killed, as Slurm does after KillWait.
@@ -43,10 +43,14 @@ class StopMoment(str, Enum):
 
 
 class StopMethod(str, Enum):
-    """How a run is stopped: by a checkpoint request, then SIGTERM once confirmed, or by SIGTERM alone."""
+    """How a run is stopped: by a checkpoint request, then SIGTERM once confirmed, or by SIGTERM alone.
+
+    With `REGROUP` it is not stopped: processes join and leave while it trains.
+    """
 
     REQUEST = "request"
     SIGTERM = "sigterm"
+    REGROUP = "regroup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,7 @@ class Stop:
     """A planned stop in `epoch`, at `position` (in examples) of the loop number `loop` over `loader`.
 
     A `STEP` without a loader is the first step after `epoch`; outside of epochs, after the loop with that
-    number.
+    number. After a `REGROUP` there are `num_processes`, without those that had the ranks `leaves`.
     """
 
     moment: StopMoment
@@ -63,15 +67,21 @@ class Stop:
     loader: str = ""
     loop: int = 0
     position: int = 0
+    num_processes: int = 0
+    leaves: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What one run does. With `varies_batch` the batch size changes every few steps, else it stays M0."""
+    """What one run does. With `varies_batch` the batch size changes every few steps, else it stays M0.
+
+    `regroups` come before `stop`, one after the other.
+    """
 
     folder: Path
     varies_batch: bool
     stop: Stop | None
+    regroups: tuple[Stop, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write the plan to a file."""
@@ -85,24 +95,48 @@ def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
         return None
     try:
         data = json.loads(Path(name).read_text(encoding="utf-8"))
-        stop = data["stop"]
-        if stop is not None:
-            enums = {"moment": StopMoment(stop["moment"]), "method": StopMethod(stop["method"])}
-            stop = Stop(**{**stop, **enums})
-        return RunPlan(folder=Path(data["folder"]), varies_batch=bool(data["varies_batch"]), stop=stop)
+        return RunPlan(
+            folder=Path(data["folder"]),
+            varies_batch=bool(data["varies_batch"]),
+            stop=None if data["stop"] is None else _stop(data["stop"]),
+            regroups=tuple(map(_stop, data["regroups"])),
+        )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
             f"{RUN_PLAN_VARIABLE}={name}: {error}; it is set by `pollux rehearse` alone"
         ) from None
 
 
-class EventLog:
-    """The file of one process's events, a line of JSON each. Thread-safe."""
+def _stop(data: Mapping[str, Any]) -> Stop:
+    enums = {"moment": StopMoment(data["moment"]), "method": StopMethod(data["method"])}
+    return Stop(**{**data, **enums, "leaves": tuple(data["leaves"])})
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._file: TextIO = (folder / f"events-{rank}.jsonl").open("w", encoding="utf-8")
-        self._lock = threading.Lock()
+
+def events_file(folder: Path, *, generation: int, rank: int) -> Path:
+    """Return the file with the events of a rank: of the run's first processes, or after so many regroups."""
+    return folder / f"events-{generation}-{rank}.jsonl"
+
+
+class EventLog:
+    """The files of one process's events, a line of JSON each. Thread-safe."""
+
+    def __init__(self, folder: Path, rank: int, *, generation: int) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._generation = generation
+        self._file = self._open(rank)
         self._flushed_at = time.monotonic()
+
+    def _open(self, rank: int) -> TextIO:
+        file = events_file(self._folder, generation=self._generation, rank=rank)
+        return file.open("w", encoding="utf-8")
+
+    def begin_generation(self, generation: int, rank: int) -> None:
+        """Go on in another file, unless this process has waited for that generation."""
+        with self._lock:
+            if generation != self._generation:
+                self._generation = generation
+                self._file.close()
+                self._file = self._open(rank)
 
     def write(self, kind: str, **fields: Any) -> None:
         """Write an event with the current time."""

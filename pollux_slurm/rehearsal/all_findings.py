@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pollux_slurm.rehearsal.findings import LOCAL, Finding, Level
+from pollux_slurm.rehearsal.in_place import (
+    joins_that_waited,
+    regroup_never_came,
+    regroups_refused,
+    stale_variables,
+)
 from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, wrong_samples
-from pollux_slurm.rehearsal.rehearse import RehearsalRuns
-from pollux_slurm.rehearsal.run_failures import failures, never_trained
+from pollux_slurm.rehearsal.rehearse import RehearsalRuns, has_failed
+from pollux_slurm.rehearsal.run_failures import failed_leavers, failures, never_trained
 from pollux_slurm.rehearsal.script_counters import averages_over_micro_batches, own_epochs
 from pollux_slurm.rehearsal.script_run import RunOutcome
 from pollux_slurm.rehearsal.stop_plan import training_loops
@@ -22,18 +28,27 @@ def all_findings(rehearsed: RehearsalRuns) -> list[Finding]:
     """
     first_run, *moved_runs = rehearsed.fixed_batch_runs
     chains = (rehearsed.fixed_batch_runs[:1], moved_runs, rehearsed.varying_batch_runs)
-    runs = [run for chain in chains for run in chain]
+    runs, in_place = [run for chain in chains for run in chain], rehearsed.in_place_runs
     found = [
         *never_trained(first_run),
         *own_epochs(first_run),
-        *failures(chains),
-        *replicas_that_differ(runs),
+        *failures((*chains, in_place)),
+        *failed_leavers(in_place),
+        *replicas_that_differ([*runs, *in_place]),
         *wrong_samples(chains),
+        *wrong_samples([in_place], moves="moves in place"),
         *lost_states(chains),
         *averages_over_micro_batches(runs),
         *lost_variables(first_run, moved_runs),
         *unsynchronized_sums(runs),
-        *training_that_differs(first_run, moved_runs),
+        *(
+            list(training_that_differs(first_run, moved_runs))
+            or training_that_differs(first_run, in_place, moves="moves in place")
+        ),
+        *regroups_refused(rehearsed),
+        *joins_that_waited(in_place),
+        *regroup_never_came(rehearsed),
+        *stale_variables(rehearsed.fixed_batch_runs, in_place),
         *_not_rehearsed(rehearsed),
         *_notes(rehearsed),
     ]
@@ -44,11 +59,7 @@ def all_findings(rehearsed: RehearsalRuns) -> list[Finding]:
 def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
     first_run, *moved_runs = rehearsed.fixed_batch_runs
     moves = max(len(moved_runs) - 1, 0)
-    has_failed = any(
-        run.outcome in (RunOutcome.FAILED, RunOutcome.HUNG)
-        for run in (*rehearsed.fixed_batch_runs, *rehearsed.varying_batch_runs)
-    )
-    if has_failed:
+    if has_failed(rehearsed.all_runs):
         yield Finding(
             level=Level.NOTE,
             kind="cut_short",

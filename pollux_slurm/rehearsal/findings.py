@@ -12,6 +12,10 @@ CHANGES = "docs/user.md, “What changes in your script”"
 STATES = "docs/training.md, “Checkpoints”"
 AVERAGES = "docs/training.md, “An average of the weights”"
 DATA = "docs/training.md, “Data”"
+REQUEUE_ONLY = "docs/moves.md, “Scripts that move by requeue only”"
+NEWCOMERS = "docs/moves.md, “Newcomers”"
+WORLD_SIZE = "docs/moves.md, “Rank and world size”"
+IN_PLACE = "docs/moves.md, “What a script may rely on”"
 
 
 class Level(enum.Enum):

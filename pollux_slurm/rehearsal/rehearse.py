@@ -1,4 +1,4 @@
-"""A whole rehearsal: a first run without moves, then moves with a fixed and with a varying batch size."""
+"""A whole rehearsal: a first run without moves, then moves by restarts, then moves in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from pollux_slurm.agent.launch.node_program import visible_gpus
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMoment
 from pollux_slurm.errors import UsageError
 from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun, run_script
-from pollux_slurm.rehearsal.stop_plan import FIRST_RUN_STOP, plan_stops
+from pollux_slurm.rehearsal.stop_plan import (
+    FIRST_RUN_STOP,
+    plan_regroups,
+    plan_stops,
+    sizes_of_regroups,
+)
 
 # The first run gets at most this share of the time.
 _FIRST_RUN_SHARE = 0.3
@@ -26,8 +31,9 @@ class RehearsalRuns:
     """All runs of a rehearsal.
 
     `fixed_batch_runs` begin with the first run, which is not moved. A script that does not call
-    `autoscale_batch_size` has no `varying_batch_runs`. `skipped` counts planned stops that there was no time
-    for.
+    `autoscale_batch_size` has no `varying_batch_runs`, one that does not ask for it no `in_place_runs`: a
+    training that was regrouped, a run for each generation of its processes. `skipped` counts planned stops
+    that there was no time for.
     """
 
     command: tuple[str, ...]
@@ -36,14 +42,18 @@ class RehearsalRuns:
     num_gpus: int
     fixed_batch_runs: tuple[ScriptRun, ...]
     varying_batch_runs: tuple[ScriptRun, ...]
+    in_place_runs: tuple[ScriptRun, ...]
     skipped: int
     wall_s: float
 
     @property
+    def all_runs(self) -> tuple[ScriptRun, ...]:
+        return self.fixed_batch_runs + self.varying_batch_runs + self.in_place_runs
+
+    @property
     def is_out_of_time(self) -> bool:
         """Whether the time was up before all that was planned."""
-        runs = (*self.fixed_batch_runs, *self.varying_batch_runs)
-        return self.skipped > 0 or any(run.outcome is RunOutcome.OUT_OF_TIME for run in runs)
+        return self.skipped > 0 or any(run.outcome is RunOutcome.OUT_OF_TIME for run in self.all_runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +64,7 @@ class UpcomingRun:
     varies_batch: bool
     before: ScriptRun | None
     stop: Stop | None
+    regroups: tuple[Stop, ...] = ()
 
 
 class RunObserver:
@@ -102,9 +113,9 @@ def rehearse(
 
     def run_once(
         run: UpcomingRun, *, chain: str, number: int, limit_s: float, scouting: Stop | None = None
-    ) -> ScriptRun:
+    ) -> tuple[ScriptRun, ...]:
         progress.begins(run)
-        ended_run = run_script(
+        ended_runs = run_script(
             command,
             number=number,
             num_processes=run.num_processes,
@@ -115,11 +126,12 @@ def rehearse(
             limit_s=limit_s,
             progress=progress.event,
             raise_if_interrupted=raise_if_interrupted,
+            regroups=run.regroups,
         )
-        progress.ended(ended_run)
-        return ended_run
+        progress.ended(ended_runs[-1])
+        return ended_runs
 
-    first_run = run_once(
+    (first_run,) = run_once(
         UpcomingRun(num_processes=counts[0], varies_batch=False, before=None, stop=None),
         chain="unmoved",
         number=0,
@@ -143,18 +155,40 @@ def rehearse(
                 before=runs[-1] if runs else None,
                 stop=stop,
             )
-            runs.append(run_once(upcoming, chain=chain, number=number, limit_s=left_s))
+            runs += run_once(upcoming, chain=chain, number=number, limit_s=left_s)
             if runs[-1].outcome is RunOutcome.OUT_OF_TIME:
                 skipped += len(stops) - number
             if runs[-1].outcome is not RunOutcome.STOPPED:
                 break
         return runs
 
+    def run_regroups() -> tuple[ScriptRun, ...]:
+        nonlocal skipped
+        sizes, stops = sizes_of_regroups(counts), plan_stops(first_run)
+        if sizes is None or not stops:
+            return ()
+        fewer, more = sizes
+        regroups = plan_regroups(first_run, fewer=fewer, more=more)
+        left_s = deadline - time.monotonic()
+        if left_s < _MIN_RUN_S:
+            skipped += len(regroups)
+            return ()
+        upcoming = UpcomingRun(
+            num_processes=fewer, varies_batch=False, before=None, stop=stops[-1], regroups=tuple(regroups)
+        )
+        runs = run_once(upcoming, chain="in-place", number=0, limit_s=left_s)
+        if runs[-1].outcome is RunOutcome.OUT_OF_TIME:
+            skipped += len(regroups) - len(runs) + 1
+        return runs
+
     fixed_batch_runs, varying_batch_runs = [first_run], []
+    in_place_runs: tuple[ScriptRun, ...] = ()
     if first_run.outcome in (RunOutcome.STOPPED, RunOutcome.FINISHED, RunOutcome.OUT_OF_TIME):
         fixed_batch_runs += run_chain("fixed-batch", varies_batch=False)
         if any(event["max_batch_size"] is not None for event in first_run.of("autoscale")):
             varying_batch_runs += run_chain("varying-batch", varies_batch=True)
+        if asks_for_regroups(first_run) and not has_failed(fixed_batch_runs):
+            in_place_runs = run_regroups()
     return RehearsalRuns(
         command=tuple(command),
         folder=folder,
@@ -162,9 +196,21 @@ def rehearse(
         num_gpus=num_gpus,
         fixed_batch_runs=tuple(fixed_batch_runs),
         varying_batch_runs=tuple(varying_batch_runs),
+        in_place_runs=in_place_runs,
         skipped=skipped,
         wall_s=time.monotonic() - started,
     )
+
+
+def asks_for_regroups(first_run: ScriptRun) -> bool:
+    """Return whether the script asks to be moved in place, and nothing that it uses forbids that."""
+    started = first_run.first("start")
+    return bool(started and started["in_place"]) and first_run.first("cannot_regroup") is None
+
+
+def has_failed(runs: Sequence[ScriptRun]) -> bool:
+    """Return whether one of the runs failed or hung."""
+    return any(run.outcome in (RunOutcome.FAILED, RunOutcome.HUNG) for run in runs)
 
 
 def process_counts(counts: Sequence[int], stops: Sequence[Stop]) -> Iterator[int]:

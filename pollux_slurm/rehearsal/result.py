@@ -25,6 +25,11 @@ _PHASES = {
     "restore_s": "to join and restore {:.1f} s",
     "first_step_s": "to the first step {:.1f} s",
 }
+_HOW = {
+    StopMethod.REQUEST: "on request",
+    StopMethod.SIGTERM: "by SIGTERM",
+    StopMethod.REGROUP: "in place",
+}
 
 
 def must_change(findings: Sequence[Finding]) -> bool:
@@ -50,10 +55,23 @@ def move_times(runs: Sequence[ScriptRun]) -> dict[str, float]:
     return {part: statistics.fmean(values) for part, values in seen.items() if values}
 
 
+def regroup_times(in_place_runs: Sequence[ScriptRun]) -> dict[str, float]:
+    """Return the mean seconds until processes that were to join were ready, and of standstill."""
+    joined = [run for run in in_place_runs if run.stop and run.stop.num_processes > run.num_processes]
+    ready = [event["after_s"] for run in joined for event in run.of("newcomers_ready")]
+    stood = [event["standstill_s"] for run in in_place_runs for event in run.of("begun")]
+    times = {"ready_s": ready, "standstill_s": stood}
+    return {part: statistics.fmean(values) for part, values in times.items()} if ready and stood else {}
+
+
 def moves(rehearsed: RehearsalRuns) -> list[dict[str, Any]]:
-    """Return each move: where, how it was requested, the numbers of processes, and whether it succeeded."""
+    """Return each move: where, how it was requested, the numbers of processes, and whether it succeeded.
+
+    `leaves` are the ranks that have left, where the others went on.
+    """
     found = []
-    for runs in (rehearsed.fixed_batch_runs[1:], rehearsed.varying_batch_runs):
+    chains = (rehearsed.fixed_batch_runs[1:], rehearsed.varying_batch_runs, rehearsed.in_place_runs)
+    for runs in chains:
         for before, after in itertools.pairwise(runs):
             assert before.stop is not None
             found.append(
@@ -62,6 +80,7 @@ def moves(rehearsed: RehearsalRuns) -> list[dict[str, Any]]:
                     "by": before.stop.method.value,
                     "batch_varies": before.varies_batch,
                     "processes": [before.num_processes, after.num_processes],
+                    "leaves": list(before.stop.leaves),
                     "ok": after.outcome not in (RunOutcome.FAILED, RunOutcome.HUNG),
                 }
             )
@@ -76,8 +95,9 @@ def as_json(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> dict[str, 
         "findings": [{**asdict(finding), "level": finding.level.name.lower()} for finding in findings],
         "moves": moves(rehearsed),
         "move_times": move_times(rehearsed.fixed_batch_runs[1:]),
+        "regroup_times": regroup_times(rehearsed.in_place_runs),
         "checkpoint_bytes": _checkpoint_bytes(rehearsed),
-        "runs": len(rehearsed.fixed_batch_runs) + len(rehearsed.varying_batch_runs),
+        "runs": len(rehearsed.all_runs),
         "wall_s": round(rehearsed.wall_s, 1),
         "logs": str(rehearsed.folder),
     }
@@ -88,11 +108,14 @@ def as_text(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
     lines = ["", f"Rehearsed {shlex.join(rehearsed.command)} in {rehearsed.wall_s:.0f} s."]
     lines += [""] * bool(moves(rehearsed))
     for move in moves(rehearsed):
-        how = "on request" if move["by"] == StopMethod.REQUEST.value else "by SIGTERM"
+        how = _HOW[StopMethod(move["by"])]
         batch = ", varying batch" if move["batch_varies"] else ""
         first, second = move["processes"]
         verdict = "ok    " if move["ok"] else "FAILED"
-        lines.append(f"  {verdict}  moved {move['where']}, {how}, from {first} to {second} processes{batch}")
+        left = ", without rank 0" * (0 in move["leaves"])
+        lines.append(
+            f"  {verdict}  moved {move['where']}, {how}, from {first} to {second} processes{left}{batch}"
+        )
     for finding in findings:
         lines += ["", *_block(finding)]
     times = move_times(rehearsed.fixed_batch_runs[1:])
@@ -101,6 +124,13 @@ def as_text(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
         size = _checkpoint_bytes(rehearsed)
         saved = "" if size is None else f" The checkpoint has {bytes_text(size)}."
         lines += ["", *_wrapped(f"A move takes {sum(times.values()):.1f} s here: {parts}.{saved}", "")]
+    regrouped = regroup_times(rehearsed.in_place_runs)
+    if regrouped:
+        text = (
+            f"In place, training stands still for {regrouped['standstill_s']:.1f} s here; new processes are "
+            f"ready after {regrouped['ready_s']:.1f} s, while the others train."
+        )
+        lines += ["", *_wrapped(text, "")]
     lines += ["", f"The script's output: {rehearsed.folder}"]
     lines.append(_verdict(rehearsed, findings))
     return "\n".join(lines)

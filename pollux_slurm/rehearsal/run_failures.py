@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_protocol import Stop, StopMoment
-from pollux_slurm.rehearsal.findings import CHANGES, STATES, VARIABLES, Finding, Level
+from pollux_slurm.agent.rehearsal_protocol import Stop, StopMethod, StopMoment
+from pollux_slurm.rehearsal.findings import CHANGES, IN_PLACE, NEWCOMERS, STATES, VARIABLES, Finding, Level
 from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun
 from pollux_slurm.rehearsal.stop_plan import training_loops
 
@@ -50,8 +51,11 @@ def failures(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
         if run.outcome not in (RunOutcome.FAILED, RunOutcome.HUNG) or (run.outcome, place) in seen:
             continue
         seen.add((run.outcome, place))
+        unjoined = None if before is None else before.first("regroup_failed")
         if run.outcome is RunOutcome.HUNG:
             yield _hung(before, run)
+        elif before is not None and unjoined is not None:
+            yield _did_not_join(before, run, unjoined["reason"], error)
         else:
             yield _failed(before, run) if error is None else _raised(before, run, error)
 
@@ -80,24 +84,83 @@ def _failed(before: ScriptRun | None, run: ScriptRun) -> Finding:
 
 
 def _raised(before: ScriptRun | None, run: ScriptRun, error: Event) -> Finding:
-    message = f"{error['type']}: {error['message']}".strip().rstrip(".")
-    line = f"{Path(error['file']).name}:{error['line']}"
     is_after_move = before is not None and not error["has_stepped"] and not error["is_ours"]
+    cure, guide = (_RESET_VARIABLES_CURE, VARIABLES) if is_after_move else ("", "")
+    if is_after_move and before is not None and is_regroup(before.stop):
+        cure, guide = _IN_PLACE_CURE, IN_PLACE
     return Finding(
         level=Level.CHANGE,
         kind="failed",
-        text=f"{_when(before, run)} the script failed at {line}: {message}.",
-        cure=_RESET_VARIABLES_CURE if is_after_move else "",
-        guide=VARIABLES if is_after_move else "",
-        # Errors of this package name the cure and the line of the script.
-        details="" if error["is_ours"] else error["traceback"],
+        text=f"{_when(before, run)} the script failed at {_place_and_message(error)}.",
+        cure=cure,
+        guide=guide,
+        details=_details(error),
     )
+
+
+def _did_not_join(before: ScriptRun, run: ScriptRun, reason: str, error: Event | None) -> Finding:
+    """Return the finding of a process that ended before it could join."""
+    is_ours = error is not None and error["is_ours"]
+    return Finding(
+        level=Level.CHANGE,
+        kind="did_not_join",
+        text=f"A process that was to join {where_of(before)} ({before.num_processes} → {run.num_processes} "
+        f"processes) failed, while the others trained on, at {_place_and_message(error)}."
+        if error is not None
+        else f"No process joined {where_of(before)} ({before.num_processes} → {run.num_processes} "
+        f"processes): {reason}.",
+        cure="" if is_ours else _NEWCOMER_CURE,
+        guide=NEWCOMERS,
+        details=run.tail(_TAIL_LINES) if error is None else _details(error),
+    )
+
+
+def failed_leavers(in_place_runs: Sequence[ScriptRun]) -> Iterator[Finding]:
+    """Find processes that have left a training, and failed as their script ended."""
+    for before, after in itertools.pairwise(in_place_runs):
+        for rank in range(before.num_processes):
+            left = next(before.of("left", rank=rank), None)
+            for error in () if left is None else before.of("error", rank=rank):
+                yield Finding(
+                    level=Level.LOOK,
+                    kind="failed_to_leave",
+                    text=f"A process that left {where_of(before)} ({before.num_processes} → "
+                    f"{after.num_processes} processes) failed at {_place_and_message(error)}. The others "
+                    "trained on.",
+                    cure="Its script ends with SystemExit at its last step. What still runs then (`finally`, "
+                    "`atexit`) must not communicate.",
+                    guide=IN_PLACE,
+                    details=_details(error),
+                )
+                return
+
+
+def _place_and_message(error: Event) -> str:
+    message = f"{error['type']}: {error['message']}".strip().rstrip(".")
+    return f"{Path(error['file']).name}:{error['line']}: {message}"
+
+
+def _details(error: Event) -> str:
+    # Errors of this package name the cure and the line of the script.
+    return "" if error["is_ours"] else str(error["traceback"])
 
 
 _RESET_VARIABLES_CURE = (
     "The script's own variables are reset after a move, and a loop that was done yields nothing. Keep sums "
     "in a pollux_slurm.torch.Accumulator and other values in a State. No line after a loop may need a "
     "variable that only a micro-batch sets."
+)
+
+
+_NEWCOMER_CURE = (
+    "A process that joins runs the script from its first line while the others train, with the rank that it "
+    "is to have. There, pollux_slurm.torch.is_joining() is true."
+)
+_IN_PLACE_CURE = (
+    "What depends on the rank or the number of processes must be asked for where it is used, or set anew in "
+    "a function that is given to pollux_slurm.torch.on_regroup. In a process that joins, the script's own "
+    "variables are as after a restart: keep sums in a pollux_slurm.torch.Accumulator and other values in a "
+    "State."
 )
 
 
@@ -115,7 +178,13 @@ def _is_of_network(error: Event) -> bool:
 def _when(before: ScriptRun | None, run: ScriptRun) -> str:
     if before is None:
         return "Without any move"
-    return f"After a move {where_of(before)} ({before.num_processes} → {run.num_processes} processes)"
+    how = " in place," if is_regroup(before.stop) else ""
+    return f"After a move{how} {where_of(before)} ({before.num_processes} → {run.num_processes} processes)"
+
+
+def is_regroup(stop: Stop | None) -> bool:
+    """Return whether a stop lets processes join and leave, without ending the others."""
+    return stop is not None and stop.method is StopMethod.REGROUP
 
 
 def where_of(run: ScriptRun) -> str:

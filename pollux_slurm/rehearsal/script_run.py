@@ -11,13 +11,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
 from pollux_slurm.agent.launch.watched_processes import die_with_parent
-from pollux_slurm.agent.rehearsal_protocol import RUN_PLAN_VARIABLE, RunPlan, Stop
+from pollux_slurm.agent.rehearsal_protocol import (
+    RUN_PLAN_VARIABLE,
+    RunPlan,
+    Stop,
+    StopMoment,
+    events_file,
+)
 
 Event = Mapping[str, Any]
 
@@ -32,9 +38,13 @@ _POLL_S = 0.05
 
 
 class RunOutcome(enum.Enum):
-    """How a run ended. `OUT_OF_TIME`: it was stopped at the end of the rehearsal's time."""
+    """How a run ended. `OUT_OF_TIME`: it was stopped at the end of the rehearsal's time.
+
+    `REGROUPED`: it went on as the next one, with other processes.
+    """
 
     STOPPED = "stopped"
+    REGROUPED = "regrouped"
     FINISHED = "finished"
     FAILED = "failed"
     HUNG = "hung"
@@ -43,7 +53,10 @@ class RunOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
-    """One run of the script that has ended, with the events of each rank; `ended_at` is as `time.time()`."""
+    """One run of the script that has ended, with the events of each rank; `ended_at` is as `time.time()`.
+
+    What was regrouped counts as several runs, with the exit code, log and times of the whole.
+    """
 
     number: int
     num_processes: int
@@ -83,15 +96,19 @@ def run_script(
     limit_s: float,
     progress: Callable[[Event], None],
     raise_if_interrupted: Callable[[], None],
-) -> ScriptRun:
+    regroups: Sequence[Stop] = (),
+) -> tuple[ScriptRun, ...]:
     """Run `command` once, for `limit_s` at most. Runs with the same `chain` folder resume from each other.
 
-    All its processes end, also when `raise_if_interrupted`, which is called repeatedly, raises.
+    Returns a run, and one more for each of `regroups` that was carried out, or for which a process was
+    started that failed before it could join. All its processes end, also when `raise_if_interrupted`, which
+    is called repeatedly, raises.
     """
     folder = chain / f"run-{number}"
     folder.mkdir(parents=True)
     plan_file, log = folder / "run-plan.json", folder / "output.log"
-    RunPlan(folder=folder, varies_batch=varies_batch, stop=stop).write(plan_file)
+    plan = RunPlan(folder=folder, varies_batch=varies_batch, stop=stop, regroups=tuple(regroups))
+    plan.write(plan_file)
     own = {key: value for key, value in environ.items() if not key.startswith(_INHERITED_PREFIXES)}
     own |= {
         RUN_PLAN_VARIABLE: str(plan_file),
@@ -102,7 +119,8 @@ def run_script(
         # Else output before a kill is lost.
         "PYTHONUNBUFFERED": "1",
     }
-    arguments = ["run", f"--nproc-per-node={num_processes}", "--kill-after=2", "--", *command]
+    options = [f"--nproc-per-node={num_processes}", "--kill-after=2", *["--in-place"] * bool(regroups)]
+    arguments = ["run", *options, "--", *command]
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -119,10 +137,9 @@ def run_script(
     finally:
         _end(process)
     now = time.monotonic()
-    events = tuple(tuple(_read(folder / f"events-{rank}.jsonl")) for rank in range(num_processes))
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    kinds = {event["kind"] for rank in events for event in rank}
-    return ScriptRun(
+    kinds = {event["kind"] for file in folder.glob("events-*.jsonl") for event in _read(file)}
+    run = ScriptRun(
         number=number,
         num_processes=num_processes,
         stop=stop,
@@ -133,9 +150,38 @@ def run_script(
         exit_code=code,
         wall_s=now - started,
         ended_at=time.time(),
-        events=events,
+        events=_events(folder, 0, num_processes),
         log=log,
     )
+    return tuple(_by_generation(run, folder, regroups))
+
+
+def _events(folder: Path, generation: int, num_processes: int) -> tuple[tuple[Event, ...], ...]:
+    files = (events_file(folder, generation=generation, rank=rank) for rank in range(num_processes))
+    return tuple(tuple(_read(file)) for file in files)
+
+
+def _by_generation(run: ScriptRun, folder: Path, regroups: Sequence[Stop]) -> Iterator[ScriptRun]:
+    """Yield a run of each generation of a run's processes. The last one has its outcome.
+
+    Processes that failed before they could join are a run that failed.
+    """
+    current = run
+    for generation, planned in enumerate(regroups, start=1):
+        events = _events(folder, generation, planned.num_processes)
+        if events[0]:
+            # A regroup may have waited for the end of its epoch.
+            (*_, left) = (event for event in current.of("snapshot") if event["moment"] == "checkpoint")
+            moment = StopMoment.STEP if left["in_loop"] else StopMoment.EPOCH_END
+            yield replace(current, stop=replace(planned, moment=moment), outcome=RunOutcome.REGROUPED)
+            current = replace(run, num_processes=planned.num_processes, events=events)
+        elif current.first("regroup_failed") is not None:
+            yield replace(current, stop=planned)
+            yield replace(run, num_processes=planned.num_processes, events=events, outcome=RunOutcome.FAILED)
+            return
+        else:
+            break
+    yield current
 
 
 def outcome_of(code: int, kinds: set[str], *, got_sigterm: bool) -> RunOutcome:
@@ -161,13 +207,16 @@ def _watch(
 
     Returns when SIGTERM was sent, and whether the script hung: it did not end, and wrote no event for long.
     """
-    file, seen = folder / "events-0.jsonl", 0
+    generation, seen = 0, 0
     sigterm_at: float | None = None
     last_event_at = time.monotonic()
     while not _has_ended(process):
         raise_if_interrupted()
         now = time.monotonic()
-        events, seen = _read_on(file, seen)
+        # Of rank 0, which may be another process after a regroup.
+        events, seen = _read_on(events_file(folder, generation=generation, rank=0), seen)
+        if not events and events_file(folder, generation=generation + 1, rank=0).exists():
+            generation, seen = generation + 1, 0
         for event in events:
             last_event_at = now
             progress(event)

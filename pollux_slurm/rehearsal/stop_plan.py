@@ -1,8 +1,9 @@
-"""Decide where to stop a script, from the epochs and loops of its first run."""
+"""Decide where to stop and to regroup a script, from the epochs and loops of its first run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH, Stop, StopMethod, StopMoment
 from pollux_slurm.rehearsal.script_run import ScriptRun
@@ -75,10 +76,7 @@ def plan_stops(first_run: ScriptRun, *, is_short: bool = False) -> list[Stop]:
         thirds = (first.end // 3, 2 * first.end // 3, first.end)
         means = (StopMethod.REQUEST, StopMethod.SIGTERM, StopMethod.SIGTERM)
         return [_within(first, position, how) for position, how in zip(thirds, means, strict=True)]
-    has_ended = first.epoch != NO_EPOCH and any(
-        event["epoch"] == first.epoch for event in first_run.of("epoch_end")
-    )
-    later = next((loop for loop in loops[1:] if loop.is_whole and _is_of_later_epoch(loop, first)), None)
+    later = _loop_of_later_epoch(loops)
     stops = [_within(first, first.end // 2, StopMethod.REQUEST)]
     if not (is_short or first.is_left):
         stops.append(
@@ -90,7 +88,7 @@ def plan_stops(first_run: ScriptRun, *, is_short: bool = False) -> list[Stop]:
                 loop=first.loop,
             )
         )
-    if has_ended:
+    if _has_ended(first_run, first):
         stops.append(Stop(moment=StopMoment.EPOCH_END, method=StopMethod.REQUEST, epoch=first.epoch))
     if later is not None:
         stops.append(_within(later, later.end // 2, StopMethod.SIGTERM))
@@ -99,6 +97,45 @@ def plan_stops(first_run: ScriptRun, *, is_short: bool = False) -> list[Stop]:
     epoch = last.loop if last.epoch == NO_EPOCH else last.epoch
     stops.append(Stop(moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=epoch))
     return stops
+
+
+def sizes_of_regroups(counts: Sequence[int]) -> tuple[int, int] | None:
+    """Return between which numbers of processes the script is regrouped; None where there is only one."""
+    sizes = sorted(set(counts))
+    return (sizes[-2], sizes[-1]) if len(sizes) > 1 else None
+
+
+def plan_regroups(first_run: ScriptRun, *, fewer: int, more: int) -> list[Stop]:
+    """Return the regroups of a run that begins with `fewer` processes, in the order of training.
+
+    Processes join, then rank 0 and others leave, then processes join again, as far as there are moments.
+    """
+    loops = training_loops(first_run)
+    if not loops:
+        return []
+    first, later = loops[0], _loop_of_later_epoch(loops)
+    moments = [_within(first, part * first.end // 3, StopMethod.REGROUP) for part in (1, 2)]
+    if first.is_whole and _has_ended(first_run, first):
+        moments.append(
+            Stop(moment=StopMoment.EPOCH_END, method=StopMethod.REGROUP, epoch=first.epoch),
+        )
+    if first.is_whole and later is not None:
+        moments.append(_within(later, later.end // 2, StopMethod.REGROUP))
+    return [
+        replace(moment, num_processes=more)
+        if number % 2 == 0
+        else replace(moment, num_processes=fewer, leaves=tuple(range(more - fewer)))
+        for number, moment in enumerate(moments)
+    ]
+
+
+def _has_ended(first_run: ScriptRun, loop: TrainingLoop) -> bool:
+    """Return whether the epoch of a loop was observed to its end."""
+    return loop.epoch != NO_EPOCH and any(event["epoch"] == loop.epoch for event in first_run.of("epoch_end"))
+
+
+def _loop_of_later_epoch(loops: Sequence[TrainingLoop]) -> TrainingLoop | None:
+    return next((loop for loop in loops[1:] if loop.is_whole and _is_of_later_epoch(loop, loops[0])), None)
 
 
 def _is_of_later_epoch(loop: TrainingLoop, first: TrainingLoop) -> bool:

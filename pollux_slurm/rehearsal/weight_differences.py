@@ -41,7 +41,9 @@ def replicas_that_differ(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
         )
 
 
-def training_that_differs(first_run: ScriptRun, moved_runs: Sequence[ScriptRun]) -> Iterator[Finding]:
+def training_that_differs(
+    first_run: ScriptRun, moved_runs: Sequence[ScriptRun], *, moves: str = "moves"
+) -> Iterator[Finding]:
     """Compare moved runs with the first run, at the first micro-batch of each epoch."""
     reference_by_epoch = {event["epoch"]: event for event in first_run.of("snapshot") if _is_at_start(event)}
     pairs = [
@@ -62,14 +64,16 @@ def training_that_differs(first_run: ScriptRun, moved_runs: Sequence[ScriptRun])
             level=Level.CHANGE,
             kind="schedule",
             text=f"{listed(list(schedules.values()))} {'differs' if len(schedules) == 1 else 'differ'} "
-            "after an epoch with moves from after one without.",
+            f"after an epoch with {moves} from after one without.",
             cure="Pass it to AdaptiveDataParallel, and step it equally often in each epoch.",
             guide=CHANGES,
         )
-    yield from _other_weights(pairs, [first_run, *moved_runs])
+    yield from _other_weights(pairs, [first_run, *moved_runs], moves)
 
 
-def _other_weights(pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRun]) -> Iterator[Finding]:
+def _other_weights(
+    pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRun], moves: str
+) -> Iterator[Finding]:
     differing: dict[str, float] = {}
     for reference, moved in pairs:
         for name, numbers in reference["models"].items():
@@ -79,7 +83,7 @@ def _other_weights(pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRu
     if not differing:
         return
     text = (
-        f"After an epoch with moves the weights of {listed(list(differing))} differ from those without by "
+        f"After an epoch with {moves} the weights of {listed(list(differing))} differ from those without by "
         f"{'up to ' if len(differing) > 1 else ''}{max(differing.values()):.1%}"
     )
     causes = _random_causes(pairs, runs)

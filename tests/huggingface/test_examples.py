@@ -48,7 +48,7 @@ def test_that_nothing_must_change_in_an_example_that_is_moved(tmp_path: Path, ex
     printed = run(
         tmp_path, sys.executable, "-m", "pollux_slurm", "rehearse", "--time", "10m", "--json", "--", *command
     )
-    assert json.loads(printed)["findings"] == []
+    assert [one["kind"] for one in json.loads(printed)["findings"]] == ["requeue_only"]
 
 
 @EXAMPLES

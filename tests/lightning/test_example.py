@@ -70,4 +70,4 @@ def test_that_the_example_without_its_marked_lines_is_a_script_of_lightnings() -
 @pytest.mark.full
 def test_that_the_example_is_rehearsed_clean(tmp_path: Path) -> None:
     result = rehearse(tmp_path, SCRIPT, "--epochs=2", "--target-accuracy=0.2")
-    assert result["findings"] == []
+    assert [finding["kind"] for finding in result["findings"]] == ["requeue_only"]

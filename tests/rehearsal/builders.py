@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMethod, StopMoment
+from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
 
 MIDDLE = Stop(moment=StopMoment.STEP, method=StopMethod.REQUEST, epoch=0, loader="loader-0", position=10)
@@ -85,6 +86,21 @@ def state(*numbers: float, kind: str = "optimizer", type_: str = "Adam") -> dict
     return {"kind": kind, "type": type_, "numbers": list(numbers)}
 
 
+def error(kind: str, message: str, *, time: float = 1.0, has_stepped: bool = False) -> dict[str, Any]:
+    return {
+        "kind": "error",
+        "time": time,
+        "type": kind,
+        "message": message,
+        "is_ours": kind == "TrainingError",
+        "traceback": f"Traceback\n{kind}: {message}\n",
+        "file": "/home/me/train.py",
+        "line": 41,
+        "has_stepped": has_stepped,
+    }
+
+
+START = {"kind": "start", "in_place": False}
 CHECKPOINT = {"kind": "checkpoint", "time": 0.0, "blocked_s": 0.1, "size_bytes": 1000}
 
 
@@ -107,4 +123,21 @@ def script_run(
         ended_at=0.0,
         events=tuple(tuple(rank) for rank in events),
         log=Path("/dev/null"),
+    )
+
+
+def rehearsal_runs(
+    *runs: ScriptRun, skipped: int = 0, in_place: Sequence[ScriptRun] = (), processes: Sequence[int] = (1,)
+) -> RehearsalRuns:
+    """Return a rehearsal with these runs of a fixed batch size; `in_place` is one that was regrouped."""
+    return RehearsalRuns(
+        command=("python", "train.py"),
+        folder=Path("/tmp/rehearsal"),
+        processes=tuple(processes),
+        num_gpus=0,
+        fixed_batch_runs=runs,
+        varying_batch_runs=(),
+        in_place_runs=tuple(in_place),
+        skipped=skipped,
+        wall_s=12.0,
     )

@@ -135,7 +135,7 @@ def test_that_a_loop_that_a_script_leaves_has_an_event_with_its_steps(tmp_path: 
         timeout=TIMEOUT_S,
         check=True,
     )
-    events = [json.loads(line) for line in (tmp_path / "events-0.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (tmp_path / "events-0-0.jsonl").read_text().splitlines()]
     ends = [event for event in events if event["kind"] in ("loop_end", "loop_left")]
     # Each step before the one at the position where it leaves, and that one.
     assert [(event["kind"], event["epoch"], event["steps"]) for event in ends] == [
@@ -170,7 +170,7 @@ def test_that_a_schedule_that_the_library_was_not_given_is_found(tmp_path: Path)
 def test_that_a_correct_script_passes_with_a_fixed_and_a_varying_batch(tmp_path: Path) -> None:
     result = rehearse(tmp_path, SCRIPTS / "correct.py", "--epochs=50", processes="1,2,3")
     assert not result["must_change"], result["findings"]
-    assert [finding["kind"] for finding in result["findings"]] == []
+    assert [finding["kind"] for finding in result["findings"]] == ["requeue_only"]
     assert all(move["ok"] for move in result["moves"])
     assert [(move["where"], move["by"], move["processes"]) for move in result["moves"]] == [
         ("in mid-epoch", "request", [1, 2]),

@@ -7,25 +7,21 @@ import pytest
 
 from pollux_slurm.rehearsal.all_findings import all_findings
 from pollux_slurm.rehearsal.findings import Finding, Level
-from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.result import as_text, must_change
 from pollux_slurm.rehearsal.run_failures import failures, never_trained
 from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, outcome_of
-from tests.rehearsal.builders import CHECKPOINT, MIDDLE, loop, loop_end, micro_batch, script_run, snapshot
-
-
-def error(kind: str, message: str, *, time: float = 1.0, has_stepped: bool = False) -> dict[str, Any]:
-    return {
-        "kind": "error",
-        "time": time,
-        "type": kind,
-        "message": message,
-        "is_ours": kind == "TrainingError",
-        "traceback": f"Traceback\n{kind}: {message}\n",
-        "file": "/home/me/train.py",
-        "line": 41,
-        "has_stepped": has_stepped,
-    }
+from tests.rehearsal.builders import (
+    CHECKPOINT,
+    MIDDLE,
+    START,
+    error,
+    loop,
+    loop_end,
+    micro_batch,
+    rehearsal_runs,
+    script_run,
+    snapshot,
+)
 
 
 def failed(*events: list[dict[str, Any]]) -> ScriptRun:
@@ -106,27 +102,12 @@ def test_that_a_line_that_fails_after_several_moves_is_one_finding() -> None:
 def test_that_a_script_without_a_step_or_without_the_library_must_change() -> None:
     (finding,) = never_trained(script_run([]))
     assert finding.kind == "no_session"
-    (finding,) = never_trained(script_run([{"kind": "start"}, loop(), micro_batch(0, 10)]))
+    (finding,) = never_trained(script_run([START, loop(), micro_batch(0, 10)]))
     assert finding.kind == "never_stepped"
-    assert not list(
-        never_trained(script_run([{"kind": "start"}, {"kind": "first_step"}, loop(), micro_batch(0, 10)]))
-    )
+    assert not list(never_trained(script_run([START, {"kind": "first_step"}, loop(), micro_batch(0, 10)])))
 
 
-def rehearsal_runs(*runs: ScriptRun, skipped: int = 0) -> RehearsalRuns:
-    return RehearsalRuns(
-        command=("python", "train.py"),
-        folder=Path("/tmp/rehearsal"),
-        processes=(1,),
-        num_gpus=0,
-        fixed_batch_runs=runs,
-        varying_batch_runs=(),
-        skipped=skipped,
-        wall_s=12.0,
-    )
-
-
-STEPPED = [{"kind": "start"}, {"kind": "first_step"}, loop(), micro_batch(0, 10), snapshot("epoch")]
+STEPPED = [START, {"kind": "first_step"}, loop(), micro_batch(0, 10), snapshot("epoch")]
 
 
 def test_that_a_rehearsal_without_a_move_does_not_pass() -> None:
@@ -146,7 +127,7 @@ def test_that_a_rehearsal_whose_time_was_up_does_not_blame_the_script(events: li
 
 
 def test_that_stops_without_time_are_in_the_verdict() -> None:
-    events = [{"kind": "start"}, {"kind": "first_step"}, loop(), micro_batch(0, 20), loop_end()]
+    events = [START, {"kind": "first_step"}, loop(), micro_batch(0, 20), loop_end()]
     runs = rehearsal_runs(script_run(events), script_run(events, stop=MIDDLE), script_run(events), skipped=2)
     (text,) = [finding.text for finding in all_findings(runs) if finding.kind == "time"]
     assert "before 2 of the planned stops" in text
@@ -157,7 +138,7 @@ def test_that_stops_without_time_are_in_the_verdict() -> None:
 
 
 def test_that_layers_whose_result_depends_on_the_micro_batch_are_noted() -> None:
-    events = [{"kind": "start"}, snapshot("epoch", layers=("BatchNorm2d", "Dropout", "Linear"))]
+    events = [START, snapshot("epoch", layers=("BatchNorm2d", "Dropout", "Linear"))]
     found = {finding.kind: finding for finding in all_findings(rehearsal_runs(script_run(events)))}
     assert found["batch_statistics"].level is Level.NOTE
     assert found["batch_statistics"].text.startswith(
@@ -167,7 +148,7 @@ def test_that_layers_whose_result_depends_on_the_micro_batch_are_noted() -> None
 
 
 def test_that_the_result_names_command_finding_cure_and_folder() -> None:
-    runs = rehearsal_runs(script_run([{"kind": "start"}]))
+    runs = rehearsal_runs(script_run([START]))
     assert [line.strip() for line in as_text(runs, all_findings(runs)).split("\n")] == [
         "",
         "Rehearsed python train.py in 12 s.",

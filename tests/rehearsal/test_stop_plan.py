@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pollux_slurm.agent.rehearsal_protocol import RunPlan, Stop, StopMethod, StopMoment, read_run_plan
 from pollux_slurm.rehearsal.rehearse import process_counts
-from pollux_slurm.rehearsal.stop_plan import plan_stops, training_loops
+from pollux_slurm.rehearsal.script_run import ScriptRun
+from pollux_slurm.rehearsal.stop_plan import (
+    plan_regroups,
+    plan_stops,
+    sizes_of_regroups,
+    training_loops,
+)
 from tests.rehearsal.builders import loop, loop_end, loop_left, micro_batch, script_run
 
 STEPPED = {"kind": "first_step", "age_s": 1.0}
@@ -80,6 +87,31 @@ def test_that_the_first_validation_has_the_most_processes() -> None:
     assert [count for count, _ in zip(process_counts((1, 2, 3), short), short, strict=False)] == [2, 3, 1, 2]
 
 
+def regroups_in_short(first_run: ScriptRun) -> list[tuple[str, int, int, int, tuple[int, ...]]]:
+    return [
+        (stop.moment.value, stop.epoch, stop.position, stop.num_processes, stop.leaves)
+        for stop in plan_regroups(first_run, fewer=1, more=3)
+    ]
+
+
+def test_that_processes_join_and_leave_in_turn_in_mid_epoch_and_at_its_end() -> None:
+    assert regroups_in_short(script_run([*EPOCH_0, *EPOCH_1])) == [
+        ("step", 0, 6, 3, ()),
+        ("step", 0, 13, 1, (0, 1)),
+        ("epoch_end", 0, 0, 3, ()),
+        ("step", 1, 10, 1, (0, 1)),
+    ]
+    unfinished = script_run([STEPPED, loop(length=1000), micro_batch(0, 30), micro_batch(30, 30)])
+    assert regroups_in_short(unfinished) == [("step", 0, 20, 3, ()), ("step", 0, 40, 1, (0, 1))]
+    assert regroups_in_short(script_run([])) == []
+
+
+def test_that_regroups_are_between_the_two_largest_numbers_of_processes() -> None:
+    assert sizes_of_regroups((1, 2, 3)) == (2, 3)
+    assert sizes_of_regroups((4, 1)) == (1, 4)
+    assert sizes_of_regroups((2, 2)) is None
+
+
 def test_that_loops_without_steps_are_no_training() -> None:
     evaluated = [loop(), micro_batch(0, 20), loop_end(steps=0)]
     assert training_loops(script_run([STEPPED, *evaluated])) == []
@@ -91,9 +123,10 @@ def test_that_a_run_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     stop = Stop(
         moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=3, loader="loader-0", loop=1, position=7
     )
+    regroup = replace(stop, method=StopMethod.REGROUP, num_processes=2, leaves=(0, 1))
     for plan in (
         RunPlan(folder=tmp_path, varies_batch=True, stop=stop),
-        RunPlan(folder=tmp_path, varies_batch=False, stop=None),
+        RunPlan(folder=tmp_path, varies_batch=False, stop=None, regroups=(stop, regroup)),
     ):
         plan.write(tmp_path / "plan.json")
         assert read_run_plan({"POLLUX_REHEARSAL": str(tmp_path / "plan.json")}) == plan

@@ -20,7 +20,9 @@ class ProgressLines(RunObserver):
         self._is_terminal = sys.stderr.isatty()
 
     def begins(self, run: UpcomingRun) -> None:
-        if run.stop is None:
+        if run.regroups:
+            what = "processes join and leave in place"
+        elif run.stop is None:
             what = "first run, without a move"
         elif run.before is None:
             what = f"from the beginning, to be moved {place_of(run.stop)}"

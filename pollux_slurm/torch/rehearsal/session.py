@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from pollux_slurm.agent.launch.environment import JobEnvironment, process_age_s
+from pollux_slurm.agent.launch.layout import MEMBERSHIP_VARIABLE
 from pollux_slurm.agent.rehearsal_protocol import (
     NO_EPOCH,
     EventLog,
@@ -35,10 +37,12 @@ from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
 from pollux_slurm.torch.regroup.user_frames import is_user_code
 from pollux_slurm.torch.rehearsal.loop_sums import on_each_collective, take_sums, variable_of, zeros_of
+from pollux_slurm.torch.rehearsal.planned_regroups import PlannedRegroups
 from pollux_slurm.torch.rehearsal.random_draws import RandomDrawDetector
-from pollux_slurm.torch.rehearsal.snapshot import numbers_of, take_snapshot
+from pollux_slurm.torch.rehearsal.snapshot import numbers_of, take_snapshot, take_variables
 from pollux_slurm.torch.rehearsal.weight_averages import WeightAverageDetector
 from pollux_slurm.torch.session.loader_protocol import Loader
+from pollux_slurm.torch.session.regrouping import LeftTraining
 from pollux_slurm.torch.session.session import Session
 from pollux_slurm.torch.wrapped_model.patching import patch
 
@@ -53,7 +57,9 @@ class RehearsalSession(Session):
 
     def __init__(self, plan: RunPlan, environment: JobEnvironment, **options: Any) -> None:
         self._plan, self._stop_at = plan, plan.stop
-        self._events = EventLog(plan.folder, environment.rank)
+        membership = environment.membership
+        generation = 0 if membership is None else membership.joins or 0
+        self._events = EventLog(plan.folder, environment.rank, generation=generation)
         self._store = RehearsalStore(self._events)
         self._epoch_snapshot: int | None = None
         self._opens_loop = self._has_stepped = False
@@ -72,6 +78,7 @@ class RehearsalSession(Session):
             world_size=self.world_size,
             backend=dist.get_backend(),
             is_resumed=self.is_resumed,
+            in_place=options["in_place"],
             imported_s=age_s,
             joined_s=process_age_s(),
         )
@@ -82,6 +89,13 @@ class RehearsalSession(Session):
         on_each_collective(lambda: self._events.write("combined"))
         # Each boundary has an exchange, so that the script stops where it is planned.
         patch(self.boundary.exchange_interval, "set_interval", lambda original, number: original(1))
+        patch(self.regrouping, "refuse", self._note_obstacle)
+        self._planned_regroups: PlannedRegroups | None = None
+        if membership is not None:
+            folder = Path(os.environ[MEMBERSHIP_VARIABLE])
+            self._planned_regroups = PlannedRegroups(folder, plan.regroups, self._events)
+            patch(membership, "refuse", self._note_refusal)
+            patch(self.regrouping, "regroup", self._regroup)
 
     # ------------------------------------------------------------------------------------------- events
 
@@ -196,7 +210,7 @@ class RehearsalSession(Session):
         layers = sorted(
             {type(part).__name__ for model in self._steps.models for part in model.module.modules()}
         )
-        snapshot = take_snapshot() if self.rank == 0 else {"objects": {}, "variables": {}, "tensors": {}}
+        snapshot = take_snapshot() if self.rank == 0 else take_variables()
         self._events.write(
             "snapshot",
             moment=moment,
@@ -240,9 +254,11 @@ class RehearsalSession(Session):
                 and self._is_at_or_after(stop, loader, step)
             ):
                 self._stop_now(stop.method)
-        before = self.progress_state.num_steps
+            self._ask_for_regroup(lambda planned: self._is_at_or_after(planned, loader, step))
+        before, run_number = self.progress_state.num_steps, self.run_number
         chosen = super().end_step(loader, step)
-        if not self._has_stepped and self.progress_state.num_steps > before:
+        # A step before a regroup is none of the next run's.
+        if not self._has_stepped and self.progress_state.num_steps > before and self.run_number == run_number:
             self._has_stepped = True
             self._events.write("first_step", age_s=process_age_s())
         return chosen
@@ -253,6 +269,8 @@ class RehearsalSession(Session):
             return max(self.epoch_key, loader.loop_number if self.epoch_key == NO_EPOCH else 0) > stop.epoch
         if self.epoch_key != stop.epoch:
             return self.epoch_key > stop.epoch
+        if stop.moment is not StopMoment.STEP:
+            return False
         return (loader.name_across_epochs, loader.loop_number) == (
             stop.loader,
             stop.loop,
@@ -285,6 +303,8 @@ class RehearsalSession(Session):
             # The request is not to be answered with the copy of the states after the loop.
             self.boundary.release()
             self._stop_now(stop.method)
+        # Also for one that was planned at a step which this epoch did not make.
+        self._ask_for_regroup(lambda planned: planned.epoch <= epoch)
         self._events.write("epoch_end", epoch=epoch, steps=self.progress_state.num_steps)
         super().end_epoch()
 
@@ -305,6 +325,50 @@ class RehearsalSession(Session):
             deadline = time.monotonic() + _MAX_WAIT_S
             while reporter.checkpoint_request is None and time.monotonic() < deadline:
                 time.sleep(_POLL_INTERVAL_S)
+
+    # ---------------------------------------------------------------------------------- planned regroups
+
+    def _note_obstacle(self, original: Callable[..., None], reason: str) -> None:
+        self._events.write("cannot_regroup", reason=reason)
+        original(reason)
+
+    def _note_refusal(self, original: Callable[..., None], number: int, reason: str) -> None:
+        assert self._planned_regroups is not None
+        if not self.regrouping.is_joining:
+            self._planned_regroups.note_refusal(reason)
+        original(number, reason)
+
+    def _ask_for_regroup(self, is_due: Callable[[Stop], bool]) -> None:
+        """On rank 0: ask for the next regroup if it is due; end the run where one does not come about."""
+        planned = self._planned_regroups
+        if planned is None or self.rank != 0 or self.stop.is_set:
+            return
+        stop = planned.next_after(self.regrouping.number)
+        # The launcher takes the next request once the processes have made a step together.
+        if stop is not None and self._has_stepped and is_due(stop):
+            planned.ask(stop, self.regrouping.number, is_stopped=lambda: self.stop.is_set)
+        if self.is_in_loop and planned.joins(self.world_size):
+            planned.note_reason_to_wait(self.regrouping.replay.reason)
+        if planned.note_answer():
+            self._stop_now(StopMethod.SIGTERM)
+
+    def _regroup(self, original: Callable[[int], bool], number: int) -> bool:
+        self._log_snapshot("checkpoint")
+        # The snapshots do not count as a part of the regroup.
+        self.side_channel.gather(0)
+        try:
+            return original(number)
+        except LeftTraining:
+            self._events.write("left")
+            raise
+
+    def begin_run(self, environment: JobEnvironment, *, run_number: int) -> None:
+        assert self._planned_regroups is not None
+        self._events.begin_generation(self.regrouping.number, environment.rank)
+        super().begin_run(environment, run_number=run_number)
+        self._events.write("begun", standstill_s=sum(self.regrouping.times.parts.values()))
+        self._planned_regroups.note_regrouped()
+        self._epoch_snapshot, self._opens_loop, self._has_stepped = None, True, False
 
     # ------------------------------------------------------------------------------------- checkpoints
 

@@ -29,13 +29,7 @@ def take_snapshot() -> dict[str, Any]:
     `variables` are the script's plain values as text; `tensors`, also those within lists and dicts, are given
     by size and checksum.
     """
-    names: dict[int, str] = {}
-    variables: dict[str, str] = {}
-    tensors: dict[str, str] = {}
-    for frame in user_frames():
-        for name, value in list(frame.f_locals.items()):
-            if not name.startswith("_"):
-                _note(frame.f_code.co_name, name, value, names, variables, tensors)
+    names, variables, tensors = _read_variables()
     objects: dict[str, Any] = {}
     for kind, value in _stateful():
         number = sum(known.startswith(f"{type(value).__name__} ") for known in objects)
@@ -46,6 +40,23 @@ def take_snapshot() -> dict[str, Any]:
             "numbers": numbers_of(value.state_dict()),
         }
     return {"objects": objects, "variables": variables, "tensors": tensors}
+
+
+def take_variables() -> dict[str, Any]:
+    """Return a snapshot of the script's plain values only, which takes little time."""
+    return {"objects": {}, "variables": _read_variables()[1], "tensors": {}}
+
+
+def _read_variables() -> tuple[dict[int, str], dict[str, str], dict[str, str]]:
+    """Return the script's names of objects by their `id`, its plain values, and its tensors."""
+    names: dict[int, str] = {}
+    variables: dict[str, str] = {}
+    tensors: dict[str, str] = {}
+    for frame in user_frames():
+        for name, value in list(frame.f_locals.items()):
+            if not name.startswith("_"):
+                _note(frame.f_code.co_name, name, value, names, variables, tensors)
+    return names, variables, tensors
 
 
 def numbers_of(value: Any) -> list[float]:
