@@ -17,7 +17,7 @@ class _RegisteredWhenMade(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         state = super().__call__(*args, **kwargs)
-        current_session().register(_AsCheckpointable(state))
+        current_session().register(_AsCheckpointable(state), is_rank_0s=True)
         return state
 
 

@@ -28,7 +28,7 @@ from pollux_slurm.errors import (
     SupersededRunError,
     UsageError,
 )
-from pollux_slurm.torch.coordination.plain_data import to_plain
+from pollux_slurm.torch.coordination.plain_data import encode, to_plain
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 
 _LOG = logging.getLogger(__name__)
@@ -81,20 +81,28 @@ class Checkpointer:
         self._side_channel, self.lineage = side_channel, lineage
         # Each as a reference, which is weak for temporary states: see `register`.
         self._states: dict[str, Callable[[], Checkpointable | None]] = {}
-        self._loaded = dict(loaded)
+        self._loaded, self._rank_0s = dict(loaded), set[str]()
         self._background: _BackgroundWrite | None = None
         self.is_enabled = is_enabled
 
     def register(
-        self, state: Checkpointable, *, is_temporary: bool = False, saved_as: str | None = None
+        self,
+        state: Checkpointable,
+        *,
+        is_temporary: bool = False,
+        is_rank_0s: bool = False,
+        saved_as: str | None = None,
     ) -> None:
         """Add a state, and load it from the checkpoint, where its name is `saved_as` if given.
 
-        Names are unique within a run. A temporary state is dropped when nothing else refers to it.
+        Names are unique within a run. A temporary state is dropped when nothing else refers to it. One that
+        is rank 0's may differ on other ranks.
         """
         if state.name in self._states and self._states[state.name]() is not None:
             raise UsageError(f"two states are named {state.name!r}: give one of them another name")
         self._states[state.name] = weakref.ref(state) if is_temporary else partial(_same, state)
+        if is_rank_0s:
+            self._rank_0s.add(state.name)
         self._load(state, state.name if saved_as is None else saved_as)
 
     def _load(self, state: Checkpointable, name: str) -> None:
@@ -115,6 +123,13 @@ class Checkpointer:
             state = find()
             if state is not None:
                 self._load(state, name)
+
+    def take_over(self, states: Mapping[str, Any]) -> None:
+        """Take over, from a rank 0 that leaves, its own states where they differ from this rank's."""
+        for name in self._rank_0s & states.keys():
+            state = self._states[name]()
+            if state is not None and not torch.equal(encode(state.state_dict()), encode(states[name])):
+                state.load_state_dict(states[name])
 
     @property
     def unrestored(self) -> Mapping[str, Any]:

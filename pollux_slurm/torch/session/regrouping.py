@@ -4,7 +4,7 @@ On all members alike, at such a boundary:
 
 1. The states are synchronized; rank 0 has them in hand, as a checkpoint has them.
 2. Rank 0 commits the generation. Withdrawn, or not known to be committed: training goes on as it was.
-3. If rank 0 leaves, it hands the states to its successor, one that stays.
+3. If rank 0 leaves, it hands the states to its successor, one that stays, which takes over rank 0's own.
 4. All destroy their process groups. Those that leave end here.
 5. The new members meet in a store of the generation's own and make new groups.
 6. The new rank 0 claims the next run number, and sends the states to the newcomers.
@@ -170,6 +170,7 @@ class Regrouping:
                 send_state(states, to=[successor], group=side.group)
             elif successor != 0 and side.rank == successor:
                 rescue.states = receive_state(src=0, group=side.group)
+                session.checkpointer.take_over(rescue.states)
             # Nobody destroys a group that another still uses.
             side.gather(0)
             self.times.end("hand over")

@@ -161,7 +161,7 @@ class Session:
         )
         checkpointer.register(self.progress_state)
         checkpointer.register(self.memory)
-        checkpointer.register(self.measurements.state)
+        checkpointer.register(self.measurements.state, is_rank_0s=True)
         checkpointer.register(self.history)
         self._resume_notes, self._resumed_at = (
             ResumeNotes(is_resumed=self.is_resumed),
@@ -326,10 +326,11 @@ class Session:
         """Return a name for the next unnamed object of its kind: the same in every run of one script."""
         return self._names.next(kind, self.epoch_key)
 
-    def register(self, state: Checkpointable) -> None:
-        """Add a state to the checkpoints, and restore it."""
+    def register(self, state: Checkpointable, *, is_rank_0s: bool = False) -> None:
+        """Add a state to the checkpoints, and restore it. `is_rank_0s`: it may differ on others."""
         self.checkpointer.register(
             state,
+            is_rank_0s=is_rank_0s,
             is_temporary=is_of_epoch(state.name),
             saved_as=saved_name(state.name, self.checkpointer.unrestored, self.epoch_key),
         )

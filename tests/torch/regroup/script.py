@@ -89,7 +89,7 @@ class UnevenBatches(Sampler[list[int]]):
         return -(-self._length // 12)
 
 
-def _loader(variant: Variant, length: int) -> pt.AdaptiveDataLoader:
+def make_loader(variant: Variant, length: int) -> pt.AdaptiveDataLoader:
     options: dict[str, Any] = {"num_workers": variant.num_workers}
     if variant.num_workers:
         # As in a script that Python runs: the processes of these tests would start theirs by a server.
@@ -165,8 +165,8 @@ def train(
         )
         for model, optimizer, scheduler, scaler in zip(models, optimizers, schedulers, scalers, strict=True)
     ]
-    loader = _loader(variant, length)
-    second = _loader(variant, 37) if variant.has_second_loop else None
+    loader = make_loader(variant, length)
+    second = make_loader(variant, 37) if variant.has_second_loop else None
     evaluated = (
         pt.AdaptiveDataLoader(Numbered(30), batch_size=10) if variant.evaluation == "adaptive" else None
     )
