@@ -30,6 +30,7 @@ from pollux_slurm.agent.membership.generation import Generation, Member, Members
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
+from pollux_slurm.torch.regroup.freed_memory import give_back_freed_memory
 from pollux_slurm.torch.regroup.meeting import meet
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 from pollux_slurm.torch.regroup.rescue import Rescue
@@ -179,6 +180,9 @@ class Regrouping:
                 self.has_left = True
                 raise LeftTraining
             self._begin(generation, rescue.states)
+        del rescue
+        give_back_freed_memory()
+        self.times.end("free")
         self._call_back()
         return True
 
