@@ -67,17 +67,13 @@ class Obstacles:
 
 
 def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Any]]:
-    """Yield the script's variables, and the attributes of its own objects, namespaces and dicts in them."""
+    """Yield the script's variables, and the attributes of its own objects and namespaces in them."""
     for frame in frames:
         for name, value in {**frame.f_globals, **frame.f_locals}.items():
             if name.startswith("__"):
                 continue
             yield name, value
-            if type(value) is dict:
-                parts = value
-            elif isinstance(value, Namespace | SimpleNamespace) or has_user_class(value):
-                parts = vars(value)
-            else:
-                continue
-            for part, inner in list(parts.items()):
-                yield f"{name}.{part}", inner
+            # Not dicts: most with such a key are records that are written to a log.
+            if isinstance(value, Namespace | SimpleNamespace) or has_user_class(value):
+                for part, inner in list(vars(value).items()):
+                    yield f"{name}.{part}", inner

@@ -46,9 +46,8 @@ def find(*, rank_changes: bool = False, hears: bool = False, **variables: Any) -
         {"num_replicas": 1},
         {"args": Namespace(world_size=1)},
         {"trainer": Trainer(world_size=1)},
-        {"config": {"nprocs": 1}},
     ],
-    ids=["local", "upper case", "replicas", "namespace", "object", "dict"],
+    ids=["local", "upper case", "replicas", "namespace", "object"],
 )
 def test_that_a_kept_world_size_is_found_unless_the_script_hears_of_changes(variables: Any) -> None:
     reason = find(**variables)
@@ -64,7 +63,10 @@ def test_that_a_kept_rank_matters_only_where_ranks_change() -> None:
     assert reason.startswith("it keeps rank = 0 in a variable")
 
 
-@pytest.mark.parametrize("variables", [{"world_size": 2}, {"size": 1}, {"local_rank": 0}, {"rank_loss": 0}])
+@pytest.mark.parametrize(
+    "variables",
+    [{"world_size": 2}, {"size": 1}, {"local_rank": 0}, {"rank_loss": 0}, {"record": {"replicas": 1}}],
+)
 def test_that_other_variables_are_no_obstacle(variables: Any) -> None:
     assert find(rank_changes=True, **variables) is None
 
