@@ -1,6 +1,6 @@
 """Where jobs and daemon meet: a database, SQLite or PostgreSQL.
 
-May be imported by `cli`, `functions`, `torch`.
+May be imported by `agent/launch`, `cli`, `functions`, `torch`.
 
 `contract` has the guarantees of every backend. The two functions here open a store. They import the database
 library when called, so that a command that needs no store starts quickly.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pollux_slurm.store.contract.interface import AgentStore, Store
+    from pollux_slurm.store.contract.interface import JobStore, Store
 
 __all__ = ["open_agent_store", "open_store"]
 
@@ -33,10 +33,10 @@ def open_store(url: str, *, create: bool = False) -> Store:
     return SqlStore(open_database(url, initialize=initialize))
 
 
-def open_agent_store(url: str, *, keep_connection: bool = False) -> AgentStore:
+def open_agent_store(url: str, *, keep_connection: bool = False) -> JobStore:
     """Open the API for jobs of the store at `url`; raises what `open_store` does.
 
-    On PostgreSQL nothing is connected before the first call: the job's login may only call three functions.
+    On PostgreSQL nothing is connected before the first call: the job's login may only call six functions.
     Each call makes its own connection. `keep_connection` keeps one open: only for a pooler in front of the
     server, because the server itself has too few connections for all jobs.
     """

@@ -29,6 +29,9 @@ from pollux_slurm.store.contract.interface import (
     AllocationRecord,
     DaemonStatus,
     DecisionRecord,
+    GenerationMember,
+    GenerationRecord,
+    GenerationState,
     JobObservation,
     JobRecord,
     JobRegistration,
@@ -43,9 +46,9 @@ from pollux_slurm.store.contract.interface import (
 from pollux_slurm.store.jobs import accounting_corrections, observation, records, registration
 from pollux_slurm.store.jobs.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.jobs.latest import read_runs
-from pollux_slurm.store.journal import reallocations
+from pollux_slurm.store.journal import generations, reallocations
 from pollux_slurm.store.rounds import daily_sums, explanations, lease, rounds
-from pollux_slurm.store.schema import ReallocationRow, RunRow
+from pollux_slurm.store.schema import GenerationRow, ReallocationRow, RunRow
 from pollux_slurm.store.security.shared_logins import changed_logins, mend_login
 
 
@@ -71,6 +74,35 @@ class SqlStore:
 
     def move(self, token: str, request_id: int) -> Move | None:
         return self._agent_store.move(token, request_id)
+
+    def generation(self, token: str, *, after: int, restart_count: int) -> GenerationRecord | None:
+        return self._agent_store.generation(token, after=after, restart_count=restart_count)
+
+    def report_ready(self, token: str, member: str, *, number: int, restart_count: int) -> None:
+        self._agent_store.report_ready(token, member, number=number, restart_count=restart_count)
+
+    def advance_generation(
+        self,
+        token: str,
+        number: int,
+        state: GenerationState,
+        *,
+        restart_count: int,
+        at: datetime,
+        meeting: str | None = None,
+        standstill_s: float | None = None,
+        reason: str | None = None,
+    ) -> bool:
+        return self._agent_store.advance_generation(
+            token,
+            number,
+            state,
+            restart_count=restart_count,
+            at=at,
+            meeting=meeting,
+            standstill_s=standstill_s,
+            reason=reason,
+        )
 
     # lease
     def acquire_lease(
@@ -249,6 +281,35 @@ class SqlStore:
             if slurm_job_id is not None:
                 wanted = wanted.where(ReallocationRow.job_id.in_(records.newest_scope(slurm_job_id)))
             return reallocations.read_reallocations(connection, wanted)
+
+    # membership
+    def plan_generation(
+        self,
+        slurm_job_id: str,
+        members: Sequence[GenerationMember],
+        *,
+        restart_count: int,
+        at: datetime,
+    ) -> GenerationRecord:
+        with self.database.write() as connection:
+            return generations.plan_generation(
+                connection, slurm_job_id, members, restart_count=restart_count, at=at
+            )
+
+    def end_generation(
+        self, slurm_job_id: str, number: int, state: GenerationState, *, at: datetime, reason: str
+    ) -> bool:
+        with self.database.write() as connection:
+            return generations.end_generation(connection, slurm_job_id, number, state, at=at, reason=reason)
+
+    def open_generations(self) -> tuple[GenerationRecord, ...]:
+        with self.database.read() as connection:
+            return generations.read_generations(connection, generations.OPEN)
+
+    def generations(self, slurm_job_id: str) -> tuple[GenerationRecord, ...]:
+        wanted = GenerationRow.job_id.in_(records.newest_scope(slurm_job_id))
+        with self.database.read() as connection:
+            return generations.read_generations(connection, wanted)
 
     # history
     def allocation_history(self, slurm_job_id: str) -> tuple[AllocationRecord, ...]:

@@ -1,5 +1,5 @@
 {#
- What reports, polls and moves are in the tables, written once for SQLite and PostgreSQL. On SQLite the package
+ What a job's calls are in the tables, written once for SQLite and PostgreSQL. On SQLite the package
  executes these statements; on PostgreSQL they are the body of functions (sql/security/functions.sql). A value
  is a bound parameter there and a variable here, so each begins with a prefix of its own:
 
@@ -7,7 +7,7 @@
  |---|---|
  | `token` | `sha256` and `user_id` of the job's token |
  | `job` | `id` of the job that it belongs to |
- | `m` | the message: fields of a report (report_message.py), of a poll or of a question for a move; `at`, `limited` |
+ | `m` | the message: fields of a report (report_message.py), or the arguments of another call; `at`, `limited` |
  | `admitted`, `run`, `confirmed` | what the statement of that name has found |
 
  A statement with the columns `code` and `words` refuses where `code` is not null.
@@ -193,3 +193,45 @@ SELECT a.reason, n.side, n.node_name, n.num_gpus
 FROM reallocations AS a
 LEFT JOIN reallocation_nodes AS n ON n.reallocation_id = a.id
 WHERE a.id = {{ m }}request_id AND a.job_id = {{ job }}id
+
+-- name: generation
+-- The newest generation after that of the caller, a row a member; of this start of the job only.
+SELECT j.slurm_job_id, g.number, g.state, g.at, g.restart_count, g.meeting, g.standstill_s, g.reason,
+       n.member_id, n.node_name, n.ready
+FROM generations AS g
+JOIN jobs AS j ON j.id = g.job_id
+JOIN generation_members AS n ON n.job_id = g.job_id AND n.number = g.number
+WHERE g.job_id = {{ job }}id
+  AND g.number = (SELECT MAX(l.number) FROM generations AS l
+                  WHERE l.job_id = {{ job }}id AND l.number > {{ m }}after AND l.restart_count = {{ m }}restart_count)
+ORDER BY n.rank
+
+-- name: ready
+UPDATE generation_members AS n SET ready = true
+WHERE n.job_id = {{ job }}id AND n.number = {{ m }}number AND n.member_id = {{ m }}member AND NOT n.ready
+  AND EXISTS (SELECT 1 FROM generations AS g
+              WHERE g.job_id = {{ job }}id AND g.number = {{ m }}number AND g.state = 'planned'
+                AND g.restart_count = {{ m }}restart_count)
+
+-- name: advance
+-- A job has one open generation at most, so none is newer than a planned one.
+UPDATE generations AS g
+SET state = {{ m }}state, at = {{ m }}at, reason = {{ m }}reason, standstill_s = {{ m }}standstill_s,
+    meeting = CASE WHEN {{ m }}state = 'regrouped' THEN g.meeting ELSE {{ m }}meeting END
+WHERE g.job_id = {{ job }}id AND g.number = {{ m }}number AND g.restart_count = {{ m }}restart_count
+  AND CASE {{ m }}state
+      WHEN 'committed' THEN g.state = 'planned' AND NOT EXISTS (
+          SELECT 1 FROM generation_members AS n
+          WHERE n.job_id = g.job_id AND n.number = g.number AND NOT n.ready)
+      WHEN 'refused' THEN g.state = 'planned'
+      WHEN 'regrouped' THEN g.state = 'committed'
+      ELSE {{ sql_false }} END
+
+-- name: advanced
+-- A commit that was followed by more counts as well: its answer may have been lost.
+SELECT EXISTS (
+    SELECT 1 FROM generations AS g
+    WHERE g.job_id = {{ job }}id AND g.number = {{ m }}number AND g.restart_count = {{ m }}restart_count
+      AND CASE {{ m }}state
+          WHEN 'committed' THEN g.state IN ('committed', 'regrouped') AND g.meeting = {{ m }}meeting
+          ELSE g.state = {{ m }}state END) AS is_there

@@ -1,4 +1,4 @@
--- Schema 0100 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0101 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -327,6 +327,39 @@ COMMENT ON COLUMN declarations.epoch IS 'The current epoch then.';
 COMMENT ON COLUMN declarations.progress IS 'Progress until then, in units of M0.';
 COMMENT ON COLUMN declarations.least_total_progress IS 'Smallest progress * total / epoch of any report since; null before the first epoch ended.';
 
+CREATE TABLE generations (
+    job_id BIGINT NOT NULL,
+    number INTEGER NOT NULL,
+    state VARCHAR(32) NOT NULL,
+    at TIMESTAMP WITH TIME ZONE NOT NULL,
+    restart_count INTEGER NOT NULL,
+    meeting TEXT,
+    standstill_s DOUBLE PRECISION,
+    reason TEXT,
+    CONSTRAINT pk_generations PRIMARY KEY (job_id, number),
+    CONSTRAINT ck_generations_restart_count CHECK (restart_count BETWEEN 0 AND 1000000),
+    CONSTRAINT ck_generations_standstill_s CHECK (standstill_s BETWEEN 0.0 AND 10000000.0),
+    CONSTRAINT ck_generations_number CHECK (number BETWEEN 1 AND 1000000),
+    CONSTRAINT ck_generations_meeting CHECK (length(meeting) BETWEEN 1 AND 300),
+    CONSTRAINT ck_generations_reason CHECK (length(reason) <= 1024),
+    CONSTRAINT ck_generations_committed CHECK ((state IN ('committed', 'regrouped', 'failed')) = (meeting IS NOT NULL)),
+    CONSTRAINT ck_generations_regrouped CHECK ((state = 'regrouped') = (standstill_s IS NOT NULL)),
+    CONSTRAINT fk_generations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
+    CONSTRAINT ck_generations_state CHECK (state IN ('planned', 'committed', 'regrouped', 'refused', 'withdrawn', 'failed'))
+);
+
+CREATE UNIQUE INDEX uq_generations_open ON generations (job_id) WHERE state IN ('planned', 'committed');
+
+COMMENT ON TABLE generations IS 'Generations: memberships of a job whose replicas join and leave while it trains.';
+COMMENT ON COLUMN generations.job_id IS 'The job.';
+COMMENT ON COLUMN generations.number IS 'Number within the job, over all its starts: 1, 2, ...';
+COMMENT ON COLUMN generations.state IS 'Its current state.';
+COMMENT ON COLUMN generations.at IS 'When it came into this state.';
+COMMENT ON COLUMN generations.restart_count IS 'Slurm''s restart count of the start of the job that it was planned for.';
+COMMENT ON COLUMN generations.meeting IS 'Address at which its members meet; null before it is committed.';
+COMMENT ON COLUMN generations.standstill_s IS 'How long training stood still for it, seconds; null before its first step.';
+COMMENT ON COLUMN generations.reason IS 'Why it was refused, withdrawn or failed, for people; null otherwise.';
+
 CREATE TABLE job_days (
     job_id BIGINT NOT NULL,
     day DATE NOT NULL,
@@ -601,6 +634,28 @@ COMMENT ON COLUMN decision_nodes.round_id IS 'The round.';
 COMMENT ON COLUMN decision_nodes.job_id IS 'The job.';
 COMMENT ON COLUMN decision_nodes.node_name IS 'The node.';
 COMMENT ON COLUMN decision_nodes.num_gpus IS 'GPUs there.';
+
+CREATE TABLE generation_members (
+    job_id BIGINT NOT NULL,
+    number INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    member_id TEXT NOT NULL,
+    node_name TEXT NOT NULL,
+    ready BOOLEAN NOT NULL,
+    CONSTRAINT pk_generation_members PRIMARY KEY (job_id, number, rank),
+    CONSTRAINT fk_generation_members_job_id_number_generations FOREIGN KEY(job_id, number) REFERENCES generations (job_id, number) ON DELETE CASCADE,
+    CONSTRAINT uq_generation_members_job_id_number_member_id UNIQUE (job_id, number, member_id),
+    CONSTRAINT ck_generation_members_rank CHECK (rank BETWEEN 0 AND 9999),
+    CONSTRAINT ck_generation_members_member_id CHECK (length(member_id) BETWEEN 1 AND 64)
+);
+
+COMMENT ON TABLE generation_members IS 'The processes of a generation, by rank.';
+COMMENT ON COLUMN generation_members.job_id IS 'The job.';
+COMMENT ON COLUMN generation_members.number IS 'Number of the generation within the job.';
+COMMENT ON COLUMN generation_members.rank IS 'Rank of the process in it: 0, 1, ...';
+COMMENT ON COLUMN generation_members.member_id IS 'Id of the process, the same in all generations that it belongs to.';
+COMMENT ON COLUMN generation_members.node_name IS 'The node that it runs on.';
+COMMENT ON COLUMN generation_members.ready IS 'Does it train already, or wait to join?';
 
 CREATE TABLE goodput_samples (
     run_id BIGINT NOT NULL,

@@ -1,4 +1,4 @@
--- Schema 0100 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0101 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -329,6 +329,39 @@ CREATE TABLE declarations (
     CONSTRAINT fk_declarations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
+-- generations: Generations: memberships of a job whose replicas join and leave while it trains.
+--   job_id: The job.
+--   number: Number within the job, over all its starts: 1, 2, ...
+--   state: Its current state.
+--   at: When it came into this state.
+--   restart_count: Slurm's restart count of the start of the job that it was planned for.
+--   meeting: Address at which its members meet; null before it is committed.
+--   standstill_s: How long training stood still for it, seconds; null before its first step.
+--   reason: Why it was refused, withdrawn or failed, for people; null otherwise.
+
+CREATE TABLE generations (
+    job_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    state VARCHAR(32) NOT NULL,
+    at DATETIME NOT NULL,
+    restart_count INTEGER NOT NULL,
+    meeting TEXT,
+    standstill_s DOUBLE,
+    reason TEXT,
+    CONSTRAINT pk_generations PRIMARY KEY (job_id, number),
+    CONSTRAINT ck_generations_restart_count CHECK (restart_count BETWEEN 0 AND 1000000),
+    CONSTRAINT ck_generations_standstill_s CHECK (standstill_s BETWEEN 0.0 AND 10000000.0),
+    CONSTRAINT ck_generations_number CHECK (number BETWEEN 1 AND 1000000),
+    CONSTRAINT ck_generations_meeting CHECK (length(meeting) BETWEEN 1 AND 300),
+    CONSTRAINT ck_generations_reason CHECK (length(reason) <= 1024),
+    CONSTRAINT ck_generations_committed CHECK ((state IN ('committed', 'regrouped', 'failed')) = (meeting IS NOT NULL)),
+    CONSTRAINT ck_generations_regrouped CHECK ((state = 'regrouped') = (standstill_s IS NOT NULL)),
+    CONSTRAINT fk_generations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
+    CONSTRAINT ck_generations_state CHECK (state IN ('planned', 'committed', 'regrouped', 'refused', 'withdrawn', 'failed'))
+);
+
+CREATE UNIQUE INDEX uq_generations_open ON generations (job_id) WHERE state IN ('planned', 'committed');
+
 -- job_days: Sums over one day's decisions about a job.
 --   job_id: The job.
 --   day: The day, in UTC.
@@ -609,6 +642,29 @@ CREATE TABLE decision_nodes (
     CONSTRAINT pk_decision_nodes PRIMARY KEY (round_id, job_id, node_name),
     CONSTRAINT fk_decision_nodes_round_id_job_id_decisions FOREIGN KEY(round_id, job_id) REFERENCES decisions (round_id, job_id) ON DELETE CASCADE,
     CONSTRAINT ck_decision_nodes_num_gpus CHECK (num_gpus >= 1)
+);
+
+-- generation_members: The processes of a generation, by rank.
+--   job_id: The job.
+--   number: Number of the generation within the job.
+--   rank: Rank of the process in it: 0, 1, ...
+--   member_id: Id of the process, the same in all generations that it belongs to.
+--   node_name: The node that it runs on.
+--   ready: Does it train already, or wait to join?
+
+CREATE TABLE generation_members (
+    job_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    member_id TEXT NOT NULL,
+    node_name TEXT NOT NULL,
+    ready BOOLEAN NOT NULL,
+    CONSTRAINT pk_generation_members PRIMARY KEY (job_id, number, rank),
+    CONSTRAINT fk_generation_members_job_id_number_generations FOREIGN KEY(job_id, number) REFERENCES generations (job_id, number) ON DELETE CASCADE,
+    CONSTRAINT uq_generation_members_job_id_number_member_id UNIQUE (job_id, number, member_id),
+    CONSTRAINT ck_generation_members_rank CHECK (rank BETWEEN 0 AND 9999),
+    CONSTRAINT ck_generation_members_member_id CHECK (length(member_id) BETWEEN 1 AND 64),
+    CONSTRAINT ck_generation_members_ready CHECK (ready IN (0, 1))
 );
 
 -- goodput_samples: Measurements of runs: one row per report after the first step.

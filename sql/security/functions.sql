@@ -3,8 +3,8 @@ IF {{ found }}.code IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = {{ found }}.code, MESSAGE = {{ found }}.words;
     END IF;
 {%- endmacro %}
--- What a job may do on PostgreSQL, and all that it may do: pollux_report, pollux_poll and pollux_move, at the end of this
--- file. Whoever calls them is an untrusted client. The functions find its job, limit its reports and run the statements
+-- What a job may do on PostgreSQL, and all that it may do: the six functions at the end of this file.
+-- Whoever calls them is an untrusted client. The functions find its job, limit its reports and run the statements
 -- of sql/agent_api/statements.sql; columns with their checks (sql/schema/postgresql.sql) keep out what no report has.
 --
 -- The helpers have no search_path of their own: only the functions below call them, whose is fixed, and nobody
@@ -237,9 +237,68 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION pollux_generation(token text, restart_count integer, after integer)
+RETURNS TABLE (
+    slurm_job_id character varying, number integer, state character varying, at timestamp with time zone,
+    planned_for integer, meeting text, standstill_s double precision, reason text,
+    member_id text, node_name text, ready boolean
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_job_id CONSTANT bigint := pollux_job_of_token(token);
+    m record;
+BEGIN
+    SELECT pollux_generation.restart_count, pollux_generation.after INTO m;
+    RETURN QUERY
+    {{ statements.generation | indent }};
+END
+$$;
+
+CREATE FUNCTION pollux_ready(token text, restart_count integer, number integer, member text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_job_id CONSTANT bigint := pollux_job_of_token(token);
+    m record;
+BEGIN
+    SELECT pollux_ready.restart_count, pollux_ready.number, pollux_ready.member INTO m;
+    {{ statements.ready | indent }};
+END
+$$;
+
+CREATE FUNCTION pollux_advance(
+    token text, restart_count integer, number integer, state text,
+    meeting text, standstill_s double precision, reason text
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_job_id CONSTANT bigint := pollux_job_of_token(token);
+    m record;
+    advanced record;
+BEGIN
+    SELECT pollux_clock() AS at, pollux_advance.restart_count, pollux_advance.number, pollux_advance.state,
+           pollux_advance.meeting, pollux_advance.standstill_s, pollux_advance.reason
+    INTO m;
+    -- A lock that is taken means an error at once, and no connection that waits.
+    PERFORM FROM generations AS g WHERE g.job_id = v_job_id AND g.number = m.number FOR NO KEY UPDATE NOWAIT;
+    {{ statements.advance | indent }};
+    {{ statements.advanced | indent }}
+    INTO advanced;
+    RETURN advanced.is_there;
+END
+$$;
+
 COMMENT ON FUNCTION pollux_report(text, text) IS
     'Record a job''s report, a JSON object of at most {{ max_bytes }} bytes, with the job''s own token.';
 COMMENT ON FUNCTION pollux_poll(text, integer) IS
     'Return the number of the reallocation that waits for this job''s checkpoint, or null.';
 COMMENT ON FUNCTION pollux_move(text, bigint) IS
     'Return what a reallocation of this job moves, from which nodes to which others, and why: a row a node.';
+COMMENT ON FUNCTION pollux_generation(text, integer, integer) IS
+    'Return the newest generation of this start of the job after a number: a row a member, in rank order.';
+COMMENT ON FUNCTION pollux_ready(text, integer, integer, text) IS
+    'Report that a newcomer of a planned generation of this job waits to join.';
+COMMENT ON FUNCTION pollux_advance(text, integer, integer, text, text, double precision, text) IS
+    'Commit or refuse a planned generation of this job, or report its first step; return whether that holds.';

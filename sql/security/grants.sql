@@ -11,7 +11,10 @@ REVOKE ALL ON FUNCTION {{ function }} FROM PUBLIC;
 GRANT CONNECT ON DATABASE {{ database }} TO pollux_agent, pollux_reader, pollux_analyst, pollux_daemon;
 GRANT USAGE ON SCHEMA {{ schema }} TO pollux_agent, pollux_reader, pollux_analyst, pollux_daemon;
 
-GRANT EXECUTE ON FUNCTION pollux_report(text, text), pollux_poll(text, integer), pollux_move(text, bigint)
+GRANT EXECUTE ON FUNCTION
+    pollux_report(text, text), pollux_poll(text, integer), pollux_move(text, bigint),
+    pollux_generation(text, integer, integer), pollux_ready(text, integer, integer, text),
+    pollux_advance(text, integer, integer, text, text, double precision, text)
 TO pollux_agent, pollux_daemon;
 
 GRANT SELECT ON {{ version_table }} TO pollux_reader, pollux_analyst;

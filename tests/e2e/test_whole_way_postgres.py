@@ -1,4 +1,4 @@
-"""The whole way with a real PostgreSQL: the jobs' login may call three functions only."""
+"""The whole way with a real PostgreSQL: the jobs' login may call six functions only."""
 
 from __future__ import annotations
 

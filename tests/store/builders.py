@@ -28,6 +28,8 @@ from pollux_slurm.model import (
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import (
     CheckpointConfirmation,
+    GenerationMember,
+    GenerationRecord,
     JobObservation,
     JobRegistration,
     Reallocation,
@@ -178,6 +180,22 @@ def move_running_job(store: Store, *, start: float = 20.0, run_number: int = 0) 
     store.report(token_of(1), report(2, **following, first_step_s=5.0, restore_s=1.0), at=at(start + 15))
     advance(store, planned, (Step.CONFIRMED, start + 16))
     return planned
+
+
+def plan_generation(
+    store: Store,
+    number: int | str = 1,
+    *,
+    at_s: float = 20.0,
+    restart_count: int = 0,
+    is_ready: bool = False,
+) -> GenerationRecord:
+    """Plan that a process on n7 joins the one that trains on n0; `is_ready`: it waits already."""
+    members = (
+        GenerationMember(id="base.0", node_name="n0", is_ready=True),
+        GenerationMember(id="wing7.0", node_name="n7", is_ready=is_ready),
+    )
+    return store.plan_generation(str(number), members, restart_count=restart_count, at=at(at_s))
 
 
 def problem_of(numbers: list[int]) -> Problem:

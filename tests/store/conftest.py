@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import inspect
@@ -15,7 +16,14 @@ from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.opening import open_database, unchecked_database
 from pollux_slurm.store.access.url import parse_store_url
 from pollux_slurm.store.agent_api.token_hashes import hash_token
-from pollux_slurm.store.contract.interface import Move, Poll, Report, Store
+from pollux_slurm.store.contract.interface import (
+    GenerationRecord,
+    GenerationState,
+    Move,
+    Poll,
+    Report,
+    Store,
+)
 from pollux_slurm.store.maintenance.administration import add_login
 from pollux_slurm.store.schema import Base
 from pollux_slurm.store.sql_store import SqlStore
@@ -125,6 +133,18 @@ class StoreOfTwoLogins(SqlStore):
 
     def move(self, token: str, request_id: int) -> Move | None:
         return self._jobs.move(token, request_id)
+
+    def generation(self, token: str, *, after: int, restart_count: int) -> GenerationRecord | None:
+        return self._jobs.generation(token, after=after, restart_count=restart_count)
+
+    def report_ready(self, token: str, member: str, *, number: int, restart_count: int) -> None:
+        self._jobs.report_ready(token, member, number=number, restart_count=restart_count)
+
+    def advance_generation(
+        self, token: str, number: int, state: GenerationState, *, at: datetime, **said: Any
+    ) -> bool:
+        set_clock(self.clock, at if at.tzinfo is not None else None)
+        return self._jobs.advance_generation(token, number, state, at=at, **said)
 
     def close(self) -> None:
         super().close()

@@ -1,4 +1,4 @@
-"""A job's calls on PostgreSQL: three functions (`sql/security/functions.sql`), called by their names.
+"""A job's calls on PostgreSQL: six functions (`sql/security/functions.sql`), called by their names.
 
 A job's login has no right on any table. Each call opens a connection, asks once and closes it again: between
 its calls, seconds apart, a job holds none of the server's connections.
@@ -25,10 +25,16 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.sanitizing import utc
+from pollux_slurm.store.agent_api.generation_checks import (
+    checked_generation_question,
+    checked_newcomer,
+    checked_step,
+)
 from pollux_slurm.store.agent_api.report_checks import checked_report, checked_request_id, checked_run_number
 from pollux_slurm.store.agent_api.report_message import report_message
 from pollux_slurm.store.agent_api.statements import REFUSALS, UNKNOWN_TOKEN, move_of
-from pollux_slurm.store.contract.interface import Move, Poll, Report
+from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState, Move, Poll, Report
+from pollux_slurm.store.journal.generations import newest_generation
 
 MAX_CONNECTION_S = 60.0
 """How long a connection of a login that only jobs use may last. A call takes milliseconds."""
@@ -44,7 +50,7 @@ _BAD_VALUES = ("22", "54", "23502", "23514")
 
 
 class PostgresqlAgentStore:
-    """`AgentStore` by three functions of the database. The time is the server's: `at` is not sent."""
+    """`JobStore` by six functions of the database. The time is the server's: `at` is not sent."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -65,6 +71,44 @@ class PostgresqlAgentStore:
         return move_of(
             self._call("SELECT * FROM pollux_move(%s, %s)", _sendable(token), checked_request_id(request_id))
         )
+
+    def generation(self, token: str, *, after: int, restart_count: int) -> GenerationRecord | None:
+        """Return the job's newest generation after a number: see `MembershipStore.generation`."""
+        values = checked_generation_question(after=after, restart_count=restart_count)
+        rows = self._call("SELECT * FROM pollux_generation(%s, %s, %s)", _sendable(token), *values)
+        return newest_generation(rows)
+
+    def report_ready(self, token: str, member: str, *, number: int, restart_count: int) -> None:
+        """Report a newcomer that waits to join: see `MembershipStore.report_ready`."""
+        values = checked_newcomer(member, number=number, restart_count=restart_count)
+        self._call("SELECT pollux_ready(%s, %s, %s, %s)", _sendable(token), *values)
+
+    def advance_generation(
+        self,
+        token: str,
+        number: int,
+        state: GenerationState,
+        *,
+        restart_count: int,
+        at: datetime,
+        meeting: str | None = None,
+        standstill_s: float | None = None,
+        reason: str | None = None,
+    ) -> bool:
+        """Bring a generation into a state: see `MembershipStore.advance_generation`."""
+        utc(at)
+        step = checked_step(
+            number,
+            state,
+            restart_count=restart_count,
+            meeting=meeting,
+            standstill_s=standstill_s,
+            reason=reason,
+        )
+        names = ("restart_count", "number", "state", "meeting", "standstill_s", "reason")
+        values = (step[name] for name in names)
+        rows = self._call("SELECT pollux_advance(%s, %s, %s, %s, %s, %s, %s)", _sendable(token), *values)
+        return bool(rows[0][0])
 
     def close(self) -> None:
         """Give back the connections."""

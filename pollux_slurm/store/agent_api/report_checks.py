@@ -34,13 +34,13 @@ _ROUNDING = 1e-6
 def checked_report(report: Report) -> Report:
     """Return `report` in plain Python numbers; raises `ReportRefusedError` that names the bad field."""
     if not isinstance(report, Report):
-        _refuse("report", "a Report", report)
+        refuse("report", "a Report", report)
     if not isinstance(report.phase, RunPhase):
-        _refuse("phase", "a RunPhase", report.phase)
+        refuse("phase", "a RunPhase", report.phase)
     return Report(
-        run_number=_whole("run_number", report.run_number),
-        restart_count=_whole("restart_count", report.restart_count),
-        sequence=_whole("sequence", report.sequence),
+        run_number=checked_whole("run_number", report.run_number),
+        restart_count=checked_whole("restart_count", report.restart_count),
+        sequence=checked_whole("sequence", report.sequence),
         phase=report.phase,
         gpus_per_node=_gpus_per_node(report.gpus_per_node),
         model=None if report.model is None else _model(report.model),
@@ -49,10 +49,10 @@ def checked_report(report: Report) -> Report:
         predicted_throughput=_optional_real("predicted_throughput", report.predicted_throughput),
         step_time_s=_optional_real("step_time_s", report.step_time_s),
         efficiency=_efficiency(report.efficiency),
-        num_steps=_whole("num_steps", report.num_steps),
+        num_steps=checked_whole("num_steps", report.num_steps),
         num_examples=_optional_whole("num_examples", report.num_examples),
-        progress=_real("progress", report.progress),
-        epoch=_whole("epoch", report.epoch),
+        progress=checked_real("progress", report.progress),
+        epoch=checked_whole("epoch", report.epoch),
         total_epochs=_optional_whole("total_epochs", report.total_epochs),
         first_step_s=_optional_real("first_step_s", report.first_step_s),
         restore_s=_optional_real("restore_s", report.restore_s),
@@ -63,31 +63,31 @@ def checked_report(report: Report) -> Report:
 
 def checked_run_number(run_number: int) -> int:
     """Return a poll's run number; raises `ReportRefusedError` unless it is one."""
-    return _whole("run_number", run_number)
+    return checked_whole("run_number", run_number)
 
 
 def checked_request_id(request_id: int) -> int:
     """Return the number of a reallocation; raises `ReportRefusedError` unless it is one."""
-    return _whole("request_id", request_id)
+    return checked_whole("request_id", request_id)
 
 
 def _gpus_per_node(sizes: tuple[int, ...]) -> tuple[int, ...]:
     if not isinstance(sizes, tuple | list) or not 1 <= len(sizes) <= _MAX_NODES:
-        _refuse("gpus_per_node", f"1 to {_MAX_NODES} nodes", sizes)
-    return tuple(_whole("gpus_per_node", size, "num_gpus") for size in sizes)
+        refuse("gpus_per_node", f"1 to {_MAX_NODES} nodes", sizes)
+    return tuple(checked_whole("gpus_per_node", size, "num_gpus") for size in sizes)
 
 
 def _model(model: GoodputModel) -> GoodputModel:
     if not isinstance(model, GoodputModel):
-        _refuse("model", "a GoodputModel", model)
+        refuse("model", "a GoodputModel", model)
     for part, kind in (("limits", BatchLimits), ("statistics", GradientStatistics)):
         value = getattr(model, part)
         if value is not None and not isinstance(value, kind):
-            _refuse(f"model.{part}", f"a {kind.__name__}", value)
+            refuse(f"model.{part}", f"a {kind.__name__}", value)
     if model.throughput is not None and not isinstance(model.throughput, ThroughputParameters):
-        _refuse("model.throughput", "ThroughputParameters", model.throughput)
+        refuse("model.throughput", "ThroughputParameters", model.throughput)
     if model.limits is None:
-        _refuse("model.limits", "BatchLimits", model.limits)
+        refuse("model.limits", "BatchLimits", model.limits)
     plain = GoodputModel(
         limits=_plain(model.limits),
         statistics=None if model.statistics is None else _plain(model.statistics),
@@ -121,27 +121,27 @@ def _plain_number(value: Any) -> Any:
 
 def _batch(batch: BatchChoice) -> BatchChoice:
     if not isinstance(batch, BatchChoice):
-        _refuse("batch", "a BatchChoice", batch)
+        refuse("batch", "a BatchChoice", batch)
     return BatchChoice(
-        global_batch_size=_whole("batch.global_batch_size", batch.global_batch_size),
-        atomic_batch_size=_whole("batch.atomic_batch_size", batch.atomic_batch_size),
-        accumulation_steps=_whole("batch.accumulation_steps", batch.accumulation_steps),
+        global_batch_size=checked_whole("batch.global_batch_size", batch.global_batch_size),
+        atomic_batch_size=checked_whole("batch.atomic_batch_size", batch.atomic_batch_size),
+        accumulation_steps=checked_whole("batch.accumulation_steps", batch.accumulation_steps),
     )
 
 
 def _checkpoint(checkpoint: CheckpointConfirmation) -> CheckpointConfirmation:
     if not isinstance(checkpoint, CheckpointConfirmation):
-        _refuse("checkpoint", "a CheckpointConfirmation", checkpoint)
+        refuse("checkpoint", "a CheckpointConfirmation", checkpoint)
     return CheckpointConfirmation(
         request_id=_optional_whole("checkpoint.request_id", checkpoint.request_id),
-        blocked_s=_real("checkpoint.blocked_s", checkpoint.blocked_s),
-        size_bytes=_whole("checkpoint.size_bytes", checkpoint.size_bytes),
+        blocked_s=checked_real("checkpoint.blocked_s", checkpoint.blocked_s),
+        size_bytes=checked_whole("checkpoint.size_bytes", checkpoint.size_bytes),
     )
 
 
 def _warnings(warnings: tuple[JobWarning, ...]) -> tuple[JobWarning, ...]:
     if not isinstance(warnings, tuple | list) or not all(isinstance(one, JobWarning) for one in warnings):
-        _refuse("warnings", "JobWarnings", warnings)
+        refuse("warnings", "JobWarnings", warnings)
     return tuple(dict.fromkeys(warnings))
 
 
@@ -151,24 +151,26 @@ def _efficiency(value: float | None) -> float | None:
 
 
 def _optional_whole(name: str, value: int | None) -> int | None:
-    return None if value is None else _whole(name, value)
+    return None if value is None else checked_whole(name, value)
 
 
 def _optional_real(name: str, value: float | None) -> float | None:
-    return None if value is None else _real(name, value)
+    return None if value is None else checked_real(name, value)
 
 
-def _whole(name: str, value: object, bounds: str | None = None) -> int:
+def checked_whole(name: str, value: object, bounds: str | None = None) -> int:
+    """Return a whole number within the bounds of its field, or the one named; or `ReportRefusedError`."""
     least, most = BOUNDS[bounds or name.rpartition(".")[2]]
     # numpy's whole numbers are Integral as well; a truth value is an int to Python, but not to us.
     if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         number = int(value)
         if least <= number <= most:
             return number
-    return _refuse(name, f"a whole number from {least} to {most}", value)
+    return refuse(name, f"a whole number from {least} to {most}", value)
 
 
-def _real(name: str, value: object) -> float:
+def checked_real(name: str, value: object) -> float:
+    """Return a number within the bounds of its field; or `ReportRefusedError`."""
     least, most = BOUNDS[name.rpartition(".")[2]]
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
         try:
@@ -177,10 +179,11 @@ def _real(name: str, value: object) -> float:
             number = math.nan
         if least <= number <= most:  # never true of NaN
             return number
-    return _refuse(name, f"a finite number from {least:g} to {most:g}", value)
+    return refuse(name, f"a finite number from {least:g} to {most:g}", value)
 
 
-def _refuse(name: str, expected: str, value: object) -> NoReturn:
+def refuse(name: str, expected: str, value: object) -> NoReturn:
+    """Raise `ReportRefusedError` for a value of a field."""
     raise ReportRefusedError(f"report refused: {name} must be {expected}, not {_shown(value)}")
 
 

@@ -11,15 +11,21 @@ from sqlalchemy import Connection
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.sanitizing import utc
+from pollux_slurm.store.agent_api.generation_checks import (
+    checked_generation_question,
+    checked_newcomer,
+    checked_step,
+)
 from pollux_slurm.store.agent_api.report_checks import checked_report, checked_request_id, checked_run_number
 from pollux_slurm.store.agent_api.report_message import report_message
 from pollux_slurm.store.agent_api.statements import RECORDING, REFUSALS, move_of, statements
 from pollux_slurm.store.agent_api.token_hashes import hash_token, user_of_token
-from pollux_slurm.store.contract.interface import Move, Poll, Report
+from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState, Move, Poll, Report
+from pollux_slurm.store.journal.generations import newest_generation
 
 
 class SqliteAgentStore:
-    """`AgentStore` over an SQLite database. `limited`: a report names no more nodes than Slurm gave."""
+    """`JobStore` over an SQLite database. `limited`: a report names no more nodes than Slurm gave."""
 
     def __init__(self, database: Database, *, limited: bool = True) -> None:
         self._database = database
@@ -56,6 +62,51 @@ class SqliteAgentStore:
         with self._database.read() as connection:
             values |= _job(connection, token)
             return move_of(connection.exec_driver_sql(statements("sqlite")["move"], values).all())
+
+    def generation(self, token: str, *, after: int, restart_count: int) -> GenerationRecord | None:
+        """Return the job's newest generation after a number: see `MembershipStore.generation`."""
+        question = checked_generation_question(after=after, restart_count=restart_count)
+        values: dict[str, Any] = question._asdict()
+        with self._database.read() as connection:
+            values |= _job(connection, token)
+            return newest_generation(
+                connection.exec_driver_sql(statements("sqlite")["generation"], values).all()
+            )
+
+    def report_ready(self, token: str, member: str, *, number: int, restart_count: int) -> None:
+        """Report a newcomer that waits to join: see `MembershipStore.report_ready`."""
+        newcomer = checked_newcomer(member, number=number, restart_count=restart_count)
+        values: dict[str, Any] = newcomer._asdict()
+        with self._database.write() as connection:
+            values |= _job(connection, token)
+            connection.exec_driver_sql(statements("sqlite")["ready"], values)
+
+    def advance_generation(
+        self,
+        token: str,
+        number: int,
+        state: GenerationState,
+        *,
+        restart_count: int,
+        at: datetime,
+        meeting: str | None = None,
+        standstill_s: float | None = None,
+        reason: str | None = None,
+    ) -> bool:
+        """Bring a generation into a state: see `MembershipStore.advance_generation`."""
+        values = checked_step(
+            number,
+            state,
+            restart_count=restart_count,
+            meeting=meeting,
+            standstill_s=standstill_s,
+            reason=reason,
+        )
+        values["at"] = _text(at)
+        with self._database.write() as connection:
+            values |= _job(connection, token)
+            connection.exec_driver_sql(statements("sqlite")["advance"], values)
+            return bool(_row(connection, "advanced", values)["advanced_is_there"])
 
     def close(self) -> None:
         """Give back the connections."""

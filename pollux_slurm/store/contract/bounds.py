@@ -43,6 +43,9 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "blocked_s": (0.0, _MAX_DURATION_S),
     "size_bytes": (0, 2**60),
     "request_id": (0, MAX_ID),
+    "generation": (1, 10**6),
+    "member_rank": (0, 10**4 - 1),
+    "standstill_s": (0.0, _MAX_DURATION_S),
 }
 """The least and the most; whole numbers where a field takes only these."""
 

@@ -24,7 +24,7 @@ Each implementation keeps these guarantees, and one test suite runs over all of 
 - **History is kept.** Models, samples, allocations, reallocations and rounds are appended; only `prune`
   deletes.
 
-`AgentStore` is all that a job may call; `Store` is for the daemon and for people with its rights.
+`JobStore` is all that a job may call; `Store` is for the daemon and for people with its rights.
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ from pollux_slurm.model import (
     Problem,
     ReallocationCause,
     ReallocationStep,
+)
+from pollux_slurm.store.contract.membership import (
+    GenerationMember,
+    GenerationRecord,
+    GenerationState,
+    MembershipStore,
 )
 from pollux_slurm.store.contract.types import (
     MAX_DECLARATIONS,
@@ -77,9 +83,14 @@ __all__ = [
     "DaemonStatus",
     "DecisionRecord",
     "Declaration",
+    "GenerationMember",
+    "GenerationRecord",
+    "GenerationState",
     "JobObservation",
     "JobRecord",
     "JobRegistration",
+    "JobStore",
+    "MembershipStore",
     "Move",
     "Poll",
     "Reallocation",
@@ -120,7 +131,11 @@ class AgentStore(Protocol):
         """Close the connections."""
 
 
-class Store(AgentStore, Protocol):
+class JobStore(AgentStore, MembershipStore, Protocol):
+    """All that a job may call. A job whose replicas are fixed needs the first half only."""
+
+
+class Store(JobStore, Protocol):
     """The API for the daemon and for people with its rights. Job ids are Slurm's, as text."""
 
     # lease
@@ -279,6 +294,36 @@ class Store(AgentStore, Protocol):
 
     def reallocations(self, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]:
         """Return all reallocations (of one job), oldest first."""
+
+    # membership
+    def plan_generation(
+        self,
+        slurm_job_id: str,
+        members: Sequence[GenerationMember],
+        *,
+        restart_count: int,
+        at: datetime,
+    ) -> GenerationRecord:
+        """Plan a job's next generation. It shows to the job, which takes it up once all members are ready.
+
+        Raises `StoreError` while another is open: end that first; also without members, with a member twice,
+        or where none is ready, since one that trains must stay. Raises `UnknownJobError`.
+        """
+
+    def end_generation(
+        self, slurm_job_id: str, number: int, state: GenerationState, *, at: datetime, reason: str
+    ) -> bool:
+        """Give up a generation: a planned one as WITHDRAWN, a committed one as FAILED.
+
+        Returns whether it is in that state, now or since an earlier call. False, without effect, when it is
+        in another, or when the job is just changing it: read it again later.
+        """
+
+    def open_generations(self) -> tuple[GenerationRecord, ...]:
+        """Return the planned and committed generations of jobs that are not over, in two statements."""
+
+    def generations(self, slurm_job_id: str) -> tuple[GenerationRecord, ...]:
+        """Return all generations of a job, oldest first."""
 
     # history
     def allocation_history(self, slurm_job_id: str) -> tuple[AllocationRecord, ...]:

@@ -5,8 +5,8 @@ each job's last, and checkpoints that answered no reallocation. Of every old rou
 replays, and the prices when none of its decisions is left.
 
 Kept whatever its age: everything of a job that is not over; jobs, runs, allocation intervals, reallocations
-with their steps, rounds without their texts, and the sums by day. So every reporting view returns the same as
-before, except for the deleted checkpoints in `job_timeline`.
+with their steps, generations, rounds without their texts, and the sums by day. So every reporting view
+returns the same as before, except for the deleted checkpoints in `job_timeline`.
 
 Each transaction changes at most `batch_rows` rows, and is followed by a pause as long as it took, so that
 agents and the daemon get to write. SQLite's writers wait in no order.

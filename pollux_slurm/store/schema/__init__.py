@@ -31,6 +31,7 @@ from pollux_slurm.store.schema.jobs import (
     SampleRow,
     UserRow,
 )
+from pollux_slurm.store.schema.membership import GenerationMemberRow, GenerationRow
 from pollux_slurm.store.schema.usage import AllocationDayRow, JobDayRow, NodeDayRow, NodeRow, RunDayRow
 
 __all__ = [
@@ -45,6 +46,8 @@ __all__ = [
     "DecisionNodeRow",
     "DecisionRow",
     "DeclarationRow",
+    "GenerationMemberRow",
+    "GenerationRow",
     "GpuPriceRow",
     "JobDayRow",
     "JobRow",

@@ -27,6 +27,7 @@ from tests.store.builders import (
     decision_of,
     move_running_job,
     observation,
+    plan_generation,
     problem_of,
     registration,
     report,
@@ -45,6 +46,7 @@ def fill(url: str) -> None:
     store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(3))
     move_running_job(store, start=20)
     store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1})], at=at(30))
+    plan_generation(store, at_s=40)
     store.acquire_lease("daemon", ttl_s=10, at=at(0))
     store.close()
 
@@ -191,6 +193,22 @@ def test_that_a_later_release_upgrades_a_store_and_keeps_its_data(
     database.close()
 
 
+def test_that_a_store_of_the_first_schema_is_upgraded_with_its_data(any_empty_url: str) -> None:
+    init_store(any_empty_url)
+    fill(any_empty_url)
+    database = database_at(any_empty_url)
+    newer = {"generations", "generation_members"}
+    with database.write() as connection:
+        before = row_counts(connection)
+        migrate(connection, REVISIONS[0])
+        assert not newer & set(inspect(connection).get_table_names())
+    assert upgrade_store(any_empty_url).before == REVISIONS[0]
+    with database.read() as connection:
+        assert row_counts(connection) == before | dict.fromkeys(newer, 0)
+    database.close()
+    assert check_store(any_empty_url).problems == ()
+
+
 def test_that_a_failed_migration_leaves_nothing_behind(any_empty_url: str) -> None:
     database = database_at(any_empty_url)
     with pytest.raises(RuntimeError, match="power cut"), database.write() as connection:  # noqa: PT012
@@ -306,6 +324,13 @@ def test_that_comments_reach_postgresql(postgres_url: str) -> None:
         "UPDATE reallocations SET cause = 'mood'",
         "UPDATE reallocation_steps SET step = 'lost'",
         "UPDATE decisions SET num_nodes = 99",
+        "UPDATE generations SET state = 'lost'",
+        "UPDATE generations SET state = 'committed'",
+        "UPDATE generations SET state = 'regrouped', meeting = 'n0:1'",
+        "UPDATE generations SET meeting = 'n0:1'",
+        "UPDATE generations SET number = 0",
+        "UPDATE generation_members SET member_id = ''",
+        "UPDATE generation_members SET member_id = 'base.0'",
         "INSERT INTO run_nodes (run_id, node_rank, num_gpus) VALUES (4711, 0, 1)",
     ],
 )

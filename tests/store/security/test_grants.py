@@ -198,7 +198,7 @@ class TestOwners:
         definers = {name: path for name, _, definer, path in rows if definer}
         assert set(definers) == {
             "pollux_report", "pollux_poll", "pollux_move", "pollux_record", "pollux_answer",
-            "pollux_end_long_connections",
+            "pollux_end_long_connections", "pollux_generation", "pollux_ready", "pollux_advance",
         }  # fmt: skip
         for name, path in definers.items():
             assert path is not None
