@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import (
+    ADDRESS_VARIABLE,
     JOINS_VARIABLE,
     MEMBER_VARIABLE,
     MEMBERSHIP_VARIABLE,
     RANK_VARIABLE,
     RENDEZVOUS_VARIABLE,
     SECRET_VARIABLE,
+    STORE,
 )
 from pollux_slurm.agent.membership.folder import FolderMembership
 from pollux_slurm.agent.membership.generation import Membership
+from pollux_slurm.agent.membership.store import StoreMembership
 from pollux_slurm.agent.submit.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError
-from pollux_slurm.store.contract.interface import AgentStore
+from pollux_slurm.store.contract.interface import AgentStore, MembershipStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,30 +80,58 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
             "`pollux run -- python train.py`, or `pollux run -- torchrun train.py`"
         )
     directory = environ.get("POLLUX_CHECKPOINT_DIR")
+    restart_count = _count(environ, restarts, 0, low=0)
+    token, config = _token(environ), load_config(environ)
+    membership = _membership(environ, token, config, restart_count=restart_count)
     return JobEnvironment(
         rank=rank,
         world_size=world_size,
         local_rank=_count(environ, "LOCAL_RANK", 0, low=0),
         gpus_per_node=_gpus_per_node(environ, world_size),
-        restart_count=_count(environ, restarts, 0, low=0),
+        restart_count=restart_count,
         checkpoint_dir=Path(directory) if directory else None,
-        token=_token(environ),
-        config=load_config(environ),
+        token=token,
+        config=config,
         strict=_switch(environ, "POLLUX_STRICT"),
         job_id=environ.get("POLLUX_JOB_ID") or environ.get("SLURM_JOB_ID") or None,
         secret=environ.get(SECRET_VARIABLE) or None,
         rendezvous_file=Path(environ[RENDEZVOUS_VARIABLE]) if environ.get(RENDEZVOUS_VARIABLE) else None,
-        membership=(membership := _membership(environ)),
+        membership=membership,
         is_joining=membership is not None and membership.joins is not None,
     )
 
 
-def _membership(environ: Mapping[str, str]) -> Membership | None:
-    folder, member = environ.get(MEMBERSHIP_VARIABLE), environ.get(MEMBER_VARIABLE)
-    if not folder or not member:
+def _membership(
+    environ: Mapping[str, str], token: str | None, config: Config, *, restart_count: int
+) -> Membership | None:
+    place, member = environ.get(MEMBERSHIP_VARIABLE), environ.get(MEMBER_VARIABLE)
+    if not place or not member:
         return None
-    joins = _count(environ, JOINS_VARIABLE, 0, low=0)
-    return FolderMembership(Path(folder), member, joins=joins or None)
+    joins = _count(environ, JOINS_VARIABLE, 0, low=0) or None
+    if place != STORE:
+        return FolderMembership(Path(place), member, joins=joins)
+    host, url = environ.get(ADDRESS_VARIABLE), config.store.url
+    if not host or token is None or url is None:
+        raise ConfigError(
+            f"{MEMBERSHIP_VARIABLE}={STORE} needs {ADDRESS_VARIABLE}, a token and the URL of the store: only "
+            "pollux daemon sets it"
+        )
+
+    def open_store() -> MembershipStore:
+        # Imported in the membership's thread: no step waits for SQLAlchemy.
+        from pollux_slurm.store import open_agent_store
+
+        return open_agent_store(url, keep_connection=config.agent.keep_connection)
+
+    return StoreMembership(
+        open_store,
+        token,
+        member,
+        host=host,
+        joins=joins,
+        restart_count=restart_count,
+        poll_interval_s=config.agent.poll_interval_s,
+    )
 
 
 def _count(environ: Mapping[str, str], name: str, default: int, *, low: int) -> int:

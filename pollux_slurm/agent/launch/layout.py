@@ -21,10 +21,16 @@ RENDEZVOUS_VARIABLE = "POLLUX_RENDEZVOUS_FILE"
 """The file of torch.distributed's rendezvous for a run on a single node."""
 
 MEMBERSHIP_VARIABLE = "POLLUX_MEMBERSHIP"
-"""The folder of the membership of a training that can regroup."""
+"""The folder of the membership of a training that can regroup, or `STORE`."""
+
+STORE = "store"
+"""Its value for a training that the daemon plans."""
 
 MEMBER_VARIABLE = "POLLUX_MEMBER"
 """This process's id in it."""
+
+ADDRESS_VARIABLE = "POLLUX_ADDRESS"
+"""The address by which other nodes reach this process's: members of a training in the store meet there."""
 
 JOINS_VARIABLE = "POLLUX_JOINS"
 """The number of the generation that this process was started for."""

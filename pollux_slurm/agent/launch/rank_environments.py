@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import (
+    ADDRESS_VARIABLE,
     JOB_VARIABLE,
     JOINS_VARIABLE,
     MEMBER_VARIABLE,
@@ -23,7 +24,7 @@ from pollux_slurm.agent.launch.tracker_runs import tracker_variables, without_tr
 _OF_ANOTHER_RUN = frozenset(
     {
         *(STEP_VARIABLE, RENDEZVOUS_VARIABLE, RANK_VARIABLE),
-        *(MEMBERSHIP_VARIABLE, MEMBER_VARIABLE, JOINS_VARIABLE),
+        *(MEMBERSHIP_VARIABLE, MEMBER_VARIABLE, JOINS_VARIABLE, ADDRESS_VARIABLE),
         *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"),
     }
 )

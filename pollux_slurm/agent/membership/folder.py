@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +141,21 @@ class MembershipFolder:
 class FolderMembership:
     """One process's view of a `MembershipFolder` (a `Membership`)."""
 
+    host = None
+
     def __init__(self, folder: Path, member: str, *, joins: int | None) -> None:
         self._folder, self.member, self.joins = MembershipFolder(folder), member, joins
 
     def planned(self, after: int) -> Generation | None:
         return self._folder.plan_after(after)
 
-    def commit(self, number: int) -> bool:
+    def commit(self, number: int, meeting: str | None = None) -> bool:
         return self._folder.commit(number)
 
     def committed(self, number: int) -> Generation | None:
-        return self._folder.committed(number)
+        found = self._folder.committed(number)
+        file = self._folder.folder / f"meeting-{number:06d}"
+        return None if found is None else replace(found, meeting=str(file))
 
     def is_given_up(self, number: int) -> bool:
         return self._folder.is_given_up(number)
@@ -166,8 +170,8 @@ class FolderMembership:
     def refuse(self, number: int, reason: str) -> None:
         self._folder.refuse(number, reason)
 
-    def meeting_file(self, number: int) -> Path:
-        return self._folder.folder / f"meeting-{number:06d}"
+    def close(self, *, timeout_s: float) -> None:
+        """Nothing is left to be said: files are written at once."""
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -1,13 +1,13 @@
 """A generation: one membership of a training. The next one replaces it at a step boundary, by a regroup.
 
-Who belongs to the next generation is planned outside of the training (by the launcher on one machine). Rank 0
-commits it, which nothing can take back. A process that is not named in a committed generation does not join.
+Who belongs to the next generation is planned outside of the training: on one machine by the launcher, else by
+the daemon. Rank 0 commits it, which nothing can take back. A process that is not named in a committed
+generation does not join.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 
@@ -21,10 +21,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One membership. `members` are in rank order: those that stay first, in their order, then newcomers."""
+    """One membership. `members` are in rank order: those that stay first, in their order, then newcomers.
+
+    They meet at `meeting`, known once it is committed: a file (an absolute path), or host:port.
+    """
 
     number: int
     members: tuple[Member, ...]
+    meeting: str | None = None
 
     def rank_of(self, member: str) -> int | None:
         """Return a member's rank; None for a process that does not belong."""
@@ -54,13 +58,21 @@ class Membership(Protocol):
     def joins(self) -> int | None:
         """The generation that this process was started for; None for one of the first generation."""
 
-    def planned(self, after: int) -> Generation | None:
-        """Return the plan of a generation after number `after`, once its newcomers are ready."""
+    @property
+    def host(self) -> str | None:
+        """The address by which the others reach this process; None where all meet in a file."""
 
-    def commit(self, number: int) -> bool:
+    def planned(self, after: int) -> Generation | None:
+        """Return the plan of a generation after number `after`, once its newcomers are ready.
+
+        Also where it is committed and the answer was lost.
+        """
+
+    def commit(self, number: int, meeting: str | None = None) -> bool:
         """Commit a planned generation; False if the plan was withdrawn before. Only rank 0 calls it.
 
-        It can be repeated. Raises `StoreUnavailable` where it is not known whether it is committed.
+        Its members meet at the address `meeting`; None where they meet in a file. It can be repeated with the
+        same address. Raises `StoreUnavailable` where it is not known whether it is committed.
         """
 
     def committed(self, number: int) -> Generation | None:
@@ -81,5 +93,5 @@ class Membership(Protocol):
         Number 0 stands for every generation. A newcomer that fails reports the reason in the same way.
         """
 
-    def meeting_file(self, number: int) -> Path:
-        """Return the file in which the members of a generation exchange their addresses."""
+    def close(self, *, timeout_s: float) -> None:
+        """Send what is still to be said, waiting `timeout_s` at most: the process ends."""

@@ -306,8 +306,9 @@ class Store(JobStore, Protocol):
     ) -> GenerationRecord:
         """Plan a job's next generation. It shows to the job, which takes it up once all members are ready.
 
-        Raises `StoreError` while another is open: end that first; also without members, with a member twice,
-        or where none is ready, since one that trains must stay. Raises `UnknownJobError`.
+        Those that train already are ready, and come first: one of them must stay. Raises `StoreError` where
+        that is not so, with a member twice, and while another generation is open: end that first. Raises
+        `UnknownJobError`.
         """
 
     def end_generation(

@@ -37,9 +37,10 @@ def plan_generation(
     if job_id is None:
         raise UnknownJobError(f"job {slurm_job_id} is not registered; see: pollux status --all")
     ids = [member.id for member in members]
-    if len(set(ids)) != len(ids) or not any(member.is_ready for member in members):
+    ready = [member.is_ready for member in members]
+    if len(set(ids)) != len(ids) or not any(ready) or ready != sorted(ready, reverse=True):
         raise StoreError(
-            f"job {slurm_job_id}: a generation has each member once, and at least one that trains already"
+            f"job {slurm_job_id}: a generation has each member once, and first one or more that train already"
         )
     # Read, not left to the unique index: an insert would wait for a job that is just committing.
     newest = connection.execute(

@@ -116,8 +116,8 @@ def _meet(environment: JobEnvironment) -> Any:
         ) from None
 
 
-def verify_rank_0(store: Any, environment: JobEnvironment) -> None:
-    """Raise `LaunchError` where rank 0 at this address belongs to another run.
+def verify_rank_0(store: Any, environment: JobEnvironment, *, generation: int = 0) -> None:
+    """Raise `LaunchError` where rank 0 at this address belongs to another run, or to another generation.
 
     Another process may have taken the port since the launcher reserved it.
     """
@@ -127,6 +127,7 @@ def verify_rank_0(store: Any, environment: JobEnvironment) -> None:
         environment.checkpoint_dir,
         environment.restart_count,
         environment.gpus_per_node,
+        generation,
     )
     # A digest, because whoever connects can read the store.
     run = hashlib.sha256(repr(parts).encode()).digest()

@@ -31,7 +31,7 @@ from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, Store
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
 from pollux_slurm.torch.regroup.freed_memory import give_back_freed_memory
-from pollux_slurm.torch.regroup.meeting import meet
+from pollux_slurm.torch.regroup.meeting import meet, open_meeting
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 from pollux_slurm.torch.regroup.rescue import Rescue
 from pollux_slurm.torch.regroup.state_transfer import receive_state, send_state
@@ -41,6 +41,7 @@ from pollux_slurm.torch.session.joining import (
     job_name,
     side_channel_group,
     verify_peers,
+    verify_rank_0,
 )
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Regrouping:
         self.obstacles = Obstacles(watches=membership is not None)
         self.callbacks: list[Callable[[int, int], object]] = []
         self.times = RegroupTimes()
+        # The meeting that this process has opened, by the number of its generation.
+        self._opened: tuple[int, Any] | None = None
         self._awaits_step = self._is_told_to_wait = False
 
     @property
@@ -221,17 +224,42 @@ class Regrouping:
     def _commit(self, number: int) -> Generation | None:
         """Commit a generation on rank 0, for all; None where it is not known to be committed."""
         found: Any = None
-        if self._session.rank == 0:
+        is_planned, address = self._open_meeting(number)
+        if self._session.rank == 0 and is_planned:
             try:
-                if self._known.commit(number):
+                if self._known.commit(number, address):
                     committed = self._known.committed(number)
-                    found = None if committed is None else [[one.id, one.node] for one in committed.members]
+                    if committed is not None:
+                        found = [[one.id, one.node] for one in committed.members], committed.meeting
             except StoreUnavailable as error:
                 _LOG.warning("the replicas go on as they are: %s", error)
         found = self._session.side_channel.broadcast(found)
         if found is None:
             return None
-        return Generation(number=number, members=tuple(Member(id=name, node=node) for name, node in found))
+        named, meeting = found
+        members = tuple(Member(id=name, node=node) for name, node in named)
+        return Generation(number=number, members=members, meeting=meeting)
+
+    def _open_meeting(self, number: int) -> tuple[bool, str | None]:
+        """Open the meeting of a generation on the first member that stays.
+
+        Returns whether it is planned still, and the address of the meeting; None for a file, which needs no
+        opening. The address stays the same while it is not known whether the generation is committed, because
+        its newcomers may wait there.
+        """
+        host = self._known.host
+        if host is None:
+            return True, None
+        side, first, address = self._session.side_channel, None, None
+        plan = self._known.planned(self.number) if side.rank == 0 else None
+        if plan is not None and plan.number == number:
+            first = self.members.index(plan.members[0].id)
+        first = side.broadcast(first)
+        if first == side.rank:
+            if self._opened is None or self._opened[0] != number:
+                self._opened = number, open_meeting(host)
+            address = f"{host}:{self._opened[1].port}"
+        return first is not None, None if first is None else side.gather(address)[first]
 
     def join_training(self) -> None:
         """On a newcomer, before its first loop: wait for the generation it was started for, and join it."""
@@ -261,8 +289,13 @@ class Regrouping:
         session, was_joining = self._session, self.is_joining
         environment = self._environment(generation)
         backend = self._backend or default_backend(environment)
+        assert generation.meeting is not None, "it is committed"
+        # The group keeps the store from then on.
+        opened, self._opened = self._opened, None
         meet(
-            self._known.meeting_file(generation.number),
+            generation.meeting,
+            opened=opened[1] if opened is not None and opened[0] == generation.number else None,
+            verify=lambda store: verify_rank_0(store, environment, generation=generation.number),
             rank=environment.rank,
             world_size=environment.world_size,
             backend=backend,
@@ -318,6 +351,11 @@ class Regrouping:
             gpus_per_node=counts,
             is_joining=False,
         )
+
+    def close(self, *, timeout_s: float) -> None:
+        """Send what is still to be said: the process ends."""
+        if self._membership is not None:
+            self._membership.close(timeout_s=timeout_s)
 
     def note_step(self, standstill_s: float | None) -> None:
         """Report the first step of a generation."""

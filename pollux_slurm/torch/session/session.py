@@ -579,6 +579,7 @@ class Session:
         self.boundary.release()
         self.checkpointer.wait()
         self.measurements.close(timeout_s=_CLOSE_TIMEOUT_S)
+        self.regrouping.close(timeout_s=_CLOSE_TIMEOUT_S)
         self.side_channel.close(timeout_s=_LAST_EXCHANGE_TIMEOUT_S)
         wait_for_gloo(timeout_s=_CLOSE_TIMEOUT_S)
         if self._owns_group and dist.is_initialized():

@@ -72,6 +72,29 @@ def test_that_contradicting_variables_are_refused_by_name(environ: dict[str, str
         read_environment(environ)
 
 
+def test_that_a_member_of_a_training_in_the_store_knows_its_place(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("1000-" + "5e" * 32)
+    token.chmod(0o600)
+    complete = {
+        "POLLUX_MEMBERSHIP": "store",
+        "POLLUX_MEMBER": "17.0",
+        "POLLUX_JOINS": "3",
+        "POLLUX_ADDRESS": "10.0.0.7",
+        "POLLUX_TOKEN_FILE": str(token),
+        "POLLUX_STORE_URL": f"sqlite:///{tmp_path}/pollux.db",
+    }
+    found = read_environment(complete)
+    assert found.is_joining
+    assert found.membership is not None
+    assert (found.membership.member, found.membership.joins) == ("17.0", 3)
+    assert found.membership.host == "10.0.0.7"
+    assert not read_environment({**complete, "POLLUX_JOINS": ""}).is_joining
+    for name in ("POLLUX_ADDRESS", "POLLUX_TOKEN_FILE", "POLLUX_STORE_URL"):
+        with pytest.raises(ConfigError, match="POLLUX_MEMBERSHIP=store needs"):
+            read_environment({**complete, name: ""})
+
+
 def test_that_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("1000-" + "5e" * 32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_that_a_plan_can_be_committed_once_it_is_written(tmp_path: Path) -> None
     assert member.planned(0) == plan
     assert member.committed(1) is None
     assert member.commit(1)
-    assert member.committed(1) == plan
+    assert member.committed(1) == replace(plan, meeting=str(tmp_path / "meeting-000001"))
     assert member.planned(1) is None
     assert folder.newest_generation() == 1
 
@@ -92,7 +93,7 @@ def test_that_files_of_former_generations_are_deleted_and_no_other(tmp_path: Pat
         newcomer = FolderMembership(tmp_path, str(number + 1), joins=number)
         newcomer.report_ready()
         folder.write_plan(generation(number, "0", str(number + 1)))
-        newcomer.meeting_file(number).touch()
+        (tmp_path / f"meeting-{number:06d}").touch()
         newcomer.refuse(number, "no")
         newcomer.report_regrouped(number, standstill_s=0.5)
         folder.give_up(number)

@@ -140,11 +140,12 @@ def test_that_one_generation_at_a_time_is_open(running: Store) -> None:
         (),
         (GenerationMember(id="a", node_name="n0"),),
         (GenerationMember(id="a", node_name="n0", is_ready=True),) * 2,
+        (GenerationMember(id="b", node_name="n1"), GenerationMember(id="a", node_name="n0", is_ready=True)),
     ],
-    ids=["none", "nobody stays", "one twice"],
+    ids=["none", "nobody stays", "one twice", "a newcomer first"],
 )
 def test_that_an_impossible_plan_is_refused(running: Store, members: tuple[GenerationMember, ...]) -> None:
-    with pytest.raises(StoreError, match="each member once, and at least one that trains"):
+    with pytest.raises(StoreError, match="each member once, and first one or more"):
         running.plan_generation("1", members, restart_count=0, at=at(20))
     assert running.generations("1") == ()
 

@@ -64,8 +64,8 @@ def _lose_answer() -> None:
     commit = FolderMembership.commit
     lost: list[int] = []
 
-    def commit_without_answer(membership: FolderMembership, number: int) -> bool:
-        is_committed = commit(membership, number)
+    def commit_without_answer(membership: FolderMembership, number: int, meeting: str | None) -> bool:
+        is_committed = commit(membership, number, meeting)
         if not lost:
             lost.append(number)
             raise StoreUnavailable("the answer was lost")

@@ -40,6 +40,13 @@ def test_that_a_rank_of_another_run_is_refused(other: dict[str, object]) -> None
         verify_rank_0(store, rank(1, **other))
 
 
+def test_that_rank_0_of_another_generation_is_refused() -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    verify_rank_0(store, rank(0), generation=1)
+    with pytest.raises(LaunchError, match="another job"):
+        verify_rank_0(store, rank(1), generation=2)
+
+
 def test_that_the_secret_of_a_job_is_not_in_the_store() -> None:
     store = dist.HashStore()  # type: ignore[attr-defined]
     verify_rank_0(store, rank(0))
