@@ -138,7 +138,14 @@ class Regrouping:
             return 0
         has_newcomers = any(one.id not in self.members for one in plan.members)
         if place is RegroupPlace.STEP and has_newcomers and self.replay.reason is not None:
-            if not self._is_told_to_wait:
+            if self._session.current_epoch is None:
+                # No end of an epoch will come.
+                self._membership.refuse(
+                    plan.number,
+                    f"{self.replay.reason}, so replicas could join at the end of an epoch only, and its "
+                    "epochs are not known: write `for epoch in remaining_epochs_until(num_epochs)`",
+                )
+            elif not self._is_told_to_wait:
                 self._is_told_to_wait = True
                 _LOG.info(
                     "%s lets replicas join at the end of the epoch: %s",
