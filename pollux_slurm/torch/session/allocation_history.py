@@ -44,11 +44,6 @@ class AllocationHistory:
         self._run_number, self._num_gpus, self._num_nodes = run_number, num_gpus, num_nodes
         self._is_begun = False
 
-    @property
-    def move_s(self) -> float | None:
-        """How long the last move took; None before the run's first step, and for the first run."""
-        return self.allocations[-1].move_s if self._is_begun else None
-
     def note_step(self, number: int) -> None:
         """Note that step `number` is done, counted from 1 over all runs. May be called twice."""
         now_s = self._now_s()

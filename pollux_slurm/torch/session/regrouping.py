@@ -66,13 +66,12 @@ class LeftTraining(SystemExit):
 class RegroupTimes:
     """How long the parts of a regroup took, in seconds, in their order."""
 
+    began_s: float = field(default_factory=time.perf_counter)
     parts: dict[str, float] = field(default_factory=dict)
-    _last: float = field(default_factory=time.perf_counter)
 
     def end(self, part: str) -> None:
         """End a part, which began at the end of the one before."""
-        now = time.perf_counter()
-        self.parts[part], self._last = now - self._last, now
+        self.parts[part] = time.perf_counter() - self.began_s - sum(self.parts.values())
 
 
 class Regrouping:
@@ -364,12 +363,13 @@ class Regrouping:
         if self._membership is not None:
             self._membership.close(timeout_s=timeout_s)
 
-    def note_step(self, standstill_s: float | None) -> None:
-        """Report the first step of a generation."""
+    def note_step(self) -> None:
+        """Report the first step of a generation, and how long it took from the boundary before the regroup."""
         if not self._awaits_step:
             return
         self._awaits_step = False
-        if self._session.rank == 0 and standstill_s is not None:
+        if self._session.rank == 0:
+            standstill_s = time.perf_counter() - self.times.began_s
             self._known.report_regrouped(self.number, standstill_s=standstill_s)
             _LOG.info(
                 "%s goes on with %d replica%s after %.2f s without a step",

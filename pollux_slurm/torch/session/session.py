@@ -487,7 +487,7 @@ class Session:
             self._steps.begin_loop(loader, had_point=False)
             self._steps.is_dirty = True
         else:
-            self.regrouping.note_step(self.history.move_s)
+            self.regrouping.note_step()
         return chosen
 
     def pause(self) -> None:
