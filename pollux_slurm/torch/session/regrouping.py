@@ -364,7 +364,7 @@ class Regrouping:
             self._membership.close(timeout_s=timeout_s)
 
     def note_step(self) -> None:
-        """Report the first step of a generation, and how long it took from the boundary before the regroup."""
+        """Report the first step of a generation, and how long it came after the boundary of the regroup."""
         if not self._awaits_step:
             return
         self._awaits_step = False
