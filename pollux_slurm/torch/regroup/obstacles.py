@@ -7,9 +7,11 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DistributedSampler
 
 from pollux_slurm.torch.regroup.user_frames import has_user_class
 from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
@@ -18,6 +20,14 @@ from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
 _NUM_OWN_GROUPS = 2
 _SIZE = re.compile(r"(?i)^(n_?|num_?)?(world_?size|replicas|ranks|procs)$")
 _RANK = re.compile(r"(?i)^(global_?|dist_?|ddp_?|my_?)?rank$")
+_IS_FIRST = re.compile(
+    r"(?i)^(is_?)?(global_?)?(main|master|chief|leader|first|rank_?(0|zero)|zero)(_?(process|proc|rank|worker))?$"
+)
+# How deep variables are looked for in objects: `self.trainer.args.world_size`.
+_DEPTH = 3
+_CURE = (
+    "ask for it where it is used, or set it anew in a function that is given to pollux_slurm.torch.on_regroup"
+)
 
 
 class Obstacles:
@@ -31,6 +41,9 @@ class Obstacles:
         graph: Any = getattr(torch.cuda, "CUDAGraph", None)
         if watches and hasattr(graph, "capture_begin"):
             patch_everywhere(graph, "capture_begin", self._captured)
+        self._samplers: WeakSet[DistributedSampler[Any]] = WeakSet()
+        if watches:
+            patch_everywhere(DistributedSampler, "__init__", self._made_sampler)
 
     def add(self, reason: str) -> None:
         """Add a reason for which this process cannot regroup."""
@@ -39,6 +52,10 @@ class Obstacles:
     def _captured(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.add("it has captured a CUDA graph, which keeps the former ranks' buffers")
         return original(*args, **kwargs)
+
+    def _made_sampler(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        self._samplers.add(original.args[0])
+        original(*args, **kwargs)
 
     def find(self, frames: Sequence[FrameType], *, rank_changes: bool, hears: bool) -> str | None:
         """Return a reason against a regroup, None where none is known.
@@ -57,23 +74,32 @@ class Obstacles:
             own = name.rpartition(".")[2]
             is_size = type(value) is int and value == size and _SIZE.match(own)
             is_rank = type(value) is int and value == rank and _RANK.match(own) and rank_changes
-            if is_size or is_rank or isinstance(value, dist.ProcessGroup):
-                what = f" = {value}" if type(value) is int else ", a process group,"
-                return (
-                    f"it keeps {name}{what} in a variable: ask for it where it is used, or set it anew in a "
-                    "function that is given to pollux_slurm.torch.on_regroup"
-                )
+            is_first = value is (rank == 0) and _IS_FIRST.match(own) and rank_changes
+            if is_size or is_rank or is_first or isinstance(value, dist.ProcessGroup):
+                what = ", a process group," if isinstance(value, dist.ProcessGroup) else f" = {value}"
+                return f"it keeps {name}{what} in a variable: {_CURE}"
+        if any(one.num_replicas == size and one.rank == rank for one in self._samplers):
+            return f"it keeps a DistributedSampler, which has the former rank and number of replicas: {_CURE}"
         return None
 
 
 def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Any]]:
-    """Yield the script's variables, and the attributes of its own objects and namespaces in them."""
+    """Yield the script's variables, and what its own objects and namespaces in them have."""
+    seen: set[int] = set()
     for frame in frames:
-        for name, value in {**frame.f_globals, **frame.f_locals}.items():
-            if name.startswith("__"):
-                continue
-            yield name, value
-            # Not dicts: most with such a key are records that are written to a log.
-            if isinstance(value, Namespace | SimpleNamespace) or has_user_class(value):
-                for part, inner in list(vars(value).items()):
-                    yield f"{name}.{part}", inner
+        variables = {**frame.f_globals, **frame.f_locals}
+        for name, value in variables.items():
+            if not name.startswith("__"):
+                yield name, value
+                yield from _parts(name, value, _DEPTH, seen)
+
+
+def _parts(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    # Not dicts: most with such a key are records that are written to a log.
+    if not (isinstance(value, Namespace | SimpleNamespace) or has_user_class(value)) or id(value) in seen:
+        return
+    seen.add(id(value))
+    for part, inner in list(vars(value).items()):
+        yield f"{name}.{part}", inner
+        if depth > 1:
+            yield from _parts(f"{name}.{part}", inner, depth - 1, seen)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.data import DistributedSampler
 
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 
@@ -46,8 +47,10 @@ def find(*, rank_changes: bool = False, hears: bool = False, **variables: Any) -
         {"num_replicas": 1},
         {"args": Namespace(world_size=1)},
         {"trainer": Trainer(world_size=1)},
+        {"self": Trainer(args=Namespace(world_size=1))},
+        {"self": Trainer(trainer=Trainer(config=Namespace(world_size=1)))},
     ],
-    ids=["local", "upper case", "replicas", "namespace", "object"],
+    ids=["local", "upper case", "replicas", "namespace", "object", "object's", "deep"],
 )
 def test_that_a_kept_world_size_is_found_unless_the_script_hears_of_changes(variables: Any) -> None:
     reason = find(**variables)
@@ -61,6 +64,26 @@ def test_that_a_kept_rank_matters_only_where_ranks_change() -> None:
     reason = find(rank=0, rank_changes=True)
     assert reason is not None
     assert reason.startswith("it keeps rank = 0 in a variable")
+
+
+@pytest.mark.parametrize("name", ["is_main", "is_master_process", "master_process", "is_rank_0", "rank_zero"])
+def test_that_a_kept_answer_to_who_is_first_is_found_where_ranks_change(name: str) -> None:
+    assert find(**{name: True}) is None
+    assert find(rank_changes=True, **{name: False}) is None
+    reason = find(rank_changes=True, **{name: True})
+    assert reason is not None
+    assert reason.startswith(f"it keeps {name} = True in a variable")
+
+
+def test_that_a_sampler_with_the_former_rank_is_found_while_it_exists() -> None:
+    obstacles = Obstacles(watches=True)
+    sampler: Any = DistributedSampler([1, 2, 3], shuffle=False)
+    assert obstacles.find([], rank_changes=False, hears=True) is None
+    reason = obstacles.find([], rank_changes=False, hears=False)
+    assert reason is not None
+    assert "DistributedSampler" in reason
+    del sampler
+    assert obstacles.find([], rank_changes=False, hears=False) is None
 
 
 @pytest.mark.parametrize(
