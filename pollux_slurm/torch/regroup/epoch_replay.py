@@ -3,6 +3,9 @@
 A newcomer runs the epoch's code up to the loop under way, as after a restart: loops that have ended yield
 nothing. The other replicas do not run it again. So that code must not communicate, and must not add to sums
 that no checkpoint has. Where it does, newcomers wait for the end of the epoch.
+
+The same goes for the code between two calls of `remaining_epochs_until`, which newcomers run after they have
+joined. No later moment is better there, so they are refused.
 """
 
 from __future__ import annotations
@@ -21,17 +24,32 @@ class EpochReplay:
     def __init__(self, *, watches: bool) -> None:
         self._watches = watches
         self._reason: str | None = None
+        self._lasting_reason: str | None = None
         self._count = 0
-        self.begin_epoch()
+        self._has_begun = self._is_between = False
+        self.skip()
 
     @property
     def reason(self) -> str | None:
         """Why no replica may join before the end of the epoch; None where one may."""
         return self._reason
 
+    @property
+    def lasting_reason(self) -> str | None:
+        """Why no replica may join any more; None where one may, now or later."""
+        return self._lasting_reason
+
     def begin_epoch(self) -> None:
         """Begin an epoch: nothing was done in it."""
+        if self._is_between and self._num_collectives() != self._count:
+            self.note("its script communicates between two calls of remaining_epochs_until")
+        self._has_begun, self._is_between = True, False
         self._reason, self._count = None, self._num_collectives()
+
+    def end_epochs(self) -> None:
+        """End the epochs of one call of `remaining_epochs_until`."""
+        self._is_between = True
+        self.skip()
 
     def skip(self) -> None:
         """Do not count what was done since the last loop: a newcomer does it alone."""
@@ -40,9 +58,18 @@ class EpochReplay:
     def note(self, reason: str) -> None:
         """Note code that must not run again on newcomers alone."""
         self._reason = self._reason or reason
+        if self._is_between:
+            self._lasting_reason = self._lasting_reason or reason
+
+    def add_model(self) -> None:
+        """Note that a model was wrapped. That communicates, except on a newcomer before it has joined."""
+        if self._has_begun:
+            self.note("its script wraps a model after the training has begun")
+        self.skip()
 
     def begin_loop(self) -> None:
         """Begin an outermost loop."""
+        self._has_begun = True
         if self._num_collectives() != self._count:
             self.note("its script communicates outside of its loops over adaptive loaders")
 

@@ -136,6 +136,11 @@ class Regrouping:
             self._membership.refuse(plan.number, reason)
             return 0
         has_newcomers = any(one.id not in self.members for one in plan.members)
+        if has_newcomers and self.replay.lasting_reason is not None:
+            self._membership.refuse(
+                plan.number, f"replicas cannot join any more: {self.replay.lasting_reason}"
+            )
+            return 0
         if place is RegroupPlace.STEP and has_newcomers and self.replay.reason is not None:
             if self._session.current_epoch is None:
                 # No end of an epoch will come.
@@ -289,6 +294,8 @@ class Regrouping:
             rescue.watch()
             session.leave_run()
             self._begin(generation, None)
+        # What it has communicated to join is no code of its script's.
+        self.replay.skip()
         self._call_back()
 
     def _begin(self, generation: Generation, states: Mapping[str, Any] | None) -> None:

@@ -340,8 +340,7 @@ class Session:
         self.checkpointer.register(model)
         self._optimizer_check.add(model)
         self._steps.add(model)
-        # To wrap it communicates.
-        self.regrouping.replay.skip()
+        self.regrouping.replay.add_model()
 
     # ----------------------------------------------------------------------------------------------- epochs
 
@@ -385,6 +384,7 @@ class Session:
         self._steps.finish_restore()
         self._check_steps()
         self._end_training()
+        self.regrouping.replay.end_epochs()
         if self.stop.is_set:
             # SIGTERM came after the last boundary.
             self.stop.raise_stopped()
@@ -401,6 +401,7 @@ class Session:
         self._epoch_end.end_epoch()
         if by_break:
             self._end_loops("the epochs were left")
+            self.regrouping.replay.end_epochs()
             try:
                 self._end_training()
             except (PolluxError, RuntimeError) as error:
