@@ -371,7 +371,7 @@ class Regrouping:
             self._membership.close(timeout_s=timeout_s)
 
     def note_step(self) -> None:
-        """Report the first step of a generation, and how long it came after the boundary of the regroup."""
+        """Report a generation's first step (or batch, or loop's end), and the time since the regroup began."""
         if not self._awaits_step:
             return
         self._awaits_step = False

@@ -390,6 +390,7 @@ class Session:
             self.stop.raise_stopped()
 
     def _end_training(self) -> None:
+        self.regrouping.note_step()
         if self._steps.is_dirty and self.checkpointer.is_enabled:
             self.boundary.checkpoint()
             self._steps.is_dirty = False
@@ -452,6 +453,7 @@ class Session:
             self._loops.remove(loader)
             if is_outer:
                 self._outer_loader = None
+                self.regrouping.note_step()
                 self._epoch_end.end_loop()
                 self._steps.leave_loop()
                 self.regrouping.replay.end_loop(has_stepped=self.progress_state.num_steps > num_steps)
