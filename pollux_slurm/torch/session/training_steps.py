@@ -235,7 +235,8 @@ class TrainingSteps:
         self._num_batches += 1
         if is_time_to_compare(self._num_batches):
             for model in self.models:
-                model.comparison.compare()
+                if model.is_on_all_replicas:
+                    model.comparison.compare()
 
     def _must_skip(self, stepped: list[WrappedModel]) -> bool:
         """Return whether gradients of whole batches wait for a step: a checkpoint here would lose them."""

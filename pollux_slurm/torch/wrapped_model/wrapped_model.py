@@ -81,6 +81,8 @@ class WrappedModel:
         self._scheduled: list[dict[int, int]] = [{} for _ in lr_schedulers]
         self._called: list[dict[int, int]] = [{} for _ in lr_schedulers]
         self.has_stepped = False
+        # False after a regroup until it steps: a replica that has joined may lack a model of an earlier epoch.
+        self.is_on_all_replicas = True
         self.last_gain = 1.0
         self.last_factor = 1.0
         # The weights as they were wrapped or restored, until training begins.
@@ -137,6 +139,7 @@ class WrappedModel:
     def take_stepped(self) -> bool:
         """Return whether an optimizer has stepped since the last call."""
         stepped, self.has_stepped = self.has_stepped, False
+        self.is_on_all_replicas |= stepped
         return stepped
 
     def take_step(self, step: StepPlan) -> ModelStep:
@@ -172,6 +175,7 @@ class WrappedModel:
         group = self._data_parallel.join_group()
         self.reducer.begin_run(world_size=dist.get_world_size(group), group=group)
         self.comparison.begin_run()
+        self.is_on_all_replicas = False
 
     # ------------------------------------------------------------------------------ checkpointed state
 
