@@ -371,7 +371,7 @@ class Regrouping:
             self._membership.close(timeout_s=timeout_s)
 
     def note_step(self) -> None:
-        """Report a generation's first step (or batch, or loop's end), and the time since the regroup began."""
+        """Report a generation's first step (or batch, or the end of a loop), and the time until it."""
         if not self._awaits_step:
             return
         self._awaits_step = False

@@ -81,7 +81,7 @@ class WrappedModel:
         self._scheduled: list[dict[int, int]] = [{} for _ in lr_schedulers]
         self._called: list[dict[int, int]] = [{} for _ in lr_schedulers]
         self.has_stepped = False
-        # False after a regroup until it steps: a replica that has joined may lack a model of an earlier epoch.
+        # False after a regroup until it steps: one that has joined may lack a model of an earlier epoch.
         self.is_on_all_replicas = True
         self.last_gain = 1.0
         self.last_factor = 1.0

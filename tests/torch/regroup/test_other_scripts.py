@@ -75,7 +75,7 @@ def evaluated_first(directory: str, gate: str) -> dict[str, Any]:
 def run(
     folder: Path, function: Any, *, num_members: int, at: int, num_processes: int
 ) -> tuple[tuple[bool, str] | None, list[Any]]:
-    """Run a script, and ask at a batch for other replicas. Return the answer, and the replicas' results."""
+    """Run a script, and ask at a batch for other replicas. Return the answer and the results."""
     gate = folder / "gate"
     gate.mkdir()
     (gate / "open").write_text(str(at))
