@@ -28,13 +28,8 @@ _ONE_WRAPPER = (
 )
 
 
-# What `torch.nn.Module.__init__` would reset: the mode, and the hooks that a script has registered.
-_KEPT = (
-    "training",
-    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
-    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-    *("_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook"),
-)
+# What `torch.nn.Module.__init__` would reset: the mode, hooks and submodules that a script has set.
+_KEPT = tuple(torch.nn.Module().__dict__)
 
 
 def _listed(given: Any) -> list[Any]:

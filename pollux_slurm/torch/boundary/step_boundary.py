@@ -74,7 +74,7 @@ class Regroups(Protocol):
 class ExchangeContext:
     """What an exchange was started with. `is_void`: its flags have been acted on already.
 
-    `loop` numbers the loop in which it was started: a batch proposed there is for that loop's loader.
+    `loop` numbers the loop in which it was started: a batch or a regroup proposed there is for that loop.
     """
 
     models: tuple[ModelStep, ...] = ()
@@ -281,8 +281,10 @@ class StepBoundary:
         flags.stop |= sums[_STOP] > 0
         flags.superseded |= sums[_SUPERSEDED] > 0
         flags.copy |= sums[_COPY] > 0
+        if agreement.loop != self._loop:
+            return
         flags.regroup = flags.regroup or int(sums[_REGROUP])
-        if sums[_BATCH] > 0 and agreement.loop == self._loop:
+        if sums[_BATCH] > 0:
             batch, micro_batches = int(sums[_BATCH]), int(sums[_MICRO_BATCHES])
             flags.batch = BatchChoice(
                 global_batch_size=batch,

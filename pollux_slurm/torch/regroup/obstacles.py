@@ -7,11 +7,10 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from pollux_slurm.torch.regroup.user_frames import has_user_class
 from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
@@ -21,7 +20,8 @@ _NUM_OWN_GROUPS = 2
 _SIZE = re.compile(r"(?i)^(n_?|num_?)?(world_?size|replicas|ranks|procs)$")
 _RANK = re.compile(r"(?i)^(global_?|dist_?|ddp_?|my_?)?rank$")
 _IS_FIRST = re.compile(
-    r"(?i)^(is_?)?(global_?)?(main|master|chief|leader|first|rank_?(0|zero)|zero)(_?(process|proc|rank|worker))?$"
+    r"(?i)^(is_?(global_?)?(main|master|chief|leader|first|rank_?(0|zero))(_?(process|proc|rank|worker))?"
+    r"|(main|master|chief|first)_?(process|proc|rank|worker)|rank_?(0|zero))$"
 )
 # How deep variables are looked for in objects: `self.trainer.args.world_size`.
 _DEPTH = 3
@@ -41,9 +41,6 @@ class Obstacles:
         graph: Any = getattr(torch.cuda, "CUDAGraph", None)
         if watches and hasattr(graph, "capture_begin"):
             patch_everywhere(graph, "capture_begin", self._captured)
-        self._samplers: WeakSet[DistributedSampler[Any]] = WeakSet()
-        if watches:
-            patch_everywhere(DistributedSampler, "__init__", self._made_sampler)
 
     def add(self, reason: str) -> None:
         """Add a reason for which this process cannot regroup."""
@@ -52,10 +49,6 @@ class Obstacles:
     def _captured(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.add("it has captured a CUDA graph, which keeps the former ranks' buffers")
         return original(*args, **kwargs)
-
-    def _made_sampler(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        self._samplers.add(original.args[0])
-        original(*args, **kwargs)
 
     def find(self, frames: Sequence[FrameType], *, rank_changes: bool, hears: bool) -> str | None:
         """Return a reason against a regroup, None where none is known.
@@ -78,9 +71,18 @@ class Obstacles:
             if is_size or is_rank or is_first or isinstance(value, dist.ProcessGroup):
                 what = ", a process group," if isinstance(value, dist.ProcessGroup) else f" = {value}"
                 return f"it keeps {name}{what} in a variable: {_CURE}"
-        if any(one.num_replicas == size and one.rank == rank for one in self._samplers):
-            return f"it keeps a DistributedSampler, which has the former rank and number of replicas: {_CURE}"
+            if _divides_by_rank(value):
+                return (
+                    f"it keeps {name}, whose DistributedSampler has the present rank and number of replicas: "
+                    f"use AdaptiveDataLoader(dataset, ...), or {_CURE}"
+                )
         return None
+
+
+def _divides_by_rank(value: object) -> bool:
+    if isinstance(value, DataLoader):
+        value = getattr(value.batch_sampler, "sampler", None) or value.sampler
+    return isinstance(value, DistributedSampler)
 
 
 def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Any]]:

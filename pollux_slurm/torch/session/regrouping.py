@@ -31,6 +31,7 @@ from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, Store
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
 from pollux_slurm.torch.regroup.freed_memory import give_back_freed_memory
+from pollux_slurm.torch.regroup.joining_group import init_joining_group
 from pollux_slurm.torch.regroup.meeting import meet, open_meeting
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 from pollux_slurm.torch.regroup.rescue import Rescue
@@ -192,6 +193,8 @@ class Regrouping:
             session.leave_run()
             if generation.rank_of(self._known.member) is None:
                 self.has_left = True
+                # For a script that destroys its process group in a `finally` block.
+                init_joining_group(rank=0, world_size=1)
                 raise LeftTraining
             self._begin(generation, rescue.states)
         del rescue

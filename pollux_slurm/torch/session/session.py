@@ -184,9 +184,9 @@ class Session:
         if not in_place:
             yield "its script does not ask for it: init_process_group(in_place=True)"
         if self.checkpoint_dir is None:
-            yield "it has no checkpoint directory, which is the way back"
+            yield "it has no checkpoint directory, which is the way back: pollux run --checkpoint-dir DIR"
         if not self._owns_group:
-            yield "its script makes the process group itself"
+            yield "its script makes the process group itself: leave torch.distributed.init_process_group out"
 
     def leave_run(self) -> None:
         """Let go of all process groups, between two steps."""

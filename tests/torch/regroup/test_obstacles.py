@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 
@@ -75,15 +75,15 @@ def test_that_a_kept_answer_to_who_is_first_is_found_where_ranks_change(name: st
     assert reason.startswith(f"it keeps {name} = True in a variable")
 
 
-def test_that_a_sampler_with_the_former_rank_is_found_while_it_exists() -> None:
-    obstacles = Obstacles(watches=True)
+def test_that_a_kept_sampler_is_found_unless_the_script_hears_of_changes() -> None:
     sampler: Any = DistributedSampler([1, 2, 3], shuffle=False)
-    assert obstacles.find([], rank_changes=False, hears=True) is None
-    reason = obstacles.find([], rank_changes=False, hears=False)
-    assert reason is not None
-    assert "DistributedSampler" in reason
-    del sampler
-    assert obstacles.find([], rank_changes=False, hears=False) is None
+    loader: Any = DataLoader([1, 2, 3], sampler=sampler)  # type: ignore[arg-type]
+    for variables in ({"sampler": sampler}, {"loader": loader}, {"trainer": Trainer(validation=loader)}):
+        reason = find(**variables)
+        assert reason is not None
+        assert "DistributedSampler" in reason
+        assert find(**variables, hears=True) is None
+    assert find(loader=DataLoader([1, 2, 3])) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
