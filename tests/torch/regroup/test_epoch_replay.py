@@ -1,34 +1,83 @@
-"""Where no replica could ever join, the script is refused for it with the reason, and trains on."""
+"""What newcomers would run alone is found, in an epoch and between the calls for epochs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from tests.torch.regroup import script
-from tests.torch.regroup.members import Members
+from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
 
 pytestmark = pytest.mark.torch
 
 
-def test_that_a_script_that_communicates_between_loops_and_declares_no_epochs_is_refused(
-    tmp_path: Path,
-) -> None:
-    gate = tmp_path / "gate"
-    gate.mkdir()
-    (gate / "open").write_text("7")
-    variant = script.Variant(has_epochs=False, schedule="step", evaluation="after")
-    args = (str(tmp_path / "checkpoints-of-the-job"), str(gate), asdict(variant), 4, 70, None)
-    members = Members(tmp_path, 1, script.train, *args)
-    members.until(lambda: script.reached(gate) == 7, what="step 7")
-    request = members.ask(2)
-    members.until(lambda: members.folder.plan_after(0), what="the plan")
-    (gate / "open").write_text("12")
-    answer = members.until(lambda: members.answered(request), what="the answer", timeout_s=60)
-    (gate / "open").write_text("1000")
-    assert members.wait()["0"] == 0
-    assert not answer.is_done
-    assert "communicates outside of its loops" in answer.text
-    assert "remaining_epochs_until" in answer.text
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def replay() -> EpochReplay:
+    replay = EpochReplay(watches=True)
+    replay.begin_epoch()
+    return replay
+
+
+def communicate() -> None:
+    dist.all_reduce(torch.ones(1))
+
+
+def test_that_communication_before_a_loop_lets_newcomers_wait_for_the_next_epoch(replay: EpochReplay) -> None:
+    communicate()
+    replay.begin_loop()
+    communicate()
+    replay.end_loop(has_stepped=True)
+    assert replay.reason is not None
+    assert replay.lasting_reason is None
+    replay.begin_epoch()
+    assert replay.reason is None
+
+
+def test_that_communication_within_a_loop_does_not_count(replay: EpochReplay) -> None:
+    for _ in range(2):
+        replay.begin_loop()
+        communicate()
+        replay.end_loop(has_stepped=True)
+    assert replay.reason is None
+
+
+def test_that_a_model_wrapped_before_the_training_does_not_count() -> None:
+    replay = EpochReplay(watches=True)
+    communicate()
+    replay.add_model()
+    replay.begin_loop()
+    assert replay.reason is None
+
+
+def test_that_a_model_wrapped_within_an_epoch_lets_newcomers_wait_for_the_next(replay: EpochReplay) -> None:
+    replay.add_model()
+    assert replay.reason is not None
+    replay.begin_epoch()
+    assert replay.reason is None
+
+
+def test_that_communication_between_two_calls_for_epochs_lasts(replay: EpochReplay) -> None:
+    replay.end_epochs()
+    replay.begin_epoch()
+    assert replay.lasting_reason is None
+    replay.end_epochs()
+    communicate()
+    replay.begin_epoch()
+    assert replay.lasting_reason is not None
+
+
+def test_that_a_model_wrapped_between_two_calls_for_epochs_lasts(replay: EpochReplay) -> None:
+    replay.end_epochs()
+    replay.add_model()
+    replay.begin_epoch()
+    assert replay.lasting_reason is not None
