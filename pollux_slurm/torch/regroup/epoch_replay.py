@@ -4,6 +4,9 @@ A newcomer runs the epoch's code up to the loop under way, as after a restart: l
 nothing. The other replicas do not run it again. So that code must not communicate, and must not add to sums
 that no checkpoint has. Where it does, newcomers wait for the end of the epoch.
 
+Nor must it communicate in some steps of a loop only, by a count of its own: a newcomer counts from 0, and the
+others would wait for it for ever.
+
 The same goes for the code between two calls of `remaining_epochs_until`, which newcomers run after they have
 joined. No later moment is better there, so they are refused.
 """
@@ -13,6 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
+
+# DDP arranges its buckets anew in them.
+_FIRST_STEPS = 3
 
 
 class EpochReplay:
@@ -25,8 +31,12 @@ class EpochReplay:
         self._watches = watches
         self._reason: str | None = None
         self._lasting_reason: str | None = None
-        self._count = 0
+        self._count = self._step_count = 0
         self._has_begun = self._is_between = False
+        # The collectives of a step, and how many steps have been seen since the last regroup.
+        self._of_step: int | None = None
+        self._num_steps = 0
+        self.varies = False
         self.skip()
 
     @property
@@ -70,8 +80,24 @@ class EpochReplay:
     def begin_loop(self) -> None:
         """Begin an outermost loop."""
         self._has_begun = True
+        self._step_count = self._num_collectives()
         if self._num_collectives() != self._count:
             self.note("its script communicates outside of its loops over adaptive loaders")
+
+    def end_step(self, *, is_typical: bool) -> None:
+        """End a step. The first ones of a wrapped model communicate more, an epoch's last one may do less."""
+        now = self._num_collectives()
+        number, self._step_count = now - self._step_count, now
+        self._num_steps += 1
+        if self._num_steps <= _FIRST_STEPS or not is_typical:
+            return
+        self.varies |= self._of_step is not None and number != self._of_step
+        self._of_step = number
+
+    def begin_run(self) -> None:
+        """Begin a run, whose process group counts anew."""
+        self._num_steps, self._of_step = 0, None
+        self.skip()
 
     def end_loop(self, *, has_stepped: bool) -> None:
         """End an outermost loop. Newcomers run one that took no step again."""

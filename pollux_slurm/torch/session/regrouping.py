@@ -137,6 +137,13 @@ class Regrouping:
             self._membership.refuse(plan.number, reason)
             return 0
         has_newcomers = any(one.id not in self.members for one in plan.members)
+        if has_newcomers and self.replay.varies and not self.callbacks:
+            self._membership.refuse(
+                plan.number,
+                "it communicates in some steps only, by a count that newcomers would begin anew: do it in "
+                "each step, or count by pollux_slurm.torch.finished_steps() and call on_regroup",
+            )
+            return 0
         if has_newcomers and self.replay.lasting_reason is not None:
             self._membership.refuse(
                 plan.number, f"replicas cannot join any more: {self.replay.lasting_reason}"
@@ -298,7 +305,7 @@ class Regrouping:
             session.leave_run()
             self._begin(generation, None)
         # What it has communicated to join is no code of its script's.
-        self.replay.skip()
+        self.replay.begin_run()
         self._call_back()
 
     def _begin(self, generation: Generation, states: Mapping[str, Any] | None) -> None:

@@ -81,3 +81,23 @@ def test_that_a_model_wrapped_between_two_calls_for_epochs_lasts(replay: EpochRe
     replay.add_model()
     replay.begin_epoch()
     assert replay.lasting_reason is not None
+
+
+def test_that_communication_in_some_steps_only_is_found(replay: EpochReplay) -> None:
+    for period, varies in ((1, False), (20, True)):
+        replay.begin_run()
+        replay.begin_loop()
+        for step in range(40):
+            if step % period == 0:
+                communicate()
+            replay.end_step(is_typical=True)
+        assert replay.varies is varies
+
+
+def test_that_the_first_steps_and_a_short_batch_may_communicate_otherwise(replay: EpochReplay) -> None:
+    replay.begin_loop()
+    for step in range(20):
+        if step not in (1, 19):
+            communicate()
+        replay.end_step(is_typical=step != 19)
+    assert not replay.varies
