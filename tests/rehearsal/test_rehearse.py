@@ -145,6 +145,7 @@ def test_that_a_loop_that_a_script_leaves_has_an_event_with_its_steps(tmp_path: 
     ]
 
 
+@pytest.mark.full
 def test_that_epochs_that_a_script_counts_itself_are_found(tmp_path: Path) -> None:
     result = rehearse(tmp_path, SCRIPTS / "own_epochs.py")
     (finding,) = of_level(result, "change")

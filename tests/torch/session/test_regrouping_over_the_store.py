@@ -155,6 +155,7 @@ def assert_exact(job: Job) -> None:
     assert [epoch["loss"] for epoch in epochs] == pytest.approx(unmoved, rel=1e-4)
 
 
+@pytest.mark.full
 def test_that_a_training_moves_to_another_node_and_back_to_one_replica(
     store: Store, store_url: str, tmp_path: Path
 ) -> None:
