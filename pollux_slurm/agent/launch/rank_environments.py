@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import (
@@ -30,37 +30,50 @@ _OF_ANOTHER_RUN = frozenset(
 )
 
 
+def place_variables(gpus_per_node: Sequence[int], *, node_index: int, rank: int) -> dict[str, str]:
+    """Return the variables that say which replica a process is, of how many, and on which node.
+
+    POLLUX_GPUS_PER_NODE lists the number of processes of each node in rank order.
+    """
+    return {
+        "RANK": str(rank),
+        RANK_VARIABLE: str(rank),
+        "WORLD_SIZE": str(sum(gpus_per_node)),
+        "LOCAL_WORLD_SIZE": str(gpus_per_node[node_index]),
+        "NODE_RANK": str(node_index),
+        "GROUP_RANK": str(node_index),
+        "GROUP_WORLD_SIZE": str(len(gpus_per_node)),
+        "POLLUX_GPUS_PER_NODE": ",".join(map(str, gpus_per_node)),
+    }
+
+
 def rank_environments(
     layout: RunLayout, node_index: int, environ: Mapping[str, str], *, rendezvous_file: Path | None = None
 ) -> list[dict[str, str]]:
     """Return the environment of each process of one node, for torch.distributed and the library.
 
-    It extends `environ`, without another run's variables. POLLUX_GPUS_PER_NODE lists the number of processes
-    of each node in rank order. `rendezvous_file` is for the processes of a single node. Only rank 0 gets the
-    variables of its trackers: a second process in the same tracker's run would write over its values.
+    It extends `environ`, without another run's variables. `rendezvous_file` is for the processes of a single
+    node. Only rank 0 gets the variables of its trackers: a second process in the same tracker's run would
+    write over its values.
     """
-    first_rank = sum(count for _, count in layout.nodes[:node_index])
-    local_world_size = layout.nodes[node_index][1]
+    gpus_per_node = [count for _, count in layout.nodes]
+    first_rank = sum(gpus_per_node[:node_index])
     common = {key: value for key, value in environ.items() if key not in _OF_ANOTHER_RUN}
     # One thread per process, as torchrun sets it: otherwise each process uses all CPUs.
     common.setdefault("OMP_NUM_THREADS", "1")
     common |= {
-        "WORLD_SIZE": str(layout.world_size),
-        "LOCAL_WORLD_SIZE": str(local_world_size),
-        "NODE_RANK": str(node_index),
-        "GROUP_RANK": str(node_index),
-        "GROUP_WORLD_SIZE": str(len(layout.nodes)),
         "MASTER_ADDR": layout.master_addr,
         "MASTER_PORT": str(layout.master_port),
         SECRET_VARIABLE: layout.secret,
-        "POLLUX_GPUS_PER_NODE": ",".join(str(count) for _, count in layout.nodes),
         "POLLUX_RESTART_COUNT": environ.get("SLURM_RESTART_COUNT") or "0",
     }
     if rendezvous_file is not None:
         common[RENDEZVOUS_VARIABLE] = str(rendezvous_file)
     environments = [
-        common | {"RANK": str(rank), RANK_VARIABLE: str(rank), "LOCAL_RANK": str(rank - first_rank)}
-        for rank in range(first_rank, first_rank + local_world_size)
+        common
+        | place_variables(gpus_per_node, node_index=node_index, rank=first_rank + local_rank)
+        | {"LOCAL_RANK": str(local_rank)}
+        for local_rank in range(gpus_per_node[node_index])
     ]
     directory = environ.get("POLLUX_CHECKPOINT_DIR")
     if first_rank == 0:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from pollux_slurm.agent.store_warnings import StoreWarnings
 from pollux_slurm.errors import (
     PolluxError,
     ReportRefusedError,
@@ -87,7 +88,7 @@ class Reporter:
         self._request: int | None = None
         self._superseded = False
         self._closing = False
-        self._logged_errors: set[str] = set()
+        self._warnings = StoreWarnings()
         # The move of the last request. Only the thread uses what follows.
         self._move: tuple[int, Move | None] | None = None
         self._is_stopping = False
@@ -187,7 +188,7 @@ class Reporter:
                         next_poll = self._monotonic() + self._poll_interval_s
                     failures, self._unknown_since = 0, None
                 except StaleRunError as error:
-                    self._log_once(error)
+                    self._warnings.log(error)
                     self._superseded = True
                     return
                 except UnknownJobError:
@@ -197,11 +198,11 @@ class Reporter:
                 except StoreUnavailable as error:
                     answered = False
                     failures += 1
-                    self._log_once(error)
+                    self._warnings.log(error)
                 except PolluxError as error:
                     answered = False
                     failures += 1
-                    self._log_once(error)
+                    self._warnings.log(error)
                     if store is not None:
                         store.close()
                         store = None
@@ -303,7 +304,7 @@ class Reporter:
         if self._unknown_since is None:
             self._unknown_since = now
         elif now - self._unknown_since >= _REGISTRATION_TIMEOUT_S:
-            self._log_once(
+            self._warnings.log(
                 UnknownJobError(
                     f"{self._job_name} is not registered yet, so it reports nothing and is never moved; "
                     "is pollux daemon running?"
@@ -313,24 +314,17 @@ class Reporter:
     def _send(self, store: AgentStore, report: Report) -> None:
         field = non_finite_field(report)
         if field is not None:
-            self._log_once(
+            self._warnings.log(
                 ReportRefusedError(f"{field} is not a finite number: reported without measurements")
             )
             report = _without_measurements(report)
         try:
             store.report(self._token, report, at=self._now())
         except ReportRefusedError as error:
-            self._log_once(error)
+            self._warnings.log(error)
             if report.checkpoint is not None:
                 # A confirmation must arrive even if the model is refused.
                 store.report(self._token, _without_measurements(report), at=self._now())
-
-    def _log_once(self, error: PolluxError) -> None:
-        """Log an error, the same one only once."""
-        reason = f"{type(error).__name__}: {error}"
-        if reason not in self._logged_errors and len(self._logged_errors) < 100:
-            self._logged_errors.add(reason)
-            _LOG.warning("store: %s", reason)
 
 
 def non_finite_field(report: Report) -> str | None:

@@ -25,6 +25,7 @@ from datetime import datetime, timezone
 from functools import partial
 
 from pollux_slurm.agent.membership.generation import Generation, Member
+from pollux_slurm.agent.store_warnings import StoreWarnings
 from pollux_slurm.errors import PolluxError, ReportRefusedError, StoreUnavailable, UnknownJobError
 from pollux_slurm.store.contract.membership import GenerationRecord, GenerationState, MembershipStore
 
@@ -88,7 +89,7 @@ class StoreMembership:
         self._waits_since_s: float | None = None
         self._refuses_all: str | None = None
         self._closing = False
-        self._logged_errors: set[str] = set()
+        self._warnings = StoreWarnings()
 
     # ------------------------------------------------------------ called by the training thread
 
@@ -244,7 +245,7 @@ class StoreMembership:
             try:
                 call(store)
             except ReportRefusedError as error:
-                self._log_once(error)
+                self._warnings.log(error)
             with self._changed:
                 if self._unsent.get(kind) is call:
                     del self._unsent[kind]
@@ -306,17 +307,11 @@ class StoreMembership:
 
     def _note_failure(self, error: PolluxError, failures: int) -> None:
         if not isinstance(error, UnknownJobError):  # not registered yet, of which the reporter speaks
-            self._log_once(error)
+            self._warnings.log(error)
         with self._changed:
             self._record = None
             pause_s = min(self._interval_s() * 2 ** min(failures, 10), _MAX_BACKOFF_S)
             self._next_look_s = self._monotonic() + pause_s
-
-    def _log_once(self, error: PolluxError) -> None:
-        reason = f"{type(error).__name__}: {error}"
-        if reason not in self._logged_errors and len(self._logged_errors) < 100:
-            self._logged_errors.add(reason)
-            _LOG.warning("store: %s", reason)
 
 
 def _generation(record: GenerationRecord) -> Generation:

@@ -29,8 +29,9 @@ class EpochReplay:
 
     def __init__(self, *, watches: bool) -> None:
         self._watches = watches
-        self._reason: str | None = None
-        self._lasting_reason: str | None = None
+        # Why no replica may join before the end of the epoch, or not at all any more.
+        self.reason: str | None = None
+        self.lasting_reason: str | None = None
         self._count = self._step_count = 0
         self._has_begun = self._is_between = False
         # The collectives of a step, and how many steps have been seen since the last regroup.
@@ -39,22 +40,12 @@ class EpochReplay:
         self.varies = False
         self.skip()
 
-    @property
-    def reason(self) -> str | None:
-        """Why no replica may join before the end of the epoch; None where one may."""
-        return self._reason
-
-    @property
-    def lasting_reason(self) -> str | None:
-        """Why no replica may join any more; None where one may, now or later."""
-        return self._lasting_reason
-
     def begin_epoch(self) -> None:
         """Begin an epoch: nothing was done in it."""
         if self._is_between and self._num_collectives() != self._count:
             self.note("its script communicates between two calls of remaining_epochs_until")
         self._has_begun, self._is_between = True, False
-        self._reason, self._count = None, self._num_collectives()
+        self.reason, self._count = None, self._num_collectives()
 
     def end_epochs(self) -> None:
         """End the epochs of one call of `remaining_epochs_until`."""
@@ -67,9 +58,9 @@ class EpochReplay:
 
     def note(self, reason: str) -> None:
         """Note code that must not run again on newcomers alone."""
-        self._reason = self._reason or reason
+        self.reason = self.reason or reason
         if self._is_between:
-            self._lasting_reason = self._lasting_reason or reason
+            self.lasting_reason = self.lasting_reason or reason
 
     def add_model(self) -> None:
         """Note that a model was wrapped. That communicates, except on a newcomer before it has joined."""
@@ -81,7 +72,7 @@ class EpochReplay:
         """Begin an outermost loop."""
         self._has_begun = True
         self._step_count = self._num_collectives()
-        if self._num_collectives() != self._count:
+        if self._step_count != self._count:
             self.note("its script communicates outside of its loops over adaptive loaders")
 
     def end_step(self, *, is_typical: bool) -> None:

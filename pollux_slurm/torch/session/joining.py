@@ -185,14 +185,7 @@ def claim_next_run(
         given = environment.checkpoint_dir
         if given is not None and given.absolute() != directory.absolute():
             record_checkpoints_elsewhere(given, restart_count=environment.restart_count)
-        lineage = claim_run(
-            directory,
-            restart_count=environment.restart_count,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            at=utc_now(),
-            num_kept=environment.config.checkpoints.keep,
-        )
+        lineage = claim_here(environment, directory)
         others = who_else_may_write(directory) if lineage.claim.run_number == 0 else None
         if others is not None:
             _LOG.warning(
@@ -212,11 +205,8 @@ def claim_next_run(
     return lineage, run_number, resume_path
 
 
-def claim_regrouped_run(environment: JobEnvironment, directory: Path, *, former: int) -> Lineage:
-    """Claim the next run number for a training that goes on in memory from run `former`.
-
-    Raises `SupersededRunError` where that is not the newest run.
-    """
+def claim_here(environment: JobEnvironment, directory: Path, *, goes_on_from: int | None = None) -> Lineage:
+    """Claim the next run number for this process: see `claim_run`."""
     return claim_run(
         directory,
         restart_count=environment.restart_count,
@@ -224,7 +214,7 @@ def claim_regrouped_run(environment: JobEnvironment, directory: Path, *, former:
         pid=os.getpid(),
         at=utc_now(),
         num_kept=environment.config.checkpoints.keep,
-        goes_on_from=former,
+        goes_on_from=goes_on_from,
     )
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.agent.launch.environment import JobEnvironment
-from pollux_slurm.agent.launch.layout import RANK_VARIABLE
+from pollux_slurm.agent.launch.rank_environments import place_variables
 from pollux_slurm.agent.membership.generation import Generation, Member, Membership
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
@@ -120,51 +120,47 @@ class Regrouping:
     def wanted(self, place: RegroupPlace) -> int:
         """Return the number of the generation that is to take over soon; 0 for none."""
         plan = None if self._membership is None else self._membership.planned(self.number)
-        if self._membership is None or plan is None:
+        if plan is None:
             return 0
+        has_newcomers = any(one.id not in self.members for one in plan.members)
+        reason = self._objection(plan, has_newcomers=has_newcomers)
+        # Newcomers wait for the end of the epoch, where one comes.
+        waits = has_newcomers and place is RegroupPlace.STEP and self.replay.reason is not None
+        if reason is None and waits and self._session.current_epoch is None:
+            reason = (
+                f"{self.replay.reason}, so replicas could join at the end of an epoch only, and its "
+                "epochs are not known: write `for epoch in remaining_epochs_until(num_epochs)`"
+            )
+        if reason is not None:
+            self._known.refuse(plan.number, reason)
+        elif waits and not self._is_told_to_wait:
+            self._is_told_to_wait = True
+            _LOG.info(
+                "%s lets replicas join at the end of the epoch: %s",
+                *(job_name(self._session.environment), self.replay.reason),
+            )
+        return 0 if waits or reason is not None else plan.number
+
+    def _objection(self, plan: Generation, *, has_newcomers: bool) -> str | None:
+        """Return why this training cannot become a generation, now or later; None where it can."""
         staying = [one for one in self.members if plan.rank_of(one) is not None]
         if not staying or plan.members[0].id != staying[0]:
-            self._membership.refuse(
-                plan.number, "its first member must be one that stays, which has the states"
-            )
-            return 0
+            return "its first member must be one that stays, which has the states"
         reason = self.obstacles.find(
             list(user_frames()),
             rank_changes=staying != self.members[: len(staying)],
             hears=bool(self.callbacks),
         )
-        if reason is not None:
-            self._membership.refuse(plan.number, reason)
-            return 0
-        has_newcomers = any(one.id not in self.members for one in plan.members)
-        if has_newcomers and self.replay.varies and not self.callbacks:
-            self._membership.refuse(
-                plan.number,
+        if reason is not None or not has_newcomers:
+            return reason
+        if self.replay.varies and not self.callbacks:
+            return (
                 "it communicates in some steps only, by a count that newcomers would begin anew: do it in "
-                "each step, or count by pollux_slurm.torch.finished_steps() and call on_regroup",
+                "each step, or count by pollux_slurm.torch.finished_steps() and call on_regroup"
             )
-            return 0
-        if has_newcomers and self.replay.lasting_reason is not None:
-            self._membership.refuse(
-                plan.number, f"replicas cannot join any more: {self.replay.lasting_reason}"
-            )
-            return 0
-        if place is RegroupPlace.STEP and has_newcomers and self.replay.reason is not None:
-            if self._session.current_epoch is None:
-                # No end of an epoch will come.
-                self._membership.refuse(
-                    plan.number,
-                    f"{self.replay.reason}, so replicas could join at the end of an epoch only, and its "
-                    "epochs are not known: write `for epoch in remaining_epochs_until(num_epochs)`",
-                )
-            elif not self._is_told_to_wait:
-                self._is_told_to_wait = True
-                _LOG.info(
-                    "%s lets replicas join at the end of the epoch: %s",
-                    *(job_name(self._session.environment), self.replay.reason),
-                )
-            return 0
-        return plan.number
+        if self.replay.lasting_reason is not None:
+            return f"replicas cannot join any more: {self.replay.lasting_reason}"
+        return None
 
     # ----------------------------------------------------------------------------------- on all members
 
@@ -353,20 +349,9 @@ class Regrouping:
         rank = generation.rank_of(self._known.member)
         assert rank is not None
         nodes = list(dict.fromkeys(one.node for one in generation.members))
-        node = generation.members[rank].node
+        node_index = nodes.index(generation.members[rank].node)
         counts = generation.gpus_per_node
-        os.environ.update(
-            {
-                "RANK": str(rank),
-                RANK_VARIABLE: str(rank),
-                "WORLD_SIZE": str(len(generation.members)),
-                "LOCAL_WORLD_SIZE": str(counts[nodes.index(node)]),
-                "NODE_RANK": str(nodes.index(node)),
-                "GROUP_RANK": str(nodes.index(node)),
-                "GROUP_WORLD_SIZE": str(len(nodes)),
-                "POLLUX_GPUS_PER_NODE": ",".join(map(str, counts)),
-            }
-        )
+        os.environ.update(place_variables(counts, node_index=node_index, rank=rank))
         return replace(
             self._session.environment,
             rank=rank,

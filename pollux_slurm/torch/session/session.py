@@ -33,8 +33,8 @@ from pollux_slurm.torch.measurement.timestamps import Timestamp
 from pollux_slurm.torch.session.allocation_history import AllocationHistory
 from pollux_slurm.torch.session.figures import TrainingFigures
 from pollux_slurm.torch.session.joining import (
+    claim_here,
     claim_next_run,
-    claim_regrouped_run,
     job_name,
     join_group,
     memory_bounds,
@@ -197,7 +197,7 @@ class Session:
     def claim_next_run(self) -> int:
         """Claim, on the new rank 0, the run that follows in memory; return its number."""
         assert self.checkpoint_dir is not None, "an obstacle otherwise"
-        lineage = claim_regrouped_run(self.environment, self.checkpoint_dir, former=self.run_number)
+        lineage = claim_here(self.environment, self.checkpoint_dir, goes_on_from=self.run_number)
         self.checkpointer.lineage = lineage
         return lineage.claim.run_number
 
