@@ -157,9 +157,11 @@ def measure(state_mb: float, cycles: int, restarts: int) -> None:
             requests = find_local_run(run.process.pid)
             for size in SIZES[1:] * cycles:
                 request = requests.ask(size)
+                while (answer := requests.take_answer(request)) is None and run.process.poll() is None:
+                    time.sleep(0.1)
+                if answer is None or not answer.is_done:
+                    raise SystemExit(answer.text if answer else (folder / "log").read_text(errors="replace"))
                 run.wait_for_steps(STEPS_BETWEEN, replicas=size)
-                answer = requests.take_answer(request)
-                assert answer is None or answer.is_done, answer
             steps = run.steps()
             run.stop()
         show(f"{state_mb:g} MB of state, in place", steps)

@@ -34,8 +34,8 @@ class EpochReplay:
         self.lasting_reason: str | None = None
         self._count = self._step_count = 0
         self._has_begun = self._is_between = False
-        # The collectives of a step, and how many steps have been seen since the last regroup.
-        self._of_step: int | None = None
+        # The collectives of a step by its number of micro-batches, and the steps since the last regroup.
+        self._of_step: dict[int, int] = {}
         self._num_steps = 0
         self.varies = False
         self.skip()
@@ -75,19 +75,17 @@ class EpochReplay:
         if self._step_count != self._count:
             self.note("its script communicates outside of its loops over adaptive loaders")
 
-    def end_step(self, *, is_typical: bool) -> None:
+    def end_step(self, *, num_micro_batches: int, is_typical: bool) -> None:
         """End a step. The first ones of a wrapped model communicate more, an epoch's last one may do less."""
         now = self._num_collectives()
         number, self._step_count = now - self._step_count, now
         self._num_steps += 1
-        if self._num_steps <= _FIRST_STEPS or not is_typical:
-            return
-        self.varies |= self._of_step is not None and number != self._of_step
-        self._of_step = number
+        if self._num_steps > _FIRST_STEPS and is_typical:
+            self.varies |= self._of_step.setdefault(num_micro_batches, number) != number
 
     def begin_run(self) -> None:
         """Begin a run, whose process group counts anew."""
-        self._num_steps, self._of_step = 0, None
+        self._num_steps, self._of_step = 0, {}
         self.skip()
 
     def end_loop(self, *, has_stepped: bool) -> None:

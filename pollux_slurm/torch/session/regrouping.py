@@ -300,8 +300,6 @@ class Regrouping:
             rescue.watch()
             session.leave_run()
             self._begin(generation, None)
-        # What it has communicated to join is no code of its script's.
-        self.replay.begin_run()
         self._call_back()
 
     def _begin(self, generation: Generation, states: Mapping[str, Any] | None) -> None:
@@ -341,6 +339,8 @@ class Regrouping:
         self.number, self.is_joining = generation.number, False
         self.members = [one.id for one in generation.members]
         session.begin_run(environment, run_number=run_number)
+        # What was communicated until now is no code of the script's.
+        self.replay.begin_run()
         self.times.end("begin")
         self._awaits_step = True
 
