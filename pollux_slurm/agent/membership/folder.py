@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from typing import Any
 from pollux_slurm.agent.membership.generation import Generation, Member
 from pollux_slurm.errors import StoreUnavailable
 
+# Rank 0 looks for a plan at step boundaries, which may be a millisecond apart.
+_LOOK_INTERVAL_S = 0.02
 _NUMBERED = re.compile(r"(?P<kind>[a-z-]+)-(?P<number>[0-9]{6,})(-[0-9]+)?(\.json)?")
 
 
@@ -145,9 +148,16 @@ class FolderMembership:
 
     def __init__(self, folder: Path, member: str, *, joins: int | None) -> None:
         self._folder, self.member, self.joins = MembershipFolder(folder), member, joins
+        self._next_look_s = 0.0
 
     def planned(self, after: int) -> Generation | None:
-        return self._folder.plan_after(after)
+        now = time.monotonic()
+        if now < self._next_look_s:
+            return None
+        plan = self._folder.plan_after(after)
+        if plan is None:
+            self._next_look_s = now + _LOOK_INTERVAL_S
+        return plan
 
     def commit(self, number: int, meeting: str | None = None) -> bool:
         return self._folder.commit(number)

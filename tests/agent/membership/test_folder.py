@@ -11,6 +11,7 @@ import pytest
 from pollux_slurm.agent.membership.folder import FolderMembership, MembershipFolder
 from pollux_slurm.agent.membership.generation import Generation, Member
 from pollux_slurm.errors import StoreUnavailable
+from tests.waiting import wait_until
 
 
 def generation(number: int, *ids: str) -> Generation:
@@ -23,7 +24,7 @@ def test_that_a_plan_can_be_committed_once_it_is_written(tmp_path: Path) -> None
     assert not member.commit(1)
     plan = generation(1, "0", "2")
     folder.write_plan(plan)
-    assert member.planned(0) == plan
+    assert wait_until(lambda: member.planned(0), timeout_s=60, what="the plan") == plan
     assert member.committed(1) is None
     assert member.commit(1)
     assert member.committed(1) == replace(plan, meeting=str(tmp_path / "meeting-000001"))
@@ -41,7 +42,8 @@ def test_that_a_withdrawn_plan_cannot_be_committed_nor_a_committed_one_withdrawn
     assert folder.newest_generation() == 0
     # The next plan has another number, so what was said of the first one does not count.
     folder.write_plan(generation(2, "0", "3"))
-    assert member.planned(0) == generation(2, "0", "3")
+    planned = wait_until(lambda: member.planned(0), timeout_s=60, what="the next plan")
+    assert planned == generation(2, "0", "3")
     assert not member.commit(1)
     assert member.commit(2)
     assert not folder.withdraw(2)

@@ -31,9 +31,12 @@ class _Training:
             wait_at_gate(self._gate, self.num_batches)
             self.num_batches += 1
             if steps:
-                self._optimizer.zero_grad()
-                self._wrapped(batch[0]).pow(2).mean().backward()
-                self._optimizer.step()
+                self.step(batch)
+
+    def step(self, batch: Any) -> None:
+        self._optimizer.zero_grad()
+        self._wrapped(batch[0]).pow(2).mean().backward()
+        self._optimizer.step()
 
 
 def _start(directory: str) -> pt.AdaptiveDataLoader:
@@ -60,6 +63,18 @@ def in_two_phases(directory: str, gate: str) -> dict[str, Any]:
         for _ in pt.remaining_epochs_until(num_epochs):
             training.run(loader)
         dist.all_reduce(torch.ones(1))
+    return {"num_steps": pt.finished_steps()}
+
+
+def communicating_in_each_step(directory: str, gate: str) -> dict[str, Any]:
+    loader = _start(directory)
+    training = _Training(gate)
+    for _ in pt.remaining_epochs_until(8):
+        for batch in loader:
+            wait_at_gate(Path(gate), training.num_batches)
+            training.num_batches += 1
+            dist.all_reduce(batch[0].sum())
+            training.step(batch)
     return {"num_steps": pt.finished_steps()}
 
 
@@ -114,3 +129,27 @@ def test_that_a_regroup_in_an_evaluation_before_the_first_step_is_answered(tmp_p
     assert answer is not None
     assert answer[0], answer
     assert [one["num_steps"] for one in results] == [4]
+
+
+def test_that_replicas_join_twice_where_each_step_communicates(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    (gate / "open").write_text("8")
+    members = Members(tmp_path, 1, communicating_in_each_step, str(tmp_path / "checkpoints"), str(gate))
+
+    def join(number: int, *, at: int) -> None:
+        """Let one more replica join, as generation `number`, in the ten steps from this one on."""
+        members.until(lambda: reached(gate) == at, what=f"step {at}")
+        request = members.ask(number + 1)
+        members.until(
+            lambda: members.folder.plan_after(number - 1) or members.answered(request), what="the plan"
+        )
+        (gate / "open").write_text(str(at + 10))
+        answer = members.until(lambda: members.answered(request), what="an answer")
+        assert answer.is_done, answer
+
+    join(1, at=8)
+    join(2, at=18)
+    (gate / "open").write_text(str(1 << 30))
+    assert set(members.wait(timeout_s=60).values()) == {0}, members.output()
+    assert [one["num_steps"] for one in members.results()] == [32] * 3
