@@ -13,6 +13,8 @@ joined. No later moment is better there, so they are refused.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable
 from typing import Any
 
 import torch.distributed as dist
@@ -34,9 +36,9 @@ class EpochReplay:
         self.lasting_reason: str | None = None
         self._count = self._step_count = 0
         self._has_begun = self._is_between = False
-        # The collectives of a step by its number of micro-batches, and the steps since the last regroup.
-        self._of_step: dict[int, int] = {}
-        self._num_steps = 0
+        # Since the last regroup, by kind of steps: how many there were, and the collectives of each.
+        self._num_steps: Counter[Hashable] = Counter()
+        self._of_step: dict[Hashable, int] = {}
         self.varies = False
         self.skip()
 
@@ -75,17 +77,21 @@ class EpochReplay:
         if self._step_count != self._count:
             self.note("its script communicates outside of its loops over adaptive loaders")
 
-    def end_step(self, *, num_micro_batches: int, is_typical: bool) -> None:
-        """End a step. The first ones of a wrapped model communicate more, an epoch's last one may do less."""
+    def end_step(self, *, kind: Hashable, is_typical: bool) -> None:
+        """End a step; those of one kind communicate alike.
+
+        The first ones of a wrapped model communicate more, and an epoch's last one may do less.
+        """
         now = self._num_collectives()
         number, self._step_count = now - self._step_count, now
-        self._num_steps += 1
-        if self._num_steps > _FIRST_STEPS and is_typical:
-            self.varies |= self._of_step.setdefault(num_micro_batches, number) != number
+        self._num_steps[kind] += 1
+        if self._num_steps[kind] > _FIRST_STEPS and is_typical:
+            self.varies |= self._of_step.setdefault(kind, number) != number
 
     def begin_run(self) -> None:
         """Begin a run, whose process group counts anew."""
-        self._num_steps, self._of_step = 0, {}
+        self._num_steps.clear()
+        self._of_step.clear()
         self.skip()
 
     def end_loop(self, *, has_stepped: bool) -> None:

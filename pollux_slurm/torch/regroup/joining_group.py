@@ -1,4 +1,4 @@
-"""The process group of a newcomer that is not a member yet.
+"""The process group of a process that is not a member: of a newcomer that waits, or of one that has left.
 
 It has the rank and the world size that the newcomer will have, so what a script keeps of its rank is right.
 It reaches nobody: a barrier has nobody to wait for, and every other collective is refused. The others train
@@ -22,9 +22,10 @@ _COLLECTIVES = (
     *("recv", "recv_anysource", "reduce_scatter", "_reduce_scatter_base", "scatter", "send"),
 )
 _REFUSED = (
-    "a collective of torch.distributed ({name}) before the training loop, in a process that joins a training "
-    "under way: the other replicas do not take part. Leave it out where pollux_slurm.torch.is_joining(), or "
-    "run this job without in_place=True (docs/moves.md)"
+    "a collective of torch.distributed ({name}) in a process that is no member of the training, since it has "
+    "not joined yet or has left: the other replicas do not take part. Leave it out where "
+    "pollux_slurm.torch.is_joining(), and after the training, or run this job without in_place=True "
+    "(docs/moves.md)"
 )
 
 
@@ -63,7 +64,7 @@ def _make(store: Any, rank: int, world_size: int, timeout: timedelta) -> dist.Pr
 
 
 def init_joining_group(*, rank: int, world_size: int) -> None:
-    """Make the default process group of a newcomer."""
+    """Make the default process group of a process that is not a member."""
     if not hasattr(dist.Backend, _BACKEND.upper()):
         dist.Backend.register_backend(_BACKEND, _make, devices=["cpu", "cuda"])
     store = dist.HashStore()  # type: ignore[attr-defined]

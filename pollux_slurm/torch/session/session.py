@@ -484,7 +484,9 @@ class Session:
                 "variable): combine their datasets into one, or make one of them an ordinary DataLoader"
             )
         run_number = self.run_number
-        self.regrouping.replay.end_step(num_micro_batches=len(step.micro_batches), is_typical=step.is_full)
+        self.regrouping.replay.end_step(
+            kind=(loader.name_across_epochs, len(step.micro_batches)), is_typical=step.is_full
+        )
         chosen = self._steps.end_step(loader, step)
         if self.run_number != run_number:
             # As those do that have joined, and come to this loop now.

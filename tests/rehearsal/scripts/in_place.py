@@ -53,4 +53,4 @@ try:
     main()
 finally:
     if FAULT == "communicates_last":
-        dist.barrier()
+        dist.all_reduce(torch.ones(1))

@@ -90,7 +90,7 @@ def test_that_communication_in_some_steps_only_is_found(replay: EpochReplay) -> 
         for step in range(40):
             if step % period == 0:
                 communicate()
-            replay.end_step(num_micro_batches=1, is_typical=True)
+            replay.end_step(kind=1, is_typical=True)
         assert replay.varies is varies
 
 
@@ -99,15 +99,15 @@ def test_that_the_first_steps_and_a_short_batch_may_communicate_otherwise(replay
     for step in range(20):
         if step not in (1, 19):
             communicate()
-        replay.end_step(num_micro_batches=1, is_typical=step != 19)
+        replay.end_step(kind=1, is_typical=step != 19)
     assert not replay.varies
 
 
-def test_that_each_micro_batch_may_communicate(replay: EpochReplay) -> None:
+def test_that_steps_of_another_kind_may_communicate_otherwise(replay: EpochReplay) -> None:
     replay.begin_loop()
     for step in range(20):
         num_micro_batches = 1 + step % 3
         for _ in range(num_micro_batches):
             communicate()
-        replay.end_step(num_micro_batches=num_micro_batches, is_typical=True)
+        replay.end_step(kind=num_micro_batches, is_typical=True)
     assert not replay.varies
