@@ -56,7 +56,7 @@ def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
 ) -> None:
     """Nothing that was acknowledged is lost, no step waits, and job and daemon continue when it is back."""
     user.start_daemon()
-    # Nor may they decide that one GPU is enough.
+    # The daemon must not decide that one GPU is enough.
     job_id = user.digits("moved", "--gpus=2", "--min-gpus=2", max_gpus=2, epochs=24)
     user.wait(lambda: len(user.store.sample_history(job_id)) > 1, "a sample")
     before = user.store.sample_history(job_id)
