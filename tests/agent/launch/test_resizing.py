@@ -205,11 +205,13 @@ def asked(*_):
     mark("asked", plan is not None and commit(plan))
     sys.exit(143)
 signal.signal(signal.SIGTERM, asked)
+mark("handles-signals")
 """
     run = start(runs, tmp_path, script)
     run.mark("hold")
     run.ask(3)
     run.wait_for_plan(1)
+    run.wait_for("handles-signals-0")
     run.signal(signal.SIGTERM)
     assert run.output() == ["outcome 143 False 2"]
     assert run.wait_for("asked-0").read_text() == "False"
