@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pollux_slurm.agent.launch.environment import JobEnvironment
+from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.errors import ConfigError, JobFailedError
 
 CALL, CALL_INFO, JOB = "call.pkl", "call.json", "job.json"

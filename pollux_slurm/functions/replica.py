@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
-from pollux_slurm.agent.launch.environment import JobEnvironment, read_environment
+from pollux_slurm.agent.node.environment import JobEnvironment, read_environment
 from pollux_slurm.errors import UsageError
 from pollux_slurm.functions.files import (
     CALL,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-from pollux_slurm.agent.launch.node_program import visible_gpus
+from pollux_slurm.agent.node.node_program import visible_gpus
 from pollux_slurm.agent.submit.submission import submit_plan
 from pollux_slurm.agent.submit.submission_plan import (
     POLLUX_OPTIONS,

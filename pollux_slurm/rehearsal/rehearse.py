@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.launch.node_program import visible_gpus
+from pollux_slurm.agent.node.node_program import visible_gpus
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMoment
 from pollux_slurm.errors import UsageError
 from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun, run_script

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
-from pollux_slurm.agent.launch.watched_processes import die_with_parent
+from pollux_slurm.agent.node.watched_processes import die_with_parent
 from pollux_slurm.agent.rehearsal_protocol import (
     RUN_PLAN_VARIABLE,
     RunPlan,

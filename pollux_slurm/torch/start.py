@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from pollux_slurm.agent.launch.environment import read_environment
-from pollux_slurm.agent.launch.job_log import log_to_stderr
+from pollux_slurm.agent.node.environment import read_environment
+from pollux_slurm.agent.node.job_log import log_to_stderr
 from pollux_slurm.agent.rehearsal_protocol import read_run_plan
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError

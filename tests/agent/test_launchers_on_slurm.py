@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pollux_slurm.model import Allocation, JobShape, JobState
 from pollux_slurm.process_control import processes_with_environ
-from tests.agent.launch.stand_in_container import needs_namespaces, write_container
+from tests.agent.node.stand_in_container import needs_namespaces, write_container
 from tests.agent.submit_directory import SubmitDirectory
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ import pytest
 
 import pollux_slurm
 from pollux_slurm.model import JobState
-from tests.agent.launch.stand_in_container import needs_namespaces, write_container
+from tests.agent.node.stand_in_container import needs_namespaces, write_container
 from tests.e2e.user_commands import DIGITS, UserCommands
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch, pytest.mark.full]

@@ -1,4 +1,4 @@
-"""`pollux run`: starts a job's training processes, one on each GPU, and waits for them.
+"""`pollux run`: determines where a job's training processes run, starts them there, and resizes local runs.
 
-May be imported by `cli`, `env`, `functions`, `rehearsal`, `torch`, `trackers`.
+May be imported by `cli`.
 """

@@ -17,15 +17,15 @@ from pathlib import Path
 from pollux_slurm.agent.checkpoints.lineage import num_runs
 from pollux_slurm.agent.checkpoints.out_of_memory import rerun_with_smaller_batches
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
-from pollux_slurm.agent.launch.containers import required_paths, wrapped_command
-from pollux_slurm.agent.launch.layout import RunLayout, RunOptions
-from pollux_slurm.agent.launch.node_program import process_environments, processes_exit_code, visible_gpus
-from pollux_slurm.agent.launch.rank_environments import without_other_jobs_variables
-from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
 from pollux_slurm.agent.launch.resizing import Resizing
-from pollux_slurm.agent.launch.torchrun import starts_torchrun
-from pollux_slurm.agent.launch.watched_processes import WatchedProcesses, start_error
 from pollux_slurm.agent.membership.resize_requests import ResizeRequests
+from pollux_slurm.agent.node.containers import required_paths, wrapped_command
+from pollux_slurm.agent.node.layout import RunLayout, RunOptions
+from pollux_slurm.agent.node.node_program import process_environments, processes_exit_code, visible_gpus
+from pollux_slurm.agent.node.rank_environments import without_other_jobs_variables
+from pollux_slurm.agent.node.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
+from pollux_slurm.agent.node.torchrun import starts_torchrun
+from pollux_slurm.agent.node.watched_processes import WatchedProcesses, start_error
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError

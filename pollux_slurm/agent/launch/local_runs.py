@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pollux_slurm.agent.launch.rendezvous import RUN_FOLDER_PREFIX
 from pollux_slurm.agent.membership.resize_requests import (
     AnnouncedRun,
     ResizeAnswer,
     ResizeRequest,
     ResizeRequests,
 )
+from pollux_slurm.agent.node.rendezvous import RUN_FOLDER_PREFIX
 from pollux_slurm.errors import LaunchError, UsageError
 
 _POLL_INTERVAL_S = 0.05

@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import (
+from pollux_slurm.agent.membership.folder import MembershipFolder
+from pollux_slurm.agent.membership.generation import Generation, Member
+from pollux_slurm.agent.membership.resize_requests import ResizeAnswer, ResizeRequest, ResizeRequests
+from pollux_slurm.agent.node.layout import (
     JOINS_VARIABLE,
     MEMBER_VARIABLE,
     MEMBERSHIP_VARIABLE,
     RunLayout,
 )
-from pollux_slurm.agent.launch.rank_environments import rank_environments
-from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
-from pollux_slurm.agent.membership.folder import MembershipFolder
-from pollux_slurm.agent.membership.generation import Generation, Member
-from pollux_slurm.agent.membership.resize_requests import ResizeAnswer, ResizeRequest, ResizeRequests
+from pollux_slurm.agent.node.rank_environments import rank_environments
+from pollux_slurm.agent.node.watched_processes import WatchedProcesses
 from pollux_slurm.errors import LaunchError
 
 # Newcomers that are not ready by then are ended, and a plan that rank 0 has not taken up is withdrawn.

@@ -17,17 +17,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pollux_slurm.agent.launch.containers import (
+from pollux_slurm.agent.node.containers import (
     is_given,
     node_command,
     required_paths,
     srun_starts_container,
     wrapped_command,
 )
-from pollux_slurm.agent.launch.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
-from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
-from pollux_slurm.agent.launch.torchrun import starts_torchrun
-from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
+from pollux_slurm.agent.node.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
+from pollux_slurm.agent.node.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
+from pollux_slurm.agent.node.torchrun import starts_torchrun
+from pollux_slurm.agent.node.watched_processes import WatchedProcesses
 from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
 from pollux_slurm.agent.step.step_numbers import skip_step_numbers
 from pollux_slurm.agent.step.step_signals import signal_step

@@ -69,9 +69,9 @@ def run(
 
     In containers: pollux run --wrap-with "apptainer exec --nv image.sif" -- python train.py
     """
-    from pollux_slurm.agent.launch.containers import split_words, srun_arguments
     from pollux_slurm.agent.launch.launcher import launch
-    from pollux_slurm.agent.launch.layout import RunOptions
+    from pollux_slurm.agent.node.containers import split_words, srun_arguments
+    from pollux_slurm.agent.node.layout import RunOptions
     from pollux_slurm.agent.submit.submission_plan import absolute
     from pollux_slurm.config import load_config
 

@@ -21,8 +21,8 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
-from pollux_slurm.agent.launch.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.launch.layout import MEMBERSHIP_VARIABLE
+from pollux_slurm.agent.node.environment import JobEnvironment, process_age_s
+from pollux_slurm.agent.node.layout import MEMBERSHIP_VARIABLE
 from pollux_slurm.agent.rehearsal_protocol import (
     NO_EPOCH,
     EventLog,

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.agent.launch.environment import JobEnvironment
-from pollux_slurm.agent.launch.rank_environments import place_variables
 from pollux_slurm.agent.membership.generation import Generation, Member, Membership
+from pollux_slurm.agent.node.environment import JobEnvironment
+from pollux_slurm.agent.node.rank_environments import place_variables
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
-from pollux_slurm.agent.launch.environment import JobEnvironment
+from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.errors import PolluxError, TrainingError, UsageError
 from pollux_slurm.goodput import noise_scale
 from pollux_slurm.model import BatchChoice

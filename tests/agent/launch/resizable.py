@@ -23,10 +23,10 @@ _ROOT = Path(__file__).resolve().parents[3]
 _DRIVER = """
 import os, sys, time
 from pathlib import Path
-from pollux_slurm.agent.launch.layout import RunLayout
-from pollux_slurm.agent.launch.rank_environments import rank_environments
+from pollux_slurm.agent.node.layout import RunLayout
+from pollux_slurm.agent.node.rank_environments import rank_environments
 from pollux_slurm.agent.launch.resizing import Resizing
-from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
+from pollux_slurm.agent.node.watched_processes import WatchedProcesses
 from pollux_slurm.agent.membership.resize_requests import ResizeRequests
 count, num_gpus, kill_after_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 python, folder, script = sys.argv[4:]

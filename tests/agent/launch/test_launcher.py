@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.layout import RunLayout
 from pollux_slurm.agent.launch.local_runs import find_local_run
-from pollux_slurm.agent.launch.node_program import NODE_PROGRAM, visible_gpus
+from pollux_slurm.agent.node.layout import RunLayout
+from pollux_slurm.agent.node.node_program import NODE_PROGRAM, visible_gpus
 from tests.waiting import wait_until
 
 # One write: with PYTHONUNBUFFERED, print writes the line's end separately, so lines could be mixed.
@@ -127,7 +127,7 @@ def test_that_processes_that_ran_out_of_memory_are_started_again(tmp_path: Path)
 # One process grows to two at its first start, which then runs out of memory.
 GROWING = """
 import os, pathlib, sys, time
-from pollux_slurm.agent.launch.environment import read_environment
+from pollux_slurm.agent.node.environment import read_environment
 if "POLLUX_JOINS" in os.environ:
     read_environment(os.environ).membership.report_ready()
     time.sleep(1000)

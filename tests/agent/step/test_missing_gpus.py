@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.layout import RunLayout
-from pollux_slurm.agent.launch.rendezvous import reserve_port
 from pollux_slurm.agent.launch.slurm_job import PreparedJob, allocated_gpus, run_step
+from pollux_slurm.agent.node.layout import RunLayout
+from pollux_slurm.agent.node.rendezvous import reserve_port
 from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
 from pollux_slurm.errors import LaunchError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState, SlurmJob

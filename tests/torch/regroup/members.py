@@ -23,11 +23,11 @@ from typing import Any, cast
 
 import torch
 
-from pollux_slurm.agent.launch.layout import MEMBER_VARIABLE, RunLayout
-from pollux_slurm.agent.launch.rank_environments import rank_environments
 from pollux_slurm.agent.launch.resizing import Resizing
 from pollux_slurm.agent.membership.folder import MembershipFolder
 from pollux_slurm.agent.membership.resize_requests import ResizeAnswer, ResizeRequest, ResizeRequests
+from pollux_slurm.agent.node.layout import MEMBER_VARIABLE, RunLayout
+from pollux_slurm.agent.node.rank_environments import rank_environments
 from tests.torch.ranks import context
 
 TIMEOUT_S = 180.0

@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import (
+from pollux_slurm.agent.membership.folder import FolderMembership
+from pollux_slurm.agent.membership.generation import Membership
+from pollux_slurm.agent.membership.store import StoreMembership
+from pollux_slurm.agent.node.layout import (
     ADDRESS_VARIABLE,
     JOINS_VARIABLE,
     MEMBER_VARIABLE,
@@ -22,9 +25,6 @@ from pollux_slurm.agent.launch.layout import (
     SECRET_VARIABLE,
     STORE,
 )
-from pollux_slurm.agent.membership.folder import FolderMembership
-from pollux_slurm.agent.membership.generation import Membership
-from pollux_slurm.agent.membership.store import StoreMembership
 from pollux_slurm.agent.submit.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError

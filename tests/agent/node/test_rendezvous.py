@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from pollux_slurm.agent.launch.rendezvous import new_secret, node_address, rendezvous_file, reserve_port
+from pollux_slurm.agent.node.rendezvous import new_secret, node_address, rendezvous_file, reserve_port
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.slurm.commands.runner import CommandRunner
 

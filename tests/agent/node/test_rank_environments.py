@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import RunLayout
-from pollux_slurm.agent.launch.rank_environments import rank_environments
-from tests.agent.launch.test_layout import UNEVEN
+from pollux_slurm.agent.node.layout import RunLayout
+from pollux_slurm.agent.node.rank_environments import rank_environments
+from tests.agent.node.test_layout import UNEVEN
 
 
 def test_that_ranks_count_over_uneven_nodes_in_order() -> None:

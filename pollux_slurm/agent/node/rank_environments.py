@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import (
+from pollux_slurm.agent.node.layout import (
     ADDRESS_VARIABLE,
     JOB_VARIABLE,
     JOINS_VARIABLE,
@@ -17,7 +17,7 @@ from pollux_slurm.agent.launch.layout import (
     STEP_VARIABLE,
     RunLayout,
 )
-from pollux_slurm.agent.launch.tracker_runs import tracker_variables, without_tracker_variables
+from pollux_slurm.agent.node.tracker_runs import tracker_variables, without_tracker_variables
 
 # A training process may start `pollux run`, or submit a job that does. With TORCHELASTIC_USE_AGENT_STORE, no
 # rank would open the port where they meet.

@@ -14,8 +14,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import RENDEZVOUS_VARIABLE, SECRET_VARIABLE
-from pollux_slurm.agent.launch.node_program import NODE_PROGRAM
+from pollux_slurm.agent.node.layout import RENDEZVOUS_VARIABLE, SECRET_VARIABLE
+from pollux_slurm.agent.node.node_program import NODE_PROGRAM
 from pollux_slurm.errors import UsageError
 
 _JOB_VARIABLES = ("POLLUX_CHECKPOINT_DIR", "POLLUX_TOKEN_FILE")

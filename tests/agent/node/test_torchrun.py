@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from pollux_slurm.agent.launch.environment import read_environment
-from pollux_slurm.agent.launch.torchrun import starts_torchrun, torchrun_environment, torchrun_exit_code
+from pollux_slurm.agent.node.environment import read_environment
+from pollux_slurm.agent.node.torchrun import starts_torchrun, torchrun_environment, torchrun_exit_code
 from pollux_slurm.errors import UsageError
-from tests.agent.launch.test_layout import UNEVEN
+from tests.agent.node.test_layout import UNEVEN
 
 
 @pytest.mark.parametrize(

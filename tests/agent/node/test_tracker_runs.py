@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pollux_slurm.agent.launch.rank_environments import rank_environments, without_other_jobs_variables
-from pollux_slurm.agent.launch.tracker_runs import (
+from pollux_slurm.agent.node.rank_environments import rank_environments, without_other_jobs_variables
+from pollux_slurm.agent.node.tracker_runs import (
     keep_mlflow_run,
     record_mlflow_run,
     tracker_variables,
     without_tracker_variables,
 )
-from tests.agent.launch.test_layout import UNEVEN
+from tests.agent.node.test_layout import UNEVEN
 
 
 def test_that_every_start_in_one_directory_has_the_same_run_and_another_directory_another(

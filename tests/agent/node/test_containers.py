@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.containers import (
+from pollux_slurm.agent.launch.slurm_job import PreparedJob, srun_options
+from pollux_slurm.agent.node.containers import (
     node_command,
     split_words,
     srun_arguments,
     srun_starts_container,
 )
-from pollux_slurm.agent.launch.layout import RunLayout
-from pollux_slurm.agent.launch.rendezvous import reserve_port
-from pollux_slurm.agent.launch.slurm_job import PreparedJob, srun_options
+from pollux_slurm.agent.node.layout import RunLayout
+from pollux_slurm.agent.node.rendezvous import reserve_port
 from pollux_slurm.errors import UsageError
 from pollux_slurm.slurm.commands.runner import CommandRunner
-from tests.agent.launch.stand_in_container import needs_namespaces, write_container
+from tests.agent.node.stand_in_container import needs_namespaces, write_container
 from tests.waiting import wait_until
 
 PLAIN = {

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
-from pollux_slurm.agent.launch.layout import RANK_VARIABLE, RunLayout
-from pollux_slurm.agent.launch.rank_environments import rank_environments
+from pollux_slurm.agent.node.layout import RANK_VARIABLE, RunLayout
+from pollux_slurm.agent.node.rank_environments import rank_environments
 from pollux_slurm.errors import UsageError
 
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.environment import process_age_s, read_environment
+from pollux_slurm.agent.node.environment import process_age_s, read_environment
 from pollux_slurm.errors import ConfigError
 
 

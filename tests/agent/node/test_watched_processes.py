@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 DRIVER = """
 import os, sys, time
-from pollux_slurm.agent.launch.watched_processes import WatchedProcesses
+from pollux_slurm.agent.node.watched_processes import WatchedProcesses
 count, kill_after_s, script = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 environments = [{**os.environ, "RANK": str(rank)} for rank in range(count)]
 options = {}
@@ -241,7 +241,7 @@ def test_that_a_command_that_cannot_be_run_is_one_line_with_a_shells_exit_code(
 ) -> None:
     script = (
         "import os\n"
-        "from pollux_slurm.agent.launch.watched_processes import WatchedProcesses\n"
+        "from pollux_slurm.agent.node.watched_processes import WatchedProcesses\n"
         "from pollux_slurm.errors import LaunchError\n"
         f"try: WatchedProcesses([{program!r}], [dict(os.environ)] * 2, kill_after_s=1).run()\n"
         "except LaunchError as error: print(error, error.exit_code)\n"

@@ -11,17 +11,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import STEP_VARIABLE, RunLayout
-from pollux_slurm.agent.launch.rank_environments import rank_environments
-from pollux_slurm.agent.launch.rendezvous import rendezvous_file
-from pollux_slurm.agent.launch.torchrun import torchrun_environment, torchrun_exit_code
-from pollux_slurm.agent.launch.watched_processes import ExitStatus, WatchedProcesses
+from pollux_slurm.agent.node.layout import STEP_VARIABLE, RunLayout
+from pollux_slurm.agent.node.rank_environments import rank_environments
+from pollux_slurm.agent.node.rendezvous import rendezvous_file
+from pollux_slurm.agent.node.torchrun import torchrun_environment, torchrun_exit_code
+from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
 from pollux_slurm.errors import LaunchError, PolluxError
 
 # Not `python -m`: that would import modules from the working directory, from the user's own files.
 NODE_PROGRAM = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
-    "from pollux_slurm.agent.launch.node_program import main; main()"
+    "from pollux_slurm.agent.node.node_program import main; main()"
 )
 """The program for `python -c`; the command of the training processes follows as its arguments."""
 

@@ -14,7 +14,7 @@ import pollux_slurm.agent.measure.reporter
 ours = logging.getLogger("pollux_slurm.agent.measure.reporter")
 theirs = logging.getLogger("train")
 {arrange}
-from pollux_slurm.agent.launch.job_log import log_to_stderr
+from pollux_slurm.agent.node.job_log import log_to_stderr
 log_to_stderr()
 log_to_stderr()
 {after}

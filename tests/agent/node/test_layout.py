@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.layout import RunLayout
+from pollux_slurm.agent.node.layout import RunLayout
 from pollux_slurm.errors import LaunchError
 
 UNEVEN = RunLayout(
