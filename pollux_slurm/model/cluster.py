@@ -105,6 +105,11 @@ class SlurmJob:
     - `counted_s`, and one of `suspended_at` and `resumed_at`: for a run that was suspended, how long it had
       run before, and since when it is suspended or resumed
     - `resized_at`: when GPUs were last taken from it while it ran
+
+    Of an anchor that `pollux_slurm.slurm.parsing.merged_wings` has merged with its wings:
+
+    - `wings`: the jobs that have its GPUs, or wait for them, by number, with those that ended a short while
+      ago. `restart_count` is that of its training's newest start
     """
 
     job_id: str
@@ -147,6 +152,7 @@ class SlurmJob:
     resumed_at: datetime | None = None
     counted_s: float = 0.0
     resized_at: datetime | None = None
+    wings: tuple[SlurmJob, ...] = ()
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -218,6 +224,7 @@ class JobTerms:
       confirmation timed out
     - `slice_s`, `total_s`: both or none, in whole seconds; a run near its time limit is checkpointed and
       requeued with another slice, until all runs together have taken `total_s`
+    - `in_place`: the job is an anchor; its training runs in other jobs, its wings (`SlurmJob.wings`)
     """
 
     token_sha256: str
@@ -227,6 +234,7 @@ class JobTerms:
     allow_unconfirmed: bool = False
     slice_s: int | None = None
     total_s: int | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from pollux_slurm.slurm.commands.accounting import Accounting
 from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.commands.job_commands import SlurmJobCommands
 from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.merging_client import MergingClient
 from pollux_slurm.slurm.pyslurm.job_commands import PySlurmJobCommands
 from pollux_slurm.slurm.pyslurm.process import PySlurmWorker
 
@@ -36,10 +37,11 @@ def connect(
         runner.find(command)
     _require_conf(runner, environ)
     if config.backend == "commands":
-        return CommandClient(runner)
+        return MergingClient(CommandClient(runner))
     worker = PySlurmWorker(environ, timeout_s=config.command_timeout_s, on_run=on_run)
     worker.release()  # raises when PySlurm cannot be used here
-    return CommandClient(runner, job_commands=PySlurmJobCommands(worker, SlurmJobCommands(runner)))
+    commands = PySlurmJobCommands(worker, SlurmJobCommands(runner))
+    return MergingClient(CommandClient(runner, job_commands=commands))
 
 
 def accounting(

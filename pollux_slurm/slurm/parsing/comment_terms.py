@@ -7,6 +7,7 @@ Grammar (one word, no blanks inside; fields in any order, each at most once, `sh
     field   = "sha256=" 64 lower-case hex | "uid=" user id | "min=" count | "max=" count
             | "unconfirmed=" ("0" | "1")
             | "slice=" seconds | "total=" seconds        (both or neither; total above slice)
+            | "inplace=1"                                (not with slice and total)
     count   = a decimal number from 1 to 1000000, without leading zeros
     seconds = a decimal number from 1 to 999999999, without leading zeros
 
@@ -35,6 +36,7 @@ _FIELDS = {
     "unconfirmed": re.compile(r"[01]"),
     "slice": re.compile(r"[1-9][0-9]{0,8}"),
     "total": re.compile(r"[1-9][0-9]{0,8}"),
+    "inplace": re.compile(r"1"),
 }
 
 
@@ -61,6 +63,8 @@ def encode_comment(user_comment: str, terms: JobTerms) -> str:
         fields.append(f"slice={terms.slice_s}")
     if terms.total_s is not None:
         fields.append(f"total={terms.total_s}")
+    if terms.in_place:
+        fields.append("inplace=1")
     payload = _VERSION + ",".join(fields)
     checked = _parse_payload(payload)
     if isinstance(checked, str):
@@ -132,6 +136,8 @@ def _parse_payload(payload: str) -> JobTerms | str:
         return "slice and total must be given together or not at all"
     if slice_s is not None and total_s is not None and total_s <= slice_s:
         return f"total {total_s} is not above slice {slice_s}"
+    if total_s is not None and "inplace" in values:
+        return "a job that moves in place has no slices"
     return JobTerms(
         token_sha256=values["sha256"],
         user_id=int(values["uid"]),
@@ -140,4 +146,5 @@ def _parse_payload(payload: str) -> JobTerms | str:
         allow_unconfirmed=values.get("unconfirmed") == "1",
         slice_s=slice_s,
         total_s=total_s,
+        in_place="inplace" in values,
     )

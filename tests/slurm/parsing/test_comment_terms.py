@@ -31,7 +31,14 @@ def job_terms(draw: st.DrawFn) -> JobTerms:
         max_gpus=draw(st.sampled_from([None, high])),
         allow_unconfirmed=draw(st.booleans()),
         **draw(
-            st.sampled_from([{}, {"slice_s": 3600, "total_s": 3601}, {"slice_s": 1, "total_s": 999_999_999}])
+            st.sampled_from(
+                [
+                    {},
+                    {"in_place": True},
+                    {"slice_s": 3600, "total_s": 3601},
+                    {"slice_s": 1, "total_s": 999_999_999},
+                ]
+            )
         ),
     )
 

@@ -1,0 +1,176 @@
+"""One job of an anchor and its wings, by hand-made snapshots."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, JobTerms, SlurmJob
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.slurm.parsing.merged_wings import merge_wings
+from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
+
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
+HEX = "ab" * 32
+
+
+def at(minute: int) -> datetime:
+    return NOON + timedelta(minutes=minute)
+
+
+def job(job_id: str, state: JobState, on: dict[str, int] | None = None, **changes: Any) -> SlurmJob:
+    allocation = Allocation.of(on or {})
+    fields: dict[str, Any] = {
+        "job_id": job_id,
+        "name": "train",
+        "user_name": "ann",
+        "user_id": 1000,
+        "account": "physics",
+        "qos": "normal",
+        "partition": "gpu",
+        "state": state,
+        "held": False,
+        "reason": "None",
+        "comment": "",
+        "allocation": allocation,
+        "requested_gpus": allocation.num_gpus,
+        "num_cpus": 1,
+        "cpus_per_gpu": None,
+        "memory_per_gpu_mb": None,
+        "cpus_by_node": tuple((node, 2 * gpus) for node, gpus in allocation.gpus_by_node),
+        "memory_mb_by_node": tuple((node, 100 * gpus) for node, gpus in allocation.gpus_by_node),
+        "restart_count": 0,
+        "submitted_at": NOON,
+        "started_at": None if state is JobState.PENDING else NOON,
+        "ended_at": None,
+        "time_limit_s": 3600.0,
+        "exit_code": None,
+    }
+    return SlurmJob(**{**fields, **changes})
+
+
+def anchor(state: JobState = JobState.RUNNING, **changes: Any) -> SlurmJob:
+    terms = JobTerms(token_sha256=HEX, user_id=1000, in_place=True)
+    fields = {
+        "comment": encode_comment("mine", terms),
+        "cpus_by_node": (("login", 1),) if state is JobState.RUNNING else (),
+        "memory_mb_by_node": (("login", 500),) if state is JobState.RUNNING else (),
+        "partition": "small",
+        "time_limit_s": 7200.0,
+    }
+    return job("7", state, **{**fields, **changes})
+
+
+def wing(
+    job_id: str,
+    state: JobState,
+    on: dict[str, int] | None = None,
+    *,
+    restart: int = 0,
+    plan: int = 0,
+    **changes: Any,
+) -> SlurmJob:
+    terms = WingTerms(anchor_id="7", restart_count=restart, plan=plan, token_sha256=HEX)
+    return job(job_id, state, on, **{"comment": encode_wing_comment(terms), "cpus_per_gpu": 2, **changes})
+
+
+def merged(*jobs: SlurmJob) -> SlurmJob:
+    snapshot = merge_wings(ClusterSnapshot(read_at=NOON, nodes=(), jobs=jobs))
+    assert [one.job_id for one in snapshot.jobs] == ["7"]
+    return snapshot.jobs[0]
+
+
+def test_that_an_anchor_has_the_sum_of_its_wings() -> None:
+    start = wing("9", JobState.RUNNING, {"n0": 2, "n1": 2}, priority=5)
+    joined = wing("10", JobState.RUNNING, {"n1": 1, "n2": 3}, plan=4, started_at=at(3))
+    found = merged(anchor(), joined, start)
+    assert found.state is JobState.RUNNING
+    assert found.allocation == Allocation.of({"n0": 2, "n1": 3, "n2": 3})
+    assert found.cpus_by_node == (("login", 1), ("n0", 4), ("n1", 6), ("n2", 6))
+    assert found.memory_mb_by_node == (("login", 500), ("n0", 200), ("n1", 300), ("n2", 300))
+    assert (found.job_id, found.comment, found.wings) == ("7", anchor().comment, (start, joined))
+    assert (found.partition, found.cpus_per_gpu, found.requested_gpus) == ("gpu", 2, 4)
+    assert (found.time_limit_s, found.started_at, found.resized_at) == (3600.0, NOON, at(3))
+
+
+def test_that_a_pending_wing_stands_for_the_pending_job() -> None:
+    ended = wing("9", JobState.FAILED, last_allocation=Allocation.of({"n0": 1}), ended_at=at(5))
+    waits = wing("10", JobState.PENDING, restart=1, requested_gpus=2, begins_at=at(7), reason="BeginTime")
+    found = merged(anchor(), ended, waits)
+    assert (found.state, found.restart_count, found.requested_gpus) == (JobState.PENDING, 1, 2)
+    assert (found.begins_at, found.reason, found.held) == (at(7), "BeginTime", False)
+    assert (found.allocation, found.started_at, found.ended_at) == (Allocation(), None, None)
+
+
+def test_that_an_anchor_that_waits_itself_keeps_its_own_reason() -> None:
+    waits = wing("10", JobState.CANCELLED, ended_at=at(2))
+    found = merged(anchor(JobState.PENDING, held=True, reason="JobHeldUser"), waits)
+    assert (found.state, found.held, found.reason) == (JobState.PENDING, True, "JobHeldUser")
+
+
+@pytest.mark.parametrize(
+    ("wings", "state"),
+    [
+        ([wing("9", JobState.COMPLETING, {"n0": 1})], JobState.COMPLETING),
+        ([wing("9", JobState.FAILED, ended_at=at(1))], JobState.COMPLETING),
+        (
+            [wing("9", JobState.COMPLETING, {"n0": 1}), wing("10", JobState.PENDING, restart=1)],
+            JobState.COMPLETING,
+        ),
+        (
+            [wing("9", JobState.RUNNING, {"n0": 1}), wing("10", JobState.PENDING, plan=2)],
+            JobState.RUNNING,
+        ),
+        (
+            [wing("9", JobState.RUNNING, {"n0": 1}), wing("10", JobState.SUSPENDED, {"n1": 1}, plan=2)],
+            JobState.SUSPENDED,
+        ),
+    ],
+)
+def test_the_state_of_a_running_anchor_and_its_wings(wings: list[SlurmJob], state: JobState) -> None:
+    assert merged(anchor(), *wings).state is state
+
+
+def test_that_a_job_is_over_when_its_last_wing_is() -> None:
+    over = anchor(JobState.COMPLETED, ended_at=at(10), exit_code=0)
+    left = wing("9", JobState.COMPLETED, last_allocation=Allocation.of({"n0": 2}), ended_at=at(4))
+    last = wing("10", JobState.COMPLETED, last_allocation=Allocation.of({"n1": 1}), ended_at=at(11), plan=1)
+    leaving = wing("10", JobState.COMPLETING, {"n1": 1}, plan=1)
+    assert merged(over, left, leaving).state is JobState.COMPLETING
+    found = merged(over, left, last)
+    assert (found.state, found.exit_code, found.ended_at) == (JobState.COMPLETED, 0, at(11))
+    assert (found.last_allocation, found.allocation) == (Allocation.of({"n1": 1}), Allocation())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"user_id": 1001},
+        {"account": "chemistry"},
+        {"qos": "high"},
+        {
+            "comment": encode_wing_comment(
+                WingTerms(anchor_id="7", restart_count=0, plan=0, token_sha256="0" * 64)
+            )
+        },
+        {"comment": encode_wing_comment(WingTerms(anchor_id="8", restart_count=0, plan=0, token_sha256=HEX))},
+        {"comment": ""},
+    ],
+)
+def test_that_a_forged_wing_is_a_job_of_its_own(changes: dict[str, Any]) -> None:
+    forged = wing("9", JobState.RUNNING, {"n0": 4}, **changes)
+    snapshot = ClusterSnapshot(read_at=NOON, nodes=(), jobs=(anchor(), forged))
+    assert merge_wings(snapshot) == snapshot
+
+
+def test_that_only_a_job_that_moves_in_place_has_wings() -> None:
+    terms = JobTerms(token_sha256=HEX, user_id=1000)
+    plain = anchor(comment=encode_comment("", terms))
+    copied = anchor(user_id=1001)
+    for other in (plain, copied):
+        snapshot = ClusterSnapshot(
+            read_at=NOON, nodes=(), jobs=(other, wing("9", JobState.RUNNING, {"n0": 1}))
+        )
+        assert merge_wings(snapshot) == snapshot
