@@ -21,8 +21,7 @@ from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
-from pollux_slurm.slurm.parsing.merged_wings import merge_wings
-from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
+from pollux_slurm.slurm.parsing.merged_wings import merge_wings, wings_of_start
 
 
 class MergingClient:
@@ -103,7 +102,7 @@ class MergingClient:
     def _waiting(self, job_id: str) -> str:
         """Return the id of the wing that waits for the job's newest start; without one, the job's own."""
         job = self._seen.get(job_id)
-        waiting = [] if job is None else [w for w in _of_start(job) if w.state is JobState.PENDING]
+        waiting = [] if job is None else [w for w in wings_of_start(job.wings) if w.state is JobState.PENDING]
         if job is None or job.state is not JobState.PENDING or not waiting:
             return job_id
         return waiting[0].job_id
@@ -114,14 +113,6 @@ class MergingClient:
                 f"job {job.job_id} is {job.state.value} in start {job.restart_count} of its training; "
                 "nothing was changed"
             )
-        for wing in _of_start(job):
+        for wing in wings_of_start(job.wings):
             if not wing.state.is_over:
                 self._inner.cancel(wing.job_id)
-
-
-def _of_start(job: SlurmJob) -> list[SlurmJob]:
-    """Return the wings of the newest start, by number."""
-    numbered = [(parse_wing_comment(wing.comment), wing) for wing in job.wings]
-    return [
-        wing for terms, wing in numbered if terms is not None and terms.restart_count == job.restart_count
-    ]

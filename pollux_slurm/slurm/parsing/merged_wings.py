@@ -11,67 +11,74 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, JobTerms, SlurmJob
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, parse_wing_comment
-
-_Wing = tuple[WingTerms, SlurmJob]
 
 
 def merge_wings(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     """Return the snapshot with each anchor merged with its wings, which are no jobs of their own there."""
-    anchors = {job.job_id: job for job in snapshot.jobs if _is_anchor(job)}
-    if not anchors:
+    claims = {job.job_id: terms for job in snapshot.jobs if (terms := parse_wing_comment(job.comment))}
+    # Nearly always empty, and cheaper to see than which jobs are anchors.
+    if not claims:
         return snapshot
-    wings: defaultdict[str, list[_Wing]] = defaultdict(list)
+    named = {terms.anchor_id for terms in claims.values()}
+    anchors = {job.job_id: (job, decode_comment(job.comment)) for job in snapshot.jobs if job.job_id in named}
+    wings: defaultdict[str, list[SlurmJob]] = defaultdict(list)
     others = []
     for job in snapshot.jobs:
-        terms = parse_wing_comment(job.comment)
-        if terms is not None and _is_wing_of(job, terms, anchors.get(terms.anchor_id)):
-            wings[terms.anchor_id].append((terms, job))
+        claim = claims.get(job.job_id)
+        if (
+            claim is not None
+            and claim.anchor_id in anchors
+            and _is_wing(job, claim, *anchors[claim.anchor_id])
+        ):
+            wings[claim.anchor_id].append(job)
         else:
             others.append(job)
     merged = (_merge(job, wings[job.job_id]) if job.job_id in wings else job for job in others)
     return dataclasses.replace(snapshot, jobs=tuple(merged))
 
 
-def _is_anchor(job: SlurmJob) -> bool:
-    terms = decode_comment(job.comment)
-    return terms is not None and terms.in_place and terms.user_id == job.user_id
+def wings_of_start(wings: Iterable[SlurmJob]) -> list[SlurmJob]:
+    """Return the wings of the newest start: first the one that it began with, then by plan and number."""
+    numbered = [(terms, wing) for wing in wings if (terms := parse_wing_comment(wing.comment))]
+    newest = max((terms.restart_count for terms, _ in numbered), default=None)
+    of_start = [
+        (terms.plan, int(wing.job_id), wing) for terms, wing in numbered if terms.restart_count == newest
+    ]
+    return [wing for *_, wing in sorted(of_start, key=lambda entry: entry[:2])]
 
 
-def _is_wing_of(job: SlurmJob, terms: WingTerms, anchor: SlurmJob | None) -> bool:
-    if anchor is None or job.job_id == anchor.job_id:
-        return False
-    expected = decode_comment(anchor.comment)
+def _is_wing(job: SlurmJob, claim: WingTerms, anchor: SlurmJob, terms: JobTerms | None) -> bool:
     return (
-        expected is not None
-        and terms.token_sha256 == expected.token_sha256
+        terms is not None
+        and terms.in_place
+        and terms.user_id == anchor.user_id
+        and claim.token_sha256 == terms.token_sha256
         and (job.user_id, job.account, job.qos) == (anchor.user_id, anchor.account, anchor.qos)
     )
 
 
-def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
+def _merge(anchor: SlurmJob, found: Sequence[SlurmJob]) -> SlurmJob:
     """Return one job: the anchor's identity, its wings' resources, and the request of its start's wing."""
-    found = sorted(found, key=lambda wing: int(wing[1].job_id))
-    wings = tuple(job for _, job in found)
-    restart_count = max(terms.restart_count for terms, _ in found)
-    present = [wing for wing in found if wing[0].restart_count == restart_count]
+    wings = tuple(sorted(found, key=lambda wing: int(wing.job_id)))
+    of_start = wings_of_start(wings)
     # The wing that a start begins with has the request of the job's owner.
-    first = min(present, key=lambda wing: (wing[0].plan, int(wing[1].job_id)))[1]
-    of_start = [job for _, job in present]
+    first = of_start[0]
     state = _state(anchor, wings, of_start)
     is_over, waits = state.is_over, state is JobState.PENDING and anchor.state is JobState.RUNNING
+    in_queue = first if waits else anchor
     ended_at = _latest(job.ended_at for job in (anchor, *wings))
     return dataclasses.replace(
         anchor,
         state=state,
-        held=first.held if waits else anchor.held,
-        held_by_slurm=first.held_by_slurm if waits else anchor.held_by_slurm,
-        held_since_requeue=first.held_since_requeue if waits else anchor.held_since_requeue,
-        reason=first.reason if waits else anchor.reason,
-        begins_at=first.begins_at if waits else anchor.begins_at,
-        blocked_because=first.blocked_because if waits else anchor.blocked_because,
+        held=in_queue.held,
+        held_by_slurm=in_queue.held_by_slurm,
+        held_since_requeue=in_queue.held_since_requeue,
+        reason=in_queue.reason,
+        begins_at=in_queue.begins_at,
+        blocked_because=in_queue.blocked_because,
         priority=first.priority,
         partition=first.partition,
         requested_gpus=first.requested_gpus,
@@ -87,13 +94,19 @@ def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
         cpus_by_node=_sum(job.cpus_by_node for job in (anchor, *wings)),
         memory_mb_by_node=_sum(job.memory_mb_by_node for job in (anchor, *wings)),
         last_allocation=_last_allocation(of_start) if is_over else Allocation(),
-        restart_count=restart_count,
+        restart_count=_restart_count(first),
         started_at=None if waits else min((j.started_at for j in of_start if j.started_at), default=None),
         ended_at=ended_at if is_over or state is JobState.COMPLETING else None,
         time_limit_s=first.time_limit_s,
         resized_at=_resized_at(of_start),
         wings=wings,
     )
+
+
+def _restart_count(wing: SlurmJob) -> int:
+    terms = parse_wing_comment(wing.comment)
+    assert terms is not None
+    return terms.restart_count
 
 
 def _state(anchor: SlurmJob, wings: Sequence[SlurmJob], of_start: Sequence[SlurmJob]) -> JobState:
