@@ -3,8 +3,8 @@
 May be imported by `agent`, `cli`, `daemon`, `goodput`, `policy`, `report`, `simulator`, `slurm`, `store`,
 `torch`, `huggingface`.
 
-Five files: allocations; one job's goodput model; nodes and jobs of Slurm; the scheduling problem and its
-decision; warnings of jobs. Types that only the store and its users exchange are in
+Six files: allocations; wings of jobs that move in place; one job's goodput model; nodes and jobs of Slurm; the
+scheduling problem and its decision; warnings of jobs. Types that only the store and its users exchange are in
 `pollux_slurm.store.contract`.
 """
 
@@ -39,8 +39,10 @@ from pollux_slurm.model.problem import (
     ProblemJob,
     ReallocationCause,
     ReallocationStep,
+    ReallocationWay,
 )
 from pollux_slurm.model.warnings import JobWarning
+from pollux_slurm.model.wings import WingChanges, wing_changes
 
 __all__ = [
     "AccountedRun",
@@ -65,7 +67,10 @@ __all__ = [
     "ProblemJob",
     "ReallocationCause",
     "ReallocationStep",
+    "ReallocationWay",
     "SlurmJob",
     "SlurmNode",
     "ThroughputParameters",
+    "WingChanges",
+    "wing_changes",
 ]

@@ -104,7 +104,8 @@ class SlurmJob:
       the next run
     - `counted_s`, and one of `suspended_at` and `resumed_at`: for a run that was suspended, how long it had
       run before, and since when it is suspended or resumed
-    - `resized_at`: when GPUs were last taken from it while it ran
+    - `changes`: when its allocation changed while it ran, as far as Slurm shows it, with what it had from then
+      on, oldest first
 
     Of an anchor that `pollux_slurm.slurm.parsing.merged_wings` has merged with its wings:
 
@@ -151,7 +152,7 @@ class SlurmJob:
     suspended_at: datetime | None = None
     resumed_at: datetime | None = None
     counted_s: float = 0.0
-    resized_at: datetime | None = None
+    changes: tuple[tuple[datetime, Allocation], ...] = ()
     wings: tuple[SlurmJob, ...] = ()
 
     @property

@@ -15,7 +15,8 @@ from pollux_slurm.model.goodput import BatchChoice, GoodputModel
 class NodeCapacity:
     """The part of one node that adaptive jobs may use: its totals less what unmanaged jobs have.
 
-    A node with `accepts_new=False` (drained) takes no new jobs; jobs on it may stay.
+    A node with `accepts_new=False` (drained) takes no new jobs; jobs on it may stay. With `several_wings`, one
+    job may have several wings there.
     """
 
     name: str
@@ -24,6 +25,7 @@ class NodeCapacity:
     memory_mb: int
     gpu_type: str | None = None
     accepts_new: bool = True
+    several_wings: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class ProblemJob:
     Its time and rank:
 
     - `age_s` T_j, `num_restarts` R_j, `restart_delay_s` δ: the terms of the restart penalty
+    - `wings`: the allocations of the wings of a job that moves in place, empty for any other;
+      `in_place_delay_s` is δ of a move that `model.wings` can make in place, None where the job cannot now
     - `waiting_s`: how long it has been without GPUs
     - `weight`: its weight in the objective's mean
     - `account`, `user`, `qos`: what `GpuLimit`s and shares count by
@@ -65,6 +69,8 @@ class ProblemJob:
     age_s: float = 0.0
     num_restarts: int = 0
     restart_delay_s: float = 30.0
+    wings: tuple[Allocation, ...] = ()
+    in_place_delay_s: float | None = None
     current: Allocation = dataclasses.field(default_factory=Allocation)
     pinned: bool = False
     pinned_because: str | None = None
@@ -236,7 +242,10 @@ class Decision:
 
 
 class ReallocationStep(enum.Enum):
-    """The steps of a reallocation, in order, and its three ends. Each is journaled before its command."""
+    """The steps of a reallocation, in order, and its three ends. Each is journaled before its command.
+
+    In place it goes from `PLANNED` to `REGROUP_REQUESTED`.
+    """
 
     PLANNED = "planned"
     CHECKPOINT_REQUESTED = "checkpoint_requested"
@@ -245,6 +254,8 @@ class ReallocationStep(enum.Enum):
     RESHAPED = "reshaped"
     RELEASED = "released"
     RUNNING = "running"
+    REGROUP_REQUESTED = "regroup_requested"
+    REGROUPED = "regrouped"
     CONFIRMED = "confirmed"
     ROLLED_BACK = "rolled_back"
     FAILED = "failed"
@@ -252,6 +263,15 @@ class ReallocationStep(enum.Enum):
     @property
     def is_end(self) -> bool:
         return self in (ReallocationStep.CONFIRMED, ReallocationStep.ROLLED_BACK, ReallocationStep.FAILED)
+
+
+class ReallocationWay(enum.Enum):
+    """How a reallocation moves a job."""
+
+    REQUEUE = "requeue"
+    """From a checkpoint, by a requeue."""
+    IN_PLACE = "in_place"
+    """By a regroup: wings join and leave while the job trains."""
 
 
 class ReallocationCause(enum.Enum):

@@ -41,6 +41,7 @@ from pollux_slurm.model import (
     Problem,
     ReallocationCause,
     ReallocationStep,
+    ReallocationWay,
 )
 from pollux_slurm.store.contract.membership import (
     GenerationMember,
@@ -252,6 +253,7 @@ class Store(JobStore, Protocol):
         at: datetime,
         cause: ReallocationCause = ReallocationCause.DECISION,
         reason: str | None = None,
+        way: ReallocationWay = ReallocationWay.REQUEUE,
     ) -> Reallocation:
         """Journal a new reallocation in PLANNED. A job has at most one open: a second raises `StoreError`.
 
@@ -279,6 +281,20 @@ class Store(JobStore, Protocol):
         repeated. Any other order of steps, or a step after an end, raises `StoreError`.
 
         `reason` replaces the earlier text. A flag that is set stays set.
+        """
+
+    def request_regroup(
+        self,
+        reallocation_id: int,
+        members: Sequence[GenerationMember],
+        *,
+        expected: ReallocationStep,
+        at: datetime,
+    ) -> GenerationRecord | None:
+        """Plan the job's next generation, and journal its number and REGROUP_REQUESTED, in one transaction.
+
+        `expected` is PLANNED, or REGROUP_REQUESTED for a second generation of the same reallocation. Returns
+        None, without effect, where it is at another step. Raises as `plan_generation` does.
         """
 
     def retarget_reallocation(

@@ -13,7 +13,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Protocol
+
+from pollux_slurm.model import Allocation
 
 MAX_MEMBER_ID = 64
 MAX_MEETING = 300
@@ -45,6 +48,31 @@ class GenerationMember:
     id: str
     node_name: str
     is_ready: bool = False
+
+
+_LONGEST_NODE_NAME = 40
+
+
+def wing_members(restart_count: int, plan: int, allocation: Allocation) -> tuple[GenerationMember, ...]:
+    """Return the processes of a wing, one for each of its GPUs, in rank order.
+
+    `plan` is the reallocation that the wing was submitted for, 0 for the wing that a start begins with. An id
+    says which process it is: `restart.plan.node.number`, with a hash of the node's name where that is long.
+    """
+
+    def short(node: str) -> str:
+        return node if len(node) <= _LONGEST_NODE_NAME else sha256(node.encode()).hexdigest()[:32]
+
+    return tuple(
+        GenerationMember(id=f"{restart_count}.{plan}.{short(node)}.{number}", node_name=node)
+        for node, gpus in allocation.gpus_by_node
+        for number in range(gpus)
+    )
+
+
+def plan_of_member(member_id: str) -> int:
+    """Return the reallocation that brought a process, 0 for one that its start began with."""
+    return int(member_id.split(".")[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

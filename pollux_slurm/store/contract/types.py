@@ -21,6 +21,7 @@ from pollux_slurm.model import (
     JobWarning,
     ReallocationCause,
     ReallocationStep,
+    ReallocationWay,
 )
 
 # ------------------------------------------------------------------------------------------ from the agent
@@ -234,6 +235,9 @@ class Reallocation:
     `checkpoint_blocked_s` comes from the checkpoint that answered it. `first_step_at` is when the following
     run first reported a step. `time_left_s` is what was left of the job's time limit at the requeue, None for
     no limit. `store/journal/move_costs.py` computes the cost of a reallocation from these.
+
+    Of one in place: `generation` is the number of the generation that it last asked for, None before the first,
+    and `standstill_s` how long training stood still, None until it is known.
     """
 
     id: int
@@ -254,6 +258,9 @@ class Reallocation:
     checkpoint_blocked_s: float | None = None
     first_step_at: datetime | None = None
     time_left_s: float | None = None
+    way: ReallocationWay = ReallocationWay.REQUEUE
+    generation: int | None = None
+    standstill_s: float | None = None
 
     @property
     def is_pause(self) -> bool:
@@ -327,7 +334,9 @@ class JobRecord:
 
     `started_at` is its first start. `allocation` is the last one that `observe_jobs` recorded.
     `num_restarts` counts the confirmed reallocations that requeued it; `mean_restart_delay_s` is the mean
-    measured cost (`store/journal/move_costs.py`) of the last ten, None before the first.
+    measured cost (`store/journal/move_costs.py`) of the last ten, None before the first. Of the last ten in
+    place, `mean_standstill_s` is the mean standstill, and `mean_warm_up_s` the mean time for which the gained
+    GPUs were idle, of those that gained some.
     The `last_decision` fields come from the last round that decided about the job.
 
     `models` are its newest model for each type of GPU that it is known to have run on, newest first.
@@ -364,6 +373,8 @@ class JobRecord:
     open_reallocation: Reallocation | None
     num_restarts: int
     mean_restart_delay_s: float | None
+    mean_standstill_s: float | None
+    mean_warm_up_s: float | None
     last_decision: Allocation | None
     last_decision_speedup: float | None
     last_decision_bound_by: str | None
@@ -411,7 +422,8 @@ class JobObservation:
     `last_allocation` is the allocation of a run that is over.
 
     Of a run that was suspended, `counted_s` is how many seconds it had run before, and either `suspended_at`
-    or `resumed_at` is set. `resized_at` is when GPUs were last taken from a running job.
+    or `resumed_at` is set. `changes` are the times at which a running job's allocation
+    changed, with what it had from then on, oldest first.
     `estimated`: Slurm does not have the job, and how and when it ended is a guess.
     """
 
@@ -427,7 +439,7 @@ class JobObservation:
     suspended_at: datetime | None = None
     resumed_at: datetime | None = None
     counted_s: float = 0.0
-    resized_at: datetime | None = None
+    changes: tuple[tuple[datetime, Allocation], ...] = ()
     estimated: bool = False
 
 
