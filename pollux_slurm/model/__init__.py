@@ -3,9 +3,9 @@
 May be imported by `agent`, `cli`, `daemon`, `goodput`, `policy`, `report`, `simulator`, `slurm`, `store`,
 `torch`, `huggingface`.
 
-Six files: allocations; wings of jobs that move in place; one job's goodput model; nodes and jobs of Slurm; the
-scheduling problem and its decision; warnings of jobs. Types that only the store and its users exchange are in
-`pollux_slurm.store.contract`.
+Six files: allocations; wings of jobs that move in place; one job's goodput model; nodes and jobs of Slurm;
+the scheduling problem and its decision; warnings of jobs. Types that only the store and its users exchange
+are in `pollux_slurm.store.contract`.
 """
 
 from pollux_slurm.model.allocations import (

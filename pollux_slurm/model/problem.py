@@ -15,8 +15,8 @@ from pollux_slurm.model.goodput import BatchChoice, GoodputModel
 class NodeCapacity:
     """The part of one node that adaptive jobs may use: its totals less what unmanaged jobs have.
 
-    A node with `accepts_new=False` (drained) takes no new jobs; jobs on it may stay. With `several_wings`, one
-    job may have several wings there.
+    A node with `accepts_new=False` (drained) takes no new jobs; jobs on it may stay. With `several_wings`,
+    one job may have several wings there.
     """
 
     name: str

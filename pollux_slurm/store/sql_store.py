@@ -16,6 +16,7 @@ from pollux_slurm.model import (
     Problem,
     ReallocationCause,
     ReallocationStep,
+    ReallocationWay,
 )
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.agent_api.postgresql_api import (
@@ -219,6 +220,7 @@ class SqlStore:
         at: datetime,
         cause: ReallocationCause = ReallocationCause.DECISION,
         reason: str | None = None,
+        way: ReallocationWay = ReallocationWay.REQUEUE,
     ) -> Reallocation:
         with self.database.write() as connection:
             return reallocations.plan_reallocation(
@@ -232,6 +234,7 @@ class SqlStore:
                 at=at,
                 cause=cause,
                 reason=reason,
+                way=way,
             )
 
     def advance_reallocation(
@@ -261,6 +264,19 @@ class SqlStore:
                 continued_training=continued_training,
                 job_failed=job_failed,
                 taken_over=taken_over,
+            )
+
+    def request_regroup(
+        self,
+        reallocation_id: int,
+        members: Sequence[GenerationMember],
+        *,
+        expected: ReallocationStep,
+        at: datetime,
+    ) -> GenerationRecord | None:
+        with self.database.write() as connection:
+            return reallocations.request_regroup(
+                connection, reallocation_id, members, expected=expected, at=at
             )
 
     def retarget_reallocation(

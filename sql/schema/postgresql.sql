@@ -1,4 +1,4 @@
--- Schema 0101 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0102 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -127,6 +127,7 @@ CREATE TABLE jobs (
     min_gpus INTEGER NOT NULL,
     max_gpus INTEGER,
     allow_unconfirmed BOOLEAN NOT NULL,
+    in_place BOOLEAN DEFAULT false NOT NULL,
     cpus_per_gpu INTEGER NOT NULL,
     memory_per_gpu_mb BIGINT NOT NULL,
     state VARCHAR(32) NOT NULL,
@@ -180,7 +181,8 @@ COMMENT ON COLUMN jobs.account IS 'Slurm account it is charged to; may be empty.
 COMMENT ON COLUMN jobs.partition IS 'Slurm partition.';
 COMMENT ON COLUMN jobs.min_gpus IS 'Fewest GPUs that it can be given.';
 COMMENT ON COLUMN jobs.max_gpus IS 'Most GPUs; null for no bound.';
-COMMENT ON COLUMN jobs.allow_unconfirmed IS 'May it be requeued time_column its checkpoint was not confirmed in time?';
+COMMENT ON COLUMN jobs.allow_unconfirmed IS 'May it be requeued when its checkpoint was not confirmed in time?';
+COMMENT ON COLUMN jobs.in_place IS 'Does it move in place, its GPUs in jobs of their own?';
 COMMENT ON COLUMN jobs.cpus_per_gpu IS 'CPUs that come with each GPU.';
 COMMENT ON COLUMN jobs.memory_per_gpu_mb IS 'Memory that comes with each GPU, in MiB.';
 COMMENT ON COLUMN jobs.state IS 'State in the last snapshot of Slurm.';
@@ -481,12 +483,16 @@ CREATE TABLE reallocations (
     taken_over BOOLEAN DEFAULT false NOT NULL,
     reason TEXT,
     time_left_s DOUBLE PRECISION,
+    way VARCHAR(32) DEFAULT 'requeue' NOT NULL,
+    generation INTEGER,
     CONSTRAINT pk_reallocations PRIMARY KEY (id),
     CONSTRAINT ck_reallocations_from_restart_count CHECK (from_restart_count >= 0),
+    CONSTRAINT ck_reallocations_generation CHECK (generation BETWEEN 1 AND 1000000),
     CONSTRAINT fk_reallocations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT fk_reallocations_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE SET NULL,
-    CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed')),
-    CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'late_command'))
+    CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'regroup_requested', 'regrouped', 'confirmed', 'rolled_back', 'failed')),
+    CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'late_command')),
+    CONSTRAINT ck_reallocations_way CHECK (way IN ('requeue', 'in_place'))
 );
 
 CREATE INDEX ix_reallocations_job_id_id ON reallocations (job_id, id);
@@ -500,8 +506,8 @@ COMMENT ON COLUMN reallocations.id IS 'The reallocation''s id; increases.';
 COMMENT ON COLUMN reallocations.job_id IS 'The job.';
 COMMENT ON COLUMN reallocations.round_id IS 'The round that decided it.';
 COMMENT ON COLUMN reallocations.step IS 'Its current step.';
-COMMENT ON COLUMN reallocations.moves_running IS 'Is a running job requeued, rather than a waiting one reshaped?';
-COMMENT ON COLUMN reallocations.from_restart_count IS 'Slurm''s restart count of the job time_column it was planned.';
+COMMENT ON COLUMN reallocations.moves_running IS 'Is a running job moved, rather than a waiting one reshaped?';
+COMMENT ON COLUMN reallocations.from_restart_count IS 'Slurm''s restart count of the job when it was planned.';
 COMMENT ON COLUMN reallocations.cause IS 'Why it was planned.';
 COMMENT ON COLUMN reallocations.checkpoint_waived IS 'Did it proceed without a confirmed checkpoint, as the owner allows?';
 COMMENT ON COLUMN reallocations.retargeted IS 'Did it get another target, because other jobs took the first?';
@@ -510,6 +516,8 @@ COMMENT ON COLUMN reallocations.job_failed IS 'Did the job fail in the target, b
 COMMENT ON COLUMN reallocations.taken_over IS 'Did a daemon repeat a command of it that the previous daemon may still give?';
 COMMENT ON COLUMN reallocations.reason IS 'Why it was planned and how it ended, for people; null where a round decided.';
 COMMENT ON COLUMN reallocations.time_left_s IS 'What was left of the time limit at the requeue, seconds; null for no limit.';
+COMMENT ON COLUMN reallocations.way IS 'How it moves the job: by requeue or in_place.';
+COMMENT ON COLUMN reallocations.generation IS 'Number of the generation that it last asked for; null before the first.';
 
 CREATE TABLE runs (
     id BIGSERIAL NOT NULL,
@@ -730,7 +738,7 @@ CREATE TABLE reallocation_steps (
     at TIMESTAMP WITH TIME ZONE NOT NULL,
     CONSTRAINT pk_reallocation_steps PRIMARY KEY (reallocation_id, step),
     CONSTRAINT fk_reallocation_steps_reallocation_id_reallocations FOREIGN KEY(reallocation_id) REFERENCES reallocations (id) ON DELETE CASCADE,
-    CONSTRAINT ck_reallocation_steps_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed'))
+    CONSTRAINT ck_reallocation_steps_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'regroup_requested', 'regrouped', 'confirmed', 'rolled_back', 'failed'))
 );
 
 CREATE INDEX ix_reallocation_steps_at ON reallocation_steps (at);
@@ -834,7 +842,9 @@ CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EAC
 -- seconds, and the goodput before and after. reason is a text for people; group by cause.
 -- checkpoint_s is how long the checkpoint blocked training, hold_s the time from its confirmation to the release,
 -- slurm_s from requeue to start (it overlaps hold_s), launch_s from start to the first step, total_s the whole
--- restart delay. goodput_before and goodput_after are means over the whole run that ended and the whole next run.
+-- restart delay: these are of moves by requeue. Of moves in place, standstill_s is how long training stood still,
+-- and warm_up_s how long the gained GPUs, if any, were idle before. goodput_before and goodput_after are means over
+-- the whole run that ended and the whole next run; in place, that is what the job was before and after the regroup.
 CREATE VIEW reallocation_history AS
 SELECT x.reallocation_id,
        x.job_id,
@@ -843,6 +853,7 @@ SELECT x.reallocation_id,
        x.account,
        x.round_id,
        x.cause,
+       x.way,
        x.step,
        x.checkpoint_waived,
        x.retargeted,
@@ -858,6 +869,8 @@ SELECT x.reallocation_id,
        x.released_at,
        x.running_at,
        x.first_step_at,
+       x.regroup_requested_at,
+       x.regrouped_at,
        x.confirmed_at,
        steps.c0 AS last_step_at,
        ends.c0 AS source_gpus,
@@ -872,6 +885,15 @@ SELECT x.reallocation_id,
             WHEN x.checkpoint_s IS NULL THEN CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) END
             ELSE CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s END
        END AS total_s,
+       x.standstill_s,
+       CASE WHEN EXISTS (
+                SELECT 1
+                FROM reallocation_nodes AS n
+                LEFT JOIN reallocation_nodes AS o
+                       ON o.reallocation_id = n.reallocation_id AND o.side = 'source' AND o.node_name = n.node_name
+                WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target' AND n.num_gpus > COALESCE(o.num_gpus, 0)
+            ) THEN CASE WHEN (round((extract(epoch FROM (x.regrouped_at) - (x.regroup_requested_at)))::numeric, 3)::double precision) - x.standstill_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (x.regrouped_at) - (x.regroup_requested_at)))::numeric, 3)::double precision) - x.standstill_s END
+       END AS warm_up_s,
        goodput_old.c0 AS goodput_before,
        goodput_new.c0 AS goodput_after
 FROM (
@@ -882,6 +904,7 @@ FROM (
            j.account,
            r.round_id,
            r.cause,
+           r.way,
            r.step,
            r.checkpoint_waived,
            r.retargeted,
@@ -896,7 +919,10 @@ FROM (
            requeued.at AS requeued_at,
            released.at AS released_at,
            running.at AS running_at,
+           regroup_requested.at AS regroup_requested_at,
+           regrouped.at AS regrouped_at,
            confirmed.at AS confirmed_at,
+           g.standstill_s,
            c.blocked_s AS checkpoint_s,
            stepped.c0 AS first_step_at,
            earlier.c0 AS run_before,
@@ -910,14 +936,17 @@ FROM (
     LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
     LEFT JOIN reallocation_steps AS released ON released.reallocation_id = r.id AND released.step = 'released'
     LEFT JOIN reallocation_steps AS running ON running.reallocation_id = r.id AND running.step = 'running'
+    LEFT JOIN reallocation_steps AS regroup_requested ON regroup_requested.reallocation_id = r.id AND regroup_requested.step = 'regroup_requested'
+    LEFT JOIN reallocation_steps AS regrouped ON regrouped.reallocation_id = r.id AND regrouped.step = 'regrouped'
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
+    LEFT JOIN generations AS g ON g.job_id = r.job_id AND g.number = r.generation
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
     LEFT JOIN LATERAL (SELECT n.first_step_at AS c0
-        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL ORDER BY n.run_number LIMIT 1) AS stepped ON true
+        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND r.way = 'requeue' AND n.first_step_at IS NOT NULL ORDER BY n.run_number LIMIT 1) AS stepped ON true
  LEFT JOIN LATERAL (SELECT n.id AS c0
-        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running ORDER BY n.run_number DESC LIMIT 1) AS earlier ON true
+        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running AND (r.way = 'requeue' OR n.first_report_at <= regroup_requested.at) ORDER BY n.run_number DESC LIMIT 1) AS earlier ON true
  LEFT JOIN LATERAL (SELECT n.id AS c0
-        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND r.step = 'confirmed' ORDER BY n.run_number LIMIT 1) AS later ON true
+        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count >= r.from_restart_count AND r.step = 'confirmed' AND CASE WHEN r.way = 'requeue' THEN n.restart_count > r.from_restart_count ELSE n.first_report_at > regroup_requested.at END ORDER BY n.run_number LIMIT 1) AS later ON true
 
 ) AS x
 LEFT JOIN LATERAL (SELECT COALESCE(SUM(CASE WHEN n.side = 'source' THEN n.num_gpus END), 0) AS c0, COUNT(CASE WHEN n.side = 'source' THEN 1 END) AS c1, COALESCE(SUM(CASE WHEN n.side = 'target' THEN n.num_gpus END), 0) AS c2, COUNT(CASE WHEN n.side = 'target' THEN 1 END) AS c3
@@ -934,8 +963,9 @@ LEFT JOIN LATERAL (SELECT COALESCE(SUM(CASE WHEN n.side = 'source' THEN n.num_gp
 -- time that its reports cover; they and the speedups are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- examples are those that its runs counted. lost_s is the sum of the restart delays of its confirmed moves.
--- requeues is Slurm's restart count in the last run, restarts the moves among them.
+-- examples are those that its runs counted. restarts are its confirmed moves by requeue, lost_s the sum of their
+-- restart delays; regroups are those in place, standstill_s the sum of their standstills.
+-- requeues is Slurm's restart count in the last run.
 -- gpu_hours are Slurm's own (ElapsedRaw times GPUs), to a second per run. estimated is true where a part of them,
 -- or the end, is an estimate, because neither Slurm nor its accounting database has it.
 CREATE VIEW job_goodput AS
@@ -969,6 +999,8 @@ SELECT x.job_id,
        x.runs,
        x.restarts,
        x.lost_s,
+       x.regroups,
+       x.standstill_s,
        x.requeues,
        x.estimated
 FROM (
@@ -998,6 +1030,8 @@ FROM (
            begun.c0 AS runs,
            moved.c0 AS restarts,
            COALESCE(moved.c1, 0.0) AS lost_s,
+           regrouped.c0 AS regroups,
+           COALESCE(regrouped.c1, 0.0) AS standstill_s,
            COALESCE(ran.c0, 0) AS requeues,
            j.estimated
     FROM jobs AS j
@@ -1031,8 +1065,10 @@ FROM (
     LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
-    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
+    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running AND r.way = 'requeue'
 ) AS x) AS moved ON true
+ LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, SUM(g.standstill_s) AS c1
+        FROM reallocations AS r LEFT JOIN generations AS g ON g.job_id = r.job_id AND g.number = r.generation WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.way = 'in_place') AS regrouped ON true
 
 ) AS x;
 

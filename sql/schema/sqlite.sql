@@ -1,4 +1,4 @@
--- Schema 0101 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0102 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -127,7 +127,8 @@ CREATE TABLE gpu_prices (
 --   partition: Slurm partition.
 --   min_gpus: Fewest GPUs that it can be given.
 --   max_gpus: Most GPUs; null for no bound.
---   allow_unconfirmed: May it be requeued time_column its checkpoint was not confirmed in time?
+--   allow_unconfirmed: May it be requeued when its checkpoint was not confirmed in time?
+--   in_place: Does it move in place, its GPUs in jobs of their own?
 --   cpus_per_gpu: CPUs that come with each GPU.
 --   memory_per_gpu_mb: Memory that comes with each GPU, in MiB.
 --   state: State in the last snapshot of Slurm.
@@ -152,6 +153,7 @@ CREATE TABLE jobs (
     min_gpus INTEGER NOT NULL,
     max_gpus INTEGER,
     allow_unconfirmed BOOLEAN NOT NULL,
+    in_place BOOLEAN DEFAULT 0 NOT NULL,
     cpus_per_gpu INTEGER NOT NULL,
     memory_per_gpu_mb INTEGER NOT NULL,
     state VARCHAR(32) NOT NULL,
@@ -174,6 +176,7 @@ CREATE TABLE jobs (
     CONSTRAINT fk_jobs_user_id_users FOREIGN KEY(user_id) REFERENCES users (user_id),
     CONSTRAINT fk_jobs_account_accounts FOREIGN KEY(account) REFERENCES accounts (account),
     CONSTRAINT ck_jobs_allow_unconfirmed CHECK (allow_unconfirmed IN (0, 1)),
+    CONSTRAINT ck_jobs_in_place CHECK (in_place IN (0, 1)),
     CONSTRAINT ck_jobs_state CHECK (state IN ('pending', 'running', 'completing', 'suspended', 'completed', 'failed', 'cancelled', 'timeout'))
 );
 
@@ -474,8 +477,8 @@ CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, r
 --   job_id: The job.
 --   round_id: The round that decided it.
 --   step: Its current step.
---   moves_running: Is a running job requeued, rather than a waiting one reshaped?
---   from_restart_count: Slurm's restart count of the job time_column it was planned.
+--   moves_running: Is a running job moved, rather than a waiting one reshaped?
+--   from_restart_count: Slurm's restart count of the job when it was planned.
 --   cause: Why it was planned.
 --   checkpoint_waived: Did it proceed without a confirmed checkpoint, as the owner allows?
 --   retargeted: Did it get another target, because other jobs took the first?
@@ -484,6 +487,8 @@ CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, r
 --   taken_over: Did a daemon repeat a command of it that the previous daemon may still give?
 --   reason: Why it was planned and how it ended, for people; null where a round decided.
 --   time_left_s: What was left of the time limit at the requeue, seconds; null for no limit.
+--   way: How it moves the job: by requeue or in_place.
+--   generation: Number of the generation that it last asked for; null before the first.
 
 CREATE TABLE reallocations (
     id INTEGER NOT NULL,
@@ -500,18 +505,22 @@ CREATE TABLE reallocations (
     taken_over BOOLEAN DEFAULT 0 NOT NULL,
     reason TEXT,
     time_left_s DOUBLE,
+    way VARCHAR(32) DEFAULT 'requeue' NOT NULL,
+    generation INTEGER,
     CONSTRAINT pk_reallocations PRIMARY KEY (id),
     CONSTRAINT ck_reallocations_from_restart_count CHECK (from_restart_count >= 0),
+    CONSTRAINT ck_reallocations_generation CHECK (generation BETWEEN 1 AND 1000000),
     CONSTRAINT fk_reallocations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT fk_reallocations_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE SET NULL,
-    CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed')),
+    CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'regroup_requested', 'regrouped', 'confirmed', 'rolled_back', 'failed')),
     CONSTRAINT ck_reallocations_moves_running CHECK (moves_running IN (0, 1)),
     CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'late_command')),
     CONSTRAINT ck_reallocations_checkpoint_waived CHECK (checkpoint_waived IN (0, 1)),
     CONSTRAINT ck_reallocations_retargeted CHECK (retargeted IN (0, 1)),
     CONSTRAINT ck_reallocations_continued_training CHECK (continued_training IN (0, 1)),
     CONSTRAINT ck_reallocations_job_failed CHECK (job_failed IN (0, 1)),
-    CONSTRAINT ck_reallocations_taken_over CHECK (taken_over IN (0, 1))
+    CONSTRAINT ck_reallocations_taken_over CHECK (taken_over IN (0, 1)),
+    CONSTRAINT ck_reallocations_way CHECK (way IN ('requeue', 'in_place'))
 );
 
 CREATE INDEX ix_reallocations_job_id_id ON reallocations (job_id, id);
@@ -745,7 +754,7 @@ CREATE TABLE reallocation_steps (
     at DATETIME NOT NULL,
     CONSTRAINT pk_reallocation_steps PRIMARY KEY (reallocation_id, step),
     CONSTRAINT fk_reallocation_steps_reallocation_id_reallocations FOREIGN KEY(reallocation_id) REFERENCES reallocations (id) ON DELETE CASCADE,
-    CONSTRAINT ck_reallocation_steps_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed'))
+    CONSTRAINT ck_reallocation_steps_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'regroup_requested', 'regrouped', 'confirmed', 'rolled_back', 'failed'))
 );
 
 CREATE INDEX ix_reallocation_steps_at ON reallocation_steps (at);
@@ -838,7 +847,9 @@ CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EAC
 -- seconds, and the goodput before and after. reason is a text for people; group by cause.
 -- checkpoint_s is how long the checkpoint blocked training, hold_s the time from its confirmation to the release,
 -- slurm_s from requeue to start (it overlaps hold_s), launch_s from start to the first step, total_s the whole
--- restart delay. goodput_before and goodput_after are means over the whole run that ended and the whole next run.
+-- restart delay: these are of moves by requeue. Of moves in place, standstill_s is how long training stood still,
+-- and warm_up_s how long the gained GPUs, if any, were idle before. goodput_before and goodput_after are means over
+-- the whole run that ended and the whole next run; in place, that is what the job was before and after the regroup.
 CREATE VIEW reallocation_history AS
 SELECT x.reallocation_id,
        x.job_id,
@@ -847,6 +858,7 @@ SELECT x.reallocation_id,
        x.account,
        x.round_id,
        x.cause,
+       x.way,
        x.step,
        x.checkpoint_waived,
        x.retargeted,
@@ -862,6 +874,8 @@ SELECT x.reallocation_id,
        x.released_at,
        x.running_at,
        x.first_step_at,
+       x.regroup_requested_at,
+       x.regrouped_at,
        x.confirmed_at,
        (SELECT MAX(s.at) FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS last_step_at,
        (SELECT COALESCE(SUM(CASE WHEN n.side = 'source' THEN n.num_gpus END), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS source_gpus,
@@ -876,6 +890,15 @@ SELECT x.reallocation_id,
             WHEN x.checkpoint_s IS NULL THEN CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) END
             ELSE CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s END
        END AS total_s,
+       x.standstill_s,
+       CASE WHEN EXISTS (
+                SELECT 1
+                FROM reallocation_nodes AS n
+                LEFT JOIN reallocation_nodes AS o
+                       ON o.reallocation_id = n.reallocation_id AND o.side = 'source' AND o.node_name = n.node_name
+                WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target' AND n.num_gpus > COALESCE(o.num_gpus, 0)
+            ) THEN CASE WHEN (ROUND((ROUND((julianday(substr(x.regrouped_at, 1, 19)) - julianday(substr(x.regroup_requested_at, 1, 19))) * 86400.0) * 1000000 + substr(x.regrouped_at, 21, 6) - substr(x.regroup_requested_at, 21, 6)) / 1000.0) / 1000.0) - x.standstill_s < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(x.regrouped_at, 1, 19)) - julianday(substr(x.regroup_requested_at, 1, 19))) * 86400.0) * 1000000 + substr(x.regrouped_at, 21, 6) - substr(x.regroup_requested_at, 21, 6)) / 1000.0) / 1000.0) - x.standstill_s END
+       END AS warm_up_s,
        (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_before,
        (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_after
 FROM (
@@ -886,6 +909,7 @@ FROM (
            j.account,
            r.round_id,
            r.cause,
+           r.way,
            r.step,
            r.checkpoint_waived,
            r.retargeted,
@@ -900,11 +924,14 @@ FROM (
            requeued.at AS requeued_at,
            released.at AS released_at,
            running.at AS running_at,
+           regroup_requested.at AS regroup_requested_at,
+           regrouped.at AS regrouped_at,
            confirmed.at AS confirmed_at,
+           g.standstill_s,
            c.blocked_s AS checkpoint_s,
-           (SELECT n.first_step_at FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL ORDER BY n.run_number LIMIT 1) AS first_step_at,
-           (SELECT n.id FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running ORDER BY n.run_number DESC LIMIT 1) AS run_before,
-           (SELECT n.id FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND r.step = 'confirmed' ORDER BY n.run_number LIMIT 1) AS run_after
+           (SELECT n.first_step_at FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND r.way = 'requeue' AND n.first_step_at IS NOT NULL ORDER BY n.run_number LIMIT 1) AS first_step_at,
+           (SELECT n.id FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running AND (r.way = 'requeue' OR n.first_report_at <= regroup_requested.at) ORDER BY n.run_number DESC LIMIT 1) AS run_before,
+           (SELECT n.id FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count >= r.from_restart_count AND r.step = 'confirmed' AND CASE WHEN r.way = 'requeue' THEN n.restart_count > r.from_restart_count ELSE n.first_report_at > regroup_requested.at END ORDER BY n.run_number LIMIT 1) AS run_after
     FROM reallocations AS r
     JOIN jobs AS j ON j.id = r.job_id
     JOIN users AS u ON u.user_id = j.user_id
@@ -914,7 +941,10 @@ FROM (
     LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
     LEFT JOIN reallocation_steps AS released ON released.reallocation_id = r.id AND released.step = 'released'
     LEFT JOIN reallocation_steps AS running ON running.reallocation_id = r.id AND running.step = 'running'
+    LEFT JOIN reallocation_steps AS regroup_requested ON regroup_requested.reallocation_id = r.id AND regroup_requested.step = 'regroup_requested'
+    LEFT JOIN reallocation_steps AS regrouped ON regrouped.reallocation_id = r.id AND regrouped.step = 'regrouped'
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
+    LEFT JOIN generations AS g ON g.job_id = r.job_id AND g.number = r.generation
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
       
 ) AS x;
@@ -924,8 +954,9 @@ FROM (
 -- time that its reports cover; they and the speedups are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- examples are those that its runs counted. lost_s is the sum of the restart delays of its confirmed moves.
--- requeues is Slurm's restart count in the last run, restarts the moves among them.
+-- examples are those that its runs counted. restarts are its confirmed moves by requeue, lost_s the sum of their
+-- restart delays; regroups are those in place, standstill_s the sum of their standstills.
+-- requeues is Slurm's restart count in the last run.
 -- gpu_hours are Slurm's own (ElapsedRaw times GPUs), to a second per run. estimated is true where a part of them,
 -- or the end, is an estimate, because neither Slurm nor its accounting database has it.
 CREATE VIEW job_goodput AS
@@ -959,6 +990,8 @@ SELECT x.job_id,
        x.runs,
        x.restarts,
        x.lost_s,
+       x.regroups,
+       x.standstill_s,
        x.requeues,
        x.estimated
 FROM (
@@ -1001,7 +1034,7 @@ FROM (
     LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
-    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
+    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running AND r.way = 'requeue'
 ) AS x) AS restarts,
            COALESCE((SELECT SUM(CASE WHEN x.requeued_at IS NULL THEN NULL
             WHEN x.checkpoint_s IS NULL THEN CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) END
@@ -1021,13 +1054,15 @@ FROM (
     LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
-    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
+    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running AND r.way = 'requeue'
 ) AS x), 0.0) AS lost_s,
+           (SELECT COUNT(*) FROM reallocations AS r LEFT JOIN generations AS g ON g.job_id = r.job_id AND g.number = r.generation WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.way = 'in_place') AS regroups,
+           COALESCE((SELECT SUM(g.standstill_s) FROM reallocations AS r LEFT JOIN generations AS g ON g.job_id = r.job_id AND g.number = r.generation WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.way = 'in_place'), 0.0) AS standstill_s,
            COALESCE((SELECT MAX(a.restart_count) FROM allocations AS a WHERE a.job_id = j.id), 0) AS requeues,
            j.estimated
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
-         
+          
 ) AS x;
 
 -- One row per event of a job; order by job_id, at, rank. event is one of

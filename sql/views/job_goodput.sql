@@ -21,17 +21,20 @@ FROM (
     {{ entered('requeued', 'requeued') }}
     {{ entered('confirmed', 'confirmed') }}
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
-    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
+    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running AND r.way = 'requeue'
 ) AS x
 {%- endset %}
 {% set moved = lookup('moved', moves) %}
+{% set in_place = "FROM reallocations AS r LEFT JOIN generations AS g ON g.job_id = r.job_id AND g.number = r.generation WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.way = 'in_place'" %}
+{% set regrouped = lookup('regrouped', in_place) %}
 -- One row per job: owner, GPU hours, goodput, and the cost of its moves.
 -- gpu_hours counts an open allocation interval up to now. Means of throughput, efficiency and goodput are over the
 -- time that its reports cover; they and the speedups are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- examples are those that its runs counted. lost_s is the sum of the restart delays of its confirmed moves.
--- requeues is Slurm's restart count in the last run, restarts the moves among them.
+-- examples are those that its runs counted. restarts are its confirmed moves by requeue, lost_s the sum of their
+-- restart delays; regroups are those in place, standstill_s the sum of their standstills.
+-- requeues is Slurm's restart count in the last run.
 -- gpu_hours are Slurm's own (ElapsedRaw times GPUs), to a second per run. estimated is true where a part of them,
 -- or the end, is an estimate, because neither Slurm nor its accounting database has it.
 CREATE VIEW job_goodput AS
@@ -65,6 +68,8 @@ SELECT x.job_id,
        x.runs,
        x.restarts,
        x.lost_s,
+       x.regroups,
+       x.standstill_s,
        x.requeues,
        x.estimated
 FROM (
@@ -95,9 +100,11 @@ FROM (
            {{ started.column('COUNT(*)') }} AS runs,
            {{ moved.column('COUNT(*)') }} AS restarts,
            COALESCE({{ moved.column('SUM(' ~ total_s(seconds('x.requeued_at', first_step), seconds('x.checkpointed_at', first_step)) ~ ')') }}, 0.0) AS lost_s,
+           {{ regrouped.column('COUNT(*)') }} AS regroups,
+           COALESCE({{ regrouped.column('SUM(g.standstill_s)') }}, 0.0) AS standstill_s,
            COALESCE({{ ran.column('MAX(a.restart_count)') }}, 0) AS requeues,
            j.estimated
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
-    {{ held.join }} {{ ran.join }} {{ measured.join }} {{ decided.join }} {{ started.join }} {{ moved.join }}
+    {{ held.join }} {{ ran.join }} {{ measured.join }} {{ decided.join }} {{ started.join }} {{ moved.join }} {{ regrouped.join }}
 ) AS x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -23,6 +24,7 @@ from pollux_slurm.model import (
     Problem,
     ProblemJob,
     ReallocationStep,
+    ReallocationWay,
     ThroughputParameters,
 )
 from pollux_slurm.store.agent_api.token_hashes import hash_token
@@ -30,6 +32,7 @@ from pollux_slurm.store.contract.interface import (
     CheckpointConfirmation,
     GenerationMember,
     GenerationRecord,
+    GenerationState,
     JobObservation,
     JobRegistration,
     Reallocation,
@@ -37,6 +40,7 @@ from pollux_slurm.store.contract.interface import (
     RunPhase,
     Store,
 )
+from pollux_slurm.store.contract.membership import wing_members
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 Step = ReallocationStep
@@ -196,6 +200,56 @@ def plan_generation(
         GenerationMember(id="wing7.0", node_name="n7", is_ready=is_ready),
     )
     return store.plan_generation(str(number), members, restart_count=restart_count, at=at(at_s))
+
+
+def members_of(reallocation: Reallocation) -> list[GenerationMember]:
+    """Return the processes of the target: those that stay, then those of a new wing on each node."""
+    had = reallocation.source.as_dict()
+    target = reallocation.target.gpus_by_node
+    stay = Allocation.of({node: min(gpus, had.get(node, 0)) for node, gpus in target})
+    more = Allocation.of({node: gpus - stay.as_dict().get(node, 0) for node, gpus in target})
+    restart = reallocation.from_restart_count
+    return [
+        *(replace(member, is_ready=True) for member in wing_members(restart, 0, stay)),
+        *wing_members(restart, reallocation.id, more),
+    ]
+
+
+def move_in_place(
+    store: Store,
+    number: int = 1,
+    *,
+    start: float = 20.0,
+    target: Mapping[str, int] | None = None,
+    standstill_s: float = 0.5,
+    restart_count: int = 0,
+) -> Reallocation:
+    """Record a whole reallocation in place of a job with two GPUs of n0, to one more on n1 unless told.
+
+    Seconds after `start`: regroup requested 1, committed 8, regrouped 9, confirmed 10.
+    """
+    planned = plan(
+        store,
+        number,
+        seconds=start,
+        target=Allocation.of(target or {"n0": 2, "n1": 1}),
+        from_restart_count=restart_count,
+        way=ReallocationWay.IN_PLACE,
+    )
+    generation = store.request_regroup(
+        planned.id, members_of(planned), expected=Step.PLANNED, at=at(start + 1)
+    )
+    assert generation is not None
+    of_start: dict[str, Any] = {"number": generation.number, "restart_count": restart_count}
+    for member in generation.members:
+        store.report_ready(token_of(number), member.id, **of_start)
+    for state, seconds, said in (
+        (GenerationState.COMMITTED, start + 8, {"meeting": "10.0.0.7:41213"}),
+        (GenerationState.REGROUPED, start + 9, {"standstill_s": standstill_s}),
+    ):
+        assert store.advance_generation(token_of(number), state=state, at=at(seconds), **of_start, **said)
+    advance(store, planned, (Step.REGROUPED, start + 9), (Step.CONFIRMED, start + 10))
+    return planned
 
 
 def problem_of(numbers: list[int]) -> Problem:

@@ -213,7 +213,7 @@ def _observe(job: SlurmJob, read_at: datetime, type_of_node: Mapping[str, str | 
         suspended_at=job.suspended_at,
         resumed_at=job.resumed_at,
         counted_s=job.counted_s,
-        resized_at=job.resized_at,
+        changes=job.changes,
     )
 
 

@@ -78,7 +78,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
     has_ended = state.is_over or state is JobState.COMPLETING
     if problem is None and cpus and requested_gpus and not fields.words("gres_detail"):
         problem = _WITHOUT_GPUS
-    suspended_or_resumed_at = fields.time("suspend_time")
+    suspended_or_resumed_at, resized_at = fields.time("suspend_time"), fields.time("resize_time")
     return SlurmJob(
         job_id=job_id,
         name=fields.text("name", ""),
@@ -121,7 +121,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         suspended_at=suspended_or_resumed_at if "SUSPENDED" in fields.words("job_state") else None,
         resumed_at=None if "SUSPENDED" in fields.words("job_state") else suspended_or_resumed_at,
         counted_s=0.0 if suspended_or_resumed_at is None else float(fields.number("pre_sus_time") or 0),
-        resized_at=fields.time("resize_time"),
+        changes=((resized_at, allocation),) if resized_at is not None and allocation else (),
     )
 
 

@@ -2,38 +2,51 @@
 
 A wing counts only if Slurm shows it with the user, account and QOS of its anchor, and its Comment has the
 hash of the anchor's token. Any other job that calls itself a wing stays a job of its own.
+
+The job's `changes` are the sum of the GPUs of all wings that slurmctld still has, of every start, from the
+time at which the first of them began. slurmctld forgets a wing MinJobAge after its end. So the changes are
+complete from MinJobAge before the read, and may lack GPUs before that: whoever records them has what earlier
+reads showed (`pollux_slurm.store.jobs.wing_intervals`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, JobTerms, SlurmJob
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, parse_wing_comment
 
 
+class _Wing(NamedTuple):
+    terms: WingTerms
+    job: SlurmJob
+
+
 def merge_wings(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     """Return the snapshot with each anchor merged with its wings, which are no jobs of their own there."""
-    claims = {job.job_id: terms for job in snapshot.jobs if (terms := parse_wing_comment(job.comment))}
+    claims = {
+        job.job_id: _Wing(terms, job) for job in snapshot.jobs if (terms := parse_wing_comment(job.comment))
+    }
     # Nearly always empty, and cheaper to see than which jobs are anchors.
     if not claims:
         return snapshot
-    named = {terms.anchor_id for terms in claims.values()}
+    named = {wing.terms.anchor_id for wing in claims.values()}
     anchors = {job.job_id: (job, decode_comment(job.comment)) for job in snapshot.jobs if job.job_id in named}
-    wings: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+    wings: defaultdict[str, list[_Wing]] = defaultdict(list)
     others = []
     for job in snapshot.jobs:
         claim = claims.get(job.job_id)
         if (
             claim is not None
-            and claim.anchor_id in anchors
-            and _is_wing(job, claim, *anchors[claim.anchor_id])
+            and claim.terms.anchor_id in anchors
+            and _is_wing_of(claim, *anchors[claim.terms.anchor_id])
         ):
-            wings[claim.anchor_id].append(job)
+            wings[claim.terms.anchor_id].append(claim)
         else:
             others.append(job)
     merged = (_merge(job, wings[job.job_id]) if job.job_id in wings else job for job in others)
@@ -42,28 +55,32 @@ def merge_wings(snapshot: ClusterSnapshot) -> ClusterSnapshot:
 
 def wings_of_start(wings: Iterable[SlurmJob]) -> list[SlurmJob]:
     """Return the wings of the newest start: first the one that it began with, then by plan and number."""
-    numbered = [(terms, wing) for wing in wings if (terms := parse_wing_comment(wing.comment))]
-    newest = max((terms.restart_count for terms, _ in numbered), default=None)
-    of_start = [
-        (terms.plan, int(wing.job_id), wing) for terms, wing in numbered if terms.restart_count == newest
-    ]
-    return [wing for *_, wing in sorted(of_start, key=lambda entry: entry[:2])]
+    known = [_Wing(terms, wing) for wing in wings if (terms := parse_wing_comment(wing.comment))]
+    return [wing.job for wing in _newest_start(known)]
 
 
-def _is_wing(job: SlurmJob, claim: WingTerms, anchor: SlurmJob, terms: JobTerms | None) -> bool:
+def _newest_start(wings: Sequence[_Wing]) -> list[_Wing]:
+    newest = max((wing.terms.restart_count for wing in wings), default=None)
+    of_start = [wing for wing in wings if wing.terms.restart_count == newest]
+    return sorted(of_start, key=lambda wing: (wing.terms.plan, int(wing.job.job_id)))
+
+
+def _is_wing_of(wing: _Wing, anchor: SlurmJob, terms: JobTerms | None) -> bool:
+    job = wing.job
     return (
         terms is not None
         and terms.in_place
         and terms.user_id == anchor.user_id
-        and claim.token_sha256 == terms.token_sha256
+        and wing.terms.token_sha256 == terms.token_sha256
         and (job.user_id, job.account, job.qos) == (anchor.user_id, anchor.account, anchor.qos)
     )
 
 
-def _merge(anchor: SlurmJob, found: Sequence[SlurmJob]) -> SlurmJob:
+def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
     """Return one job: the anchor's identity, its wings' resources, and the request of its start's wing."""
-    wings = tuple(sorted(found, key=lambda wing: int(wing.job_id)))
-    of_start = wings_of_start(wings)
+    wings = tuple(sorted((wing.job for wing in found), key=lambda job: int(job.job_id)))
+    newest = _newest_start(found)
+    of_start = [wing.job for wing in newest]
     # The wing that a start begins with has the request of the job's owner.
     first = of_start[0]
     state = _state(anchor, wings, of_start)
@@ -79,7 +96,7 @@ def _merge(anchor: SlurmJob, found: Sequence[SlurmJob]) -> SlurmJob:
         reason=in_queue.reason,
         begins_at=in_queue.begins_at,
         blocked_because=in_queue.blocked_because,
-        priority=first.priority,
+        priority=anchor.priority if anchor.state is JobState.PENDING else first.priority,
         partition=first.partition,
         requested_gpus=first.requested_gpus,
         requested_gpu_type=first.requested_gpu_type,
@@ -94,26 +111,25 @@ def _merge(anchor: SlurmJob, found: Sequence[SlurmJob]) -> SlurmJob:
         cpus_by_node=_sum(job.cpus_by_node for job in (anchor, *wings)),
         memory_mb_by_node=_sum(job.memory_mb_by_node for job in (anchor, *wings)),
         last_allocation=_last_allocation(of_start) if is_over else Allocation(),
-        restart_count=_restart_count(first),
-        started_at=None if waits else min((j.started_at for j in of_start if j.started_at), default=None),
+        restart_count=newest[0].terms.restart_count,
+        started_at=None
+        if waits
+        else min((start for job in of_start for start, _ in _spans(job)), default=None),
         ended_at=ended_at if is_over or state is JobState.COMPLETING else None,
         time_limit_s=first.time_limit_s,
-        resized_at=_resized_at(of_start),
+        suspended_at=None,
+        resumed_at=None,
+        counted_s=0.0,
+        changes=_changes(wings),
         wings=wings,
     )
 
 
-def _restart_count(wing: SlurmJob) -> int:
-    terms = parse_wing_comment(wing.comment)
-    assert terms is not None
-    return terms.restart_count
-
-
 def _state(anchor: SlurmJob, wings: Sequence[SlurmJob], of_start: Sequence[SlurmJob]) -> JobState:
-    """Return the state of anchor and wings together. It is over when the last wing is."""
+    """Return the state of anchor and wings together. It waits, or is over, once its last wing is."""
     if anchor.state is not JobState.RUNNING:
-        is_leaving = anchor.state.is_over and any(job.allocation for job in wings)
-        return JobState.COMPLETING if is_leaving else anchor.state
+        is_leaving = anchor.state is JobState.PENDING or anchor.state.is_over
+        return JobState.COMPLETING if is_leaving and any(job.allocation for job in wings) else anchor.state
     states = {job.state for job in of_start}
     for state in (JobState.SUSPENDED, JobState.RUNNING):
         if state in states:
@@ -131,12 +147,37 @@ def _last_allocation(wings: Sequence[SlurmJob]) -> Allocation:
     return Allocation.of(dict(_sum(last)))
 
 
-def _resized_at(wings: Sequence[SlurmJob]) -> datetime | None:
-    """Return when a wing last joined or left; None where the start has had one wing only."""
-    if len(wings) < 2:
-        return None
-    changes = [at for job in wings for at in (job.started_at, job.ended_at) if at is not None]
-    return max(changes, default=None)
+def _changes(wings: Iterable[SlurmJob]) -> tuple[tuple[datetime, Allocation], ...]:
+    """Return the times at which a wing began, ended, or was suspended, and what all had from then on."""
+    steps: defaultdict[datetime, Counter[str]] = defaultdict(Counter)
+    for wing in wings:
+        gpus = (wing.allocation or wing.last_allocation).as_dict()
+        for start, end in _spans(wing):
+            steps[start].update(gpus)
+            if end is not None:
+                steps[end].subtract(gpus)
+    now: Counter[str] = Counter()
+    changes = list[tuple[datetime, Allocation]]()
+    for at in sorted(steps):
+        before = Allocation.of(now)
+        now.update(steps[at])
+        if (after := Allocation.of(now)) != before:
+            changes.append((at, after))
+    return tuple(changes)
+
+
+def _spans(wing: SlurmJob) -> Iterator[tuple[datetime, datetime | None]]:
+    """Yield the times for which Slurm counts a wing's GPUs, up to None while it runs."""
+    start, end = wing.started_at, wing.ended_at
+    if start is None:
+        return
+    spans: list[tuple[datetime, datetime | None]] = [(start, end)]
+    counted = timedelta(seconds=wing.counted_s)
+    if wing.suspended_at is not None:
+        spans = [(max(start, wing.suspended_at - counted), wing.suspended_at)]
+    elif wing.resumed_at is not None:
+        spans = [(start, start + counted), (wing.resumed_at, end)]
+    yield from ((since, until) for since, until in spans if until is None or until > since)
 
 
 def _sum(amounts: Iterable[Sequence[tuple[str, int]]]) -> tuple[tuple[str, int], ...]:

@@ -23,7 +23,7 @@ class WingTerms:
 
     - `anchor_id`: the anchor's job id
     - `restart_count`: the start of the training that the wing is for: 0, 1, ...
-    - `plan`: the number of the generation whose newcomers it brings; 0 for the wing that a start begins with
+    - `plan`: the id of the reallocation that it was submitted for; 0 for the wing that a start begins with
     - `token_sha256`: that of the anchor's terms
     """
 

@@ -232,12 +232,12 @@ class Reallocation:
     `job_failed`: the job failed in the target before its first step there.
     `taken_over`: a daemon repeated a command that the previous daemon may still give.
 
-    `checkpoint_blocked_s` comes from the checkpoint that answered it. `first_step_at` is when the following
-    run first reported a step. `time_left_s` is what was left of the job's time limit at the requeue, None for
-    no limit. `store/journal/move_costs.py` computes the cost of a reallocation from these.
+    Of one by requeue: `checkpoint_blocked_s` comes from the checkpoint that answered it. `first_step_at` is
+    when the following run first reported a step. `time_left_s` is what was left of the job's time limit at
+    the requeue, None for no limit. `store/journal/move_costs.py` computes the cost of a reallocation.
 
-    Of one in place: `generation` is the number of the generation that it last asked for, None before the first,
-    and `standstill_s` how long training stood still, None until it is known.
+    Of one in place: `generation` is the number of the generation that it last asked for, None before the
+    first, and `standstill_s` how long training stood still, None until it is known.
     """
 
     id: int

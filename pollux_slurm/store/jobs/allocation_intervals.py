@@ -9,8 +9,8 @@ known to a second is marked as estimated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pollux_slurm.model import Allocation, JobState
@@ -183,11 +183,26 @@ def _update_open(
     elif run.ended_at is not None:
         change.closed_at, change.closed_is_estimated = max(run.ended_at, start), seen.estimated
     elif run.allocation != last.allocation:
-        is_exact = seen.resized_at is not None and start < seen.resized_at
-        resized_at = seen.resized_at if is_exact and seen.resized_at is not None else max(at, start)
-        change.closed_at, change.closed_is_estimated = resized_at, not is_exact
-        if run.allocation:
-            change.opened = [NewInterval(started_at=resized_at, ended_at=None, allocation=run.allocation)]
+        later = [entry for entry in seen.changes if entry[0] > start]
+        is_exact = bool(later) and later[-1][1] == run.allocation
+        _follow(change, last.allocation, later if is_exact else [(max(at, start), run.allocation)])
+        change.closed_is_estimated = not is_exact
+
+
+def _follow(
+    change: IntervalChange, allocation: Allocation, changes: Iterable[tuple[datetime, Allocation]]
+) -> None:
+    """End the interval with `allocation` at the first of `changes`, and begin one at each of them."""
+    for changed_at, changed in changes:
+        if changed == allocation:
+            continue
+        if change.opened and change.opened[-1].ended_at is None:
+            change.opened[-1] = replace(change.opened[-1], ended_at=changed_at)
+        elif change.closed_at is None:
+            change.closed_at = changed_at
+        if changed:
+            change.opened.append(NewInterval(started_at=changed_at, ended_at=None, allocation=changed))
+        allocation = changed
 
 
 def _extend_ended(

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, Select, and_, func, or_, select
+from sqlalchemy import Connection, Executable, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import aliased
 
-from pollux_slurm.model import ReallocationStep
+from pollux_slurm.model import ReallocationStep, ReallocationWay
 from pollux_slurm.store.access.statements import cached_statement
 from pollux_slurm.store.contract.interface import Reallocation, UnansweredRequest
 from pollux_slurm.store.jobs.submissions import ids_of_submission, last_of_each, newest_of_job
-from pollux_slurm.store.journal.move_costs import first_step_time, restart_delay_s
-from pollux_slurm.store.journal.reallocations import first_step_of_next_run, read_reallocations
-from pollux_slurm.store.schema import CheckpointRow, JobRow, ReallocationRow, ReallocationStepRow
+from pollux_slurm.store.journal.move_costs import first_step_time, restart_delay_s, warm_up_s
+from pollux_slurm.store.journal.reallocations import (
+    first_step_of_next_run,
+    is_its_generation,
+    read_reallocations,
+)
+from pollux_slurm.store.schema import (
+    CheckpointRow,
+    GenerationRow,
+    JobRow,
+    ReallocationNodeRow,
+    ReallocationRow,
+    ReallocationStepRow,
+)
+from pollux_slurm.store.schema.daemon import Side
 
-RESTARTS_IN_MEAN = 10
-"""The mean restart delay of a job is over this many of its last restarts."""
+MOVES_IN_MEAN = 10
+"""The mean costs of a job's moves are over this many of its last moves of each way."""
 _MOVES_CHECKED = 16
 
 
@@ -39,7 +51,7 @@ def _select_last_reallocations(scope: Select[Any]) -> tuple[Select[Any], Executa
 def read_restart_delays(
     connection: Connection, scope: Select[Any]
 ) -> dict[int, tuple[int, list[float | None]]]:
-    """Return, per job, how many confirmed moves it had while it ran, and the delays of the last ones.
+    """Return, per job, how many confirmed moves requeued it while it ran, and the delays of the last ones.
 
     Only the last ones are read, so that a round does not take longer for old jobs.
     """
@@ -64,20 +76,12 @@ def read_restart_delays(
 
 @cached_statement
 def _select_restarts(scope: Select[Any]) -> Executable:
-    def entered(step: ReallocationStep) -> Any:
-        return (
-            select(ReallocationStepRow.at)
-            .where(
-                ReallocationStepRow.reallocation_id == ReallocationRow.id, ReallocationStepRow.step == step
-            )
-            .correlate(ReallocationRow)
-            .scalar_subquery()
+    def moved(row: Any) -> Any:
+        return and_(
+            row.step == ReallocationStep.CONFIRMED, row.moves_running, row.way == ReallocationWay.REQUEUE
         )
 
-    def moved(row: Any) -> Any:
-        return and_(row.step == ReallocationStep.CONFIRMED, row.moves_running)
-
-    last = last_of_each(scope, ReallocationRow, RESTARTS_IN_MEAN, moved)
+    last = last_of_each(scope, ReallocationRow, MOVES_IN_MEAN, moved)
     other = aliased(ReallocationRow)
     count = (
         select(func.count())
@@ -91,16 +95,77 @@ def _select_restarts(scope: Select[Any]) -> Executable:
             last.c.job_id,
             count.label("num_restarts"),
             CheckpointRow.blocked_s,
-            entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
-            entered(ReallocationStep.REQUEUED).label("requeued_at"),
-            entered(ReallocationStep.RUNNING).label("running_at"),
-            entered(ReallocationStep.CONFIRMED).label("confirmed_at"),
+            _entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
+            _entered(ReallocationStep.REQUEUED).label("requeued_at"),
+            _entered(ReallocationStep.RUNNING).label("running_at"),
+            _entered(ReallocationStep.CONFIRMED).label("confirmed_at"),
             first_step_of_next_run().label("first_step_at"),
         )
         .select_from(last)
         .join(JobRow, JobRow.id == last.c.job_id)
         .join(ReallocationRow, ReallocationRow.id == last.c.id)
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
+    )
+
+
+class RegroupCosts(NamedTuple):
+    """What one move in place cost, None where not known; `warm_up_s` also where it gained no GPU."""
+
+    standstill_s: float | None
+    warm_up_s: float | None
+
+
+def read_regroup_costs(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[RegroupCosts]]:
+    """Return, per job, the costs of its last confirmed moves in place."""
+    rows = connection.execute(_select_regroups(scope))
+    costs: defaultdict[int, list[RegroupCosts]] = defaultdict(list)
+    for row in rows:
+        idle_s = warm_up_s(
+            requested_at=row.requested_at, regrouped_at=row.regrouped_at, standstill_s=row.standstill_s
+        )
+        costs[row.job_id].append(RegroupCosts(row.standstill_s, idle_s if row.gained else None))
+    return costs
+
+
+@cached_statement
+def _select_regroups(scope: Select[Any]) -> Executable:
+    def moved(row: Any) -> Any:
+        return and_(row.step == ReallocationStep.CONFIRMED, row.way == ReallocationWay.IN_PLACE)
+
+    last = last_of_each(scope, ReallocationRow, MOVES_IN_MEAN, moved)
+    before, after = aliased(ReallocationNodeRow), aliased(ReallocationNodeRow)
+    had_as_many = exists().where(
+        before.reallocation_id == after.reallocation_id,
+        before.side == Side.SOURCE,
+        before.node_name == after.node_name,
+        before.num_gpus >= after.num_gpus,
+    )
+    gained = (
+        exists()
+        .where(after.reallocation_id == ReallocationRow.id, after.side == Side.TARGET, ~had_as_many)
+        .correlate(ReallocationRow)
+    )
+    return (
+        select(
+            last.c.job_id,
+            _entered(ReallocationStep.REGROUP_REQUESTED).label("requested_at"),
+            _entered(ReallocationStep.REGROUPED).label("regrouped_at"),
+            GenerationRow.standstill_s,
+            gained.label("gained"),
+        )
+        .select_from(last)
+        .join(ReallocationRow, ReallocationRow.id == last.c.id)
+        .outerjoin(GenerationRow, is_its_generation())
+    )
+
+
+def _entered(step: ReallocationStep) -> Any:
+    """Select, for a row of reallocations, when it entered a step."""
+    return (
+        select(ReallocationStepRow.at)
+        .where(ReallocationStepRow.reallocation_id == ReallocationRow.id, ReallocationStepRow.step == step)
+        .correlate(ReallocationRow)
+        .scalar_subquery()
     )
 
 

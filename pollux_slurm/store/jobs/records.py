@@ -6,6 +6,8 @@ job, inside the database, without reading the history.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import Connection, Executable, exists, func, select
 from sqlalchemy.orm import aliased
 
@@ -28,7 +30,12 @@ from pollux_slurm.store.jobs.latest import (
     read_open_allocations,
     read_prediction_errors,
 )
-from pollux_slurm.store.jobs.past_moves import read_last_reallocations, read_restart_delays, read_unanswered
+from pollux_slurm.store.jobs.past_moves import (
+    read_last_reallocations,
+    read_regroup_costs,
+    read_restart_delays,
+    read_unanswered,
+)
 from pollux_slurm.store.jobs.recent_runs import read_recent_runs
 from pollux_slurm.store.schema import JobRow, ModelVersionRow, RunRow, UserRow
 
@@ -64,6 +71,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     runs = read_current_runs(connection, scope)
     reallocations = read_last_reallocations(connection, scope)
     delays = read_restart_delays(connection, scope)
+    regroups = read_regroup_costs(connection, scope)
     unanswered = read_unanswered(connection, scope)
     decisions = read_last_decisions(connection, scope)
     by_type = read_models_by_type(connection, scope)
@@ -74,7 +82,6 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     records = []
     for row in rows:
         num_restarts, costs = delays.get(row.id, (0, ()))
-        known = [delay for delay in costs if delay is not None]
         decided, decision = decisions.get(row.id, (None, None))
         last = reallocations.get(row.id)
         records.append(
@@ -86,6 +93,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                     min_gpus=row.min_gpus,
                     max_gpus=row.max_gpus,
                     allow_unconfirmed=row.allow_unconfirmed,
+                    in_place=row.in_place,
                 ),
                 name=row.name,
                 user_name=row.user_name,
@@ -103,7 +111,9 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 run=runs.get(row.id),
                 open_reallocation=last if last is not None and not last.step.is_end else None,
                 num_restarts=num_restarts,
-                mean_restart_delay_s=sum(known) / len(known) if known else None,
+                mean_restart_delay_s=_mean(costs),
+                mean_standstill_s=_mean(cost.standstill_s for cost in regroups[row.id]),
+                mean_warm_up_s=_mean(cost.warm_up_s for cost in regroups[row.id]),
                 last_decision=decision,
                 last_decision_speedup=decided.speedup if decided else None,
                 last_decision_bound_by=decided.bound_by if decided else None,
@@ -126,6 +136,11 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     return tuple(records)
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 @cached_statement
 def _select_jobs(scope: Scope) -> Executable:
     first = aliased(JobRow)
@@ -138,6 +153,7 @@ def _select_jobs(scope: Scope) -> Executable:
             JobRow.min_gpus,
             JobRow.max_gpus,
             JobRow.allow_unconfirmed,
+            JobRow.in_place,
             JobRow.name,
             UserRow.user_name,
             JobRow.account,

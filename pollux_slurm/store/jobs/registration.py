@@ -241,6 +241,7 @@ def _insert(
                 "min_gpus": job.terms.min_gpus,
                 "max_gpus": job.terms.max_gpus,
                 "allow_unconfirmed": job.terms.allow_unconfirmed,
+                "in_place": job.terms.in_place,
                 "cpus_per_gpu": job.cpus_per_gpu,
                 "memory_per_gpu_mb": job.memory_per_gpu_mb,
                 "state": JobState.PENDING,

@@ -1,5 +1,7 @@
 """The cost of one reallocation, and its parts. Pure.
 
+By requeue:
+
     training stands still                                             first step of the new run
     |-- checkpoint --|---------- hold ----------|                     |
                      |   |----- Slurm -----|----------- launch -------|
@@ -12,6 +14,15 @@ checkpoint is lost as well, and not counted here.
 
 It ends when the first step of the next run was reported, or at the journal's CONFIRMED, whichever is earlier.
 The daemon writes CONFIRMED when it reads that report, which is late if the daemon was down.
+
+In place:
+
+    training goes on                     stands still      goes on
+    |------------- warm-up --------------|-- standstill --|
+    REGROUP_REQUESTED                                      REGROUPED
+
+The job measures the standstill. During the warm-up, the GPUs that the job gains are idle: their processes
+start, import and load.
 """
 
 from __future__ import annotations
@@ -25,9 +36,10 @@ from pollux_slurm.store.contract.interface import Reallocation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReallocationCosts:
-    """Seconds, each None where one of its ends is unknown.
+    """Seconds, each None where one of its ends is unknown, and for reallocations of the other way.
 
-    `hold_s` and `slurm_s` overlap between the requeue and the release: the parts do not add up to `total_s`.
+    `hold_s` and `slurm_s` overlap between the requeue and the release: the parts do not add up to `total_s`,
+    the restart delay. The last two are of a reallocation in place; `warm_up_s` is None where it gains no GPU.
     """
 
     checkpoint_s: float | None
@@ -35,6 +47,8 @@ class ReallocationCosts:
     slurm_s: float | None
     launch_s: float | None
     total_s: float | None
+    standstill_s: float | None = None
+    warm_up_s: float | None = None
 
 
 def reallocation_costs(reallocation: Reallocation) -> ReallocationCosts:
@@ -60,7 +74,29 @@ def reallocation_costs(reallocation: Reallocation) -> ReallocationCosts:
             requeued_at=requeued,
             first_step_at=first_step_at,
         ),
+        standstill_s=reallocation.standstill_s,
+        warm_up_s=warm_up_s(
+            requested_at=reallocation.entered_at(ReallocationStep.REGROUP_REQUESTED),
+            regrouped_at=reallocation.entered_at(ReallocationStep.REGROUPED),
+            standstill_s=reallocation.standstill_s,
+        )
+        if gains_gpus(reallocation)
+        else None,
     )
+
+
+def gains_gpus(reallocation: Reallocation) -> bool:
+    """Return whether there is a node on which the job is to have more GPUs than before."""
+    had = reallocation.source.as_dict()
+    return any(gpus > had.get(node, 0) for node, gpus in reallocation.target.gpus_by_node)
+
+
+def warm_up_s(
+    *, requested_at: datetime | None, regrouped_at: datetime | None, standstill_s: float | None
+) -> float | None:
+    """Return (regrouped − requested) − standstill in seconds, never negative; None where one is unknown."""
+    took_s = _between(requested_at, regrouped_at)
+    return None if took_s is None or standstill_s is None else max(took_s - standstill_s, 0.0)
 
 
 def first_step_time(*, first_step_at: datetime | None, confirmed_at: datetime | None) -> datetime | None:

@@ -7,16 +7,30 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, ScalarSelect, Select, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    ScalarSelect,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from pollux_slurm.errors import StoreError, UnknownJobError
-from pollux_slurm.model import Allocation, ReallocationCause, ReallocationStep
+from pollux_slurm.model import Allocation, ReallocationCause, ReallocationStep, ReallocationWay
 from pollux_slurm.store.access.sanitizing import clean_text, utc
 from pollux_slurm.store.access.statements import cached_statement, inserted_id
-from pollux_slurm.store.contract.interface import Reallocation
+from pollux_slurm.store.contract.interface import GenerationMember, GenerationRecord, Reallocation
+from pollux_slurm.store.journal.generations import plan_generation
 from pollux_slurm.store.schema import (
     CheckpointRow,
+    GenerationRow,
     JobRow,
     ReallocationNodeRow,
     ReallocationRow,
@@ -29,6 +43,8 @@ ENDS = tuple(step for step in ReallocationStep if step.is_end)
 OPEN = select(ReallocationRow.id).where(ReallocationRow.step.not_in(ENDS))
 """The reallocations that are not over."""
 _ORDER = {step: place for place, step in enumerate(ReallocationStep)}
+_REGROUP_STEPS = (ReallocationStep.REGROUP_REQUESTED, ReallocationStep.REGROUPED)
+_AFTER_REGROUP_REQUESTED = (ReallocationStep.REGROUPED, ReallocationStep.ROLLED_BACK, ReallocationStep.FAILED)
 
 
 def plan_reallocation(
@@ -43,6 +59,7 @@ def plan_reallocation(
     at: datetime,
     cause: ReallocationCause = ReallocationCause.DECISION,
     reason: str | None = None,
+    way: ReallocationWay = ReallocationWay.REQUEUE,
 ) -> Reallocation:
     """Journal a new reallocation in PLANNED: see `Store.plan_reallocation`."""
     at = utc(at)
@@ -61,6 +78,7 @@ def plan_reallocation(
                 from_restart_count=from_restart_count,
                 cause=cause,
                 reason=clean_text(reason) if reason is not None else None,
+                way=way,
             )
         )
     except IntegrityError as error:
@@ -82,6 +100,7 @@ def plan_reallocation(
         times=((ReallocationStep.PLANNED, at),),
         cause=cause,
         reason=reason,
+        way=way,
     )
 
 
@@ -101,10 +120,10 @@ def advance_reallocation(
 ) -> bool:
     """Move from `expected` to `step`: see `Store.advance_reallocation`."""
     at = utc(at)
-    if expected.is_end or _ORDER[step] <= _ORDER[expected]:
+    if not _may_follow(expected, step):
         raise StoreError(
             f"reallocation {reallocation_id} cannot go from {expected.value} to {step.value}: "
-            "steps only go forward"
+            "steps only go forward, and to regroup_requested with a generation"
         )
     values: dict[str, Any] = {"step": step}
     if reason is not None:
@@ -128,6 +147,55 @@ def advance_reallocation(
         select(ReallocationRow.step).where(ReallocationRow.id == reallocation_id)
     ).scalar()
     return current is step
+
+
+def _may_follow(before: ReallocationStep, step: ReallocationStep) -> bool:
+    if before.is_end or _ORDER[step] <= _ORDER[before]:
+        return False
+    if before is ReallocationStep.REGROUP_REQUESTED:
+        return step in _AFTER_REGROUP_REQUESTED
+    return step not in _REGROUP_STEPS
+
+
+def request_regroup(
+    connection: Connection,
+    reallocation_id: int,
+    members: Sequence[GenerationMember],
+    *,
+    expected: ReallocationStep,
+    at: datetime,
+) -> GenerationRecord | None:
+    """Plan the job's next generation for a reallocation: see `Store.request_regroup`."""
+    at = utc(at)
+    if expected not in (ReallocationStep.PLANNED, ReallocationStep.REGROUP_REQUESTED):
+        raise StoreError(f"reallocation {reallocation_id} cannot ask for a regroup after {expected.value}")
+    # The lock makes the check and what follows one step; nobody waits for it.
+    found = connection.execute(
+        select(
+            JobRow.slurm_job_id,
+            ReallocationRow.step,
+            ReallocationRow.way,
+            ReallocationRow.from_restart_count,
+        )
+        .join(JobRow, JobRow.id == ReallocationRow.job_id)
+        .where(ReallocationRow.id == reallocation_id)
+        .with_for_update(key_share=True, skip_locked=True, of=ReallocationRow)
+    ).first()
+    if found is None or found.step is not expected:
+        return None
+    if found.way is not ReallocationWay.IN_PLACE:
+        raise StoreError(f"reallocation {reallocation_id} is by {found.way.value}: it asks for no regroup")
+    planned = plan_generation(
+        connection, found.slurm_job_id, members, restart_count=found.from_restart_count, at=at
+    )
+    connection.execute(
+        update(ReallocationRow)
+        .where(ReallocationRow.id == reallocation_id)
+        .values(step=ReallocationStep.REGROUP_REQUESTED, generation=planned.number)
+    )
+    if expected is ReallocationStep.PLANNED:
+        _write_step(connection, reallocation_id, ReallocationStep.REGROUP_REQUESTED, at)
+    return planned
 
 
 def retarget_reallocation(
@@ -188,11 +256,19 @@ def _write_step(connection: Connection, reallocation_id: int, step: Reallocation
     connection.execute(insert(ReallocationStepRow).values(reallocation_id=reallocation_id, step=step, at=at))
 
 
+def is_its_generation() -> ColumnElement[bool]:
+    """Return the condition that a generation is the one that a reallocation last asked for."""
+    return and_(
+        GenerationRow.job_id == ReallocationRow.job_id, GenerationRow.number == ReallocationRow.generation
+    )
+
+
 def first_step_of_next_run() -> ScalarSelect[datetime | None]:
-    """Select, for a row of reallocations, when the next run first reported a step."""
+    """Select, for a row of reallocations by requeue, when the next run first reported a step."""
     return (
         select(RunRow.first_step_at)
         .where(
+            ReallocationRow.way == ReallocationWay.REQUEUE,
             RunRow.job_id == ReallocationRow.job_id,
             RunRow.restart_count > ReallocationRow.from_restart_count,
             RunRow.first_step_at.is_not(None),
@@ -242,11 +318,15 @@ def _select_reallocations(wanted: Select[Any]) -> _Parts:
             ReallocationRow.taken_over,
             ReallocationRow.reason,
             ReallocationRow.time_left_s,
+            ReallocationRow.way,
+            ReallocationRow.generation,
+            GenerationRow.standstill_s,
             CheckpointRow.blocked_s,
             first_step_of_next_run().label("first_step_at"),
         )
         .join(JobRow, JobRow.id == ReallocationRow.job_id)
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
+        .outerjoin(GenerationRow, is_its_generation())
         .where(ReallocationRow.id.in_(wanted))
         .order_by(ReallocationRow.id),
         steps=select(
@@ -285,4 +365,7 @@ def _reallocation(
         checkpoint_blocked_s=row.blocked_s,
         first_step_at=row.first_step_at,
         time_left_s=row.time_left_s,
+        way=row.way,
+        generation=row.generation,
+        standstill_s=row.standstill_s,
     )

@@ -47,6 +47,8 @@ class JobGoodput:
     runs: int
     restarts: int
     lost_s: float
+    regroups: int
+    standstill_s: float
     requeues: int
     estimated: bool
 
@@ -90,6 +92,7 @@ class ReallocationEntry:
     account: str
     round_id: int | None
     cause: str
+    way: str
     step: str
     checkpoint_waived: bool
     retargeted: bool
@@ -105,6 +108,8 @@ class ReallocationEntry:
     released_at: datetime | None
     running_at: datetime | None
     first_step_at: datetime | None
+    regroup_requested_at: datetime | None
+    regrouped_at: datetime | None
     confirmed_at: datetime | None
     last_step_at: datetime
     source_gpus: int
@@ -116,6 +121,8 @@ class ReallocationEntry:
     slurm_s: float | None
     launch_s: float | None
     total_s: float | None
+    standstill_s: float | None
+    warm_up_s: float | None
     goodput_before: float | None
     goodput_after: float | None
 

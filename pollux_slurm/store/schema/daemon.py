@@ -20,8 +20,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pollux_slurm.model import ReallocationCause, ReallocationStep
-from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, nullable_time_column, time_column
+from pollux_slurm.model import ReallocationCause, ReallocationStep, ReallocationWay
+from pollux_slurm.store.schema.base import (
+    BIG_INT,
+    Base,
+    bounded,
+    checked_enum,
+    nullable_time_column,
+    time_column,
+)
 
 
 class Side(enum.Enum):
@@ -250,6 +257,7 @@ class ReallocationRow(Base):
         ),
         Index(None, "job_id", "id"),
         CheckConstraint("from_restart_count >= 0", name="from_restart_count"),
+        *bounded("generation"),
         {"comment": "Reallocations: the daemon's journal."},
     )
 
@@ -263,10 +271,10 @@ class ReallocationRow(Base):
     )
     moves_running: Mapped[bool] = mapped_column(
         Boolean(create_constraint=True, name="moves_running"),
-        comment="Is a running job requeued, rather than a waiting one reshaped?",
+        comment="Is a running job moved, rather than a waiting one reshaped?",
     )
     from_restart_count: Mapped[int] = mapped_column(
-        Integer, comment="Slurm's restart count of the job time_column it was planned."
+        Integer, comment="Slurm's restart count of the job when it was planned."
     )
     cause: Mapped[ReallocationCause] = mapped_column(
         checked_enum(ReallocationCause, "cause"), comment="Why it was planned."
@@ -291,6 +299,14 @@ class ReallocationRow(Base):
     )
     time_left_s: Mapped[float | None] = mapped_column(
         Double, comment="What was left of the time limit at the requeue, seconds; null for no limit."
+    )
+    way: Mapped[ReallocationWay] = mapped_column(
+        checked_enum(ReallocationWay, "way"),
+        server_default=ReallocationWay.REQUEUE.value,
+        comment="How it moves the job: by requeue or in_place.",
+    )
+    generation: Mapped[int | None] = mapped_column(
+        Integer, comment="Number of the generation that it last asked for; null before the first."
     )
 
 

@@ -109,7 +109,12 @@ class JobRow(Base):
     max_gpus: Mapped[int | None] = mapped_column(Integer, comment="Most GPUs; null for no bound.")
     allow_unconfirmed: Mapped[bool] = mapped_column(
         Boolean(create_constraint=True, name="allow_unconfirmed"),
-        comment="May it be requeued time_column its checkpoint was not confirmed in time?",
+        comment="May it be requeued when its checkpoint was not confirmed in time?",
+    )
+    in_place: Mapped[bool] = mapped_column(
+        Boolean(create_constraint=True, name="in_place"),
+        server_default=false(),
+        comment="Does it move in place, its GPUs in jobs of their own?",
     )
     cpus_per_gpu: Mapped[int] = mapped_column(Integer, comment="CPUs that come with each GPU.")
     memory_per_gpu_mb: Mapped[int] = mapped_column(

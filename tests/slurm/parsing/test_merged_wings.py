@@ -92,7 +92,8 @@ def test_that_an_anchor_has_the_sum_of_its_wings() -> None:
     assert found.memory_mb_by_node == (("login", 500), ("n0", 200), ("n1", 300), ("n2", 300))
     assert (found.job_id, found.comment, found.wings) == ("7", anchor().comment, (start, joined))
     assert (found.partition, found.cpus_per_gpu, found.requested_gpus) == ("gpu", 2, 4)
-    assert (found.time_limit_s, found.started_at, found.resized_at) == (3600.0, NOON, at(3))
+    assert (found.time_limit_s, found.started_at) == (3600.0, NOON)
+    assert found.changes == ((NOON, start.allocation), (at(3), found.allocation))
 
 
 def test_that_a_pending_wing_stands_for_the_pending_job() -> None:

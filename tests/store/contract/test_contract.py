@@ -965,7 +965,7 @@ class TestReallocations:
         assert (job.num_restarts, job.mean_restart_delay_s) == (1, pytest.approx(12.5))
         (moved,) = running.reallocations("1")
         assert (moved.first_step_at, moved.checkpoint_blocked_s) == (at(35), 0.5)
-        assert [step for step, _ in moved.times] == list(Step)[:8]
+        assert [step for step, _ in moved.times] == [*list(Step)[:7], Step.CONFIRMED]
 
     def test_that_the_delay_is_the_mean_over_restarts(self, running: Store) -> None:
         move_running_job(running, start=20)

@@ -149,7 +149,8 @@ def test_that_a_suspension_between_two_rounds_is_not_counted(store: Store) -> No
 
 
 def test_that_gpus_taken_from_a_running_job_end_when_slurm_says(store: Store) -> None:
-    seen = observation(1, gpus={"n0": 1}, started_at=at(100), resized_at=at(110))
+    now = {"n0": 1}
+    seen = observation(1, gpus=now, started_at=at(100), changes=((at(110), Allocation.of(now)),))
     see(store, seen, 115)
     assert intervals(store) == [(100, 110, 0, False), (110, None, 0, False)]
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, func, inspect, select
 
 from pollux_slurm.errors import SchemaVersionError, StoreError
-from pollux_slurm.model import JobWarning
+from pollux_slurm.model import JobWarning, ReallocationWay
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store import open_store
 from pollux_slurm.store.access import opening
@@ -23,10 +23,14 @@ from pollux_slurm.store.schema import REVISIONS, Base, ReallocationRow, SampleRo
 from pollux_slurm.store.schema.sql_text import schema_text
 from pollux_slurm.store.schema.views import VIEWS
 from tests.store.builders import (
+    Step,
+    advance,
     at,
     decision_of,
+    move_in_place,
     move_running_job,
     observation,
+    plan,
     plan_generation,
     problem_of,
     registration,
@@ -209,6 +213,30 @@ def test_that_a_store_of_the_first_schema_is_upgraded_with_its_data(any_empty_ur
     assert check_store(any_empty_url).problems == ()
 
 
+def test_that_an_older_schema_keeps_the_moves_by_requeue(any_empty_url: str) -> None:
+    init_store(any_empty_url)
+    store = open_store(any_empty_url)
+    store.register_jobs([registration(1, terms={"in_place": True})], at=at(0))
+    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
+    for start in (20.0, 120.0):
+        advance(store, plan(store, seconds=start), (Step.REQUEUED, start + 1), (Step.CONFIRMED, start + 2))
+        move_in_place(store, start=start + 50)
+    by_requeue = [move for move in store.reallocations() if move.way is ReallocationWay.REQUEUE]
+    store.close()
+    database = database_at(any_empty_url)
+    with database.write() as connection:
+        migrate(connection, "0101")
+        kept = connection.exec_driver_sql("SELECT id FROM reallocations ORDER BY id").scalars().all()
+        assert kept == [move.id for move in by_requeue]
+    database.close()
+    upgrade_store(any_empty_url)
+    store = open_store(any_empty_url)
+    assert store.reallocations() == tuple(by_requeue)
+    assert not store.job("1").terms.in_place
+    assert move_in_place(store, start=300).id not in kept
+    store.close()
+
+
 def test_that_a_failed_migration_leaves_nothing_behind(any_empty_url: str) -> None:
     database = database_at(any_empty_url)
     with pytest.raises(RuntimeError, match="power cut"), database.write() as connection:  # noqa: PT012
@@ -322,6 +350,8 @@ def test_that_comments_reach_postgresql(postgres_url: str) -> None:
         "UPDATE allocations SET ended_at = '2020-01-01 00:00:00'",
         "UPDATE reallocations SET step = 'lost'",
         "UPDATE reallocations SET cause = 'mood'",
+        "UPDATE reallocations SET way = 'by foot'",
+        "UPDATE reallocations SET generation = 0",
         "UPDATE reallocation_steps SET step = 'lost'",
         "UPDATE decisions SET num_nodes = 99",
         "UPDATE generations SET state = 'lost'",

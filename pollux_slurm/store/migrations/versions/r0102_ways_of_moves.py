@@ -1,0 +1,62 @@
+"""Moves in place: which jobs make them; of reallocations the way, the generation and two more steps."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0102"
+down_revision = "0101"
+
+BEFORE = (
+    "'planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', "
+    "'confirmed', 'rolled_back', 'failed'"
+)
+AFTER = BEFORE.replace("'confirmed'", "'regroup_requested', 'regrouped', 'confirmed'")
+TABLES = ("reallocations", "reallocation_steps")
+COLUMNS = (
+    ("jobs", "in_place", "BOOLEAN DEFAULT false NOT NULL", "in_place IN (0, 1)"),
+    ("reallocations", "way", "VARCHAR(32) DEFAULT 'requeue' NOT NULL", "way IN ('requeue', 'in_place')"),
+    ("reallocations", "generation", "INTEGER", "generation BETWEEN 1 AND 1000000"),
+)
+
+
+def upgrade() -> None:
+    """Add the columns and allow the steps: no job moves in place so far."""
+    is_postgresql = op.get_bind().dialect.name == "postgresql"
+    for table, name, kind, rule in COLUMNS:
+        check = "" if is_postgresql and "BOOLEAN" in kind else f" CONSTRAINT ck_{table}_{name} CHECK ({rule})"
+        op.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}{check}")
+    for table in TABLES:
+        _set_steps(table, BEFORE, AFTER)
+
+
+def downgrade() -> None:
+    """Drop the columns, and the reallocations in place, which have no other steps."""
+    op.execute("DELETE FROM reallocations WHERE way = 'in_place'")
+    for table in TABLES:
+        _set_steps(table, AFTER, BEFORE)
+    for table, name, *_ in COLUMNS:
+        op.drop_column(table, name)
+
+
+def _set_steps(table: str, old: str, new: str) -> None:
+    connection = op.get_bind()
+    if connection.dialect.name == "postgresql":
+        constraint = f"ck_{table}_step"
+        op.execute(f"ALTER TABLE {table} DROP CONSTRAINT {constraint}")
+        op.execute(f"ALTER TABLE {table} ADD CONSTRAINT {constraint} CHECK (step IN ({new}))")
+        return
+    # SQLite changes no constraint. To copy the table would drop the old one and with it, by cascade, the rows
+    # that refer to it. So its text is changed, in the way that SQLite's documentation of ALTER TABLE gives
+    # for changes that leave the stored rows as they are.
+    text = connection.execute(
+        sa.text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name"), {"name": table}
+    ).scalar_one()
+    assert old in text, text
+    version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
+    connection.exec_driver_sql("PRAGMA writable_schema = ON")
+    connection.execute(
+        sa.text("UPDATE sqlite_master SET sql = :sql WHERE type = 'table' AND name = :name"),
+        {"sql": text.replace(old, new), "name": table},
+    )
+    connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
+    connection.exec_driver_sql("PRAGMA writable_schema = OFF")
