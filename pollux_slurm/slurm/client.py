@@ -84,6 +84,12 @@ class SlurmClient(Protocol):
     def release(self, job_id: str) -> None:
         """Let a held job start."""
 
+    def set_priority(self, job_id: str, priority: int) -> None:
+        """Give a PENDING job this priority, from 1; larger starts first. Operator only.
+
+        Refused for a held job, which Slurm would release by it.
+        """
+
     def set_comment(self, job_id: str, comment: str) -> None:
         """Replace the job's Comment. Owner or operator only."""
 

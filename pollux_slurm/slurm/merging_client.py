@@ -3,10 +3,14 @@
 What is asked of such a job is asked of the jobs that stand for it:
 
 - To requeue it is to cancel the wings of its present start. The anchor then submits the wing that the next
-  start begins with, and that wing may not start before two minutes have passed, as after a requeue.
-- While it waits, to hold, reshape or release it is to do that to the wing that waits, or to the anchor where
-  that waits itself.
+  start begins with, which may not start before two minutes have passed, as after a requeue. Until it has, the
+  job is COMPLETING: there is nothing to hold, to reshape or to release.
+- While it waits, to hold, reshape or release it is to do that to the wing that waits. A new shape lets that
+  start at once: it is a job of its own, and cannot be killed by the end of the last start.
+- Where the anchor waits itself, it is held and released as any job, and cannot be reshaped: it has no GPUs.
 - Its Comment is the anchor's, and to cancel it is to cancel the anchor: its wings end by themselves.
+
+A wing's own number names that wing alone: to cancel it is how the job is to lose it.
 
 The wings are those of the last read. A late command cannot reach another start of the job: its wings have
 other numbers.
@@ -14,8 +18,10 @@ other numbers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
@@ -24,12 +30,18 @@ from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.merged_wings import merge_wings, wings_of_start
 
 
+class _Seen(NamedTuple):
+    """A merged job of the last read, and the state of its anchor alone."""
+
+    job: SlurmJob
+    anchor_state: JobState
+
+
 class MergingClient:
     """The jobs of `inner`, with the wings of each anchor merged."""
 
-    def __init__(self, inner: SlurmClient, seen: dict[str, SlurmJob] | None = None) -> None:
+    def __init__(self, inner: SlurmClient, seen: dict[str, _Seen] | None = None) -> None:
         self._inner = inner
-        # The merged jobs of the last read.
         self._seen = {} if seen is None else seen
 
     def version(self) -> str:
@@ -42,9 +54,13 @@ class MergingClient:
         return self._inner.controller_time()
 
     def snapshot(self) -> ClusterSnapshot:
-        merged = merge_wings(self._inner.snapshot())
+        shown = self._inner.snapshot()
+        merged = merge_wings(shown)
+        found = {job.job_id: job for job in merged.jobs if job.wings}
         self._seen.clear()
-        self._seen.update({job.job_id: job for job in merged.jobs if job.wings})
+        self._seen.update(
+            {job.job_id: _Seen(found[job.job_id], job.state) for job in shown.jobs if job.job_id in found}
+        )
         return merged
 
     def read_job(self, job_id: str) -> SlurmJob | None:
@@ -57,13 +73,13 @@ class MergingClient:
 
     def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
         if job_id in self._seen:
-            self._cancel_wings(self._seen[job_id], restart_count)
+            self._cancel_wings(self._seen[job_id].job, restart_count)
         else:
             self._inner.requeue_hold(job_id, restart_count=restart_count)
 
     def requeue(self, job_id: str, *, restart_count: int) -> None:
         if job_id in self._seen:
-            self._cancel_wings(self._seen[job_id], restart_count)
+            self._cancel_wings(self._seen[job_id].job, restart_count)
         else:
             self._inner.requeue(job_id, restart_count=restart_count)
 
@@ -74,19 +90,26 @@ class MergingClient:
         self._inner.requeue_failed(job_id, restart_count=own_count)
 
     def set_begin_time(self, job_id: str, *, ahead_s: float, time_limit_s: float | None = None) -> None:
-        self._inner.set_begin_time(self._waiting(job_id), ahead_s=ahead_s, time_limit_s=time_limit_s)
+        self._inner.set_begin_time(self._in_queue(job_id), ahead_s=ahead_s, time_limit_s=time_limit_s)
 
     def hold(self, job_id: str) -> None:
-        self._inner.hold(self._waiting(job_id))
+        self._inner.hold(self._in_queue(job_id))
 
     def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
-        waiting = self._waiting(job_id)
-        wings = () if known is None else known.wings
-        known = next((wing for wing in wings if wing.job_id == waiting), known)
-        self._inner.reshape(waiting, shape, known=known)
+        wing = self._waiting_wing(job_id)
+        if wing is not None:
+            # The begin time is the anchor's, which sets it so that a daemon has time for this.
+            self._inner.reshape(wing.job_id, shape, known=dataclasses.replace(wing, begins_at=None))
+        elif self._is_anchor(job_id, known):
+            raise JobStateError(f"job {job_id}: no wing of it waits for GPUs; nothing was changed")
+        else:
+            self._inner.reshape(job_id, shape, known=known)
 
     def release(self, job_id: str) -> None:
-        self._inner.release(self._waiting(job_id))
+        self._inner.release(self._in_queue(job_id))
+
+    def set_priority(self, job_id: str, priority: int) -> None:
+        self._inner.set_priority(job_id, priority)
 
     def set_comment(self, job_id: str, comment: str) -> None:
         self._inner.set_comment(job_id, comment)
@@ -99,13 +122,21 @@ class MergingClient:
     ) -> str:
         return self._inner.submit(script, options, arguments, env)
 
-    def _waiting(self, job_id: str) -> str:
-        """Return the id of the wing that waits for the job's newest start; without one, the job's own."""
-        job = self._seen.get(job_id)
-        waiting = [] if job is None else [w for w in wings_of_start(job.wings) if w.state is JobState.PENDING]
-        if job is None or job.state is not JobState.PENDING or not waiting:
-            return job_id
-        return waiting[0].job_id
+    def _in_queue(self, job_id: str) -> str:
+        """Return the number of the job that waits in the queue for this job: a wing, or itself."""
+        wing = self._waiting_wing(job_id)
+        return job_id if wing is None else wing.job_id
+
+    def _waiting_wing(self, job_id: str) -> SlurmJob | None:
+        """Return the wing that waits for the job's newest start; None where its anchor waits, or nothing."""
+        seen = self._seen.get(job_id)
+        if seen is None or seen.job.state is not JobState.PENDING or seen.anchor_state is JobState.PENDING:
+            return None
+        return next(wing for wing in wings_of_start(seen.job.wings) if wing.state is JobState.PENDING)
+
+    def _is_anchor(self, job_id: str, known: SlurmJob | None) -> bool:
+        terms = None if known is None else decode_comment(known.comment)
+        return job_id in self._seen or (terms is not None and terms.in_place)
 
     def _cancel_wings(self, job: SlurmJob, restart_count: int | None) -> None:
         if job.state is not JobState.RUNNING or restart_count not in (None, job.restart_count):

@@ -124,6 +124,8 @@ def record(job_id: str, **changes: Any) -> JobRecord:
         "open_reallocation": None,
         "num_restarts": 0,
         "mean_restart_delay_s": None,
+        "mean_standstill_s": None,
+        "mean_warm_up_s": None,
         "last_decision": None,
         "last_decision_speedup": None,
         "last_decision_bound_by": None,

@@ -22,11 +22,13 @@ from pollux_slurm.model import (
     SlurmJob,
 )
 from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.merging_client import MergingClient
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, RunPhase, Store
 from tests.daemon.builders import MODEL
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
+from tests.fakes.wings import FakeAnchor
 
 CONFIG = DaemonConfig(
     interval_s=4,
@@ -96,6 +98,7 @@ class Harness:
     def __init__(self, store: Store, *, nodes: int = 2, kill_s: float = 0.2) -> None:
         self.clock = FakeClock()
         self.slurm = FakeSlurm([fake_node(f"n{i}") for i in range(nodes)], clock=self.clock, kill_s=kill_s)
+        self.client = MergingClient(self.slurm)
         self.store = store
         self.agents: dict[str, Agent] = {}
         self.targets: Mapping[str, dict[str, int]] = {}
@@ -116,7 +119,7 @@ class Harness:
         stop: threading.Event | None = None,
     ) -> Daemon:
         return Daemon(
-            slurm=slurm or self.slurm,
+            slurm=slurm or self.client,
             store=store or self.store,
             config=config if not shadow else DaemonConfig(interval_s=4, shadow=True),
             owner=owner,
@@ -182,6 +185,16 @@ class Harness:
         self.agents[job_id] = Agent(self, job_id, token)
         return job_id
 
+    def submit_in_place(self, *, gpus: int = 1, start: bool = True) -> FakeAnchor:
+        """Submit a job that moves in place; with `start`, its first wing, too."""
+        token = f"1000-token-{len(self.agents)}"
+        terms = JobTerms(token_sha256=hash_token(token), user_id=1000, max_gpus=8, in_place=True)
+        anchor = FakeAnchor(self.slurm, gpus=gpus, terms=terms)
+        if start:
+            anchor.start()
+        self.agents[anchor.job_id] = Agent(self, anchor.job_id, token)
+        return anchor
+
     def submit_unmanaged(self, *, gpus: int) -> str:
         """Submit an unmanaged job."""
         return self.slurm.submit("#!/bin/sh\n", [f"--gpus={gpus}"], [], {})
@@ -198,7 +211,7 @@ class Harness:
         self.slurm.before["release"] = lambda: self.submit_unmanaged(gpus=4)
 
     def job(self, job_id: str) -> SlurmJob:
-        job = self.slurm.read_job(job_id)
+        job = self.client.read_job(job_id)
         assert job is not None
         return job
 
@@ -257,7 +270,7 @@ def running(harness: Harness, config: DaemonConfig, then: Callable[[float], None
     """Return a daemon on the harness's clock; `then` is called at each wait and may set `harness.stop`."""
     harness.stop = SimulatedStop(harness, then)
     return Daemon(
-        slurm=harness.slurm,
+        slurm=harness.client,
         store=harness.store,
         config=config,
         owner="d",

@@ -23,6 +23,7 @@ from typing import Any
 from pollux_slurm.errors import JobStateError, SlurmCommandError, SlurmError, SlurmUnavailable, UsageError
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobShape, JobState, SlurmJob, SlurmNode
 from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 
 REQUEUE_DELAY_S = 121.0
 START_DELAY_S = 2.0
@@ -240,6 +241,17 @@ class FakeSlurm:
         job.shown = dataclasses.replace(job.shown, held=False, held_since_requeue=False, reason="None")
         self._advance()
 
+    def set_priority(self, job_id: str, priority: int) -> None:
+        self._enter("set_priority", job_id)
+        if priority < 1:
+            raise UsageError(f"job {job_id}: {priority} is no priority")
+        job = self._expect(job_id, JobState.PENDING)
+        if job.shown.held:
+            raise JobStateError(f"job {job_id} is held: cannot set its priority")
+        self.on_command("set_priority")
+        job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
+        job.shown = dataclasses.replace(job.shown, priority=priority)
+
     def set_comment(self, job_id: str, comment: str) -> None:
         self._enter("set_comment", job_id)
         job = self._jobs.get(job_id)
@@ -260,7 +272,7 @@ class FakeSlurm:
     def submit(
         self, script: str, options: Sequence[str], arguments: Sequence[str], env: Mapping[str, str]
     ) -> str:
-        """Submit; only `--hold` and options for size, name and Comment, as `--name=value`, have an effect."""
+        """Submit; of `--name=value`, those of size, name, Comment, one node and --begin=now+s have effect."""
         self._enter("submit")
         if not script.strip():
             raise UsageError("the batch script is empty")
@@ -270,11 +282,15 @@ class FakeSlurm:
         num_gpus = int(given.get("gpus", per_node * num_nodes))
         if num_gpus > sum(node.num_gpus for node in self.nodes.values()):
             raise SlurmCommandError("sbatch: error: Requested node configuration is not available")
+        named = (given["nodelist"],) if "nodelist" in given else ()
+        anywhere = tuple([name for name, node in self.nodes.items() if node.num_gpus][:num_nodes])
         cpus_per_gpu = int(given["cpus-per-gpu"]) if "cpus-per-gpu" in given else None
         memory_mb = int(given["mem-per-gpu"]) if "mem-per-gpu" in given else None
         job_id, self._next_id = str(self._next_id), self._next_id + 1
         held = "hold" in given
         now = self.clock()
+        begins_at = now + timedelta(seconds=float(given.get("begin", "now+0").removeprefix("now+")))
+        may_not_be_requeued = "no-requeue" in given and parse_wing_comment(given.get("comment", "")) is None
         shown = SlurmJob(
             job_id=job_id,
             name=given.get("job-name", "sbatch"),
@@ -295,21 +311,21 @@ class FakeSlurm:
             memory_mb_by_node=(),
             restart_count=0,
             submitted_at=now,
-            begins_at=now,
+            begins_at=begins_at,
             priority=1_000_000 - int(job_id),
             started_at=None,
             ended_at=None,
             time_limit_s=60.0 * int(given["time"]) if "time" in given else None,
             exit_code=None,
-            unschedulable_reason="it may not be requeued" if "no-requeue" in given else None,
+            unschedulable_reason="it may not be requeued" if may_not_be_requeued else None,
+            required_nodes=named,
         )
-        anywhere = [name for name, node in self.nodes.items() if node.num_gpus][:num_nodes]
         self._jobs[job_id] = _Job(
             shown=shown,
-            shape=JobShape(num_gpus=num_gpus, nodes=tuple(anywhere) if num_nodes > 1 else ()),
+            shape=JobShape(num_gpus=num_gpus, nodes=named or (anywhere if num_nodes > 1 else ())),
             cpus_per_gpu=cpus_per_gpu or 1,
             memory_per_gpu_mb=memory_mb or 0,
-            eligible_at=now,
+            eligible_at=begins_at,
         )
         self._advance()
         return job_id
@@ -394,7 +410,7 @@ class FakeSlurm:
                     )
                 else:
                     self._end(job, job.after_kill, None)
-        for job in self._jobs.values():
+        for job in sorted(self._jobs.values(), key=lambda job: -(job.shown.priority or 0)):
             due = job.eligible_at + timedelta(seconds=self.start_s) <= now
             if job.shown.state is JobState.PENDING and not job.shown.held:
                 self._try_to_start(job) if due else self._wait(job, "BeginTime")
@@ -468,6 +484,7 @@ _CHANGING = frozenset(
         "hold",
         "reshape",
         "release",
+        "set_priority",
         "set_comment",
         "cancel",
     }

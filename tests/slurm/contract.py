@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from datetime import timedelta, timezone
@@ -12,6 +13,7 @@ import pytest
 from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmCommandError, UsageError
 from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
 
 SIZE = ("--gpus=1", "--cpus-per-gpu=2", "--mem-per-gpu=1000")
 HOSTILE = 'a "b" $(touch /tmp/x); `id` JobState=RUNNING\n  Comment=z | ü ☃ \x1b[31m \\'
@@ -128,6 +130,38 @@ class SlurmClientContract:
     def test_that_a_malformed_job_id_is_refused(self, world: World, job_id: str) -> None:
         with pytest.raises(UsageError):
             world.client.release(job_id)
+
+    # -------------------------------------------------------------------------------- priority, and wings
+
+    def test_that_a_waiting_job_gets_a_priority(self, world: World) -> None:
+        self.running(world, "--gpus=8", "--nodelist=n3")
+        job_id = world.submit("--gpus=8", "--nodelist=n3")
+        for priority in (7, 4_000_000):
+            world.client.set_priority(job_id, priority)
+            assert self.job(world, job_id).priority == priority
+        assert self.job(world, job_id).state is JobState.PENDING
+
+    def test_that_a_priority_releases_no_held_job_and_is_none_of_a_running_one(self, world: World) -> None:
+        held, running = world.submit("--hold", *SIZE), self.running(world)
+        for job_id in (held, running, "4000000"):
+            with pytest.raises(JobStateError):
+                world.client.set_priority(job_id, 5)
+        assert self.job(world, held).held
+
+    @pytest.mark.parametrize("priority", [0, -1])
+    def test_that_a_priority_with_another_meaning_is_refused(self, world: World, priority: int) -> None:
+        job_id = world.submit("--hold", *SIZE)
+        with pytest.raises(UsageError):
+            world.client.set_priority(job_id, priority)
+
+    def test_that_a_wing_may_be_reshaped_although_it_may_not_be_requeued(self, world: World) -> None:
+        terms = WingTerms(anchor_id="1", restart_count=1, plan=0, token_sha256="ab" * 32)
+        options = ("--no-requeue", "--begin=now+120", f"--comment={encode_wing_comment(terms)}")
+        wing = self.job(world, world.submit(*SIZE, *options))
+        assert (wing.state, wing.unschedulable_reason) == (JobState.PENDING, None)
+        shape = JobShape.of(Allocation.of({"n1": 2}), cpus_per_gpu=2)
+        world.client.reshape(wing.job_id, shape, known=dataclasses.replace(wing, begins_at=None))
+        assert self.wait_running(world, wing.job_id).allocation == Allocation.of({"n1": 2})
 
     # ------------------------------------------------------------------------------------ hold and release
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from pollux_slurm.errors import JobStateError
@@ -121,6 +123,74 @@ def test_that_a_begin_time_and_a_hold_are_those_of_the_wing_that_waits(site: Sit
     assert found.begins_at is not None
     assert (found.begins_at - site.clock()).total_seconds() == 600
     assert site.state(site.anchor) is JobState.RUNNING
+
+
+def test_that_a_wing_gets_its_shape_before_the_two_minutes_of_its_anchor_are_over(site: Site) -> None:
+    waiting = site.wing(1, "--begin=now+120", "--no-requeue", restart=1)
+    assert site.job().state is JobState.PENDING
+    site.client.reshape(site.anchor, JobShape.of(Allocation.of({"n1": 2})), known=site.job())
+    site.clock.advance(3)
+    assert site.state(waiting) is JobState.RUNNING
+
+
+def test_that_there_is_nothing_to_do_between_two_starts(site: Site) -> None:
+    site.wing(2)
+    site.job()
+    site.client.requeue_hold(site.anchor, restart_count=0)
+    site.clock.advance(5)
+    job = site.job()
+    assert job.state is JobState.COMPLETING
+    site.client.release(site.anchor)
+    for refused in (
+        lambda: site.client.hold(site.anchor),
+        lambda: site.client.set_begin_time(site.anchor, ahead_s=5),
+        lambda: site.client.reshape(site.anchor, JobShape(num_gpus=1), known=job),
+        lambda: site.client.requeue_hold(site.anchor, restart_count=0),
+    ):
+        with pytest.raises(JobStateError):
+            refused()
+    assert site.state(site.anchor) is JobState.RUNNING
+
+
+def test_that_an_anchor_that_waits_itself_is_held_and_released_and_never_reshaped(site: Site) -> None:
+    left = site.wing(1, "--hold", restart=1)
+    site.slurm.requeue(site.anchor, restart_count=0)
+    site.clock.advance(5)
+    job = site.job()
+    assert job.state is JobState.PENDING
+    site.client.hold(site.anchor)
+    assert site.job().held
+    site.client.set_begin_time(site.anchor, ahead_s=900)
+    with pytest.raises(JobStateError, match="no wing of it waits"):
+        site.client.reshape(site.anchor, JobShape(num_gpus=1), known=job)
+    site.client.release(site.anchor)
+    found, wing = site.slurm.read_job(site.anchor), site.slurm.read_job(left)
+    assert found is not None
+    assert wing is not None
+    assert (found.held, found.begins_at) == (False, site.clock() + timedelta(seconds=900))
+    assert (wing.held, wing.requested_gpus) == (True, 1)
+
+
+def test_that_an_anchor_whose_wings_are_forgotten_is_never_reshaped(site: Site) -> None:
+    site.slurm.forget(site.wing(1))
+    site.slurm.requeue(site.anchor, restart_count=0)
+    site.clock.advance(5)
+    with pytest.raises(JobStateError, match="no wing of it waits"):
+        site.client.reshape(site.anchor, JobShape(num_gpus=1), known=site.job())
+
+
+def test_that_a_wing_by_its_own_number_is_that_wing_alone(site: Site) -> None:
+    first, joining = site.wing(2), site.wing(1, "--nodelist=n1", "--begin=now+60", plan=4)
+    site.job()
+    site.client.set_priority(joining, 4_000_000)
+    found = site.slurm.read_job(joining)
+    assert found is not None
+    assert found.priority == 4_000_000
+    site.client.cancel(joining)
+    assert [site.state(one) for one in (first, joining)] == [JobState.RUNNING, JobState.CANCELLED]
+    site.client.cancel(first)
+    site.clock.advance(5)
+    assert [site.state(one) for one in (site.anchor, first)] == [JobState.RUNNING, JobState.CANCELLED]
 
 
 def test_that_to_cancel_the_job_is_to_cancel_the_anchor(site: Site) -> None:

@@ -83,6 +83,8 @@ def registrations(
         terms = decode_comment(job.comment)
         if terms is None or terms.user_id != job.user_id or job.submitted_at is None:
             continue
+        if terms.in_place and not job.wings:
+            continue  # its first wing has its request: GPUs, CPUs and memory
         gpus = max(job.requested_gpus, job.allocation.num_gpus, 1)
         used_memory_mb = sum(mb for _, mb in job.memory_mb_by_node)
         found.append(
@@ -183,7 +185,7 @@ def observations(
     for record in records:
         job = by_id.get(record.slurm_job_id)
         if job is not None and is_recorded_job(job, record):
-            observed = _observe(job, snapshot.read_at, type_of_node)
+            observed = _observe(job, record, snapshot.read_at, type_of_node)
             seen.append(
                 dataclasses.replace(observed, state=JobState.COMPLETING)
                 if not_over(record, job)
@@ -196,8 +198,12 @@ def observations(
     return tuple(seen), frozenset(missing)
 
 
-def _observe(job: SlurmJob, read_at: datetime, type_of_node: Mapping[str, str | None]) -> JobObservation:
+def _observe(
+    job: SlurmJob, record: JobRecord, read_at: datetime, type_of_node: Mapping[str, str | None]
+) -> JobObservation:
     started_at, ended_at = job.started_at, job.ended_at
+    # An anchor itself has neither GPUs nor a count of the starts of its training.
+    knows_starts = bool(job.wings) or not record.terms.in_place
     if job.state is JobState.COMPLETING and (ended_at is None or ended_at > read_at + _MAX_CLOCK_SKEW):
         started_at = ended_at = None  # it is being requeued, and these are Slurm's expected times
     return JobObservation(
@@ -207,13 +213,14 @@ def _observe(job: SlurmJob, read_at: datetime, type_of_node: Mapping[str, str | 
         started_at=started_at,
         ended_at=ended_at,
         gpu_type=_one_type(job, type_of_node),
-        restart_count=job.restart_count,
+        restart_count=job.restart_count if knows_starts else None,
         submitted_at=job.submitted_at,
         last_allocation=job.last_allocation,
         suspended_at=job.suspended_at,
         resumed_at=job.resumed_at,
         counted_s=job.counted_s,
         changes=job.changes,
+        in_place=record.terms.in_place,
     )
 
 

@@ -50,6 +50,7 @@ START_DELAY_S = 2
 _STALE_S = 2.0
 # Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
 _BETWEEN_UPDATES_S = 60
+_MAX_PRIORITY = 2**32 - 16  # Slurm means other things by the numbers above
 _SQUEUE = ("squeue", "--json", "--all", "--states=all")
 
 
@@ -226,6 +227,15 @@ class CommandClient:
         if status.held:
             self._act(job_id, lambda: self._job_commands.release(job_id, status.address))
 
+    def set_priority(self, job_id: str, priority: int) -> None:
+        """Give a PENDING job this priority. Refused for a held job, which Slurm would release by it."""
+        if not 0 < priority <= _MAX_PRIORITY:
+            raise UsageError(f"job {job_id}: {priority} is no priority")
+        status = self._expect(job_id, JobState.PENDING, to="set its priority")
+        if status.held:
+            raise JobStateError(f"job {job_id} is held: cannot set its priority; nothing was changed")
+        self._update_pending(job_id, status.address, {"Priority": str(priority)})
+
     def set_comment(self, job_id: str, comment: str) -> None:
         """Replace the job's Comment. Owner or operator only."""
         status = self._job_commands.read_status(job_id)
@@ -292,7 +302,7 @@ class CommandClient:
         try:
             self._update(job_id, address, fields)
         except SlurmCommandError:
-            self._expect(job_id, JobState.PENDING, to="reshape it")  # a clearer message than Slurm's
+            self._expect(job_id, JobState.PENDING, to="change it")  # a clearer message than Slurm's
             raise
 
     def _update(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.slurm.parsing.gres import Gres, count_gpus, parse_gres
 from pollux_slurm.slurm.parsing.json_fields import Fields
 from pollux_slurm.slurm.parsing.node_constraints import NodeConstraints, blocked_because
+from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 
 # Slurm's states and flags. 22.05 prints only the most important one, later releases a list.
 _BASE = {
@@ -291,14 +292,18 @@ def _gpus_only(tres: str) -> str:
 
 
 def _spread(num_gpus: int, cores: Mapping[str, int]) -> dict[str, int]:
-    """Spread GPUs over nodes by their CPUs, at least one each."""
+    """Spread GPUs over nodes in proportion to their CPUs, at least one each."""
     total = max(sum(cores.values()), 1)
-    left = num_gpus - len(cores)
-    shares = {name: left * count / total for name, count in cores.items()}
-    gpus = {name: 1 + int(share) for name, share in shares.items()}
-    for name in sorted(shares, key=lambda name: int(shares[name]) - shares[name]):
-        if sum(gpus.values()) < num_gpus:
-            gpus[name] += 1
+    shares = {name: max(num_gpus * count / total, 1.0) for name, count in cores.items()}
+    gpus = {name: int(share) for name, share in shares.items()}
+    # The GPU that is missing most, or too many, until the number is right.
+    while (missing := num_gpus - sum(gpus.values())) != 0:
+        step = 1 if missing > 0 else -1
+        name = max(
+            (name for name in sorted(gpus) if gpus[name] + step >= 1),
+            key=lambda name: step * (shares[name] - gpus[name]),
+        )
+        gpus[name] += step
     return gpus
 
 
@@ -353,7 +358,8 @@ def _unschedulable_reason(
     # 22.05 shows a batch job without the flag once slurmctld requeued it by itself. Others never restart.
     if not fields.flag("batch_flag") and not fields.count("restart_cnt"):
         return "it is not a batch job"
-    if not fields.flag("requeue"):
+    # A wing never is: it is cancelled, and its anchor submits another.
+    if not fields.flag("requeue") and parse_wing_comment(fields.text("comment", "")) is None:
         return "it may not be requeued; submit with --requeue"
     if {"none", "exclusive"} & {word.lower() for word in fields.words("shared")}:
         return "it asks for whole nodes (--exclusive)"

@@ -3,6 +3,10 @@
 A wing counts only if Slurm shows it with the user, account and QOS of its anchor, and its Comment has the
 hash of the anchor's token. Any other job that calls itself a wing stays a job of its own.
 
+An anchor that runs while no wing has GPUs or waits is between two starts, or before the first, or after the
+last: it is shown as COMPLETING, in which nobody acts on a job. One that waits in the queue itself (it was
+requeued, or has not started) has no GPUs to be given: it is unschedulable.
+
 The job's `changes` are the sum of the GPUs of all wings that slurmctld still has, of every start, from the
 time at which the first of them began. slurmctld forgets a wing MinJobAge after its end. So the changes are
 complete from MinJobAge before the read, and may lack GPUs before that: whoever records them has what earlier
@@ -21,6 +25,8 @@ from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, JobTerms, 
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, parse_wing_comment
 
+_ANCHOR_WAITS = "its anchor waits in the queue itself"
+
 
 class _Wing(NamedTuple):
     terms: WingTerms
@@ -29,28 +35,41 @@ class _Wing(NamedTuple):
 
 def merge_wings(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     """Return the snapshot with each anchor merged with its wings, which are no jobs of their own there."""
-    claims = {
-        job.job_id: _Wing(terms, job) for job in snapshot.jobs if (terms := parse_wing_comment(job.comment))
-    }
-    # Nearly always empty, and cheaper to see than which jobs are anchors.
-    if not claims:
+    anchors = {job.job_id: (job, terms) for job in snapshot.jobs if (terms := _anchor_terms(job))}
+    if not anchors:
         return snapshot
-    named = {wing.terms.anchor_id for wing in claims.values()}
-    anchors = {job.job_id: (job, decode_comment(job.comment)) for job in snapshot.jobs if job.job_id in named}
     wings: defaultdict[str, list[_Wing]] = defaultdict(list)
     others = []
     for job in snapshot.jobs:
-        claim = claims.get(job.job_id)
+        claim = parse_wing_comment(job.comment)
         if (
             claim is not None
-            and claim.terms.anchor_id in anchors
-            and _is_wing_of(claim, *anchors[claim.terms.anchor_id])
+            and claim.anchor_id in anchors
+            and _is_wing_of(_Wing(claim, job), *anchors[claim.anchor_id])
         ):
-            wings[claim.terms.anchor_id].append(claim)
+            wings[claim.anchor_id].append(_Wing(claim, job))
         else:
             others.append(job)
-    merged = (_merge(job, wings[job.job_id]) if job.job_id in wings else job for job in others)
+    merged = []
+    for job in others:
+        if job.job_id in wings:
+            job = _merge(job, wings[job.job_id])
+        elif job.job_id in anchors and job.state is JobState.RUNNING:
+            job = dataclasses.replace(job, state=JobState.COMPLETING)
+        if job.job_id in anchors and anchors[job.job_id][0].state is JobState.PENDING:
+            reason = job.unschedulable_reason or _ANCHOR_WAITS
+            job = dataclasses.replace(job, unschedulable_reason=reason)
+        merged.append(job)
     return dataclasses.replace(snapshot, jobs=tuple(merged))
+
+
+def _anchor_terms(job: SlurmJob) -> JobTerms | None:
+    """Return the terms of an anchor, None for any other job."""
+    # Cheaper to see than what the Comment says, and nearly always false.
+    if "inplace=1" not in job.comment:
+        return None
+    terms = decode_comment(job.comment)
+    return terms if terms is not None and terms.in_place and terms.user_id == job.user_id else None
 
 
 def wings_of_start(wings: Iterable[SlurmJob]) -> list[SlurmJob]:
@@ -65,15 +84,10 @@ def _newest_start(wings: Sequence[_Wing]) -> list[_Wing]:
     return sorted(of_start, key=lambda wing: (wing.terms.plan, int(wing.job.job_id)))
 
 
-def _is_wing_of(wing: _Wing, anchor: SlurmJob, terms: JobTerms | None) -> bool:
+def _is_wing_of(wing: _Wing, anchor: SlurmJob, terms: JobTerms) -> bool:
     job = wing.job
-    return (
-        terms is not None
-        and terms.in_place
-        and terms.user_id == anchor.user_id
-        and wing.terms.token_sha256 == terms.token_sha256
-        and (job.user_id, job.account, job.qos) == (anchor.user_id, anchor.account, anchor.qos)
-    )
+    is_of_owner = (job.user_id, job.account, job.qos) == (anchor.user_id, anchor.account, anchor.qos)
+    return is_of_owner and wing.terms.token_sha256 == terms.token_sha256
 
 
 def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
@@ -90,6 +104,10 @@ def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
     return dataclasses.replace(
         anchor,
         state=state,
+        submitted_at=first.submitted_at if newest[0].terms.restart_count else anchor.submitted_at,
+        unschedulable_reason=next(
+            (job.unschedulable_reason for job in (anchor, *of_start) if job.unschedulable_reason), None
+        ),
         held=in_queue.held,
         held_by_slurm=in_queue.held_by_slurm,
         held_since_requeue=in_queue.held_since_requeue,
@@ -157,7 +175,7 @@ def _changes(wings: Iterable[SlurmJob]) -> tuple[tuple[datetime, Allocation], ..
             if end is not None:
                 steps[end].subtract(gpus)
     now: Counter[str] = Counter()
-    changes = list[tuple[datetime, Allocation]]()
+    changes: list[tuple[datetime, Allocation]] = []
     for at in sorted(steps):
         before = Allocation.of(now)
         now.update(steps[at])

@@ -423,7 +423,8 @@ class JobObservation:
 
     Of a run that was suspended, `counted_s` is how many seconds it had run before, and either `suspended_at`
     or `resumed_at` is set. `changes` are the times at which a running job's allocation
-    changed, with what it had from then on, oldest first.
+    changed, with what it had from then on, oldest first. `in_place`: its GPUs are those of its wings, and
+    `changes` are their starts and ends, of all starts of the job, as far back as slurmctld has them.
     `estimated`: Slurm does not have the job, and how and when it ended is a guess.
     """
 
@@ -440,6 +441,7 @@ class JobObservation:
     resumed_at: datetime | None = None
     counted_s: float = 0.0
     changes: tuple[tuple[datetime, Allocation], ...] = ()
+    in_place: bool = False
     estimated: bool = False
 
 

@@ -1,7 +1,8 @@
 """Correct estimated allocation intervals from the runs in Slurm's accounting database.
 
 slurmctld shows only the last run of a job, and drops the job MinJobAge after its end; slurmdbd keeps every
-run. Exact intervals are not changed.
+run. Exact intervals are not changed. Nor are jobs that move in place: their GPUs are in other jobs, and
+slurmdbd does not say in which.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def estimated_jobs(connection: Connection, *, since: datetime) -> tuple[tuple[st
         select(JobRow.slurm_job_id, JobRow.submitted_at)
         .where(
             JobRow.estimated,
+            ~JobRow.in_place,
             or_(JobRow.finished_at.is_(None), JobRow.finished_at > utc(since)),
             # Slurm's records of a job id are those of its newest job.
             ~exists().where(later.slurm_job_id == JobRow.slurm_job_id, later.id > JobRow.id),
@@ -58,7 +60,7 @@ def correct_estimated_jobs(connection: Connection, runs: Sequence[AccountedRun])
             func.coalesce(JobRow.first_job_id, JobRow.id).label("first_job_id"),
             JobRow.submitted_at,
             JobRow.finished_at,
-        ).where(JobRow.id.in_(newest), JobRow.estimated)
+        ).where(JobRow.id.in_(newest), JobRow.estimated, ~JobRow.in_place)
     ).all()
     intervals = read_intervals(connection, [job.first_job_id for job in jobs])
     corrected = []

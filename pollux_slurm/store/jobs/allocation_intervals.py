@@ -33,12 +33,13 @@ class KnownInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewInterval:
-    """An interval to be recorded."""
+    """An interval to be recorded. `restart_count` is None for one of the run that Slurm shows."""
 
     started_at: datetime
     ended_at: datetime | None
     allocation: Allocation
     estimated: bool = False
+    restart_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,20 +186,23 @@ def _update_open(
     elif run.allocation != last.allocation:
         later = [entry for entry in seen.changes if entry[0] > start]
         is_exact = bool(later) and later[-1][1] == run.allocation
-        _follow(change, last.allocation, later if is_exact else [(max(at, start), run.allocation)])
+        follow_changes(change, last.allocation, later if is_exact else [(max(at, start), run.allocation)])
         change.closed_is_estimated = not is_exact
 
 
-def _follow(
+def follow_changes(
     change: IntervalChange, allocation: Allocation, changes: Iterable[tuple[datetime, Allocation]]
 ) -> None:
-    """End the interval with `allocation` at the first of `changes`, and begin one at each of them."""
+    """End the interval that has `allocation` at the first of `changes`, and begin one at each of them.
+
+    With an empty `allocation`, no interval is open.
+    """
     for changed_at, changed in changes:
         if changed == allocation:
             continue
-        if change.opened and change.opened[-1].ended_at is None:
+        if allocation and change.opened:
             change.opened[-1] = replace(change.opened[-1], ended_at=changed_at)
-        elif change.closed_at is None:
+        elif allocation:
             change.closed_at = changed_at
         if changed:
             change.opened.append(NewInterval(started_at=changed_at, ended_at=None, allocation=changed))

@@ -21,6 +21,7 @@ from pollux_slurm.store.jobs.allocation_intervals import (
     interval_change,
 )
 from pollux_slurm.store.jobs.submissions import read_intervals
+from pollux_slurm.store.jobs.wing_intervals import wings_change
 from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, JobRow, RoundRow, RunRow
 
 _HAS_GPUS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
@@ -47,7 +48,11 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
         last = _last_interval(row, before, Allocation.of(open_nodes.get(row.id, {})))
         times = [(one.started_at, one.ended_at) for one in before]
         others_s = 0.0 if entry.started_at is None else counted_s(times, utc(entry.started_at))
-        change = interval_change(last, entry, at=at, others_s=others_s, end_bounds=end_bounds.get(row.id))
+        bounds = end_bounds.get(row.id)
+        if entry.in_place:
+            change = wings_change(last, entry, at=at, end_bounds=bounds)
+        else:
+            change = interval_change(last, entry, at=at, others_s=others_s, end_bounds=bounds)
         changes.add(row, entry, change)
     _write_gpu_types(connection, _gpu_types(pairs))
     changes.write(connection)
@@ -131,7 +136,7 @@ class _Changes:
                     "number": number,
                     "started_at": new.started_at,
                     "ended_at": new.ended_at,
-                    "restart_count": seen.restart_count,
+                    "restart_count": seen.restart_count if new.restart_count is None else new.restart_count,
                     "estimated": new.estimated,
                 }
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -162,8 +163,11 @@ def test_that_a_job_is_over_when_its_last_wing_is() -> None:
 )
 def test_that_a_forged_wing_is_a_job_of_its_own(changes: dict[str, Any]) -> None:
     forged = wing("9", JobState.RUNNING, {"n0": 4}, **changes)
-    snapshot = ClusterSnapshot(read_at=NOON, nodes=(), jobs=(anchor(), forged))
-    assert merge_wings(snapshot) == snapshot
+    found = merge_wings(ClusterSnapshot(read_at=NOON, nodes=(), jobs=(anchor(), forged)))
+    assert found.job("9") == forged
+    alone = found.job("7")
+    assert alone is not None
+    assert (alone.allocation, alone.wings) == (Allocation(), ())
 
 
 def test_that_only_a_job_that_moves_in_place_has_wings() -> None:
@@ -175,3 +179,86 @@ def test_that_only_a_job_that_moves_in_place_has_wings() -> None:
             read_at=NOON, nodes=(), jobs=(other, wing("9", JobState.RUNNING, {"n0": 1}))
         )
         assert merge_wings(snapshot) == snapshot
+
+
+def test_that_an_anchor_without_wings_is_left_alone() -> None:
+    """Before its first wing and after its last, and once slurmctld has forgotten those of its last start."""
+    assert merged(anchor()) == dataclasses.replace(anchor(), state=JobState.COMPLETING)
+    over = anchor(JobState.COMPLETED, ended_at=at(3))
+    assert merged(over) == over
+
+
+@pytest.mark.parametrize("wings", [[], [wing("9", JobState.CANCELLED, ended_at=at(1))]])
+def test_that_nobody_moves_an_anchor_that_waits_itself(wings: list[SlurmJob]) -> None:
+    found = merged(anchor(JobState.PENDING, priority=3), *wings)
+    assert (found.state, found.priority) == (JobState.PENDING, 3)
+    assert found.unschedulable_reason == "its anchor waits in the queue itself"
+
+
+def test_that_a_requeued_anchor_is_stopping_until_its_wings_have_ended() -> None:
+    assert merged(anchor(JobState.PENDING), wing("9", JobState.RUNNING, {"n0": 1})).state is (
+        JobState.COMPLETING
+    )
+
+
+def test_that_what_keeps_a_wing_from_being_moved_keeps_the_job() -> None:
+    odd = wing("9", JobState.RUNNING, {"n0": 1}, unschedulable_reason="it asks for whole nodes")
+    assert merged(anchor(), odd).unschedulable_reason == "it asks for whole nodes"
+
+
+def test_that_a_later_start_was_submitted_with_its_wing() -> None:
+    """As after a requeue, which sets a job's submission time."""
+    assert merged(anchor(), wing("9", JobState.PENDING, submitted_at=at(1))).submitted_at == NOON
+    later = wing("9", JobState.PENDING, restart=1, submitted_at=at(9))
+    assert merged(anchor(), later).submitted_at == at(9)
+
+
+def test_that_changes_are_the_sum_of_all_wings_of_all_starts() -> None:
+    of_first = wing(
+        "9", JobState.CANCELLED, last_allocation=Allocation.of({"n0": 2}), ended_at=at(9), restart=0
+    )
+    joined = wing(
+        "10",
+        JobState.COMPLETED,
+        last_allocation=Allocation.of({"n1": 1}),
+        started_at=at(2),
+        ended_at=at(4),
+        plan=5,
+    )
+    of_second = wing("11", JobState.RUNNING, {"n2": 4}, started_at=at(15), restart=1)
+    never_ran = wing("12", JobState.CANCELLED, started_at=at(20), ended_at=at(20), restart=1, plan=6)
+    waits = wing("13", JobState.PENDING, restart=1, plan=7)
+    found = merged(anchor(), waits, of_second, joined, of_first, never_ran)
+    assert [(str(on), moment) for moment, on in found.changes] == [
+        ("n0:2", NOON),
+        ("n0:2+n1:1", at(2)),
+        ("n0:2", at(4)),
+        ("none", at(9)),
+        ("n2:4", at(15)),
+    ]
+    assert found.started_at == at(15)
+
+
+def test_that_a_change_without_effect_is_none() -> None:
+    left = wing("9", JobState.COMPLETED, last_allocation=Allocation.of({"n0": 1}), ended_at=at(3))
+    same = wing("10", JobState.RUNNING, {"n0": 1}, started_at=at(3), plan=2)
+    assert merged(anchor(), left, same).changes == ((NOON, Allocation.of({"n0": 1})),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spans"),
+    [
+        ({"suspended_at": at(5), "counted_s": 300.0}, [(0, 1), (5, 0)]),
+        # It was suspended before, for a minute.
+        ({"suspended_at": at(6), "counted_s": 300.0}, [(1, 1), (6, 0)]),
+        ({"resumed_at": at(9), "counted_s": 300.0}, [(0, 1), (5, 0), (9, 1)]),
+        # It was cancelled while it was suspended.
+        ({"resumed_at": at(9), "ended_at": at(9), "counted_s": 300.0}, [(0, 1), (5, 0)]),
+    ],
+)
+def test_that_the_time_for_which_a_wing_is_suspended_is_not_counted(
+    changes: dict[str, Any], spans: list[tuple[int, int]]
+) -> None:
+    found = merged(anchor(), wing("9", JobState.SUSPENDED, {"n0": 1}, **changes))
+    assert [(moment, on.num_gpus) for moment, on in found.changes] == [(at(minute), n) for minute, n in spans]
+    assert (found.suspended_at, found.resumed_at, found.counted_s) == (None, None, 0.0)
