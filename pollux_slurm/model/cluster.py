@@ -105,7 +105,7 @@ class SlurmJob:
     - `counted_s`, and one of `suspended_at` and `resumed_at`: for a run that was suspended, how long it had
       run before, and since when it is suspended or resumed
     - `changes`: when its allocation changed while it ran, as far as Slurm shows it, with what it had from
-      then on, oldest first
+      then on, oldest first; of two at one time, the last counts
 
     Of an anchor that `pollux_slurm.slurm.parsing.merged_wings` has merged with its wings:
 

@@ -41,10 +41,16 @@ CONFIG = DaemonConfig(
 
 
 class Agent:
-    """The agent in a job: it reports, and confirms requested checkpoints if it `answers`."""
+    """The agent in a job: it reports, and confirms requested checkpoints if it `answers`.
 
-    def __init__(self, harness: Harness, job_id: str, token: str) -> None:
+    `anchor` is set for a job that moves in place.
+    """
+
+    def __init__(
+        self, harness: Harness, job_id: str, token: str, *, anchor: FakeAnchor | None = None
+    ) -> None:
         self.harness, self.job_id, self.token = harness, job_id, token
+        self.anchor = anchor
         self.answers = True
         self.waits_to_be_stopped = True
         self.reports = True
@@ -54,6 +60,8 @@ class Agent:
         self._confirmed: int | None = None
 
     def act(self) -> None:
+        if self.anchor is not None:
+            self.anchor.act()
         job = self.harness.job(self.job_id)
         if job.state is not JobState.RUNNING or not self.reports:
             return
@@ -192,7 +200,7 @@ class Harness:
         anchor = FakeAnchor(self.slurm, gpus=gpus, terms=terms)
         if start:
             anchor.start()
-        self.agents[anchor.job_id] = Agent(self, anchor.job_id, token)
+        self.agents[anchor.job_id] = Agent(self, anchor.job_id, token, anchor=anchor)
         return anchor
 
     def submit_unmanaged(self, *, gpus: int) -> str:

@@ -204,14 +204,17 @@ class MoveActions:
     def _record_end(self, move: OpenMove, asked_at: datetime) -> None:
         """Record that a run ended just now, by slurmctld's clock. Slurm does not show the end of such a run.
 
-        This host's clock may be wrong. An end that is not known to a second is estimated in the next round.
+        It does show those of wings. This host's clock may be wrong. An end that is not known to a second is
+        estimated in the next round.
         """
+        if move.job is None or move.job.wings:
+            return
         try:
             ended_at = self.slurm.controller_time()
         except SlurmError as error:
             _log.info("job %s: the end of its run is estimated: %s", move.job_id, error)
             return
-        if move.job is None or self.clock() - asked_at > _PROMPT:
+        if self.clock() - asked_at > _PROMPT:
             return
         seen = JobObservation(
             slurm_job_id=move.job_id,

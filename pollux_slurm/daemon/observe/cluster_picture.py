@@ -21,6 +21,7 @@ from pollux_slurm.model import (
     SlurmJob,
 )
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment, parse_comment
+from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 from pollux_slurm.store.contract.interface import JobObservation, JobRecord, JobRegistration, RunPhase
 
 # How far this host's clock and slurmctld's may differ. A time limit is a minute at least.
@@ -70,7 +71,8 @@ def registrations(
 ) -> tuple[JobRegistration, ...]:
     """Return the adaptive jobs of `snapshot`, including jobs that ended before any round saw them.
 
-    `partitions` and `only_user_id`, where given, restrict them.
+    `partitions` and `only_user_id`, where given, restrict them. An anchor is left out until its first wing
+    was submitted, which has what the job requests.
     """
     wanted = frozenset(partitions)
     found = []
@@ -84,9 +86,11 @@ def registrations(
         if terms is None or terms.user_id != job.user_id or job.submitted_at is None:
             continue
         if terms.in_place and not job.wings:
-            continue  # its first wing has its request: GPUs, CPUs and memory
-        gpus = max(job.requested_gpus, job.allocation.num_gpus, 1)
-        used_memory_mb = sum(mb for _, mb in job.memory_mb_by_node)
+            continue
+        # Of a job with wings, the one that its start began with has the request.
+        own = wings_of_start(job.wings)[0] if job.wings else job
+        gpus = max(own.requested_gpus, own.allocation.num_gpus, 1)
+        used_memory_mb = sum(mb for _, mb in own.memory_mb_by_node)
         found.append(
             JobRegistration(
                 slurm_job_id=job.job_id,
@@ -96,8 +100,8 @@ def registrations(
                 user_id=job.user_id,
                 account=job.account,
                 partition=job.partition,
-                cpus_per_gpu=job.cpus_per_gpu or max(math.ceil(job.num_cpus / gpus), 1),
-                memory_per_gpu_mb=job.memory_per_gpu_mb or math.ceil(used_memory_mb / gpus),
+                cpus_per_gpu=own.cpus_per_gpu or max(math.ceil(own.num_cpus / gpus), 1),
+                memory_per_gpu_mb=own.memory_per_gpu_mb or math.ceil(used_memory_mb / gpus),
                 submitted_at=job.submitted_at,
                 time_limit_s=job.time_limit_s,
                 required_nodes=job.required_nodes,
@@ -300,16 +304,20 @@ def node_capacities(snapshot: ClusterSnapshot, managed: Iterable[ManagedJob]) ->
     """Return what managed jobs may use of each node: its total minus what unmanaged jobs use.
 
     Unmanaged jobs use what the node has in use beyond the managed jobs' part. A managed job that started
-    between the reads of jobs and nodes counts as unmanaged in this round, which errs on the safe side.
+    between the reads of jobs and nodes counts as unmanaged in this round, which errs on the safe side. So
+    does an anchor, which keeps its CPU and memory wherever its wings are.
     """
     gpus: defaultdict[str, int] = defaultdict(int)
     cpus: defaultdict[str, int] = defaultdict(int)
     memory_mb: defaultdict[str, int] = defaultdict(int)
-    for job in managed:
+    movable = (
+        part for job in managed for part in (job.slurm.wings if job.record.terms.in_place else [job.slurm])
+    )
+    for part in movable:
         for used, owned in (
-            (gpus, job.slurm.allocation.gpus_by_node),
-            (cpus, job.slurm.cpus_by_node),
-            (memory_mb, job.slurm.memory_mb_by_node),
+            (gpus, part.allocation.gpus_by_node),
+            (cpus, part.cpus_by_node),
+            (memory_mb, part.memory_mb_by_node),
         ):
             for node, amount in owned:
                 used[node] += amount

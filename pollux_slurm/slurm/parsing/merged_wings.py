@@ -130,9 +130,7 @@ def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
         memory_mb_by_node=_sum(job.memory_mb_by_node for job in (anchor, *wings)),
         last_allocation=_last_allocation(of_start) if is_over else Allocation(),
         restart_count=newest[0].terms.restart_count,
-        started_at=None
-        if waits
-        else min((start for job in of_start for start, _ in _spans(job)), default=None),
+        started_at=None if waits else _start(of_start),
         ended_at=ended_at if is_over or state is JobState.COMPLETING else None,
         time_limit_s=first.time_limit_s,
         suspended_at=None,
@@ -166,20 +164,29 @@ def _last_allocation(wings: Sequence[SlurmJob]) -> Allocation:
 
 
 def _changes(wings: Iterable[SlurmJob]) -> tuple[tuple[datetime, Allocation], ...]:
-    """Return the times at which a wing began, ended, or was suspended, and what all had from then on."""
-    steps: defaultdict[datetime, Counter[str]] = defaultdict(Counter)
+    """Return the times at which a wing began, ended, or was suspended, and what all had from then on.
+
+    Slurm's times are whole seconds. Where wings began and ended within one, a first change has them all.
+    """
+    began: defaultdict[datetime, Counter[str]] = defaultdict(Counter)
+    ended: defaultdict[datetime, Counter[str]] = defaultdict(Counter)
     for wing in wings:
         gpus = (wing.allocation or wing.last_allocation).as_dict()
         for start, end in _spans(wing):
-            steps[start].update(gpus)
+            began[start].update(gpus)
             if end is not None:
-                steps[end].subtract(gpus)
+                ended[end].update(gpus)
     now: Counter[str] = Counter()
     changes: list[tuple[datetime, Allocation]] = []
-    for at in sorted(steps):
+    for at in sorted({*began, *ended}):
         before = Allocation.of(now)
-        now.update(steps[at])
-        if (after := Allocation.of(now)) != before:
+        now.update(began[at])
+        most = Allocation.of(now)
+        now.subtract(ended[at])
+        after = Allocation.of(now)
+        if most not in (before, after):
+            changes.append((at, most))
+        if after != before or most != before:
             changes.append((at, after))
     return tuple(changes)
 
@@ -195,7 +202,12 @@ def _spans(wing: SlurmJob) -> Iterator[tuple[datetime, datetime | None]]:
         spans = [(max(start, wing.suspended_at - counted), wing.suspended_at)]
     elif wing.resumed_at is not None:
         spans = [(start, start + counted), (wing.resumed_at, end)]
-    yield from ((since, until) for since, until in spans if until is None or until > since)
+    yield from ((since, until) for since, until in spans if until is None or until >= since)
+
+
+def _start(wings: Iterable[SlurmJob]) -> datetime | None:
+    """Return when the first of them began, without those that never ran."""
+    return min((start for wing in wings for start, end in _spans(wing) if end != start), default=None)
 
 
 def _sum(amounts: Iterable[Sequence[tuple[str, int]]]) -> tuple[tuple[str, int], ...]:

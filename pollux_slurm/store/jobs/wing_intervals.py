@@ -9,6 +9,9 @@ changes of a later read begin later, or lack that wing. What was recorded stays:
 beginning of the newest interval is taken from a read. Where the changes do not have, at that beginning, what
 the interval has, no round has read Slurm between the end of a wing and MinJobAge after it. Nothing shows
 when that wing ended, then: the interval ends at the next change, and is marked as estimated.
+
+Of a wing that was suspended more than once, Slurm shows the last time only. If no round has seen one of the
+others, its seconds are not booked.
 """
 
 from __future__ import annotations
@@ -36,10 +39,11 @@ def wings_change(
     """Return what an observation at `at` changes for a job whose newest interval is `last`."""
     change = IntervalChange()
     since = None if last is None else last.ended_at or last.started_at
-    later = [entry for entry in seen.changes if since is None or entry[0] > since]
-    before = seen.changes[: len(seen.changes) - len(later)]
-    shown = before[-1][1] if before else Allocation()
-    has_all = bool(before)
+    known = [entry for entry in seen.changes if since is not None and entry[0] <= since]
+    shown = known[-1][1] if known else Allocation()
+    # Of several changes at one time, the last.
+    later = [*dict(seen.changes[len(known) :]).items()]
+    has_all = bool(known)
     if last is None or since is None:
         follow_changes(change, Allocation(), later)
     elif last.ended_at is not None:
@@ -47,7 +51,9 @@ def wings_change(
         follow_changes(change, Allocation(), [(since, shown), *later])
     elif _is_same(shown, last.allocation):
         follow_changes(change, shown, later)
-    elif not before and _has_later_start(last, seen):
+    elif _is_within_second(known, last):
+        follow_changes(change, last.allocation, [(since, shown), *later])
+    elif not known and _has_later_start(last, seen):
         change.new_start = later[0][0]
     else:
         has_all = False
@@ -61,13 +67,25 @@ def _is_same(shown: Allocation, recorded: Allocation) -> bool:
     return (shown.nodes, shown.num_gpus) == (recorded.nodes, recorded.num_gpus)
 
 
+def _is_within_second(known: _Changes, last: KnownInterval) -> bool:
+    """Whether the interval is of a read between two changes within one second, Slurm's unit of time."""
+    before = next((on for at, on in reversed(known) if at < last.started_at), Allocation()).as_dict()
+    of_second = [on.as_dict() for at, on in known if at == last.started_at]
+    if not of_second:
+        return False
+    most, after, recorded = of_second[0], of_second[-1], last.allocation.as_dict()
+
+    def is_between(node: str) -> bool:
+        first, highest, final = before.get(node, 0), most.get(node, 0), after.get(node, 0)
+        lowest = min(first, final, first + final - highest)
+        return lowest <= recorded.get(node, 0) <= max(first, highest, final)
+
+    return all(is_between(node) for node in {*before, *most, *after, *recorded})
+
+
 def _has_later_start(last: KnownInterval, seen: JobObservation) -> bool:
     """Whether Slurm has set a later start for the recorded wing, as it does once its nodes have booted."""
-    return (
-        last.restart_count == seen.restart_count
-        and len(seen.changes) == 1
-        and seen.changes[0][1] == last.allocation
-    )
+    return last.restart_count == seen.restart_count and [on for _, on in seen.changes] == [last.allocation]
 
 
 def _follow_after_lost_end(
@@ -81,8 +99,7 @@ def _follow_after_lost_end(
 ) -> None:
     """End the open interval, of which a wing is forgotten, and follow what is known after it."""
     until = later[0][0] if later else min(at, seen.ended_at or at)
-    has_ended = last.restart_count != seen.restart_count or not (later or shown)
-    if has_ended and end_bounds is not None and end_bounds.last_report_at is not None:
+    if end_bounds is not None and end_bounds.last_report_at is not None:
         until = min(until, end_bounds.last_report_at)
     until = max(until, last.started_at)
     follow_changes(change, last.allocation, [(until, Allocation()), *(later or [(until, shown)])])

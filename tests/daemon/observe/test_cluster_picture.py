@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from pollux_slurm.daemon.observe import cluster_picture
-from pollux_slurm.model import JobState, JobTerms
+from pollux_slurm.model import JobState, JobTerms, SlurmJob
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.slurm.parsing.merged_wings import merge_wings
+from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
 from pollux_slurm.store.contract.interface import RunPhase
 from tests.daemon.builders import NOON, job, node, reallocation, record, run, snapshot
 
@@ -44,6 +47,56 @@ def test_that_cpus_per_gpu_are_derived_where_the_job_did_not_state_them() -> Non
     )
     (found,) = cluster_picture.registrations(snapshot([node("n0")], [seen]))
     assert (found.cpus_per_gpu, found.memory_per_gpu_mb) == (4, 1501)
+
+
+IN_PLACE = dataclasses.replace(TERMS, in_place=True)
+
+
+def in_place(*wings: SlurmJob) -> SlurmJob:
+    """Return job 1, an anchor with one CPU and 300 MB of n0, with its wings."""
+    owned: dict[str, Any] = {"cpus_by_node": (("n0", 1),), "memory_mb_by_node": (("n0", 300),)}
+    anchor = job("1", comment=encode_comment("", IN_PLACE), **owned)
+    merged = merge_wings(snapshot([node("n0")], [anchor, *wings])).job("1")
+    assert merged is not None
+    return merged
+
+
+def wing(job_id: str, on: dict[str, int], *, plan: int = 0, **changes: Any) -> SlurmJob:
+    terms = WingTerms(anchor_id="1", restart_count=0, plan=plan, token_sha256=IN_PLACE.token_sha256)
+    return job(job_id, on=on, comment=encode_wing_comment(terms), **changes)
+
+
+def test_that_a_job_in_place_is_registered_with_what_its_first_wing_requests() -> None:
+    seen = snapshot([node("n0")], [in_place()])
+    assert cluster_picture.registrations(seen) == ()
+    assert cluster_picture.refused_registrations(seen, []) == {}
+    unstated: dict[str, Any] = {"num_cpus": 6, "cpus_per_gpu": None, "memory_per_gpu_mb": None}
+    first = wing("2", {"n0": 2}, memory_mb_by_node=(("n0", 3001),), **unstated)
+    joined = wing("3", {"n1": 2}, plan=4, memory_mb_by_node=(("n1", 9999),))
+    (found,) = cluster_picture.registrations(snapshot([node("n0")], [in_place(first, joined)]))
+    assert (found.slurm_job_id, found.terms) == ("1", IN_PLACE)
+    assert (found.cpus_per_gpu, found.memory_per_gpu_mb) == (3, 1501)
+
+
+def test_that_an_anchor_keeps_its_cpu_wherever_its_wings_are() -> None:
+    nodes = [node("n0", used=2, used_cpus=3, used_memory_mb=500)]
+    mine = in_place(wing("2", {"n0": 2}, cpus_by_node=(("n0", 2),), memory_mb_by_node=(("n0", 200),)))
+    known = record("1", terms=IN_PLACE)
+    (capacity,) = cluster_picture.build_picture(snapshot(nodes, [mine]), [known]).nodes
+    assert (capacity.num_gpus, capacity.num_cpus, capacity.memory_mb) == (4, 8 - 1, 8000 - 300)
+
+
+def test_that_an_observation_in_place_has_the_changes_of_the_wings() -> None:
+    known = record("1", terms=IN_PLACE)
+    mine = in_place(wing("2", {"n0": 2}))
+    ((seen,), _) = cluster_picture.observations(
+        snapshot([node("n0")], [mine]), [known], vanished_before=frozenset()
+    )
+    assert (seen.in_place, seen.changes, seen.restart_count) == (True, mine.changes, 0)
+    ((alone,), _) = cluster_picture.observations(
+        snapshot([node("n0")], [in_place()]), [known], vanished_before=frozenset()
+    )
+    assert (alone.state, alone.changes, alone.restart_count) == (JobState.COMPLETING, (), None)
 
 
 def test_that_what_unmanaged_jobs_use_is_subtracted_from_the_nodes() -> None:

@@ -239,10 +239,25 @@ def test_that_changes_are_the_sum_of_all_wings_of_all_starts() -> None:
     assert found.started_at == at(15)
 
 
-def test_that_a_change_without_effect_is_none() -> None:
+def test_that_wings_that_begin_and_end_within_a_second_are_shown_together_first() -> None:
     left = wing("9", JobState.COMPLETED, last_allocation=Allocation.of({"n0": 1}), ended_at=at(3))
-    same = wing("10", JobState.RUNNING, {"n0": 1}, started_at=at(3), plan=2)
-    assert merged(anchor(), left, same).changes == ((NOON, Allocation.of({"n0": 1})),)
+    joined = wing("10", JobState.RUNNING, {"n1": 1}, started_at=at(3), plan=2)
+    ended_at_once = wing(
+        "11",
+        JobState.FAILED,
+        last_allocation=Allocation.of({"n1": 2}),
+        started_at=at(4),
+        ended_at=at(4),
+        plan=3,
+    )
+    found = merged(anchor(), left, joined, ended_at_once)
+    assert [(str(on), moment) for moment, on in found.changes] == [
+        ("n0:1", NOON),
+        ("n0:1+n1:1", at(3)),
+        ("n1:1", at(3)),
+        ("n1:3", at(4)),
+        ("n1:1", at(4)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +268,7 @@ def test_that_a_change_without_effect_is_none() -> None:
         ({"suspended_at": at(6), "counted_s": 300.0}, [(1, 1), (6, 0)]),
         ({"resumed_at": at(9), "counted_s": 300.0}, [(0, 1), (5, 0), (9, 1)]),
         # It was cancelled while it was suspended.
-        ({"resumed_at": at(9), "ended_at": at(9), "counted_s": 300.0}, [(0, 1), (5, 0)]),
+        ({"resumed_at": at(9), "ended_at": at(9), "counted_s": 300.0}, [(0, 1), (5, 0), (9, 1), (9, 0)]),
     ],
 )
 def test_that_the_time_for_which_a_wing_is_suspended_is_not_counted(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -221,91 +219,21 @@ def test_that_the_job_is_recorded_as_one_that_moves_in_place(store: Store) -> No
     assert store.job("1").terms.in_place
 
 
-# ----------------------------------------------------------------------------- any history, read at any time
+def test_that_reads_between_changes_within_one_second_lose_nothing(store: Store) -> None:
+    """A wing on n1 joined at 110.1, one on n0 left at 110.8, and a third came and went in between."""
+    so_far: Changes = [(100, {"n0": 2}), (110, {"n0": 2, "n1": 1, "n2": 1})]
+    see(store, runs(so_far), 110)
+    whole: Changes = [*so_far, (110, {"n1": 1}), (120, {"n1": 2}), (120, {"n1": 1})]
+    see(store, runs(whole), 125)
+    assert intervals(store) == [(100, 110, 0, False), (110, 110, 0, False), (110, None, 0, False)]
+    assert held(store)[-1] == "n1:1"
+    assert not row(store)["estimated"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wing:
-    restart: int
-    start: int
-    end: int
-    gpus: int
-    node: str
-
-
-MIN_JOB_AGE = 300
-STARTS_EVERY = 1000
-
-
-def random_wings(source: random.Random) -> list[Wing]:
-    """Return the wings of three starts: each begins with one, others join, and all leave at any time."""
-    found = []
-    for restart in range(3):
-        began = restart * STARTS_EVERY + source.randrange(50)
-        until = began + 800
-        found.append(Wing(restart, began, source.randrange(began + 600, until), 2, "n0"))
-        for _ in range(source.randrange(5)):
-            start = source.randrange(began, found[-1].start + 200)
-            end = source.randrange(start + 1, min(start + 500, until))
-            found.append(Wing(restart, start, end, source.randrange(1, 4), f"n{source.randrange(3)}"))
-    return found
-
-
-def shown(wings: list[Wing], now: int) -> JobObservation:
-    """Return what a read of Slurm at second `now` shows."""
-    known = [wing for wing in wings if wing.start <= now < wing.end + MIN_JOB_AGE]
-    moments = sorted({wing.start for wing in known} | {wing.end for wing in known if wing.end <= now})
-    changes = [(moment, on_nodes(known, moment)) for moment in moments]
-    restart = max((wing.restart for wing in wings if wing.start <= now), default=0)
-    begun = [wing.start for wing in known if wing.restart == restart]
-    runs_now = bool(on_nodes(known, now))
-    return observation(
-        1,
-        JobState.RUNNING if runs_now else JobState.COMPLETING,
-        gpus=on_nodes(known, now).as_dict(),
-        started_at=at(min(begun)) if begun else None,
-        ended_at=None if runs_now or not known else at(max(wing.end for wing in known)),
-        restart_count=restart if known else None,  # type: ignore[arg-type]
-        changes=tuple((at(moment), on) for moment, on in changes),
-        in_place=True,
-    )
-
-
-def on_nodes(wings: list[Wing], moment: int) -> Allocation:
-    total: dict[str, int] = {}
-    for wing in wings:
-        if wing.start <= moment < wing.end:
-            total[wing.node] = total.get(wing.node, 0) + wing.gpus
-    return Allocation.of(total)
-
-
-def second(moment: datetime | None) -> int:
-    assert moment is not None
-    return int((moment - at(0)).total_seconds())
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_that_gpu_seconds_equal_those_of_the_wings_however_rounds_fall(any_store: Store, seed: int) -> None:
-    source = random.Random(seed)
-    wings = random_wings(source)
-    any_store.register_jobs([registration(1, terms={"in_place": True})], at=at(0))
-    now = source.randrange(60)
-    while now < 3 * STARTS_EVERY + MIN_JOB_AGE:
-        if any(wing.start <= now for wing in wings):
-            see(any_store, shown(wings, now), now)
-        now += source.randrange(1, MIN_JOB_AGE)
-    history = any_store.allocation_history("1")
-    booked = {
-        restart: sum(
-            one.allocation.num_gpus * (second(one.ended_at) - second(one.started_at))
-            for one in history
-            if one.restart_count == restart
-        )
-        for restart in range(3)
-    }
-    assert booked == {
-        restart: sum(wing.gpus * (wing.end - wing.start) for wing in wings if wing.restart == restart)
-        for restart in range(3)
-    }
-    assert not any(one.estimated for one in history)
-    assert not row(any_store)["estimated"]
+def test_that_a_read_between_an_end_and_a_start_on_one_node_loses_nothing(store: Store) -> None:
+    see(store, runs([(100, {"n0": 2}), (110, {"n0": 2, "n1": 2})]), 115)
+    see(store, runs([(100, {"n0": 2}), (110, {"n0": 2, "n1": 2}), (120, {"n0": 2})]), 120)
+    swapped: Changes = [(110, {"n0": 2, "n1": 2}), (120, {"n0": 2, "n1": 5}), (120, {"n0": 2, "n1": 3})]
+    see(store, runs([(100, {"n0": 2}), *swapped]), 125)
+    assert intervals(store)[2:] == [(120, 120, 0, False), (120, None, 0, False)]
+    assert held(store)[-1] == "n0:2+n1:3"

@@ -1,0 +1,93 @@
+"""Jobs that move in place, and are requeued: their wings are cancelled, and the next start is shaped."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux_slurm.config import PolicyConfig
+from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.store.contract.interface import Store
+from tests.daemon.enact.test_state_machine import Step
+from tests.daemon.harness import CONFIG, Harness
+from tests.fakes.wings import FakeAnchor
+
+
+@pytest.fixture
+def harness(store: Store) -> Harness:
+    return Harness(store, nodes=3)
+
+
+def started(harness: Harness, *, gpus: int = 1) -> FakeAnchor:
+    anchor = harness.submit_in_place(gpus=gpus)
+    harness.run_until(harness.daemon(), until=lambda: harness.has_stepped(anchor.job_id))
+    return anchor
+
+
+def test_that_it_is_registered_once_its_first_wing_is_submitted(harness: Harness) -> None:
+    anchor = harness.submit_in_place(gpus=2, start=False)
+    daemon = harness.daemon()
+    harness.run_until(daemon, seconds=10)
+    assert harness.store.jobs() == ()
+    anchor.start()
+    harness.run_until(daemon, seconds=10)
+    (record,) = harness.store.jobs()
+    assert (record.slurm_job_id, record.terms.in_place) == (anchor.job_id, True)
+    assert (record.cpus_per_gpu, record.memory_per_gpu_mb) == (1, 100)
+    assert (record.state, record.allocation) == (JobState.RUNNING, Allocation.of({"n0": 2}))
+
+
+def test_that_it_moves_through_every_step_of_a_requeue(harness: Harness) -> None:
+    anchor = started(harness)
+    harness.targets = {anchor.job_id: {"n1": 2, "n2": 1}}
+    harness.run_until(harness.daemon(), seconds=30)
+    assert harness.job(anchor.job_id).allocation == Allocation.of({"n1": 2, "n2": 1})
+    (move,) = harness.store.reallocations(anchor.job_id)
+    assert (move.step, move.from_restart_count) == (Step.CONFIRMED, 0)
+    first, second = anchor.wings
+    assert [anchor.job(one).state for one in (anchor.job_id, first, second)] == [
+        JobState.RUNNING,
+        JobState.CANCELLED,
+        JobState.RUNNING,
+    ]
+    of_first, of_second = harness.store.allocation_history(anchor.job_id)
+    assert (of_first.started_at, of_first.ended_at) == (
+        anchor.job(first).started_at,
+        anchor.job(first).ended_at,
+    )
+    assert (of_second.started_at, of_second.ended_at) == (anchor.job(second).started_at, None)
+    assert not of_first.estimated
+    assert [of_first.restart_count, of_second.restart_count] == [0, 1]
+
+
+def test_that_a_lost_wing_starts_it_again(harness: Harness) -> None:
+    anchor = started(harness, gpus=2)
+    (first,) = anchor.wings
+    harness.slurm.cancel(first)
+    harness.targets = {anchor.job_id: {"n1": 1}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.job(anchor.job_id).restart_count == 1)
+    harness.run_until(daemon, until=lambda: harness.job(anchor.job_id).state is JobState.RUNNING)
+    assert harness.job(anchor.job_id).allocation == Allocation.of({"n1": 1})
+    (move,) = harness.store.reallocations(anchor.job_id)
+    assert not move.moves_running
+    harness.run_until(daemon, seconds=10)
+    harness.slurm.finish(anchor.job_id)
+    harness.run_until(daemon, seconds=10)
+    assert harness.store.job(anchor.job_id).state is JobState.COMPLETED
+    of_wings = [(anchor.job(one).started_at, anchor.job(one).ended_at) for one in anchor.wings]
+    recorded = harness.store.allocation_history(anchor.job_id)
+    assert [(one.started_at, one.ended_at) for one in recorded] == of_wings
+
+
+def test_that_a_pause_parks_the_wing_that_waits(harness: Harness) -> None:
+    anchor = started(harness, gpus=2)
+    harness.targets = {anchor.job_id: {}}
+    daemon = harness.daemon(policy=PolicyConfig(pauses=True))
+    harness.run_until(daemon, seconds=20)
+    job = harness.job(anchor.job_id)
+    assert (job.state, job.held) == (JobState.PENDING, False)
+    assert job.begins_at is not None
+    assert (job.begins_at - harness.clock()).total_seconds() > CONFIG.pause_ttl_s - 30
+    harness.targets = {anchor.job_id: {"n1": 2}}
+    harness.run_until(daemon, seconds=30)
+    assert harness.job(anchor.job_id).allocation == Allocation.of({"n1": 2})
