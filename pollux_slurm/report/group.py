@@ -133,9 +133,10 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
     trained = sum(row.trained_gpu_hours or 0.0 for row in history.usage)
     useful = sum(row.useful_gpu_hours or 0.0 for row in history.usage)
     confirmed = [row for row in history.moves if row.step == "confirmed" and row.moves_running]
+    in_place = [row for row in confirmed if row.way == "in_place"]
     over = [row for row in history.jobs if row.finished_at is not None]
     rhos = [row.rho for row in history.fairness if row.rho is not None]
-    return (
+    facts = (
         Fact(key="num_jobs", title="Jobs submitted", value=len(history.jobs), kind=Kind.COUNT),
         Fact(key="num_finished", title="Jobs that ended", value=len(over), kind=Kind.COUNT),
         Fact(
@@ -151,10 +152,15 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
         Fact(
             key="useful_share", title="GPU time after efficiency", value=_part(useful, held), kind=Kind.SHARE
         ),
-        Fact(key="num_moves", title="Moves of running jobs", value=len(confirmed), kind=Kind.COUNT),
+        Fact(
+            key="num_moves",
+            title="Moves by requeue",
+            value=len(confirmed) - len(in_place),
+            kind=Kind.COUNT,
+        ),
         Fact(
             key="lost_s",
-            title="Standstill for moves",
+            title="Standstill for them",
             value=sum(row.total_s or 0.0 for row in confirmed),
             kind=Kind.SECONDS,
         ),
@@ -165,6 +171,14 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
             kind=Kind.COUNT,
             text=f"{sum(rho > 1 for rho in rhos)} of {plural(len(rhos), 'job')} with a ρ",
         ),
+    )
+    if not in_place:
+        return facts
+    standstill_s = sum(row.standstill_s or 0.0 for row in in_place)
+    return (
+        *facts,
+        Fact(key="num_regroups", title="Moves in place", value=len(in_place), kind=Kind.COUNT),
+        Fact(key="standstill_s", title="Standstill in place", value=standstill_s, kind=Kind.SECONDS),
     )
 
 

@@ -142,13 +142,18 @@ def _facts(history: JobHistory) -> tuple[Fact, ...]:
             kind=Kind.NUMBER,
         ),
         Fact(key="rho", title="Fairness ρ (≤ 1: not worse off)", value=rho, kind=Kind.NUMBER),
-        Fact(key="restarts", title="Moves while running", value=job.restarts, kind=Kind.COUNT),
-        Fact(key="lost_s", title="Time lost to moves", value=job.lost_s, kind=Kind.SECONDS),
+        Fact(key="restarts", title="Moves by requeue", value=job.restarts, kind=Kind.COUNT),
+        Fact(key="lost_s", title="Time lost to them", value=job.lost_s, kind=Kind.SECONDS),
     )
+    more: list[Fact] = []
+    if job.regroups:
+        more.append(Fact(key="regroups", title="Moves in place", value=job.regroups, kind=Kind.COUNT))
+        more.append(
+            Fact(key="standstill_s", title="Standstill in place", value=job.standstill_s, kind=Kind.SECONDS)
+        )
     if history.explanation:
-        last = Fact(key="explanation", title="Last decision", value=history.explanation, wide=True)
-        return (*facts, last)
-    return facts
+        more.append(Fact(key="explanation", title="Last decision", value=history.explanation, wide=True))
+    return (*facts, *more)
 
 
 _EVENTS = (

@@ -3,8 +3,9 @@ SELECT CASE WHEN target_gpus > source_gpus THEN 'grown'
             WHEN target_gpus < source_gpus THEN 'shrunk'
             ELSE 'moved'
        END AS kind,
+       way,
        COUNT(*) AS moves,
-       SUM(total_s * source_gpus) / 3600.0 AS lost_gpu_hours,
+       SUM(COALESCE(total_s, standstill_s) * source_gpus) / 3600.0 AS lost_gpu_hours,
        AVG(goodput_after / goodput_before) AS goodput_ratio
 FROM reallocation_history
 WHERE step = 'confirmed' AND moves_running
@@ -12,5 +13,6 @@ WHERE step = 'confirmed' AND moves_running
 GROUP BY CASE WHEN target_gpus > source_gpus THEN 'grown'
               WHEN target_gpus < source_gpus THEN 'shrunk'
               ELSE 'moved'
-         END
-ORDER BY kind
+         END,
+         way
+ORDER BY kind, way

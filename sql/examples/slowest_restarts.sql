@@ -11,6 +11,7 @@ SELECT slurm_job_id,
 FROM reallocation_history
 WHERE step = 'confirmed'
   AND moves_running
+  AND way = 'requeue'
   AND planned_at >= (SELECT month_ago FROM calendar)
 ORDER BY total_s DESC
 LIMIT 20

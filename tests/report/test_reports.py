@@ -24,8 +24,11 @@ from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import account_document, cluster_document
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
+from pollux_slurm.report.parts.job_moves import moves_part
+from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
+from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 from tests.report.document.test_page import assert_self_contained
 from tests.report.parsed import parse
 from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
@@ -97,7 +100,7 @@ def test_that_a_move_shows_what_it_cost_and_brought(reports: ViewReader) -> None
     chart = plots(document)["What each reallocation cost and brought"].chart
     assert isinstance(chart, MoveChart)
     (row,) = chart.rows
-    assert row.cost_s == pytest.approx((0.5, 6.0, 6.0), abs=0.01)
+    assert row.cost_s == pytest.approx((0.5, 6.0, 6.0, 0.0), abs=0.01)
     found = document.table("reallocations")
     cells = dict(zip([column.key for column in found.columns], found.rows[0], strict=True))
     assert (cells["source_gpus"], cells["target_gpus"], cells["step"]) == (2, 4, "confirmed")
@@ -107,6 +110,33 @@ def test_that_a_move_shows_what_it_cost_and_brought(reports: ViewReader) -> None
     assert (row.before, row.after) == (before, after)
     assert cells["paid_back_s"] == pytest.approx(12.5 * before / (after - before), abs=0.01)
     assert row.link == found.anchors[0]
+
+
+def test_that_the_costs_of_moves_in_place_are_shown_apart(reports: ViewReader) -> None:
+    (by_requeue,) = reports.rows(ReallocationEntry).rows
+    others = {"checkpoint_s": None, "hold_s": None, "slurm_s": None, "launch_s": None, "total_s": None}
+    in_place = dataclasses.replace(
+        by_requeue, reallocation_id=2, way="in_place", standstill_s=0.5, warm_up_s=8.0, **others
+    )
+    part = moves_part([by_requeue, in_place])
+    assert "stood still: 12.5 s for 1 by requeue; 0.5 s for 1 in place" in part.text
+    chart = part.plots[0].chart
+    assert isinstance(chart, MoveChart)
+    assert chart.rows[1].cost_s == (0.0, 0.0, 0.0, 0.5)
+    assert "moved in place, stood still for 0.5 s" in chart.rows[1].description
+    (found,) = part.tables
+    rows = [dict(zip([column.key for column in found.columns], row, strict=True)) for row in found.rows]
+    assert [(row["way"], row["total_s"], row["standstill_s"], row["warm_up_s"]) for row in rows] == [
+        ("requeue", pytest.approx(12.5, abs=0.01), None, None),
+        ("in_place", None, 0.5, 8.0),
+    ]
+    of_day = moves_by_day_part([by_requeue, in_place, in_place], DAY)
+    assert "12.5 s for 1 by requeue; 1 s for 2 in place, 0.5 s a move" in of_day.text
+    history = read_group(reports, DAY)
+    moved = dataclasses.replace(history, moves=[by_requeue, in_place])
+    facts = {fact.key: fact.value for fact in cluster_document(moved, DAY, made_at=NOW, command="").facts}
+    assert (facts["num_moves"], facts["lost_s"]) == (1, pytest.approx(12.5, abs=0.01))
+    assert (facts["num_regroups"], facts["standstill_s"]) == (1, 0.5)
 
 
 def test_that_a_range_cuts_the_plots_and_nothing_else(reports: ViewReader) -> None:
@@ -149,7 +179,7 @@ def test_that_standstill_is_added_up_by_day_and_part(reports: ViewReader) -> Non
     chart = plots(cluster(reports))["Standstill for reallocations by day"].chart
     assert isinstance(chart, StackedBars)
     (day,) = chart.stacks
-    assert [60 * minutes for minutes in day.parts] == pytest.approx([0.5, 6.0, 6.0], abs=0.01)
+    assert [60 * minutes for minutes in day.parts] == pytest.approx([0.5, 6.0, 6.0, 0.0], abs=0.01)
     assert day.name == "1 Mar 2026"
 
 

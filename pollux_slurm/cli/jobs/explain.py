@@ -150,12 +150,15 @@ def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
         "ended": ended(record.state, finished_at) if record.state.is_over else None,
         "moving": None if move is None or record.state.is_over else move_text(move, record.state),
         "moving_cause": None if move is None or record.state.is_over else move.cause.value,
+        "moving_way": None if move is None or record.state.is_over else move.way.value,
         "paused_at": paused_at.isoformat() if paused_at is not None else None,
         "paused_cause": last.cause.value if paused_at is not None and last is not None else None,
         "paused_because": last.reason if paused_at is not None and last is not None else None,
         "measured": measured,
         "num_restarts": record.num_restarts,
         "mean_restart_delay_s": record.mean_restart_delay_s,
+        "mean_standstill_s": record.mean_standstill_s,
+        "mean_warm_up_s": record.mean_warm_up_s,
     }
 
 

@@ -178,6 +178,8 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "total_epochs": sample.total_epochs if sample else None,
         "num_restarts": record.num_restarts,
         "mean_restart_delay_s": record.mean_restart_delay_s,
+        "mean_standstill_s": record.mean_standstill_s,
+        "mean_warm_up_s": record.mean_warm_up_s,
         "speedup": record.last_decision_speedup,
         "last_decision": record.last_decision.as_dict() if record.last_decision else None,
         "last_decision_at": _iso(record.last_decision_at),
@@ -192,6 +194,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         else {
             "step": reallocation.step.value,
             "cause": reallocation.cause.value,
+            "way": reallocation.way.value,
             "source": reallocation.source.as_dict(),
             "target": reallocation.target.as_dict(),
         },

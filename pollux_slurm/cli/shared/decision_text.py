@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.model import Allocation, JobState, ReallocationStep
+from pollux_slurm.model import Allocation, JobState, ReallocationStep, ReallocationWay
 
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import DecisionRecord, JobRecord, Reallocation
@@ -51,6 +51,8 @@ _STEPS = {
     ReallocationStep.RESHAPED: "has its new allocation in the queue",
     ReallocationStep.RELEASED: "waits for Slurm to start it",
     ReallocationStep.RUNNING: "is started, and has reported no step yet",
+    ReallocationStep.REGROUP_REQUESTED: "trains on while its new processes start",
+    ReallocationStep.REGROUPED: "trains with its new processes",
 }
 
 
@@ -61,11 +63,12 @@ def ended(state: JobState, finished_at: str | None) -> str:
 
 
 def move_text(move: Reallocation, state: JobState) -> str:
-    """Return source, target and step of an open reallocation of a job that is in `state`."""
+    """Return source, target, way and step of an open reallocation of a job that is in `state`."""
     step = move.step
     if step is ReallocationStep.RELEASED and state is JobState.RUNNING:
         step = ReallocationStep.RUNNING  # Slurm has started it, and the daemon has not seen that yet
-    return f"{move.source} → {move.target} ({_STEPS.get(step, step.value)})"
+    way = " in place" if move.way is ReallocationWay.IN_PLACE else ""
+    return f"{move.source} → {move.target}{way} ({_STEPS.get(step, step.value)})"
 
 
 def summary(decided: DecisionRecord, record: JobRecord) -> str:
@@ -228,10 +231,13 @@ def moment(at: str) -> str:
 
 def _restarts(facts: Mapping[str, Any]) -> list[str]:
     number, cost_s = facts.get("num_restarts"), facts.get("mean_restart_delay_s")
-    if not number:
-        return []
-    cost = "" if cost_s is None else f", each of which cost it {_span(cost_s)} of training"
-    return _line("restarts", f"{number}{cost}")
+    found = []
+    if number:
+        cost = "" if cost_s is None else f", each of which cost it {_span(cost_s)} of training"
+        found += _line("restarts", f"{number}{cost}")
+    if (standstill_s := facts.get("mean_standstill_s")) is not None:
+        found += _line("in place", f"its last moves stood still for {standstill_s:.2g} seconds on average")
+    return found
 
 
 def _why(bound_by: str, pinned_because: str | None) -> str:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 from prometheus_client.metrics import MetricWrapperBase
 
 from pollux_slurm.daemon.observe.live_status import daemon_absence_text, is_silent
-from pollux_slurm.model import Decision, JobState, ReallocationStep
+from pollux_slurm.model import Decision, JobState, ReallocationStep, ReallocationWay
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation
 
 # A leader is unhealthy after this many intervals without a finished round, or without progress from phase to
@@ -56,13 +56,19 @@ class DaemonMetrics:
         age.set_function(self._age_s)
         self._jobs = gauge("pollux_jobs", "Adaptive jobs in the last round, by state.", ["state"])
         self.outcomes = counter(
-            "pollux_reallocations", "Reallocations that ended, by kind and outcome.", ["kind", "outcome"]
+            "pollux_reallocations",
+            "Reallocations that ended, by kind, way and outcome.",
+            ["kind", "way", "outcome"],
         )
         open_moves_gauge = gauge("pollux_reallocations_open", "Open reallocations.")
         open_moves_gauge.set_function(lambda: self.open_moves)
         self.lost_s = counter(
-            "pollux_reallocation_lost_seconds", "Time in which jobs did not train because of moves."
+            "pollux_reallocation_lost_seconds",
+            "Time in which jobs did not train because of moves, by the way of these.",
+            ["way"],
         )
+        for way in ReallocationWay:
+            self.lost_s.labels(way.value)  # exported as 0 from the start
         self._gap = gauge("pollux_decision_gap", "How far the last decision may be from the best.")
         self._gap.set(math.nan)
         self._fitness = gauge("pollux_decision_fitness", "Value of the last decision's objective.")
@@ -125,10 +131,14 @@ class DaemonMetrics:
     def end_move(self, reallocation: Reallocation, step: ReallocationStep, at: datetime) -> None:
         """Count a reallocation that ended."""
         kind = "pause" if reallocation.is_pause else "move" if reallocation.moves_running else "start"
-        self.outcomes.labels(kind, step.value).inc()
+        way = reallocation.way
+        self.outcomes.labels(kind, way.value, step.value).inc()
+        lost_s = reallocation.standstill_s
         stopped_at = reallocation.entered_at(ReallocationStep.CHECKPOINTED)
-        if kind == "move" and step is ReallocationStep.CONFIRMED and stopped_at is not None:
-            self.lost_s.inc(max((at - stopped_at).total_seconds(), 0.0))
+        if way is ReallocationWay.REQUEUE and stopped_at is not None:
+            lost_s = max((at - stopped_at).total_seconds(), 0.0)
+        if kind == "move" and step is ReallocationStep.CONFIRMED and lost_s is not None:
+            self.lost_s.labels(way.value).inc(lost_s)
 
     def health(self, now_utc: datetime | None = None) -> tuple[bool, dict[str, object]]:
         """Return whether the daemon is healthy, and its state as JSON values.

@@ -10,8 +10,16 @@ from pollux_slurm.report.charts.scales import Axis, linear_axis
 
 _LABELS, _BETWEEN, _RIGHT, _BOTTOM = 208.0, 38.0, 18.0, 46.0
 _ROW = 26.0
-COST_PARTS = (("checkpoint", 0), ("stopped, queued, started", 4), ("launch to first step", 7))
-"""What a standstill is made of, and the styles; those of gains and losses are others."""
+COST_PARTS = (
+    ("checkpoint", 0),
+    ("stopped, queued, started", 4),
+    ("launch to first step", 7),
+    ("regroup in place", 3),
+)
+"""What a standstill is made of, and the styles; those of gains and losses are others.
+
+A move by requeue has the first three, a move in place the last.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pollux_slurm.report.document.document import Column, Data, Kind, Part
@@ -70,17 +71,24 @@ _JOBS = (
     Column(key="speedup_fair_share", title="over fair share"),
     Column(key="restarts", title="moves", kind=Kind.COUNT),
     Column(key="lost_s", title="lost to them", kind=Kind.SECONDS),
+    Column(key="regroups", title="moves in place", kind=Kind.COUNT),
+    Column(key="standstill_s", title="standstill in place", kind=Kind.SECONDS, shown=False),
 )
 
 
 def jobs_part(rows: Sequence[JobGoodput]) -> Part:
     """Return the jobs, rows of job_goodput, those with the most GPU hours first."""
     ordered = sorted(rows, key=lambda row: (-row.gpu_hours, str(row.slurm_job_id)))
+    has_regroups = any(row.regroups for row in rows)
+    columns = tuple(
+        replace(one, shown=one.shown and (has_regroups or one.key != "regroups")) for one in _JOBS
+    )
     data = Data(
         key="jobs",
         title="",
-        columns=_JOBS,
-        rows=tuple(tuple(getattr(row, column.key) for column in _JOBS) for row in ordered),
-        note="The most GPU hours first; each value is of the job's whole life.",
+        columns=columns,
+        rows=tuple(tuple(getattr(row, column.key) for column in columns) for row in ordered),
+        note="The most GPU hours first; each value is of the job's whole life. Moves are those by requeue, "
+        "unless in place.",
     )
     return Part(title="Jobs", text="" if rows else "There was no adaptive job in this time.", tables=(data,))

@@ -47,7 +47,7 @@ def gpus_over_time_part(
     chart = Timeline(
         title="Who held what when",
         text=f"A row for each of {plural(len(bars), 'job')}, from submission to end, in groups; "
-        f"{sum(job.restarts for job in known):,} moves of running jobs.",
+        f"{sum(job.restarts + job.regroups for job in known):,} moves of running jobs.",
         x=time_axis([range_.since, range_.until]),
         bars=bars,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pollux_slurm.report.charts.move_bars import MoveChart, MoveRow
@@ -20,11 +20,15 @@ _COLUMNS = (
     Column(key="target_gpus", title="GPUs after", kind=Kind.COUNT),
     Column(key="source_nodes", title="nodes before", kind=Kind.COUNT, shown=False),
     Column(key="target_nodes", title="nodes after", kind=Kind.COUNT, shown=False),
+    Column(key="way", title="way", kind=Kind.TEXT),
     Column(key="step", title="end", kind=Kind.TEXT),
     Column(key="checkpoint_s", title="checkpoint", kind=Kind.SECONDS),
     Column(key="queue_s", title="stopped to started", kind=Kind.SECONDS),
     Column(key="launch_s", title="launch to step", kind=Kind.SECONDS),
-    Column(key="total_s", title="standstill", kind=Kind.SECONDS),
+    Column(key="lost_s", title="standstill", kind=Kind.SECONDS),
+    Column(key="total_s", title="standstill by requeue", kind=Kind.SECONDS, shown=False),
+    Column(key="standstill_s", title="standstill in place", kind=Kind.SECONDS, shown=False),
+    Column(key="warm_up_s", title="new GPUs idle", kind=Kind.SECONDS, shown=False),
     Column(key="goodput_before", title="goodput before"),
     Column(key="goodput_after", title="goodput after"),
     Column(key="paid_back_s", title="paid back after", kind=Kind.SECONDS),
@@ -42,6 +46,15 @@ class Move:
     row: ReallocationEntry
 
     @property
+    def is_in_place(self) -> bool:
+        return self.row.way == "in_place"
+
+    @property
+    def lost_s(self) -> float | None:
+        """Return for how long training stood still, seconds."""
+        return self.row.standstill_s if self.is_in_place else self.row.total_s
+
+    @property
     def queue_s(self) -> float | None:
         """Return the part of the standstill in which Slurm stopped, kept and started the job, seconds."""
         total = self.row.total_s
@@ -54,25 +67,25 @@ class Move:
     def paid_back_s(self) -> float | None:
         """Return after how many seconds at the new goodput the standstill had been made up for.
 
-        What was lost is total_s · before; each second since then gains after − before. None where the
+        What was lost is lost_s · before; each second since then gains after − before. None where the
         goodput did not rise (room was made for others) or is not known.
         """
-        total, before, after = self.row.total_s, self.row.goodput_before, self.row.goodput_after
-        if total is None or before is None or after is None or after <= before:
+        lost_s, before, after = self.lost_s, self.row.goodput_before, self.row.goodput_after
+        if lost_s is None or before is None or after is None or after <= before:
             return None
-        return float(total * before / (after - before))
+        return float(lost_s * before / (after - before))
 
     @property
     def parts_s(self) -> tuple[float, ...]:
         """Return the parts of the standstill as `COST_PARTS` names them, none where it was not measured."""
-        if self.row.total_s is None:
+        if self.lost_s is None:
             return ()
-        return (self.row.checkpoint_s or 0.0, self.queue_s or 0.0, self.row.launch_s or 0.0)
+        if self.is_in_place:
+            return (0.0, 0.0, 0.0, self.lost_s)
+        return (self.row.checkpoint_s or 0.0, self.queue_s or 0.0, self.row.launch_s or 0.0, 0.0)
 
     def value(self, key: str) -> Any:
-        if key == "queue_s":
-            return self.queue_s
-        return self.paid_back_s if key == "paid_back_s" else getattr(self.row, key)
+        return getattr(self if key in ("lost_s", "queue_s", "paid_back_s") else self.row, key)
 
 
 def moves_part(rows: Sequence[ReallocationEntry]) -> Part:
@@ -83,11 +96,7 @@ def moves_part(rows: Sequence[ReallocationEntry]) -> Part:
         return Part(title="Reallocations", text="The job has not been moved.", tables=(_data(()),))
     plotted = moves[-_MOST_ROWS:]
     done = [move for move in moves if move.row.step == "confirmed"]
-    lost_s = sum(move.row.total_s or 0.0 for move in done)
-    summary = (
-        f"{plural(len(moves), 'reallocation')}, {len(done)} of them completed, cost {duration_text(lost_s)} "
-        "of standstill in all."
-    )
+    summary = f"{plural(len(moves), 'reallocation')}, {len(done)} of them completed; {costs_text(done)}."
     if len(plotted) < len(moves):
         summary += f" The last {len(plotted)} are drawn."
     chart = MoveChart(
@@ -108,11 +117,24 @@ def moves_part(rows: Sequence[ReallocationEntry]) -> Part:
     )
 
 
+def costs_text(done: Sequence[Move]) -> str:
+    """Return for how long training stood still, for each way of moves."""
+    texts = []
+    for way, is_in_place in (("by requeue", False), ("in place", True)):
+        lost = [move.lost_s for move in done if move.is_in_place is is_in_place and move.lost_s is not None]
+        if lost:
+            mean = f", {duration_text(sum(lost) / len(lost))} a move" if len(lost) > 1 else ""
+            texts.append(f"{duration_text(sum(lost))} for {len(lost):,} {way}{mean}")
+    return "training stood still: " + "; ".join(texts) if texts else "no standstill was measured"
+
+
 def move_values(
     moves: Sequence[Move], *, before: tuple[Column, ...] = ()
 ) -> tuple[tuple[Column, ...], tuple[tuple[Any, ...], ...]]:
     """Return the columns of a table of reallocations and its rows; `before` are columns to begin with."""
-    columns = (*before, *_COLUMNS)
+    # A sheet of paper is not wide enough for both, and the chart has the parts of a move by requeue.
+    hidden = "launch_s" if any(move.is_in_place for move in moves) else "way"
+    columns = tuple(replace(one, shown=one.shown and one.key != hidden) for one in (*before, *_COLUMNS))
     return columns, tuple(tuple(move.value(column.key) for column in columns) for move in moves)
 
 
@@ -136,7 +158,7 @@ def _drawn(move: Move) -> MoveRow:
     note = _ENDS.get(str(row.step), "")
     if not row.moves_running:
         note = note or "while it waited"
-    elif row.total_s is None:
+    elif move.lost_s is None:
         note = note or "not measured"
     if str(row.step) not in ("confirmed", *_ENDS):
         note = f"under way: {str(row.step).replace('_', ' ')}"
@@ -156,8 +178,9 @@ def _description(move: Move, size: str, note: str) -> str:
     parts = [f"{row.planned_at:%Y-%m-%d %H:%M:%S} UTC, {size.replace('→', 'to')}"]
     if note:
         parts.append(note)
-    if row.total_s is not None:
-        parts.append(f"stood still for {duration_text(row.total_s)}")
+    if move.lost_s is not None:
+        how = "moved in place, stood" if move.is_in_place else "stood"
+        parts.append(f"{how} still for {duration_text(move.lost_s)}")
     before, after = row.goodput_before, row.goodput_after
     if before is not None and after is not None:
         parts.append(f"goodput {number_text(before)} before, {number_text(after)} after, in examples/s")

@@ -8,11 +8,11 @@ from datetime import date, timezone
 
 from pollux_slurm.report.charts.move_bars import COST_PARTS
 from pollux_slurm.report.charts.safe_texts import plural
-from pollux_slurm.report.charts.scales import duration_text, linear_axis
+from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
 from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
-from pollux_slurm.report.parts.job_moves import Move, move_values
+from pollux_slurm.report.parts.job_moves import Move, costs_text, move_values
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 
 _WHOSE = (
@@ -25,7 +25,7 @@ _WHOSE = (
 def moves_by_day_part(rows: Sequence[ReallocationEntry], range_: Range) -> Part:
     """Return the part about reallocations of running jobs, rows of reallocation_history."""
     moves = [Move(row=row) for row in rows if row.moves_running]
-    ordered = sorted(moves, key=lambda move: -(move.row.total_s or 0.0))
+    ordered = sorted(moves, key=lambda move: -(move.lost_s or 0.0))
     columns, values = move_values(ordered, before=_WHOSE)
     data = Data(
         key="reallocations",
@@ -37,19 +37,18 @@ def moves_by_day_part(rows: Sequence[ReallocationEntry], range_: Range) -> Part:
     if not moves:
         return Part(title="Reallocations", text="No running job was moved in this time.", tables=(data,))
     done = [move for move in moves if move.row.step == "confirmed"]
-    lost = [move.row.total_s for move in done if move.row.total_s is not None]
     summary = (
-        f"{plural(len(moves), 'move')} of running jobs, {len(done):,} of them completed; they stood still "
-        f"for {duration_text(sum(lost))} in all"
-        + (f", {duration_text(sum(lost) / len(lost))} a move." if lost else ".")
+        f"{plural(len(moves), 'move')} of running jobs, {len(done):,} of them completed; {costs_text(done)}."
     )
-    plots = (Plot(chart=_chart(done, range_, summary), caption=_CAPTION),) if lost else ()
+    is_measured = any(move.lost_s is not None for move in done)
+    plots = (Plot(chart=_chart(done, range_, summary), caption=_CAPTION),) if is_measured else ()
     return Part(title="Reallocations", text=summary, plots=plots, tables=(data,))
 
 
 _CAPTION = (
     "Minutes of standstill of all jobs that were moved on a day (UTC), by what they waited for: the "
-    "checkpoint, Slurm (stopping, queueing, starting), and the launch up to the first step."
+    "checkpoint, Slurm (stopping, queueing, starting), and the launch up to the first step; for moves in "
+    "place, the regroup."
 )
 
 

@@ -15,7 +15,13 @@ from typing import Protocol
 
 import numpy as np
 
-from pollux_slurm.model import GoodputModel, GradientStatistics, ReallocationStep, ThroughputParameters
+from pollux_slurm.model import (
+    GoodputModel,
+    GradientStatistics,
+    ReallocationStep,
+    ReallocationWay,
+    ThroughputParameters,
+)
 from pollux_slurm.simulator.engine.cluster_rules import Delays
 from pollux_slurm.simulator.site.measured_jobs import (
     MeasuredDelays,
@@ -182,13 +188,19 @@ def _statistics(
 
 
 def measure_delays(store: History, records: Sequence[JobRecord]) -> MeasuredDelays | None:
-    """Return the mean delays of `records`; None where no job ever started.
+    """Return the mean delays of `records`, of moves by requeue; None where no job ever started.
 
     Delays that were never measured have the defaults of `Delays`.
     """
     known = {record.slurm_job_id for record in records}
     all_moves = [move for move in store.reallocations() if move.slurm_job_id in known]
-    moves = [move for move in all_moves if move.step is ReallocationStep.CONFIRMED and move.moves_running]
+    moves = [
+        move
+        for move in all_moves
+        if move.step is ReallocationStep.CONFIRMED
+        and move.moves_running
+        and move.way is ReallocationWay.REQUEUE
+    ]
     assumed = Delays()
     launches = [
         (float(move.target.num_gpus), launch_s)

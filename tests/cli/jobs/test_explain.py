@@ -12,14 +12,22 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.goodput import best_batch
-from pollux_slurm.model import Allocation, BatchLimits, Configuration, GpuLimit, JobState, ReallocationStep
+from pollux_slurm.model import (
+    Allocation,
+    BatchLimits,
+    Configuration,
+    GpuLimit,
+    JobState,
+    ReallocationStep,
+    ReallocationWay,
+)
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem.json_format import problem_to_json
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
 from tests.policy.builders import job, linear_model, nodes, problem
-from tests.store.builders import at, observation, registration
+from tests.store.builders import at, members_of, move_in_place, observation, plan, registration
 
 PROBLEM = problem(nodes(2), job("7", {"n0": 2}), job("8", max_gpus=4), job("9", min_gpus=3, max_gpus=2))
 
@@ -288,6 +296,23 @@ def test_that_a_job_that_has_ended_shows_how_and_its_last_decision(
         f"job 10 is over: {words} at 2026-03-01 12:08:20 UTC\n  last       no round decided about job 10\n"
     )
     assert pollux("explain", "7", "--round", "1", "--store", url).stdout.startswith("job 7 goes from ")
+
+
+def test_that_a_move_in_place_is_shown_as_one(url: str) -> None:
+    store = open_store(url)
+    move_in_place(store, 7, start=60, standstill_s=0.25)
+    source, target = Allocation.of({"n0": 3}), Allocation.of({"n0": 3, "n1": 1})
+    planned = plan(store, 7, seconds=80, source=source, target=target, way=ReallocationWay.IN_PLACE)
+    store.request_regroup(planned.id, members_of(planned), expected=planned.step, at=at(81))
+    store.close()
+    facts = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (facts["moving_way"], facts["num_restarts"]) == ("in_place", 0)
+    assert (facts["mean_standstill_s"], facts["mean_warm_up_s"]) == (0.25, pytest.approx(7.75))
+    shown = pollux("explain", "7", "--store", url).stdout
+    assert "  moving     n0:3 → n0:3+n1:1 in place (trains on while its new processes start)\n" in shown
+    assert "  in place   its last moves stood still for 0.25 seconds on average\n" in shown
+    (one,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
+    assert (one["reallocation"]["way"], one["mean_standstill_s"]) == ("in_place", 0.25)
 
 
 def test_that_a_job_is_shown_as_moving_as_long_as_a_daemon_moves_it(

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pollux_slurm.daemon.service import http_endpoint
 from pollux_slurm.daemon.service.http_endpoint import MAX_CONNECTIONS, parse_address, serve_metrics
 from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
 from pollux_slurm.errors import ConfigError
-from pollux_slurm.model import Decision
+from pollux_slurm.model import Decision, ReallocationWay
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.builders import NOON, reallocation, record
 from tests.daemon.harness import Harness
@@ -63,6 +64,8 @@ def test_that_metrics_count_rounds_moves_and_commands() -> None:
         metrics.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
     move = reallocation(1, "1", Step.CHECKPOINTED, source={"n0": 1}, target={"n0": 2})
     metrics.end_move(move, Step.CONFIRMED, NOON + timedelta(seconds=9))
+    in_place = replace(move, way=ReallocationWay.IN_PLACE, standstill_s=0.5)
+    metrics.end_move(in_place, Step.CONFIRMED, NOON + timedelta(seconds=9))
     metrics.count_command("scontrol")
     clock.now_s += 4
     with serve_metrics(metrics, listen="127.0.0.1:0") as port:
@@ -76,8 +79,10 @@ def test_that_metrics_count_rounds_moves_and_commands() -> None:
         'pollux_round_seconds_sum{phase="decide"} 2.5',
         'pollux_jobs{state="running"} 1.0',
         'pollux_jobs{state="paused"} 0.0',
-        'pollux_reallocations_total{kind="move",outcome="confirmed"} 1.0',
-        "pollux_reallocation_lost_seconds_total 9.0",
+        'pollux_reallocations_total{kind="move",outcome="confirmed",way="requeue"} 1.0',
+        'pollux_reallocations_total{kind="move",outcome="confirmed",way="in_place"} 1.0',
+        'pollux_reallocation_lost_seconds_total{way="requeue"} 9.0',
+        'pollux_reallocation_lost_seconds_total{way="in_place"} 0.5',
         'pollux_slurm_commands_total{command="squeue"} 3.0',
         "pollux_slurm_commands_last_round 3.0",
         'pollux_slurm_commands_total{command="scontrol"} 1.0',
@@ -191,19 +196,20 @@ def test_that_addresses_are_read() -> None:
     assert http_endpoint.OFF == "off"
 
 
+MOVED = ("move", "requeue", "confirmed")
+
+
 def test_that_a_real_round_and_its_moves_are_counted(harness: Harness) -> None:
     job_id = harness.submit()
     daemon = harness.daemon()
     harness.run_until(daemon, until=lambda: harness.has_stepped(job_id), seconds=8)
     harness.targets = {job_id: {"n1": 2}}
-    harness.run_until(
-        daemon, until=lambda: totals(daemon.metrics.outcomes).get(("move", "confirmed")) == 1, seconds=30
-    )
+    harness.run_until(daemon, until=lambda: totals(daemon.metrics.outcomes).get(MOVED) == 1, seconds=30)
     metrics = daemon.metrics
-    assert totals(metrics.outcomes)["move", "confirmed"] == 1
+    assert totals(metrics.outcomes)[MOVED] == 1
     assert metrics.is_leader
     assert {phase for (phase,) in totals(metrics.phases)} == {"total", "read_slurm", "decide", "record"}
-    assert totals(metrics.lost_s)[()] > 0
+    assert totals(metrics.lost_s)["requeue",] > 0
     assert (metrics.registry.get_sample_value("pollux_rounds_total") or 0) >= 2
     harness.slurm.down = True
     daemon.round()

@@ -24,6 +24,7 @@ from tests.store.builders import (
     MODEL,
     T0,
     at,
+    move_in_place,
     move_running_job,
     observation,
     registration,
@@ -150,6 +151,16 @@ def test_that_delays_are_those_of_the_journal(store: Store) -> None:
     assert (found.notice_s, found.checkpoint_s, found.requeue_s) == pytest.approx((1.5, 0.5, 6.0))
     assert found.start_s == 2.0
     assert (found.launch_s, found.launch_per_gpu_s) == pytest.approx((2.0, 1.0)), "4 s on 2 GPUs, 6 s on 4"
+
+
+def test_that_moves_in_place_are_no_measurements_of_requeues(store: Store) -> None:
+    store.register_jobs([registration(1)], at=at(0))
+    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(3))
+    store.report(token_of(1), report(1, first_step_s=3.0), at=at(6))
+    move_running_job(store)
+    alone = measure_delays(store, store.jobs())
+    move_in_place(store, start=300, restart_count=1)
+    assert measure_delays(store, store.jobs()) == alone
 
 
 def test_that_unmeasured_delays_have_their_defaults(store: Store) -> None:

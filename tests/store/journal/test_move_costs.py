@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime
 
 import pytest
@@ -72,3 +73,28 @@ def test_that_no_cost_is_negative_when_clocks_disagree(skew: float) -> None:
     costs = reallocation_costs(reallocation(*WHOLE, blocked_s=0.5, first_step=at(skew)))
     assert costs.launch_s == 0.0
     assert costs.total_s == 0.0
+
+
+IN_PLACE = ((Step.PLANNED, 0), (Step.REGROUP_REQUESTED, 1), (Step.REGROUPED, 9), (Step.CONFIRMED, 10))
+
+
+def test_that_a_move_in_place_costs_its_standstill_and_the_time_its_new_gpus_are_idle() -> None:
+    costs = reallocation_costs(dataclasses.replace(reallocation(*IN_PLACE), standstill_s=0.5))
+    assert costs == ReallocationCosts(
+        checkpoint_s=None,
+        hold_s=None,
+        slurm_s=None,
+        launch_s=None,
+        total_s=None,
+        standstill_s=0.5,
+        warm_up_s=7.5,
+    )
+
+
+def test_that_a_job_that_gains_no_gpus_has_no_warm_up() -> None:
+    shrunk = dataclasses.replace(reallocation(*IN_PLACE), target=Allocation.of({"n0": 1}), standstill_s=0.5)
+    assert reallocation_costs(shrunk).warm_up_s is None
+    unfinished = reallocation(*IN_PLACE[:2])
+    assert (reallocation_costs(unfinished).standstill_s, reallocation_costs(unfinished).warm_up_s) == (
+        None,
+    ) * 2

@@ -88,9 +88,9 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     "prediction_errors": [("a100", 4, 2, 17, -0.1, 0.1), ("t4", 2, 1, 5, 0.1, 0.1)],
     "models_that_overestimate": [("ada", "1", 0, 5, 0.1)],
     "slowest_restarts": [("1", "ada", at(4200), 2, 4, 2.0, 6.0, 30.0, 39.0)],
-    "cost_and_benefit_of_moves": [("grown", 1, 39 * 2 / 3600, 200 / 160)],
-    "moves_by_cause": [("decision", 2, 1, 0, 0, 0, 39 * 2 / 3600)],
-    "moves_that_failed": [("2", "grace", at(9000), "decision", "failed", "its node went down")],
+    "cost_and_benefit_of_moves": [("grown", "requeue", 1, 39 * 2 / 3600, 200 / 160)],
+    "moves_by_cause": [("decision", "requeue", 2, 1, 0, 0, 0, 39 * 2 / 3600)],
+    "moves_that_failed": [("2", "grace", at(9000), "decision", "requeue", "failed", "its node went down")],
     "what_happened_to_a_job": [
         (at(0), "submitted", None, None, None, None, None),
         (at(604), "started", None, None, None, None, None),

@@ -18,6 +18,7 @@ from tests.store.builders import (
     advance,
     at,
     decision_of,
+    move_in_place,
     move_running_job,
     observation,
     plan,
@@ -90,6 +91,39 @@ def test_that_costs_equal_those_of_move_costs(story: Store) -> None:
         assert (row["source_gpus"], row["source_nodes"]) == (2, 1)
         assert (row["target_gpus"], row["target_nodes"]) == (4, 2)
     assert rows[0]["total_s"] == pytest.approx(12.5, abs=0.01)
+
+
+def test_that_a_move_in_place_has_its_own_costs(story: Store) -> None:
+    token = token_of(1)
+    story.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, restart_count=1)], at=at(95))
+    now = {"run_number": 1, "restart_count": 1, "gpus_per_node": (3, 1)}
+    story.report(token, report(3, **now, throughput=300.0, efficiency=0.5), at=at(96))
+    grown = move_in_place(story, start=100, restart_count=1)
+    now = {"run_number": 2, "restart_count": 1, "gpus_per_node": (2, 1)}
+    story.report(token, report(1, **now, throughput=400.0, efficiency=0.5), at=at(109))
+    shrunk = move_in_place(story, start=200, restart_count=1, target={"n0": 1}, standstill_s=0.25)
+    rows = rows_of(story, "SELECT * FROM reallocation_history ORDER BY reallocation_id")
+    assert [row["way"] for row in rows] == ["requeue", "in_place", "in_place"]
+    assert (rows[0]["standstill_s"], rows[0]["warm_up_s"], rows[0]["regroup_requested_at"]) == (None,) * 3
+    for row, planned in zip(rows[1:], (grown, shrunk), strict=True):
+        (moved,) = (one for one in story.reallocations() if one.id == planned.id)
+        costs = reallocation_costs(moved)
+        assert row["standstill_s"] == costs.standstill_s
+        assert row["warm_up_s"] == (None if costs.warm_up_s is None else pytest.approx(costs.warm_up_s))
+        assert [row[name] for name in ("checkpoint_s", "hold_s", "slurm_s", "launch_s", "total_s")] == [
+            None
+        ] * 5
+        assert row["first_step_at"] is None
+    assert [row["warm_up_s"] for row in rows[1:]] == [pytest.approx(7.5), None]
+    # The first sample of a run counts for its step, and run 1 has two more from before.
+    of_run_1 = [
+        row["goodput"] for row in rows_of(story, "SELECT goodput FROM job_samples WHERE run_number = 1")
+    ]
+    assert min(of_run_1) < rows[1]["goodput_before"] < max(of_run_1)
+    assert rows[1]["goodput_after"] == rows[2]["goodput_before"] == pytest.approx(200.0)
+    (job,) = rows_of(story, "SELECT * FROM job_goodput WHERE slurm_job_id = '1'")
+    assert (job["restarts"], job["lost_s"]) == (1, pytest.approx(12.5, abs=0.01))
+    assert (job["regroups"], job["standstill_s"]) == (2, 0.75)
 
 
 def test_that_moves_are_grouped_by_cause_and_not_by_reason(any_store: Store) -> None:
