@@ -106,11 +106,15 @@ class Harness:
     def __init__(self, store: Store, *, nodes: int = 2, kill_s: float = 0.2) -> None:
         self.clock = FakeClock()
         self.slurm = FakeSlurm([fake_node(f"n{i}") for i in range(nodes)], clock=self.clock, kill_s=kill_s)
-        self.client = MergingClient(self.slurm)
         self.store = store
         self.agents: dict[str, Agent] = {}
         self.targets: Mapping[str, dict[str, int]] = {}
         self.stop = threading.Event()
+
+    @property
+    def client(self) -> SlurmClient:
+        """A client that shows an anchor and its wings as one job; `slurm` shows each alone."""
+        return MergingClient(self.slurm)
 
     def daemon(
         self,
