@@ -182,14 +182,14 @@ class Store(JobStore, Protocol):
 
         Unknown ids are ignored. Allocation intervals follow Slurm's runs, by Slurm's own times: a new run, or
         a changed allocation, ends the open interval and begins another. What Slurm does not show to a second
-        is marked as estimated. A job that is over gets its end time, its open interval is ended, and its
-        token is rejected from then on.
+        is marked as estimated. The intervals of a job in place add up to what its wings had. A job that is
+        over gets its end time, its open interval is ended, and its token is rejected from then on.
         """
 
     def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
         """Return the ids and submission times of jobs with estimated intervals, newest first.
 
-        Those that ended before `since` are left out.
+        Those that ended before `since` are left out, and those in place, whose GPUs are other jobs'.
         """
 
     def correct_estimated_jobs(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
@@ -278,7 +278,8 @@ class Store(JobStore, Protocol):
 
         False, without effect, when it is at another step than `expected`, or when the job is just confirming
         its checkpoint: read it again later. True also when it is already at `step`, so that the call can be
-        repeated. Any other order of steps, or a step after an end, raises `StoreError`.
+        repeated. Any other order of steps, or a step after an end, raises `StoreError`. So does
+        REGROUP_REQUESTED, which is `request_regroup`'s; it is followed by REGROUPED, ROLLED_BACK or FAILED.
 
         `reason` replaces the earlier text. A flag that is set stays set.
         """

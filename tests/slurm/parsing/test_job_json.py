@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.slurm.parsing.job_json import parse_job
+from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
 
 NODES = [
     {"nodename": "n0", "memory_allocated": 4000, "sockets": {"0": {"cores": {"0": "allocated"}}}},
@@ -284,3 +286,40 @@ def test_that_no_text_of_a_user_stops_a_read(name: str, comment: str, gpus: str,
 )
 def test_that_the_requested_gpu_type_is_read(asked: dict[str, Any], kind: str | None) -> None:
     assert parse_job(pending(**asked)).requested_gpu_type == kind
+
+
+def node_with(name: str, cores: int) -> dict[str, Any]:
+    used = {str(core): "allocated" for core in range(cores)}
+    return {"nodename": name, "memory_allocated": 0, "sockets": {"0": {"cores": used}}}
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "spread"),
+    [((8, 2), 5, (4, 1)), ((2, 2), 3, (2, 1)), ((16, 1), 4, (3, 1)), ((1, 1, 1), 3, (1, 1, 1))],
+)
+def test_that_the_gpus_of_a_job_that_is_over_are_spread_as_its_cpus_are(
+    cores: tuple[int, ...], gpus: int, spread: tuple[int, ...]
+) -> None:
+    nodes = [node_with(f"n{number}", count) for number, count in enumerate(cores)]
+    over = parse_job(
+        job(
+            job_state="COMPLETED",
+            gres_detail=[],
+            tres_alloc_str=f"cpu={sum(cores)},gres/gpu={gpus}",
+            job_resources={"nodes": "n", "allocated_nodes": nodes},
+        )
+    )
+    assert over.last_allocation == Allocation.of({f"n{number}": n for number, n in enumerate(spread)})
+
+
+def test_that_a_resize_is_shown_with_what_the_job_has_since() -> None:
+    assert parse_job(job()).changes == ()
+    resized = parse_job(job(resize_time=1790000100))
+    assert resized.changes == ((datetime.fromtimestamp(1790000100, timezone.utc), resized.allocation),)
+    assert parse_job(pending(resize_time=1790000100)).changes == ()
+
+
+def test_that_a_wing_needs_no_requeue_to_be_moved() -> None:
+    wing = encode_wing_comment(WingTerms(anchor_id="7", restart_count=0, plan=0, token_sha256="ab" * 32))
+    assert parse_job(job(requeue=False, comment=wing)).unschedulable_reason is None
+    assert "--requeue" in str(parse_job(job(requeue=False)).unschedulable_reason)
