@@ -136,6 +136,23 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MovesConfig:
+    """Moves in place: docs/moves.md.
+
+    With `in_place`, `pollux sbatch` submits every job so that it moves in place. The anchor of such a job has
+    `wait_allowance_s` more time than its training, `anchor_memory`, and stands in `anchor_partition`; None:
+    in that of its wings. On nodes with `gpu_types_without_nvlink`, a job may have several wings; `*` stands
+    for every type.
+    """
+
+    in_place: bool = False
+    wait_allowance_s: float = _number(86400.0, 0.0, _LONGEST_S)
+    anchor_partition: str | None = None
+    anchor_memory: str = "512M"
+    gpu_types_without_nvlink: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """The agent's intervals, and the name of the throughput equation that it fits.
 
@@ -176,6 +193,7 @@ class Config:
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     daemon: DaemonConfig = field(default_factory=DaemonConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+    moves: MovesConfig = field(default_factory=MovesConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)

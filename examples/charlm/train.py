@@ -88,7 +88,7 @@ def main() -> int:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
 
     # This network trains on the CPU, even if there are GPUs. To train on GPUs, leave out "gloo".
-    pt.init_process_group("gloo")  # adaptive
+    pt.init_process_group("gloo", in_place=True)  # adaptive
     network = pt.AdaptiveDataParallel(network, optimizer, scheduler)  # adaptive
     loader = pt.AdaptiveDataLoader(train_set, batch_size=32, shuffle=True, seed=options.seed)  # adaptive
     loader.autoscale_batch_size(64, local_bsz_bounds=(4, 32), gradient_accumulation=True)  # adaptive

@@ -39,7 +39,8 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
 
     for move in (growth, shrink):
         steps = [step for step, _ in move.times]
-        assert steps == [step for step in ReallocationStep if step.value not in ("rolled_back", "failed")]
+        others = ("regroup_requested", "regrouped", "rolled_back", "failed")
+        assert steps == [step for step in ReallocationStep if step.value not in others]
         runs = {run.restart_count: run for run in user.store.run_history(first)}
         assert sum(runs[move.from_restart_count + 1].gpus_per_node) == move.target.num_gpus
     log = (user.directory / f"{first}.log").read_text()

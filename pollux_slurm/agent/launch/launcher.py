@@ -27,6 +27,7 @@ from pollux_slurm.agent.node.rendezvous import LOOPBACK, new_secret, rendezvous_
 from pollux_slurm.agent.node.torchrun import starts_torchrun
 from pollux_slurm.agent.node.watched_processes import WatchedProcesses, start_error
 from pollux_slurm.agent.submit.token import make_private_dir
+from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
 
@@ -61,14 +62,24 @@ def launch(
     if environ.get("SLURM_JOB_ID") and not _is_in_step(environ):
         if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may be on another machine
             _require_program((options.wrapper or command)[0], environ)
-        from pollux_slurm.agent.launch.slurm_job import prepare_job, run_step
+        if environ.get(ANCHOR_VARIABLE):
+            from pollux_slurm.agent.anchor.anchor_job import run_anchor
+
+            directory = environ.get("POLLUX_CHECKPOINT_DIR")
+            return _run_and_check(
+                lambda: run_anchor(command, options, environ=environ, config=config, cwd=cwd, warn=warn),
+                Path(directory) if directory else None,
+                warn=warn,
+            )
+        from pollux_slurm.agent.launch.slurm_job import prepare_job
+        from pollux_slurm.agent.step.run_step import run_step
 
         if options.in_place:
-            warn("--in-place has no effect in a job of Slurm, which moves it by a requeue")
+            warn("--in-place has no effect here: submit the job with pollux sbatch --in-place")
         job = prepare_job(command, options, environ=environ, config=config, cwd=cwd, warn=warn)
         directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
         return _run_and_check(
-            lambda: run_step(command, job), Path(directory) if directory else None, warn=warn
+            lambda: run_step(command, job).exit_code, Path(directory) if directory else None, warn=warn
         )
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise UsageError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pollux_slurm.errors import LaunchError
 
@@ -63,13 +64,28 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunMembership:
+    """The generation that the processes of a run begin in, or join: one run of several jobs of Slurm.
+
+    `members` has (id, node name) of all members in rank order, `own` the ids of those that this run starts,
+    node by node. `addresses` are those of the run's nodes. `joins` is the generation's number for newcomers.
+    """
+
+    members: tuple[tuple[str, str], ...]
+    own: tuple[str, ...]
+    addresses: tuple[str, ...]
+    joins: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
     """One run's processes. `nodes` has (node name, number of processes) in rank order, at least one each.
 
     With `uses_gpus`, there is one process for each GPU. The first node that fails writes its exit code to
     `exit_file`, since srun returns the greatest of all nodes'. For `kill_after_s` see `RunOptions`.
     With `is_wrapped`, the command begins with a wrapper. With `starts_torchrun` it is torchrun, once on each
-    node. `required_paths` must be visible on each node.
+    node. `required_paths` must be visible on each node. `restart_count` is the training's where that is not
+    Slurm's. With a `membership`, processes may join and leave.
     """
 
     nodes: tuple[tuple[str, int], ...]
@@ -83,6 +99,8 @@ class RunLayout:
     is_wrapped: bool = False
     starts_torchrun: bool = False
     required_paths: tuple[Path, ...] = ()
+    restart_count: int | None = None
+    membership: RunMembership | None = None
 
     @property
     def world_size(self) -> int:
@@ -103,6 +121,8 @@ class RunLayout:
                 "wrapped": self.is_wrapped,
                 "torchrun": self.starts_torchrun,
                 "paths": [str(path) for path in self.required_paths],
+                "restart": self.restart_count,
+                "members": None if self.membership is None else asdict(self.membership),
             },
             separators=(",", ":"),
         )
@@ -125,9 +145,20 @@ class RunLayout:
                 is_wrapped=bool(data["wrapped"]),
                 starts_torchrun=bool(data["torchrun"]),
                 required_paths=tuple(Path(str(path)) for path in data["paths"]),
+                restart_count=None if data["restart"] is None else int(data["restart"]),
+                membership=None if data["members"] is None else _membership(data["members"]),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise LaunchError(f"{STEP_VARIABLE} is malformed ({error}): only `pollux run` sets it") from None
         if not layout.nodes or any(count < 1 for _, count in layout.nodes):
             raise LaunchError(f"{STEP_VARIABLE} is malformed (no processes): only `pollux run` sets it")
         return layout
+
+
+def _membership(data: dict[str, Any]) -> RunMembership:
+    return RunMembership(
+        members=tuple((str(name), str(node)) for name, node in data["members"]),
+        own=tuple(str(name) for name in data["own"]),
+        addresses=tuple(str(address) for address in data["addresses"]),
+        joins=None if data["joins"] is None else int(data["joins"]),
+    )

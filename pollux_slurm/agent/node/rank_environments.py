@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pollux_slurm.agent.membership.generation import Generation, Member
 from pollux_slurm.agent.node.layout import (
     ADDRESS_VARIABLE,
     JOB_VARIABLE,
@@ -15,9 +16,13 @@ from pollux_slurm.agent.node.layout import (
     RENDEZVOUS_VARIABLE,
     SECRET_VARIABLE,
     STEP_VARIABLE,
+    STORE,
     RunLayout,
+    RunMembership,
 )
 from pollux_slurm.agent.node.tracker_runs import tracker_variables, without_tracker_variables
+from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE
+from pollux_slurm.errors import LaunchError
 
 # A training process may start `pollux run`, or submit a job that does. With TORCHELASTIC_USE_AGENT_STORE, no
 # rank would open the port where they meet.
@@ -65,20 +70,47 @@ def rank_environments(
         "MASTER_ADDR": layout.master_addr,
         "MASTER_PORT": str(layout.master_port),
         SECRET_VARIABLE: layout.secret,
-        "POLLUX_RESTART_COUNT": environ.get("SLURM_RESTART_COUNT") or "0",
+        "POLLUX_RESTART_COUNT": environ.get("SLURM_RESTART_COUNT") or "0"
+        if layout.restart_count is None
+        else str(layout.restart_count),
     }
     if rendezvous_file is not None:
         common[RENDEZVOUS_VARIABLE] = str(rendezvous_file)
+    local_ranks = range(gpus_per_node[node_index])
+    if layout.membership is None:
+        places = [
+            place_variables(gpus_per_node, node_index=node_index, rank=first_rank + local_rank)
+            for local_rank in local_ranks
+        ]
+    else:
+        own = layout.membership.own[first_rank : first_rank + len(local_ranks)]
+        address = layout.membership.addresses[node_index]
+        places = [_member_variables(layout.membership, member, address) for member in own]
     environments = [
-        common
-        | place_variables(gpus_per_node, node_index=node_index, rank=first_rank + local_rank)
-        | {"LOCAL_RANK": str(local_rank)}
-        for local_rank in range(gpus_per_node[node_index])
+        common | place | {"LOCAL_RANK": str(local_rank)}
+        for local_rank, place in zip(local_ranks, places, strict=True)
     ]
     directory = environ.get("POLLUX_CHECKPOINT_DIR")
-    if first_rank == 0:
+    if places[0]["RANK"] == "0":
         environments[0] |= tracker_variables(Path(directory) if directory else None, environ)
     return environments
+
+
+def _member_variables(membership: RunMembership, member: str, address: str) -> dict[str, str]:
+    """Return the place of a process in its generation, and what it needs to take part in later ones."""
+    generation = Generation(
+        number=membership.joins or 0,
+        members=tuple(Member(id=name, node=node) for name, node in membership.members),
+    )
+    rank = generation.rank_of(member)
+    if rank is None:
+        raise LaunchError(f"process {member} does not belong to generation {generation.number}")
+    nodes = list(dict.fromkeys(one.node for one in generation.members))
+    place = place_variables(
+        generation.gpus_per_node, node_index=nodes.index(generation.members[rank].node), rank=rank
+    )
+    joins = {} if membership.joins is None else {JOINS_VARIABLE: str(membership.joins)}
+    return place | joins | {MEMBERSHIP_VARIABLE: STORE, MEMBER_VARIABLE: member, ADDRESS_VARIABLE: address}
 
 
 def without_other_jobs_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -89,5 +121,5 @@ def without_other_jobs_variables(environ: Mapping[str, str]) -> dict[str, str]:
     environ = without_tracker_variables(environ)
     if environ.get(JOB_VARIABLE, environ.get("SLURM_JOB_ID")) == environ.get("SLURM_JOB_ID"):
         return dict(environ)
-    inherited = (JOB_VARIABLE, "POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")
+    inherited = (JOB_VARIABLE, ANCHOR_VARIABLE, "POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")
     return {key: value for key, value in environ.items() if key not in inherited}

@@ -19,7 +19,7 @@ from typing import Protocol
 from pollux_slurm.errors import LaunchError
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -102,7 +102,7 @@ class WatchedProcesses:
         SIGUSR1 and SIGUSR2 are forwarded. After SIGTERM, SIGINT or SIGHUP there is no time limit; only a
         second SIGINT kills the processes. Raises `LaunchError` when the command cannot be started.
         """
-        with _blocked() as (watched, mask):
+        with blocked_signals() as (watched, mask):
             try:
                 self._start_all(mask)
                 while self._running:
@@ -166,7 +166,7 @@ class WatchedProcesses:
             return
         if found.si_signo == signal.SIGCHLD:
             return
-        if found.si_signo in _STOPPING:
+        if found.si_signo in STOPPING:
             self._asked_to_stop = True
             if self._resizing is not None:
                 self._resizing.before_stop(self)
@@ -226,7 +226,7 @@ def start_error(program: str, error: OSError) -> LaunchError:
 
 
 @contextlib.contextmanager
-def _blocked() -> Iterator[tuple[set[signal.Signals], set[signal.Signals]]]:
+def blocked_signals() -> Iterator[tuple[set[signal.Signals], set[signal.Signals]]]:
     """Block the watched signals; yield them, and the previous mask, which the children get."""
     # Signals that were ignored at the start (nohup, a background job of sh) stay ignored.
     watched = {number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}

@@ -1,4 +1,4 @@
 """`pollux sbatch`: deciding what is submitted, submitting it, and the job's token.
 
-May be imported by `agent/launch`, `agent/node`, `cli`, `functions`.
+May be imported by `agent/anchor`, `agent/launch`, `agent/node`, `cli`, `functions`.
 """

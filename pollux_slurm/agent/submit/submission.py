@@ -65,7 +65,7 @@ def _call_sbatch(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sbatch, *plan.options, str(script_file), *plan.arguments],
-        env=dict(environ),
+        env={key: value for key, value in environ.items() if key not in plan.hidden_variables},
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=capture_output,
@@ -100,6 +100,9 @@ def _plan_files(plan: SubmissionPlan, token: str) -> Iterator[tuple[Path, Callab
         plan.script_file.touch(mode=0o600, exist_ok=False)
         files.append(plan.script_file)
         plan.script_file.write_bytes(content)
+        if plan.wings is not None:
+            plan.wings.write(plan.wing_file)
+            files.append(plan.wing_file)
     except (LaunchError, OSError) as error:
         undo()
         if isinstance(error, LaunchError):

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pollux_slurm.agent.submit.anchor_request import divide
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, token_sha256, token_user_id
+from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest
 from pollux_slurm.config import Config
 from pollux_slurm.durations import DURATION_FORMS, parse_duration
 from pollux_slurm.errors import UsageError
@@ -45,6 +47,8 @@ POLLUX_OPTIONS = (
     SbatchOption("max-gpus"),
     SbatchOption("checkpoint-dir"),
     SbatchOption("total-time"),
+    SbatchOption("in-place", Takes.NOTHING),
+    SbatchOption("no-in-place", Takes.NOTHING),
     SbatchOption("dry-run", Takes.NOTHING),
     SbatchOption("allow-unconfirmed", Takes.NOTHING),
 )
@@ -61,7 +65,8 @@ class SubmissionPlan:
 
     `options` are sbatch's arguments before the script, `arguments` those after it. `creates_job` is False for
     `--test-only`, which must write nothing. With `waits`, sbatch ends when the job does. `warnings` are for
-    the user.
+    the user. A job in place has `wings`, whose request is in `wing_file`; its anchor's sbatch must not read
+    `hidden_variables`.
     """
 
     script: str
@@ -75,6 +80,12 @@ class SubmissionPlan:
     creates_job: bool
     waits: bool
     warnings: tuple[str, ...] = ()
+    wings: WingRequest | None = None
+    hidden_variables: frozenset[str] = frozenset()
+
+    @property
+    def wing_file(self) -> Path:
+        return self.token_file.with_suffix(".wing")
 
     def as_shell_commands(self) -> str:
         """Return the plan as shell commands that would submit it."""
@@ -90,6 +101,8 @@ class SubmissionPlan:
             end,
             shlex.join(["sbatch", *self.options, str(self.script_file), *self.arguments]),
         ]
+        if self.wings is not None:
+            lines.insert(2, "# Its wings ask for: " + shlex.join(self.wings.start_options()))
         return "\n".join(lines) + "\n"
 
 
@@ -141,25 +154,35 @@ def plan_submission(
         allow_unconfirmed=any(option.name == "allow-unconfirmed" for option in options),
         slice_s=slice_s,
         total_s=total_s,
+        in_place=_is_in_place(options, config, total_s),
     )
     default_dir = cwd / CHECKPOINTS_FOLDER / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
     token_file = checkpoint_dir / f"pollux-{identifier}.token"
+    directives = tuple(_directives(request, terms))
+    head, sbatch_options, anchor = script.head, _sbatch_arguments(options), None
+    exports = _exports(checkpoint_dir, token_file, environ=environ, cwd=cwd, config=config)
+    if terms.in_place:
+        anchor = divide(request, head, num_gpus=terms.min_gpus, config=config.moves)
+        head, sbatch_options = anchor.head, list(anchor.options)
+        own = {"--requeue", "--open-mode=append"}
+        directives = (*(one for one in directives if one in own), *anchor.directives)
+        exports.append((ANCHOR_VARIABLE, str(token_file.with_suffix(".wing"))))
     text = render(
         TEMPLATE,
         override_dir=config.templates.dir,
         interpreter=script.interpreter.rstrip("\n"),
-        head=script.head.removesuffix("\n"),
+        head=head.removesuffix("\n"),
         body=script.body.removesuffix("\n"),
-        directives=_directives(request, terms),
-        exports=_exports(checkpoint_dir, token_file, environ=environ, cwd=cwd, config=config),
+        directives=directives,
+        exports=exports,
     )
-    own = ["--comment=" + encode_comment(request.value("comment") or "", terms)]
+    own_options = ["--comment=" + encode_comment(request.value("comment") or "", terms)]
     if not request.given("job-name") and not script.names_job:
-        own.append(f"--job-name={name}")
+        own_options.append(f"--job-name={name}")
     return SubmissionPlan(
         script=text,
-        options=(*_sbatch_arguments(options), *own),
+        options=(*sbatch_options, *own_options),
         arguments=rest[1:],
         checkpoint_dir=checkpoint_dir,
         token_file=token_file,
@@ -169,7 +192,17 @@ def plan_submission(
         creates_job=not request.given("test-only"),
         waits=request.given("wait"),
         warnings=tuple(_warnings(request)),
+        wings=None if anchor is None else anchor.wings,
+        hidden_variables=frozenset() if anchor is None else anchor.hidden_variables,
     )
+
+
+def _is_in_place(options: Sequence[GivenOption], config: Config, total_s: int | None) -> bool:
+    """Return whether the job is to move in place: the last of the two options, else the site's default."""
+    asked = [option.name for option in options if option.name in ("in-place", "no-in-place")]
+    if asked and asked[-1] == "in-place" and total_s is not None:
+        raise UsageError("--in-place: a job with --total-time is requeued for each slice; leave one out")
+    return total_s is None and (asked[-1] == "in-place" if asked else config.moves.in_place)
 
 
 def absolute(folder: str | None, *, cwd: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""`pollux sbatch`: submit an adaptive job. All options but six are passed to sbatch."""
+"""`pollux sbatch`: submit an adaptive job. All options but eight are passed to sbatch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 HELP = """
 Submit a batch script as an adaptive job: the daemon changes its GPUs while it runs.
 
-It takes sbatch's options and prints what sbatch prints. Six options are pollux's own. Like sbatch's,
+It takes sbatch's options and prints what sbatch prints. Eight options are pollux's own. Like sbatch's,
 they come before the script:
 
 \b
@@ -26,10 +26,12 @@ they come before the script:
   --total-time TIME     near the end of --time, the job writes a checkpoint and is requeued with another
                         --time, until all its runs together have taken TIME: in the form of
                         --time, or 90s, 5m, 12h, 2d, 1w
+  --in-place            its processes may join and leave while it trains: GPUs are in jobs of their own,
+                        and this one, the anchor, takes a CPU (--no-in-place: not so; docs/moves.md)
   --allow-unconfirmed   the daemon may requeue the job even when it does not confirm a checkpoint in time
   --dry-run             print what would be submitted, and submit nothing
 
-Words after the script are the script's arguments. One of the six options there is an error, and nothing
+Words after the script are the script's arguments. One of the eight options there is an error, and nothing
 is submitted. If the script has an option of that name, put -- before the script.
 
 The script's body calls `pollux run -- python train.py`. Request CPUs and memory per GPU
@@ -40,6 +42,7 @@ Examples:
   pollux sbatch train.sbatch
   pollux sbatch --min-gpus 2 --max-gpus 16 -p gpu -t 1-0 --mem-per-gpu=20G train.sbatch --lr 0.1
   pollux sbatch --max-gpus 8 --time=4:00:00 --total-time=2-00:00 train.sbatch
+  pollux sbatch --max-gpus 8 --in-place train.sbatch
   pollux sbatch --max-gpus 8 -- train.sbatch --dry-run
   pollux sbatch --dry-run --wrap="pollux run -- python train.py"
 """

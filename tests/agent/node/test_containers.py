@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.slurm_job import PreparedJob, srun_options
 from pollux_slurm.agent.node.containers import (
     node_command,
     split_words,
@@ -24,6 +23,7 @@ from pollux_slurm.agent.node.containers import (
 )
 from pollux_slurm.agent.node.layout import RunLayout
 from pollux_slurm.agent.node.rendezvous import reserve_port
+from pollux_slurm.agent.step.run_step import PreparedJob, srun_options
 from pollux_slurm.errors import UsageError
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from tests.agent.node.stand_in_container import needs_namespaces, write_container

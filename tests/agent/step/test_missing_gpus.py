@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.slurm_job import PreparedJob, allocated_gpus, run_step
 from pollux_slurm.agent.node.layout import RunLayout
 from pollux_slurm.agent.node.rendezvous import reserve_port
+from pollux_slurm.agent.step.allocation import allocated_gpus
 from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
+from pollux_slurm.agent.step.run_step import PreparedJob, run_step
 from pollux_slurm.errors import LaunchError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
@@ -145,4 +146,4 @@ def looks_after(bin_dir: str) -> tuple[int, int]:
         port=port,
     )
     with port:
-        return run_step(["train"], job), len(looked)
+        return run_step(["train"], job).exit_code, len(looked)

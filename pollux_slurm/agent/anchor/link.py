@@ -1,0 +1,201 @@
+"""The connection between an anchor and a wing: one TCP connection, messages of JSON, a line each.
+
+Both prove to know the order's secret before anything else is read:
+
+    anchor → wing    its challenge
+    wing → anchor    its challenge, and the anchor's answered
+    anchor → wing    the wing's answered
+
+An answer is HMAC-SHA256 over the side's name and the challenge. What follows is not encrypted: it holds no
+secret. The anchor sends a beat each second, so that a wing notices when it is alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pollux_slurm.errors import LaunchError
+
+SILENCE_S = 10.0
+"""A wing that has heard nothing for so long is alone."""
+
+_BEAT_S = 1.0
+_HANDSHAKE_S = 10.0
+_MAX_LINE_BYTES = 1_000_000
+_MAX_CHALLENGE_BYTES = 300
+_MAX_STRANGERS = 64
+
+Message = Mapping[str, Any]
+
+
+class Link:
+    """One end of a connection whose two sides know each other."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._buffer = b""
+
+    def send(self, message: Message) -> bool:
+        """Send a message; False where the connection is broken."""
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            try:
+                self._connection.sendall(line)
+            except OSError:
+                return False
+        return True
+
+    def receive(self, max_bytes: int = _MAX_LINE_BYTES) -> Message | None:
+        """Return the next message; None at the connection's end, or for anything that is no message."""
+        try:
+            while b"\n" not in self._buffer:
+                if len(self._buffer) > max_bytes:
+                    return None
+                received = self._connection.recv(65536)
+                if not received:
+                    return None
+                self._buffer += received
+            line, _, self._buffer = self._buffer.partition(b"\n")
+            message = json.loads(line)
+        except (OSError, ValueError):
+            return None
+        return message if isinstance(message, dict) else None
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Let `send` and `receive` fail after so long."""
+        self._connection.settimeout(timeout_s)
+
+    def close(self) -> None:
+        """Close the connection, also for a thread that receives from it."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+def _answer(secret: str, side: str, challenge: object) -> str:
+    return hmac.new(secret.encode(), f"{side} {challenge}".encode(), hashlib.sha256).hexdigest()
+
+
+def connect(address: str, port: int, secret: str, *, timeout_s: float = 60.0) -> Link:
+    """Return a wing's link to its anchor. Raises `LaunchError`."""
+    try:
+        link = Link(socket.create_connection((address, port), timeout=timeout_s))
+    except OSError as error:
+        raise LaunchError(f"the anchor cannot be reached at {address}, port {port}: {error}") from None
+    link.set_timeout(_HANDSHAKE_S)
+    greeting = link.receive(_MAX_CHALLENGE_BYTES) or {}
+    challenge = secrets.token_hex(32)
+    link.send({"challenge": challenge, "answer": _answer(secret, "wing", greeting.get("challenge"))})
+    reply = link.receive(_MAX_CHALLENGE_BYTES) or {}
+    if not hmac.compare_digest(str(reply.get("answer")), _answer(secret, "anchor", challenge)):
+        link.close()
+        raise LaunchError(f"what answers at {address}, port {port}, is not this job's anchor")
+    link.set_timeout(SILENCE_S)
+    return link
+
+
+class Listener:
+    """The anchor's side: accepts wings, beats, and collects what they say.
+
+    `messages` has (link, message) in the order of arrival, and (link, None) when a link ends. The main thread
+    of `pollux run` reads them; it may be busy with Slurm for a while, and beats go on meanwhile.
+    """
+
+    def __init__(self, secret: str, *, beat_s: float = _BEAT_S) -> None:
+        self.messages: queue.SimpleQueue[tuple[Link, Message | None]] = queue.SimpleQueue()
+        self._secret, self._beat_s = secret, beat_s
+        self._socket = socket.create_server(
+            ("", 0), family=_family(), dualstack_ipv6=socket.has_dualstack_ipv6()
+        )
+        self.port: int = self._socket.getsockname()[1]
+        self._links: set[Link] = set()
+        self._lock = threading.Lock()
+        self._strangers = threading.Semaphore(_MAX_STRANGERS)
+        self._closed = threading.Event()
+        for target in (self._accept, self._beat):
+            threading.Thread(target=target, name=f"pollux{target.__name__}", daemon=True).start()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._closed.set()
+        # Wakes `accept`, which would go on waiting after a mere close.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            # No more strangers at a time than this: each has a thread, and ten seconds to prove itself.
+            self._strangers.acquire()
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="pollux-wing", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        link = Link(connection)
+        try:
+            is_wing = self._shake_hands(link)
+        finally:
+            self._strangers.release()
+        if is_wing:
+            with self._lock:
+                self._links.add(link)
+            connection.settimeout(None)
+            while (message := link.receive()) is not None:
+                self.messages.put((link, message))
+            with self._lock:
+                self._links.discard(link)
+            self.messages.put((link, None))
+        link.close()
+
+    def _shake_hands(self, link: Link) -> bool:
+        deadline = time.monotonic() + _HANDSHAKE_S
+        link.set_timeout(_HANDSHAKE_S)
+        challenge = secrets.token_hex(32)
+        link.send({"challenge": challenge})
+        reply = link.receive(_MAX_CHALLENGE_BYTES) or {}
+        if time.monotonic() > deadline or not hmac.compare_digest(
+            str(reply.get("answer")), _answer(self._secret, "wing", challenge)
+        ):
+            return False
+        return link.send({"answer": _answer(self._secret, "anchor", reply.get("challenge"))})
+
+    def _beat(self) -> None:
+        while not self._closed.wait(self._beat_s):
+            with self._lock:
+                links = list(self._links)
+            for link in links:
+                link.send({})
+
+
+def _family() -> socket.AddressFamily:
+    return socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+
+def watch_anchor(link: Link, take: Callable[[Message], None], alone: Callable[[], None]) -> None:
+    """Pass on what the anchor says, in a thread, and call `alone` once when it is heard no more."""
+
+    def watch() -> None:
+        while (message := link.receive()) is not None:
+            if message:
+                take(message)
+        alone()
+
+    threading.Thread(target=watch, name="pollux-anchor", daemon=True).start()

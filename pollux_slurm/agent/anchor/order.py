@@ -1,0 +1,89 @@
+"""What an anchor leaves for its wings, and for its own next start: two files beside the job's token.
+
+The *order* says what the wings run and where their anchor listens. It holds two secrets, so only its owner
+can read it. The *starts* count the starts of the training, over all runs of the anchor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.errors import LaunchError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What wings run: `command`, in `directory`.
+
+    They reach their anchor at `address` and `port`, and prove that they know `link_secret`. `run_secret` is
+    that of all processes of the training (`agent/node/rendezvous.py`). The rest are options of `pollux run`.
+    """
+
+    command: tuple[str, ...]
+    directory: str
+    anchor_id: str
+    address: str
+    port: int
+    link_secret: str
+    run_secret: str
+    num_processes: int | None
+    kill_after_s: float
+    wrapper: tuple[str, ...]
+    srun_arguments: tuple[str, ...]
+
+    def write(self, file: Path) -> None:
+        """Write the order. Raises `LaunchError`."""
+        _replace(file, asdict(self))
+
+    @classmethod
+    def read(cls, file: Path) -> Order:
+        """Return the order of a file that only its reader can write. Raises `LaunchError`."""
+        try:
+            status = file.stat()
+            data = json.loads(file.read_bytes())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise LaunchError(f"{file} must belong to you and be readable by nobody else")
+            for name in ("command", "wrapper", "srun_arguments"):
+                data[name] = tuple(data[name])
+            return cls(**data)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise LaunchError(f"the anchor's order cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """How many starts the training has had, and for how many seconds it has trained in all."""
+
+    count: int = 0
+    trained_s: float = 0.0
+
+    @classmethod
+    def read(cls, file: Path) -> Starts:
+        """Return what the file says; none where there is no file."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            data = json.loads(file.read_bytes())
+            return cls(count=int(data["count"]), trained_s=float(data["trained_s"]))
+        return cls()
+
+    def write(self, file: Path) -> None:
+        """Write the file. Raises `LaunchError`."""
+        _replace(file, asdict(self))
+
+
+def _replace(file: Path, data: Mapping[str, Any]) -> None:
+    new = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(data, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(file)
+    except OSError as error:
+        raise LaunchError(f"{file} cannot be written: {error.strerror}") from None

@@ -1,0 +1,182 @@
+"""The wings of one anchor as jobs of Slurm: submit, look, cancel."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollux_slurm.config import Config
+from pollux_slurm.errors import SlurmError, SlurmReadError
+from pollux_slurm.model import JobState
+from pollux_slurm.rendering import render
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.parsing.job_json import state_of
+from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment, parse_wing_comment
+from pollux_slurm.slurm.sbatch.request import sigterm_lead_s
+
+TEMPLATE = "wing.sbatch.j2"
+# Not `python -m`: that would import modules from the working directory, from the user's own files.
+PROGRAM = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
+    "from pollux_slurm.agent.anchor.wing_program import main; main()"
+)
+# Variables that describe the anchor's own allocation, or are options of sbatch and srun.
+_OF_ALLOCATION = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_")
+_OF_DEVICES = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+        *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
+    }
+)
+_SEEN = "JobID:20,State:20,Reason:60"
+_KEPT = ("account", "qos", "partition")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenWing:
+    """A wing as the queue shows it."""
+
+    state: JobState
+    reason: str
+
+
+class WingJobs:
+    """Submits wings of the anchor whose batch script has `environ`. `order_file` is passed to each."""
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        client: SlurmClient,
+        runner: CommandRunner,
+        config: Config,
+        order_file: Path,
+        cwd: Path,
+        token_sha256: str,
+    ) -> None:
+        self._environ, self._client, self._runner, self._config = environ, client, runner, config
+        self._order_file, self._cwd, self._token_sha256 = order_file, cwd, token_sha256
+        self.anchor_id = environ["SLURM_JOB_ID"]
+
+    def submit(
+        self,
+        request: Sequence[str],
+        *,
+        restart_count: int,
+        plan: int,
+        number: int,
+        time_limit_s: float | None,
+        begin_s: float = 0.0,
+    ) -> str:
+        """Submit a wing with the options `request`; `number` tells it from others in its name.
+
+        Raises `SlurmError`.
+        """
+        terms = WingTerms(
+            anchor_id=self.anchor_id, restart_count=restart_count, plan=plan, token_sha256=self._token_sha256
+        )
+        options = [
+            *request,
+            *self._of_anchor(request),
+            f"--comment={encode_wing_comment(terms)}",
+            f"--job-name={self._environ.get('SLURM_JOB_NAME', 'job')}+{number}",
+            f"--chdir={self._cwd}",
+            f"--signal=TERM@{sigterm_lead_s(time_limit_s)}",
+            "--no-requeue",
+            "--open-mode=append",
+            "--export=ALL",
+        ]
+        if (output := _file_of(1)) is not None:
+            options.append(f"--output={output}")
+        if (error := _file_of(2)) is not None and error != output:
+            options.append(f"--error={error}")
+        if time_limit_s is not None:
+            options.append(f"--time={max(math.ceil(time_limit_s / 60), 1)}")
+        if begin_s > 0:
+            options.append(f"--begin=now+{math.ceil(begin_s)}")
+        script = render(
+            TEMPLATE,
+            override_dir=self._config.templates.dir,
+            command=shlex.join([sys.executable, "-c", PROGRAM, str(self._order_file)]),
+        )
+        return self._client.submit(script, options, (), self._wing_environ())
+
+    def _of_anchor(self, request: Sequence[str]) -> list[str]:
+        """Return the options that a wing has from its anchor where its request does not name them."""
+        given = {option.removeprefix("--").partition("=")[0] for option in request}
+        values = {name: self._environ.get(f"SLURM_JOB_{name.upper()}") for name in _KEPT}
+        return [f"--{name}={value}" for name, value in values.items() if value and name not in given]
+
+    def _wing_environ(self) -> dict[str, str]:
+        return {
+            key: value
+            for key, value in self._environ.items()
+            if key == "SLURM_CONF" or not (key.startswith(_OF_ALLOCATION) or key in _OF_DEVICES)
+        }
+
+    def look(self, job_ids: Iterable[str]) -> dict[str, SeenWing]:
+        """Return the wings that Slurm still knows. Raises `SlurmError`."""
+        wanted = set(job_ids)
+        if not wanted:
+            return {}
+        answer = self._runner.run(
+            "squeue", "--noheader", "--states=all", f"--jobs={','.join(sorted(wanted))}", f"--Format={_SEEN}"
+        )
+        if answer.exit_code != 0:
+            if "Invalid job id" in answer.error_text:
+                return {}
+            raise SlurmReadError(f"squeue: {answer.error_text[:300]}")
+        found = {}
+        for line in answer.stdout.splitlines():
+            number, state, *reason = line.split()
+            if number in wanted:
+                found[number] = SeenWing(state=state_of((state,), f"job {number}"), reason=" ".join(reason))
+        return found
+
+    def cancel(self, job_ids: Iterable[str], warn: Callable[[str], None]) -> None:
+        """Cancel wings; what cannot be cancelled now ends by itself."""
+        for number in job_ids:
+            try:
+                self._client.cancel(number)
+            except SlurmError as error:
+                warn(f"job {self.anchor_id}: its wing {number} cannot be cancelled: {error}")
+
+    def left_behind(self) -> list[str]:
+        """Return the wings that an earlier run of this anchor has left. Raises `SlurmError`."""
+        answer = self._runner.run(
+            "squeue", "--noheader", "--me", "--states=all", "--Format=JobID:20,State:20,Comment:300"
+        )
+        if answer.exit_code != 0:
+            raise SlurmReadError(f"squeue: {answer.error_text[:300]}")
+        found = []
+        for line in answer.stdout.splitlines():
+            number, state, *comment = line.split()
+            terms = parse_wing_comment(" ".join(comment))
+            if (
+                terms is not None
+                and terms.anchor_id == self.anchor_id
+                and not state_of((state,), f"job {number}").is_over
+            ):
+                found.append(number)
+        return found
+
+    def give_up_place(self, *, begin_s: float) -> None:
+        """Requeue the anchor itself, to start again `begin_s` from now. Raises `SlurmError`."""
+        self._runner.run("scontrol", "requeue", self.anchor_id)
+        self._runner.run(
+            "scontrol", "update", f"JobId={self.anchor_id}", f"StartTime=now+{math.ceil(begin_s)}"
+        )
+
+
+def _file_of(descriptor: int) -> Path | None:
+    """Return the regular file that a descriptor of this process is open to."""
+    try:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+    except OSError:
+        return None
+    return path if path.is_file() else None

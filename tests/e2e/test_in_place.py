@@ -1,0 +1,113 @@
+"""Jobs that move in place, on real Slurm: wings come and go while the script trains on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from pollux_slurm.model import JobState, ReallocationStep, ReallocationWay
+from pollux_slurm.store.contract.interface import Reallocation
+from tests.e2e.user_commands import UserCommands
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]
+
+SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n'
+
+
+@pytest.fixture
+def in_place(user: UserCommands, monkeypatch: pytest.MonkeyPatch) -> UserCommands:
+    """A site whose jobs may have several wings on a node."""
+    file = user.directory / "pollux.toml"
+    file.write_text(SETTINGS)
+    monkeypatch.setenv("POLLUX_CONFIG", str(file))
+    return user
+
+
+def wings_in_queue(user: UserCommands) -> list[str]:
+    """Return the wings that are not over, by name."""
+    done = subprocess.run(
+        ["squeue", "--noheader", "--Format=Name:60"], env=user.env, capture_output=True, text=True, check=True
+    )
+    return [line.strip() for line in done.stdout.splitlines() if "+" in line]
+
+
+def test_that_a_job_grows_and_gives_way_in_place_and_is_exact(in_place: UserCommands) -> None:
+    """Grow on its own and on another node, give a wing to a second job, end; every sample once."""
+    user = in_place
+    user.start_daemon()
+    first = user.digits("first", "--gpus=2", "--in-place", epochs=25, pass_s="0.01,0.008")
+
+    def in_place_move(*, shrink: bool) -> Reallocation | None:
+        for move in user.store.reallocations(first):
+            gained = move.target.num_gpus - move.source.num_gpus
+            is_done = move.way is ReallocationWay.IN_PLACE and move.step is ReallocationStep.CONFIRMED
+            if is_done and (gained < 0) is shrink:
+                return move
+        return None
+
+    grown = user.wait(lambda: in_place_move(shrink=False), "the first job to grow in place", every_s=0.5)
+    assert grown is not None
+    assert [step.value for step, _ in grown.times] == [
+        *("planned", "regroup_requested", "regrouped", "confirmed")
+    ]
+    assert grown.standstill_s is not None
+    second = user.digits("second", "--gpus=1", epochs=10, max_gpus=1, pass_s="0.01,0.008")
+    user.wait(lambda: user.gpus(second) == 1, "the second job to start", every_s=0.5)
+
+    for job_id, name in ((first, "first"), (second, "second")):
+        record = user.wait_over(job_id)
+        assert record.state is JobState.COMPLETED, user.log()
+        result = json.loads((user.directory / f"{name}.json").read_text())
+        assert result["accuracy"] >= 0.95
+        assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
+    assert wings_in_queue(user) == []
+    log = (user.directory / f"{first}.log").read_text()
+    assert f"pollux: job {first}: start 0 of the training waits as job " in log
+    assert f"pollux: job {first} goes on with " in log
+
+
+def test_that_without_a_daemon_a_job_trains_and_outlives_the_loss_of_its_wing(in_place: UserCommands) -> None:
+    """It starts by itself; where its wing is cancelled, the next start goes on from the checkpoint."""
+    user = in_place
+    job_id = user.digits("alone", "--gpus=2", "--in-place", epochs=6, pass_s="0.01,0.008")
+    log = user.directory / f"{job_id}.log"
+    user.wait(lambda: log.exists() and "epoch 1:" in log.read_text(), "its second epoch", every_s=0.5)
+    (wing,) = wings_in_queue(user)
+    assert wing == "alone+0"
+    number = _number_of(user, wing, "RUNNING")
+    subprocess.run(["scancel", number], env=user.env, check=True)
+    waiting = user.wait(lambda: _number_of(user, wing, "PENDING"), "the next start")
+    # It would start two minutes later, as after a requeue.
+    subprocess.run(["scontrol", "update", f"JobId={waiting}", "StartTime=now"], env=user.env, check=True)
+
+    def ended() -> bool:
+        job = user.slurm.read_job(job_id)
+        return job is not None and job.state.is_over
+
+    user.wait(ended, "the job to end", every_s=0.5)
+    assert f"pollux: job {job_id}: start 1 trains on " in log.read_text()
+    result = json.loads((user.directory / "alone.json").read_text())
+    assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
+
+
+def test_that_a_cancelled_anchor_leaves_no_wing(in_place: UserCommands) -> None:
+    user = in_place
+    job_id = user.digits("gone", "--gpus=2", "--in-place", epochs=500, pass_s="0.01,0.008")
+    log = user.directory / f"{job_id}.log"
+    user.wait(lambda: log.exists() and "epoch 0:" in log.read_text(), "its first epoch", every_s=0.5)
+    user.slurm.cancel(job_id)
+    user.wait(lambda: not wings_in_queue(user), "its wing to end", every_s=0.5)
+    assert "its checkpoint is written" in log.read_text()
+
+
+def _number_of(user: UserCommands, name: str, state: str) -> str:
+    done = subprocess.run(
+        ["squeue", "--noheader", f"--states={state}", f"--name={name}", "--Format=JobID:20"],
+        env=user.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
