@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from pollux_slurm.config import DaemonConfig, PolicyConfig
+from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.enact.state_machine import Enactor
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, returned_nodes
 from pollux_slurm.daemon.observe.events import EventWatch
@@ -45,6 +45,7 @@ class Daemon:
         stop: threading.Event,
         decide: Callable[[Problem], Decision] = decide,
         policy: PolicyConfig | None = None,
+        moves: MovesConfig | None = None,
         metrics: DaemonMetrics | None = None,
         notifier: Notifier | None = None,
         reload: Callable[[], Settings] | None = None,
@@ -72,11 +73,15 @@ class Daemon:
             guard=self._lease.check,
             metrics=self.metrics,
             predecessor_may_live=self._lease.predecessor_may_live,
+            moves=moves or MovesConfig(),
+            may_prioritise=lambda: scope() is None,
         )
         self._rounds = Rounds(
             slurm=slurm,
             store=store,
-            settings=Settings(config=config, policy=policy or PolicyConfig(), decide=decide),
+            settings=Settings(
+                config=config, policy=policy or PolicyConfig(), moves=moves or MovesConfig(), decide=decide
+            ),
             clock=wall_clock,
             lease=self._lease,
             metrics=self.metrics,
@@ -135,7 +140,7 @@ class Daemon:
         else:
             self._config = settings.config
             self._rounds.configure(settings)
-            self._enactor.configure(settings.config)
+            self._enactor.configure(settings.config, settings.moves)
             self._lease.configure(settings.config)
             _log.info("the settings were reloaded")
         self._notifier.ready()

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon.decide import problem_building, unanswered_requests, unmanaged_jobs
-from pollux_slurm.daemon.decide.planned_moves import planned_moves
+from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
+from pollux_slurm.daemon.decide import in_place, problem_building, unanswered_requests, unmanaged_jobs
+from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.enact.maintenance import Maintenance
@@ -36,7 +36,7 @@ from pollux_slurm.errors import (
     SlurmError,
     StoreError,
 )
-from pollux_slurm.model import ClusterSnapshot, Decision, Problem, SlurmJob
+from pollux_slurm.model import ClusterSnapshot, Decision, Problem, ReallocationWay, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Store
 
@@ -59,6 +59,7 @@ class Settings:
 
     config: DaemonConfig
     policy: PolicyConfig
+    moves: MovesConfig
     decide: Callable[[Problem], Decision]
 
 
@@ -101,6 +102,7 @@ class Rounds:
     def configure(self, settings: Settings) -> None:
         """Use other settings from the next round on."""
         self._config, self._policy, self._decide = settings.config, settings.policy, settings.decide
+        self._moves = settings.moves
 
     def read_watched_state(self) -> WatchedState:
         """Read Slurm and the store for `events`; raises `SlurmError` and `StoreError`."""
@@ -224,6 +226,7 @@ class Rounds:
                 "round %d: %s job %s %s → %s", round_id, verb, move.job.slurm.job_id, move.source, move.target
             )
             if not self._config.shadow:
+                way, because = self._way(move, snapshot)
                 planned = self._store.plan_reallocation(
                     move.job.slurm.job_id,
                     source=move.source,
@@ -232,6 +235,8 @@ class Rounds:
                     from_restart_count=move.job.slurm.restart_count,
                     round_id=round_id,
                     at=self._clock(),
+                    way=way,
+                    reason=because,
                 )
                 open_moves.append(planned)
         # Set again, with the targets of the moves that this round planned.
@@ -250,6 +255,16 @@ class Rounds:
         self.metrics.end_round(round_id, decision, tuple(job.record for job in picture.managed))
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _way(self, move: PlannedMove, snapshot: ClusterSnapshot) -> tuple[ReallocationWay, str | None]:
+        return in_place.way_of_move(
+            move.job.slurm,
+            move.job.record,
+            move.target,
+            snapshot,
+            several_wings=in_place.allows_several_wings(snapshot, self._moves),
+            may_prioritise=self._scope() is None,
+        )
 
     def _warn_of_refused_registrations(self, refused: dict[str, str]) -> None:
         """Log once for each job that its Comment has terms and that it was not registered."""

@@ -293,6 +293,8 @@ class ReallocationCause(enum.Enum):
     """A start failed before the job trained: it is started again."""
     HELD_BY_SLURM = "held_by_slurm"
     """Slurm holds the job after failed starts: it is released."""
+    STRAY_WINGS = "stray_wings"
+    """Jobs claim to be wings of it, and none of its processes is in them: they are cancelled."""
     LATE_COMMAND = "late_command"
     """A late command held the job: it is released."""
 

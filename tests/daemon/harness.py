@@ -62,7 +62,9 @@ class Agent:
     def act(self) -> None:
         if self.anchor is not None:
             self.anchor.act()
-        job = self.harness.job(self.job_id)
+        self._act_on(self.harness.job(self.job_id))
+
+    def _act_on(self, job: SlurmJob) -> None:
         if job.state is not JobState.RUNNING or not self.reports:
             return
         run, at = job.restart_count, self.harness.clock()
@@ -129,6 +131,7 @@ class Harness:
         notifier: Notifier | None = None,
         past_runs: PastRuns = no_past_runs,
         stop: threading.Event | None = None,
+        **more: Any,
     ) -> Daemon:
         return Daemon(
             slurm=slurm or self.client,
@@ -142,6 +145,7 @@ class Harness:
             policy=policy,
             notifier=notifier,
             past_runs=past_runs,
+            **more,
         )
 
     def decide(self, problem: Problem) -> Decision:

@@ -94,6 +94,7 @@ def daemon(
             stop=stop,
             decide=effective.decide,
             policy=effective.policy,
+            moves=effective.moves,
             metrics=metrics,
             notifier=Notifier(os.environ, monotonic=time.monotonic),
             reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
@@ -191,6 +192,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
     return Settings(
         config=daemon,
         policy=config.policy,
+        moves=config.moves,
         # Goodput tables are cached between rounds: only those of new reports are computed.
         decide=functools.partial(
             decide,

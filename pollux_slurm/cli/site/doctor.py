@@ -114,6 +114,7 @@ def examined(
         examine_shares,
         examine_slurm,
         examine_store,
+        examine_wings,
     )
     from pollux_slurm.daemon.observe.live_status import current_jobs
     from pollux_slurm.daemon.service import settings_check
@@ -161,6 +162,7 @@ def examined(
         yield examine_daemon(seen, current_jobs(records, snapshot), clock())
     if snapshot is not None and records is not None:
         yield from examine_jobs(snapshot, records)
+        yield examine_wings(snapshot)
     if snapshot is not None and from_nodes:
         try:
             yield from _nodes_asked(config, snapshot, from_nodes, folders)

@@ -13,6 +13,7 @@ from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.daemon.observe.live_status import CurrentJob, daemon_absence_text, is_silent, jobs_left_held
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmNode
+from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
 _OLDEST_RELEASE, _NEWEST_RELEASE = (22, 5), (26, 5)
@@ -288,6 +289,21 @@ def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Ite
             text=f"adaptive jobs that cannot be moved: {', '.join(refused[:5])}",
             cure="inform their owners",
         )
+
+
+def examine_wings(snapshot: ClusterSnapshot) -> Finding:
+    """Find jobs that say they are wings and have no anchor to which they belong."""
+    alone = [
+        job.job_id
+        for job in snapshot.jobs
+        if not job.state.is_over and parse_wing_comment(job.comment) is not None
+    ]
+    return Finding(
+        name="wings",
+        verdict=Verdict.WARN if alone else Verdict.OK,
+        text=f"wings without their anchor: {', '.join(alone) or 'none'}",
+        cure=f"they end by themselves within a minute; if not: scancel {' '.join(alone)}" if alone else "",
+    )
 
 
 def seconds_of(text: str | None) -> float | None:

@@ -20,7 +20,10 @@ _RESERVING = (
     ReallocationStep.REQUEUED,
     ReallocationStep.RESHAPED,
     ReallocationStep.RELEASED,
+    ReallocationStep.REGROUP_REQUESTED,
 )
+# How long a donor waits for the wings that get its GPUs to stand in the queue: their anchors poll the store.
+RECEIVER_WAIT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,16 @@ class Needs:
 class GpuLedger:
     """The GPUs of each node in one tick: in use, owned by each moving job, and reserved for it."""
 
-    def __init__(self, snapshot: ClusterSnapshot, open_reallocations: Sequence[Reallocation]) -> None:
+    def __init__(
+        self,
+        snapshot: ClusterSnapshot,
+        open_reallocations: Sequence[Reallocation],
+        *,
+        not_in_queue: Sequence[Reallocation] = (),
+    ) -> None:
+        """`not_in_queue` are moves in place whose new wings are not in Slurm's queue yet."""
+        self.snapshot = snapshot
+        self._awaited = Counter[str]()
         self._open = {reallocation.id: reallocation for reallocation in open_reallocations}
         self._nodes = snapshot.nodes
         self._unsettled = unsettled_nodes(snapshot)
@@ -49,6 +61,13 @@ class GpuLedger:
         for reallocation in open_reallocations:
             if reallocation.step in _RESERVING:
                 self.reserve(reallocation)
+        for reallocation in not_in_queue:
+            self._awaited += self._needed(reallocation)
+
+    def is_awaited(self, reallocation: Reallocation) -> bool:
+        """Whether GPUs that a move gives up go to wings that do not stand in the queue for them yet."""
+        owned = self._owned.get(reallocation.slurm_job_id, Counter())
+        return bool(self._awaited & (owned - Counter(reallocation.target.as_dict())))
 
     def reserve(self, reallocation: Reallocation) -> None:
         """Reserve the GPUs of the target that the job does not own yet."""

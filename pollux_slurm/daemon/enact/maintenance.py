@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
-from pollux_slurm.daemon.decide import unanswered_requests
+from pollux_slurm.daemon.decide import in_place, unanswered_requests
 from pollux_slurm.daemon.decide.concurrent_moves import Mover, Slots
 from pollux_slurm.daemon.enact import time_limits
-from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, is_recorded_job
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts, late_commands
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationCause, SlurmJob
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    JobState,
+    ReallocationCause,
+    ReallocationWay,
+    SlurmJob,
+)
 from pollux_slurm.store.contract.interface import JobRecord, Store
 
 _log = logging.getLogger(__name__)
@@ -50,6 +58,7 @@ class Maintenance:
         self._release_late_holds(now)
         self._release_jobs_held_by_slurm(now)
         self._renew_limits(now)
+        self._cancel_stray_wings(now)
         return self._is_not_over
 
     def _is_not_over(self, record: JobRecord, job: SlurmJob) -> bool:
@@ -182,6 +191,35 @@ class Maintenance:
                 continue
             target, cause = job.allocation, ReallocationCause.TIME_LIMIT
             self._plan_stopped(record, job, target, target, cause, time_limits.RENEWAL)
+
+    def _cancel_stray_wings(self, now: datetime) -> None:
+        """Journal the end of wings in which none of a job's processes is; a tick cancels them."""
+        for record, job in self._jobs():
+            if record.open_reallocation is not None or not is_recorded_job(job, record):
+                continue
+            strays = in_place.stray_wings(job, record, now)
+            if not strays:
+                continue
+            left = Counter(job.allocation.as_dict())
+            for wing in strays:
+                left -= Counter(wing.allocation.as_dict())
+            numbers = ", ".join(wing.job_id for wing in strays)
+            _log.warning(
+                "job %s: no process of it is in its wings %s: they are cancelled", job.job_id, numbers
+            )
+            self.guard()
+            self.store.plan_reallocation(
+                job.job_id,
+                source=job.allocation,
+                target=Allocation.of(left),
+                moves_running=True,
+                from_restart_count=job.restart_count,
+                round_id=None,
+                at=self.clock(),
+                cause=ReallocationCause.STRAY_WINGS,
+                reason=f"none of its processes is in the wings {numbers}: they are cancelled",
+                way=ReallocationWay.IN_PLACE,
+            )
 
     def _may_renew(self, record: JobRecord) -> bool:
         """Whether a renewal may start now.

@@ -20,7 +20,15 @@ from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmError, StoreError
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract.interface import JobObservation, JobRecord, Reallocation, Store
+from pollux_slurm.store.contract.interface import (
+    GenerationMember,
+    GenerationRecord,
+    GenerationState,
+    JobObservation,
+    JobRecord,
+    Reallocation,
+    Store,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +57,25 @@ class OpenMove:
     @property
     def job_id(self) -> str:
         return self.reallocation.slurm_job_id
+
+    @property
+    def generation(self) -> GenerationRecord | None:
+        """The generation that a move in place asked for last."""
+        found = () if self.record is None else self.record.generations
+        return next((one for one in found if one.number == self.reallocation.generation), None)
+
+    def change_of_running_job(self) -> str | None:
+        """Return why the job is not the running job that the move was planned for; None where it is."""
+        job = self.job
+        if job is None or job.state.is_over:  # checked first: an ended job has no active record, either
+            return f"the job is {job.state.value if job else 'gone'}"
+        if not self.is_ours:
+            return NOT_OURS
+        if job.state is not JobState.RUNNING:
+            return f"the job is {job.state.value}"
+        if job.restart_count != self.reallocation.from_restart_count:
+            return "the job was requeued externally"
+        return None
 
     def at(self, step: Step) -> OpenMove:
         """Return the move with its reallocation at `step`, as the journal has it now."""
@@ -153,6 +180,39 @@ class MoveActions:
                 f" ({reason})" if reason else "",
             )
         return advanced
+
+    def request_regroup(self, move: OpenMove, members: Sequence[GenerationMember]) -> bool:
+        """Plan the generation that a move in place asks for, and journal the step."""
+        self.guard()
+        planned = self.store.request_regroup(
+            move.reallocation.id, members, expected=move.reallocation.step, at=self.clock()
+        )
+        if planned is None:
+            return False
+        self._journaled_here[move.reallocation.id] = Step.REGROUP_REQUESTED
+        _log.info(
+            "job %s: reallocation %d %s → %s: generation %d of %d processes",
+            move.job_id,
+            move.reallocation.id,
+            move.reallocation.source,
+            move.reallocation.target,
+            planned.number,
+            len(members),
+        )
+        return True
+
+    def end_generation(
+        self, move: OpenMove, generation: GenerationRecord, state: GenerationState, because: str
+    ) -> bool:
+        """Withdraw a planned generation, or fail a committed one; False where the job is just changing it."""
+        self.guard()
+        return self.store.end_generation(
+            move.job_id, generation.number, state, at=self.clock(), reason=because
+        )
+
+    def start_again(self, move: OpenMove) -> None:
+        """Have a job in place start again from its checkpoint, in the shape that its owner asked for."""
+        self.slurm.requeue(move.job_id, restart_count=move.reallocation.from_restart_count)
 
     def retarget(self, move: OpenMove, target: Allocation, reason: str) -> OpenMove | None:
         """Journal another target of an open reallocation; None when it is not at the expected step."""

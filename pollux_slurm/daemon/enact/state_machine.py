@@ -4,6 +4,7 @@
     (`until_requeue`: the job trains on)            (`after_requeue`: the job must run again)
 
 A pending job skips the checkpoint and the requeue: planned → reshaped → ...
+A move in place is planned → regroup_requested → regrouped → confirmed (`in_place`).
 A pause has no GPUs in its target and ends early: ... → requeued → reshaped → released → confirmed. A later
 reallocation of the pending job gives it GPUs.
 
@@ -22,9 +23,10 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from pollux_slurm.config import DaemonConfig
+from pollux_slurm.config import DaemonConfig, MovesConfig
 from pollux_slurm.daemon.enact.after_requeue import StepsAfterRequeue
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
+from pollux_slurm.daemon.enact.in_place import StepsInPlace, is_in_queue
 from pollux_slurm.daemon.enact.move_actions import MoveActions, OpenMove, Step
 from pollux_slurm.daemon.enact.until_requeue import StepsUntilRequeue
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
@@ -35,6 +37,7 @@ from pollux_slurm.errors import (
     SlurmUnavailable,
     StoreError,
 )
+from pollux_slurm.model import ReallocationWay
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract.interface import Store
 
@@ -54,6 +57,8 @@ class Enactor:
         guard: Callable[[], None],
         metrics: DaemonMetrics | None = None,
         predecessor_may_live: Callable[[], bool] = lambda: False,
+        moves: MovesConfig | None = None,
+        may_prioritise: Callable[[], bool] = lambda: True,
     ) -> None:
         self._slurm = slurm
         self._store = store
@@ -68,8 +73,17 @@ class Enactor:
         )
         restarting = StepsAfterRequeue(self._actions)
         stopping = StepsUntilRequeue(self._actions, restarting)
+        self._in_place = in_place = StepsInPlace(
+            self._actions, moves=moves or MovesConfig(), may_prioritise=may_prioritise
+        )
         self._steps: Mapping[Step, Callable[[OpenMove, GpuLedger], None]] = {
-            Step.PLANNED: stopping.planned,
+            Step.PLANNED: lambda move, ledger: (
+                in_place.planned(move, ledger)
+                if move.reallocation.way is ReallocationWay.IN_PLACE
+                else stopping.planned(move, ledger)
+            ),
+            Step.REGROUP_REQUESTED: in_place.regroup_requested,
+            Step.REGROUPED: in_place.regrouped,
             Step.CHECKPOINT_REQUESTED: stopping.checkpoint_requested,
             Step.CHECKPOINTED: stopping.checkpointed,
             Step.REQUEUED: restarting.requeued,
@@ -88,7 +102,14 @@ class Enactor:
         snapshot = self._slurm.snapshot()
         # The journal is read after Slurm, so that no step is newer than the snapshot it is compared with.
         moves = self._actions.moves(snapshot)
-        ledger = GpuLedger(snapshot, [move.reallocation for move in moves])
+        receivers = [
+            move.reallocation
+            for move in moves
+            if move.reallocation.way is ReallocationWay.IN_PLACE
+            and move.reallocation.step in (Step.PLANNED, Step.REGROUP_REQUESTED)
+            and not is_in_queue(move)
+        ]
+        ledger = GpuLedger(snapshot, [move.reallocation for move in moves], not_in_queue=receivers)
         for move in moves:
             try:
                 self._steps[move.reallocation.step](move, ledger)
@@ -104,16 +125,20 @@ class Enactor:
                 _log.exception("job %s: reallocation %d failed", move.job_id, move.reallocation.id)
         return len(self._store.open_reallocations())
 
-    def configure(self, config: DaemonConfig) -> None:
-        """Use other time-outs from now on."""
+    def configure(self, config: DaemonConfig, moves: MovesConfig) -> None:
+        """Use other settings from now on."""
         self._actions.config = config
+        self._in_place.moves = moves
 
     def journal_late_commands(self) -> None:
         """Journal, for the daemon with the lease, the jobs that late commands of this one hold."""
         self._actions.late.journal()
 
     def roll_back_what_has_not_begun(self, reason: str) -> None:
-        """Roll back every reallocation whose job was not requeued yet, before the daemon stops."""
+        """Roll back every reallocation whose job was not requeued yet, before the daemon stops.
+
+        A regroup that was asked for goes on without a daemon, or is withdrawn by the next one.
+        """
         for reallocation in self._store.open_reallocations():
             if reallocation.step in (Step.PLANNED, Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED):
                 self._actions.advance(reallocation, Step.ROLLED_BACK, reason)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pollux_slurm.daemon.enact import admin_orders, time_limits
 from pollux_slurm.daemon.enact.after_requeue import StepsAfterRequeue
-from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
+from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
 from pollux_slurm.daemon.enact.move_actions import NOT_OURS, MoveActions, OpenMove, Step
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.model import JobState
@@ -37,6 +37,8 @@ class StepsUntilRequeue:
             return
         if ledger.target_is_lost(reallocation) and not time_limits.is_renewal(reallocation):
             self._roll_back(move, "the GPUs were taken by other jobs or the node drained")
+        elif ledger.is_awaited(reallocation) and move.age_s < RECEIVER_WAIT_S:
+            return
         elif ledger.is_free_for(reallocation) or ledger.may_break_cycle(reallocation):
             if self._actions.advance(reallocation, Step.CHECKPOINT_REQUESTED):
                 ledger.reserve(reallocation)
@@ -84,19 +86,10 @@ class StepsUntilRequeue:
 
     def _roll_back_if_job_changed(self, move: OpenMove) -> bool:
         """Roll back when the job is not the running job that the move was planned for."""
-        job = move.job
-        if job is None or job.state.is_over:  # checked first: an ended job has no active record, either
-            reason = f"the job is {job.state.value if job else 'gone'}"
-        elif not move.is_ours:
-            reason = NOT_OURS
-        elif job.state is JobState.RUNNING:
-            if job.restart_count == move.reallocation.from_restart_count:
-                return False
-            reason = "the job was requeued externally"
-        else:
-            reason = f"the job is {job.state.value}"
-        self._roll_back(move, reason)
-        return True
+        reason = move.change_of_running_job()
+        if reason is not None:
+            self._roll_back(move, reason)
+        return reason is not None
 
     def _roll_back(self, move: OpenMove, reason: str) -> None:
         self._actions.advance(move.reallocation, Step.ROLLED_BACK, reason)

@@ -23,6 +23,7 @@ from pollux_slurm.model import (
     ReallocationStep,
     ReallocationWay,
 )
+from pollux_slurm.store.contract.membership import GenerationRecord
 
 # ------------------------------------------------------------------------------------------ from the agent
 
@@ -350,6 +351,8 @@ class JobRecord:
     effect among its last 16 moves, oldest first. `recent_runs` are its last 4 runs that reported for two
     minutes or more, newest first.
 
+    `generations` are the newest that has regrouped, and the newest of all, by number, where there are any.
+
     An owner may put a new token into the job's Comment. Moves and declarations from before still count, and
     `first_submitted_at` is when the first row of the job was submitted; None where this is the first.
     """
@@ -391,6 +394,7 @@ class JobRecord:
     prediction_error: float = 0.0
     unanswered: tuple[UnansweredRequest, ...] = ()
     recent_runs: tuple[RecentRun, ...] = ()
+    generations: tuple[GenerationRecord, ...] = ()
     first_submitted_at: datetime | None = None
 
     @property

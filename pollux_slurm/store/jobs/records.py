@@ -37,6 +37,7 @@ from pollux_slurm.store.jobs.past_moves import (
     read_unanswered,
 )
 from pollux_slurm.store.jobs.recent_runs import read_recent_runs
+from pollux_slurm.store.journal.generations import read_latest_generations
 from pollux_slurm.store.schema import JobRow, ModelVersionRow, RunRow, UserRow
 
 ALL_JOBS: Scope = select(JobRow.id)
@@ -79,6 +80,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     last_ends = read_last_ends(connection, scope)
     warnings = read_first_warnings(connection, scope)
     checkpoint_bytes = read_checkpoint_sizes(connection, scope)
+    generations = read_latest_generations(connection, scope)
     records = []
     for row in rows:
         num_restarts, costs = delays.get(row.id, (0, ()))
@@ -131,6 +133,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 unanswered=tuple(unanswered[row.id]),
                 recent_runs=tuple(recent_runs[row.id]),
                 first_submitted_at=row.first_submitted_at,
+                generations=tuple(generations[row.id]),
             )
         )
     return tuple(records)

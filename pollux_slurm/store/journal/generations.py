@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, or_, select, update
+from sqlalchemy.orm import aliased
 
 from pollux_slurm.errors import StoreError, UnknownJobError
 from pollux_slurm.store.access.sanitizing import clean_text, utc
+from pollux_slurm.store.access.statements import cached_statement
 from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
 from pollux_slurm.store.schema import GenerationMemberRow, GenerationRow, JobRow
 
@@ -117,7 +120,11 @@ def end_generation(
 
 def read_generations(connection: Connection, wanted: ColumnElement[bool]) -> tuple[GenerationRecord, ...]:
     """Return the generations that `wanted` selects, by job, oldest first."""
-    rows = connection.execute(
+    return _generations(connection.execute(_select_generations(wanted)).all())
+
+
+def _select_generations(wanted: ColumnElement[bool]) -> Any:
+    return (
         select(
             JobRow.slurm_job_id,
             GenerationRow.number,
@@ -139,8 +146,31 @@ def read_generations(connection: Connection, wanted: ColumnElement[bool]) -> tup
         )
         .where(wanted)
         .order_by(GenerationRow.job_id, GenerationRow.number, GenerationMemberRow.rank)
-    ).all()
-    return _generations(rows)
+    )
+
+
+def read_latest_generations(
+    connection: Connection, scope: Select[Any]
+) -> defaultdict[int, list[GenerationRecord]]:
+    """Return each job's newest generation that has regrouped, and its newest of all, by number."""
+    rows = connection.execute(_select_latest(scope)).all()
+    found: defaultdict[int, list[GenerationRecord]] = defaultdict(list)
+    for job_id, members in groupby(rows, key=lambda row: row[-1]):
+        found[job_id] = list(_generations(list(members)))
+    return found
+
+
+@cached_statement
+def _select_latest(scope: Select[Any]) -> Any:
+    other = aliased(GenerationRow)
+    newest = select(func.max(other.number)).where(other.job_id == GenerationRow.job_id)
+    regrouped = newest.where(other.state == GenerationState.REGROUPED)
+    is_latest = or_(
+        GenerationRow.number == newest.correlate(GenerationRow).scalar_subquery(),
+        GenerationRow.number == regrouped.correlate(GenerationRow).scalar_subquery(),
+    )
+    wanted = GenerationRow.job_id.in_(scope) & is_latest
+    return _select_generations(wanted).add_columns(GenerationRow.job_id)
 
 
 def _newest_job(slurm_job_id: str) -> Select[int]:

@@ -154,7 +154,8 @@ def _may_follow(before: ReallocationStep, step: ReallocationStep) -> bool:
         return False
     if before is ReallocationStep.REGROUP_REQUESTED:
         return step in _AFTER_REGROUP_REQUESTED
-    return step not in _REGROUP_STEPS
+    # Wings without a process end without a regroup.
+    return step is not ReallocationStep.REGROUP_REQUESTED
 
 
 def request_regroup(
