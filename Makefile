@@ -95,9 +95,12 @@ bench-round: $(STAMP)
 bench-slurm: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.slurm_scale $(BENCH_OPTIONS)
 
-# Where the time of a move goes, eight sleeping jobs side by side on a private Slurm: about a minute.
+# Where the time of a move goes on a private Slurm: eight sleeping jobs side by side, moved by requeue, and one real
+# training, moved in place and by requeue, under two settings of the scheduler. A quarter of an hour.
 bench-moves: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.slurm_scale --nodes 8 --jobs 8 --rounds 1 --moves 24 --toggle $(BENCH_OPTIONS)
+	$(VENV)/bin/python -m benchmarks.moves_in_place
+	$(VENV)/bin/python -m benchmarks.moves_in_place --default-scheduler
 
 # How long a training stands still when replicas join and leave, and when it is started again: 100 MB and 1 GB
 # of state, by parts, 20 times each. Half an hour, with nothing else running.

@@ -104,7 +104,9 @@ def main() -> int:
 
     with private_slurm(directory / "slurm", console) as slurm_env:
         url = f"sqlite:///{directory}/pollux.db"
-        env = {**os.environ, **slurm_env, "POLLUX_STORE_URL": url, **FAST}
+        settings = directory / "pollux.toml"
+        settings.write_text(SETTINGS)
+        env = {**os.environ, **slurm_env, "POLLUX_STORE_URL": url, "POLLUX_CONFIG": str(settings), **FAST}
         command("db", "init", env=env)
         store = open_store(url)
         with daemon(directory / "daemon.log", env, options.interval):
@@ -136,6 +138,13 @@ FAST = {
     "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",
     "POLLUX_DAEMON_RESTART_DELAY_S": "8",
 }
+
+
+# The GPUs of the sandbox are like T4s: nothing is lost where a job has several wings on a node.
+SETTINGS = """[moves]
+in_place = true
+gpu_types_without_nvlink = ["t4"]
+"""
 
 
 def submit_and_watch(

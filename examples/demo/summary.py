@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pollux_slurm.model import JobState, ReallocationStep
+from pollux_slurm.model import JobState, ReallocationStep, ReallocationWay
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Sample, Store
 from pollux_slurm.store.journal.move_costs import ReallocationCosts, reallocation_costs
 
@@ -113,23 +113,25 @@ def _timeline(store: Store, record: JobRecord) -> str:
 
 
 def _moves_table(store: Store, records: list[JobRecord], moves: list[Reallocation]) -> Table:
-    table = Table("job", "from", "to", "end", box=None)
-    for column in ("checkpoint", "Slurm", "start to first step", "total"):
+    table = Table("job", "way", "from", "to", "end", box=None)
+    for column in ("checkpoint", "Slurm", "start to first step", "stands still"):
         table.add_column(column, justify="right")
     names = {record.slurm_job_id: record.name for record in records}
     for move in moves:
         cost = reallocation_costs(move)
+        is_in_place = move.way is ReallocationWay.IN_PLACE
         table.add_row(
             names[move.slurm_job_id],
+            "in place" if is_in_place else "requeue",
             str(move.source),
             str(move.target),
             move.step.value + (f": {move.reason}" if move.reason else ""),
             _seconds(cost.checkpoint_s),
             _seconds(cost.slurm_s),
             _seconds(cost.launch_s),
-            _seconds(cost.total_s),
+            _seconds(move.standstill_s if is_in_place else cost.total_s),
         )
-    table.caption = "Slurm: requeuehold to RUNNING with the new allocation"
+    table.caption = "Slurm: from the requeue to RUNNING with the new allocation"
     return table
 
 
@@ -177,6 +179,11 @@ def _checks(
         ),
         Check(name="at least one job grew", passed=bool(grown), detail=f"{len(grown)} growths confirmed"),
         Check(name="at least one job shrank", passed=bool(shrunk), detail=f"{len(shrunk)} shrinks confirmed"),
+        Check(
+            name="at least one move was made in place",
+            passed=any(move.way is ReallocationWay.IN_PLACE for move in confirmed),
+            detail=f"{sum(move.way is ReallocationWay.IN_PLACE for move in confirmed)} of {len(confirmed)}",
+        ),
         Check(name="no move was left open", passed=not open_moves, detail=f"{len(open_moves)} open"),
     ]
     for job_id, expectation in expected.items():

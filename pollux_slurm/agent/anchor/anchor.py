@@ -160,12 +160,14 @@ class Anchor:
         self._jobs.cancel([wing.job_id for wing in waiting], self._say)
         for wing in waiting:
             wing.code = _LOST
-        codes = [wing.code for wing in self._wings.values() if wing.members & self._members or wing is first]
+        needed = [wing for wing in self._wings.values() if wing.members & self._members] or [first]
+        codes = [wing.code for wing in needed]
         if self._failure is not None:
             return self._failure
         if self._stopped:
             return STOPPED_BY_SIGTERM if any(codes) else 0
-        if any(wing.code == 0 for wing in self._wings.values() if wing.members & self._members):
+        # Where one was lost at the very end, the next start goes on from the last checkpoint, and ends.
+        if first.members and not any(codes):
             return 0
         self._say(f"job {self._id}: start {self._restart_count} of the training was stopped")
         return None

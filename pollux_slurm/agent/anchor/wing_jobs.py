@@ -34,7 +34,6 @@ _OF_DEVICES = frozenset(
     }
 )
 _SEEN = "JobID:20,State:20,Reason:60"
-_KEPT = ("account", "qos", "partition")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,9 @@ class WingJobs:
     def _of_anchor(self, request: Sequence[str]) -> list[str]:
         """Return the options that a wing has from its anchor where its request does not name them."""
         given = {option.removeprefix("--").partition("=")[0] for option in request}
-        values = {name: self._environ.get(f"SLURM_JOB_{name.upper()}") for name in _KEPT}
+        # Anchors that stand apart are in another partition than their wings.
+        names = ("account", "qos", *(() if self._config.moves.anchor_partition else ("partition",)))
+        values = {name: self._environ.get(f"SLURM_JOB_{name.upper()}") for name in names}
         return [f"--{name}={value}" for name, value in values.items() if value and name not in given]
 
     def _wing_environ(self) -> dict[str, str]:

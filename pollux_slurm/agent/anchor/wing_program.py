@@ -64,12 +64,16 @@ def _run(order_file: Path, environ: dict[str, str]) -> int:
     job_id = environ["SLURM_JOB_ID"]
     link = connect(order.address, order.port, order.link_secret)
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    started = threading.Event()
+    started, early = threading.Event(), list[int]()
 
     def take(message: Message) -> None:
-        if isinstance(message.get("signal"), int) and started.is_set():
-            os.kill(os.getpid(), int(message["signal"]))
-        messages.put(message)
+        number = message.get("signal")
+        if not isinstance(number, int):
+            messages.put(message)
+        elif started.is_set():
+            os.kill(os.getpid(), number)
+        else:
+            early.append(number)
 
     def alone() -> None:
         messages.put({"go": None})
@@ -87,6 +91,8 @@ def _run(order_file: Path, environ: dict[str, str]) -> int:
         job = _prepare(order, go, gpus, processes, port, environ, runner, config, slurm, uses_gpus=uses_gpus)
         os.chdir(order.directory)
         started.set()
+        for number in early:
+            os.kill(os.getpid(), number)
         status = run_step(order.command, job)
         started.clear()
     link.send({"exit": status.exit_code})
