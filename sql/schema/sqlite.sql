@@ -514,7 +514,7 @@ CREATE TABLE reallocations (
     CONSTRAINT fk_reallocations_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE SET NULL,
     CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'regroup_requested', 'regrouped', 'confirmed', 'rolled_back', 'failed')),
     CONSTRAINT ck_reallocations_moves_running CHECK (moves_running IN (0, 1)),
-    CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'late_command')),
+    CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'stray_wings', 'late_command')),
     CONSTRAINT ck_reallocations_checkpoint_waived CHECK (checkpoint_waived IN (0, 1)),
     CONSTRAINT ck_reallocations_retargeted CHECK (retargeted IN (0, 1)),
     CONSTRAINT ck_reallocations_continued_training CHECK (continued_training IN (0, 1)),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.config import DaemonConfig, PolicyConfig
+from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.round import Settings
 from pollux_slurm.errors import ConfigError
@@ -120,6 +120,7 @@ def test_that_new_settings_hold_from_the_next_round_and_wrong_ones_do_not(
         Settings(
             config=dataclasses.replace(CONFIG, interval_s=50),
             policy=PolicyConfig(seed=9),
+            moves=MovesConfig(),
             decide=harness.decide,
         ),
     ]

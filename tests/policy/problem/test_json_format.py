@@ -81,6 +81,7 @@ def test_that_the_form_is_as_documented() -> None:
             "memory_mb": 16000,
             "gpu_type": "t4",
             "accepts_new": True,
+            "several_wings": False,
         }
     ]
     (job,) = document["problem"]["jobs"]

@@ -12,6 +12,7 @@ import pytest
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
+    Allocation,
     BatchLimits,
     Decision,
     GoodputModel,
@@ -60,6 +61,8 @@ FULL = Problem(
             epochs_declared=3.0,
             declaration_doubt="none",
             model_doubt="none",
+            wings=(Allocation.of({"n0": 1}),),
+            in_place_delay_s=3.0,
         ),
         job("other", account="x"),
     ),
