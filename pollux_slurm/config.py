@@ -86,6 +86,7 @@ class DaemonConfig:
     first_report_timeout_s: float = _number(600.0, 1.0, _LONGEST_S)
     restart_delay_s: float = _number(30.0, 0.1, 86400.0)
     max_restart_delay_s: float = _number(300.0, 0.1, 86400.0)
+    in_place_delay_s: float = _number(15.0, 0.1, 86400.0)
     max_in_flight: int = _number(8, 1, 10**6)
     lease_ttl_s: float = _number(30.0, 1.0, 86400.0)
     pause_ttl_s: float = _number(900.0, 10.0, _LONGEST_S)

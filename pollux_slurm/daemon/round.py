@@ -184,6 +184,8 @@ class Rounds:
             now=now,
             default_restart_delay_s=self._config.restart_delay_s,
             max_restart_delay_s=self._config.max_restart_delay_s,
+            moves=self._moves,
+            default_in_place_delay_s=self._config.in_place_delay_s,
             policy=self._policy,
             pause_ttl_s=self._config.pause_ttl_s,
             unmanaged=unmanaged_jobs.next_unmanaged_jobs(

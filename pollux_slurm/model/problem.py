@@ -48,7 +48,8 @@ class ProblemJob:
 
     Its time and rank:
 
-    - `age_s` T_j, `num_restarts` R_j, `restart_delay_s` δ: the terms of the restart penalty
+    - `age_s` T_j, `num_restarts` R_j, `restart_delay_s` δ: the terms of the restart penalty; R_j counts moves
+      by requeue only
     - `wings`: the allocations of the wings of a job that moves in place, empty for any other;
       `in_place_delay_s` is δ of a move that `model.wings` can make in place, None where the job cannot now
     - `waiting_s`: how long it has been without GPUs
@@ -188,6 +189,8 @@ class JobDecision:
     - `declared_gain`: the factor by which the job's declaration changes its weight, None where it does not
       count; `declaration_doubt` is the reason
     - `pinned_because`: that of the problem
+    - `way`, `move_delay_s`: how a running job goes to another allocation, and the delay that the decision
+      expects of it; None where the allocation does not change, or the job waits before or after
 
     `bound_by` is "capacity", "max_gpus", "exploration", "penalty", "placement", "cpus", "memory",
     "partition" (the nodes that it may use now have no more), "limit", "moves" (the round's budget of
@@ -212,6 +215,8 @@ class JobDecision:
     declared_gain: float | None = None
     declaration_doubt: str | None = None
     pinned_because: str | None = None
+    way: ReallocationWay | None = None
+    move_delay_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

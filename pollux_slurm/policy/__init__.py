@@ -3,8 +3,9 @@
 May be imported by `cli`, `daemon`, `report`, `simulator`.
 """
 
+from pollux_slurm.policy.candidates.in_place_moves import expected_move
 from pollux_slurm.policy.decide import SOLVERS, Allocations, allocate, decide, fitness_of
-from pollux_slurm.policy.explain.wording import explanation
+from pollux_slurm.policy.explain.wording import explanation, way_text
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
 from pollux_slurm.policy.problem.node_facts import NodeFactsCache
 
@@ -15,6 +16,8 @@ __all__ = [
     "NodeFactsCache",
     "allocate",
     "decide",
+    "expected_move",
     "explanation",
     "fitness_of",
+    "way_text",
 ]

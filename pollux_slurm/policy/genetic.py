@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
+from pollux_slurm.policy.candidates.in_place_moves import Wing
 from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.greedy import solve_greedily
@@ -105,8 +106,33 @@ class _Breed:
         self._stay = candidates.stay_value[movable]
         for column in range(len(tables.num_gpus)):
             spot = (int(tables.kind[column]), int(tables.num_nodes[column] > 1), int(tables.num_gpus[column]))
-            self._worth[:, spot[0], spot[1], spot[2]] = candidates.value[movable, column]
+            self._worth[:, spot[0], spot[1], spot[2]] = candidates.value_by_requeue[movable, column]
+        self._in_place = self._worth_in_place()
         self._equal = not bool(((tables.per_node == 0) & (tables.num_gpus > 0)).any())
+
+    def _worth_in_place(self) -> list[tuple[int, FloatArray, list[Wing]]]:
+        """Return row, worth as in `_worth`, and wings of the jobs that can move in place."""
+        candidates, tables, found = self._candidates, self._candidates.tables, []
+        moves, values = candidates.in_place, candidates.value_in_place
+        for row, job in enumerate(self._movable.tolist()):
+            if moves is not None and values is not None and job in moves.wings:
+                worth = self._worth[row].copy()
+                possible = np.isfinite(values[job])
+                spread = (tables.num_nodes[possible] > 1).astype(np.int64)
+                worth[tables.kind[possible], spread, tables.num_gpus[possible]] = values[job, possible]
+                found.append((row, worth, list(moves.wings[job])))
+        return found
+
+    def _keeps_a_wing(self, members: IntArray, row: int, wings: list[Wing]) -> npt.NDArray[np.bool_]:
+        """Return in which members (P,) a job can keep one of its wings; `Placement`s are exact about it."""
+        found = np.zeros(len(members), dtype=bool)
+        for wing in wings:
+            kept = np.ones(len(members), dtype=bool)
+            for node, gpus in wing.gpus:
+                given = members[:, row, node]
+                kept &= (given >= gpus) if wing.several >> node & 1 else (given == gpus)
+            found |= kept
+        return found
 
     def _rows(self, state: State) -> IntArray:
         rows = np.zeros((len(self._movable), len(state.free)), dtype=np.int64)
@@ -198,6 +224,9 @@ class _Breed:
         rows = np.arange(members.shape[1])[None, :]
         size = self._worth.shape[3]
         value = self._worth[rows, kind, spread, np.minimum(gpus, size - 1)]
+        for row, worth, wings in self._in_place:
+            in_place = worth[kind[:, row], spread[:, row], np.minimum(gpus[:, row], size - 1)]
+            value[:, row] = np.where(self._keeps_a_wing(members, row, wings), in_place, value[:, row])
         value = np.where(gpus >= size, -np.inf, value)
         value = np.where(gpus == 0, self._nothing[None, :], value)
         same = (members == self._base[None]).all(axis=2)
@@ -240,5 +269,5 @@ class _Breed:
             if candidates.allowed[job, column]:
                 candidate = candidates.candidate(job, column)
                 if state.may_have(job, candidate) and state.has_room(job, candidate, gpus):
-                    return Placement(candidate, gpus)
+                    return state.placement(job, candidate, gpus)
         return None

@@ -75,7 +75,9 @@ def solve_greedily(
             heapq.heappush(heap, (-gain, job))
             continue
         before = state.take(job)
-        found = state.find(job, candidates.candidate(job, column)) or _better(constructor, before, job, free)
+        found = state.find(job, candidates.candidate(job, column))
+        if found is None or found.candidate.value <= before.candidate.value:
+            found = _better(constructor, before, job, free)
         state.put(job, found or before)
         if found is not None and (gain := _step(state, candidates, job)[0]) > 0:
             heapq.heappush(heap, (-gain, job))

@@ -97,6 +97,32 @@ def with_everything(rng: random.Random, plain: Problem) -> Problem:
     )
 
 
+def with_wings(rng: random.Random, plain: Problem) -> Problem:
+    """Return a problem in which most running jobs can move in place."""
+    jobs = []
+    for job in plain.jobs:
+        if job.current and rng.random() < 0.8:
+            wings = _random_wings(rng, job.current)
+            delay_s = rng.choice([0.0, 1.0, 8.0, 8.0, 30.0, 90.0])
+            job = dataclasses.replace(
+                job, wings=wings, in_place_delay_s=delay_s if rng.random() < 0.9 else None
+            )
+        jobs.append(job)
+    nodes = [dataclasses.replace(node, several_wings=rng.random() < 0.4) for node in plain.nodes]
+    return dataclasses.replace(plain, nodes=tuple(nodes), jobs=tuple(jobs))
+
+
+def _random_wings(rng: random.Random, current: Allocation) -> tuple[Allocation, ...]:
+    if rng.random() < 0.3:
+        return (current,)
+    wings = []
+    for name, gpus in current.gpus_by_node:
+        first = rng.randint(1, gpus)
+        wings += [Allocation.of({name: part}) for part in (first, gpus - first) if part]
+    rng.shuffle(wings)
+    return tuple(wings)
+
+
 def random_problem(rng: random.Random, *, num_nodes: int, num_gpus: int, num_jobs: int) -> Problem:
     """Return a problem whose present allocations are feasible, with jobs that came later waiting."""
     nodes = []

@@ -187,10 +187,35 @@ def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
     if allocation == job.current or not job.current:
         return 1.0
     keep = 1 - problem.moving.hysteresis
-    if job.restart_delay_s == 0:
-        return keep
     delay = job.restart_delay_s
-    return keep * max(job.age_s - job.num_restarts * delay, 0) / (job.age_s + delay)
+    if is_in_place(problem, job, allocation):
+        delay = job.in_place_delay_s
+    if job.age_s + delay == 0:
+        return keep
+    return keep * max(job.age_s - job.num_restarts * job.restart_delay_s, 0) / (job.age_s + delay)
+
+
+def is_in_place(problem: Problem, job: ProblemJob, allocation: Allocation) -> bool:
+    """Return whether a job goes to another allocation in place: keeps a wing, and has room for new ones."""
+    if job.in_place_delay_s is None or not job.wings:
+        return False
+    several = {node.name for node in problem.nodes if node.several_wings}
+    free = {node.name: node.num_gpus for node in problem.nodes}
+    for other in problem.jobs:
+        for name, gpus in other.current.gpus_by_node:
+            free[name] -= gpus
+    missing, leaving, kept = allocation.as_dict(), set(), 0
+    for wing in sorted(job.wings, key=lambda wing: -wing.num_gpus):
+        if all(
+            gpus <= missing.get(name, 0) and (name in several or gpus == allocation.as_dict()[name])
+            for name, gpus in wing.gpus_by_node
+        ):
+            kept += 1
+            for name, gpus in wing.gpus_by_node:
+                missing[name] -= gpus
+        else:
+            leaving.update(wing.nodes)
+    return kept > 0 and all(free[name] >= missing[name] for name in missing if name in leaving)
 
 
 def worth(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:

@@ -170,6 +170,7 @@ def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = Non
     """
     from pollux_slurm.goodput import best_batch
     from pollux_slurm.model import Configuration
+    from pollux_slurm.policy import expected_move
 
     job_of_problem = next((one for one in problem.jobs if one.job_id == job.job_id), None)
     if job_of_problem is None:
@@ -178,6 +179,9 @@ def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = Non
         "before": job_of_problem.current.as_dict(),
         "model_doubt": job_of_problem.model_doubt,
     }
+    move = expected_move(problem, job_of_problem, job.allocation)
+    if move is not None:
+        facts |= {"way": move[0].value, "move_delay_s": move[1]}
     by_type = dict(job_of_problem.models)
     model = by_type.get(job.gpu_type or "") or job_of_problem.model or next(iter(by_type.values()), None)
     there = best_batch(model, job.allocation.configuration) if model is not None and job.allocation else None
@@ -306,6 +310,8 @@ def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, An
         "speedup_over_one_gpu": None,
         "size_before": None,
         "speedup_over_before": None,
+        "way": None,
+        "move_delay_s": None,
     }
 
 

@@ -114,6 +114,7 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
         found += _line("moving", facts["moving"])
     is_paused = facts.get("paused_at") is not None
     if facts.get("excluded_reason") is None and facts.get("allocation") is not None and not is_paused:
+        found += _expected_move(facts)
         found += _predicted(facts)
         then = "at that time: " if is_over else ""
         why = _MOVED_SINCE if facts.get("moved_since") else _why(facts["bound_by"], facts["pinned_because"])
@@ -156,6 +157,15 @@ def _headline(facts: Mapping[str, Any]) -> str:
     if not now:
         return f"{job} gives back its {_gpus_of(before, None)} for now"
     return f"{job} goes from {_gpus_of(before, None)} to {has}"
+
+
+def _expected_move(facts: Mapping[str, Any]) -> list[str]:
+    """Return how the decision expects the job to go to its new allocation."""
+    if facts.get("way") is None:
+        return []
+    from pollux_slurm.policy import way_text
+
+    return _line("move", way_text(ReallocationWay(facts["way"]), facts["move_delay_s"]))
 
 
 def _predicted(facts: Mapping[str, Any]) -> list[str]:

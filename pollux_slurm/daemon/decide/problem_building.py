@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
-from pollux_slurm.config import PolicyConfig
-from pollux_slurm.daemon.decide import declared_epochs, model_checks, policy_settings
+from pollux_slurm.config import MovesConfig, PolicyConfig
+from pollux_slurm.daemon.decide import declared_epochs, in_place, model_checks, policy_settings
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.model import (
     Allocation,
@@ -18,7 +19,7 @@ from pollux_slurm.model import (
     ProblemJob,
     SlurmJob,
 )
-from pollux_slurm.store.contract.interface import RunPhase
+from pollux_slurm.store.contract.interface import JobRecord, RunPhase
 
 
 def build_problem(
@@ -31,6 +32,8 @@ def build_problem(
     pause_ttl_s: float = 900.0,
     unmanaged: Sequence[ProblemJob] = (),
     nodes: Sequence[NodeCapacity] | None = None,
+    moves: MovesConfig | None = None,
+    default_in_place_delay_s: float = 15.0,
 ) -> Problem:
     """Build the scheduling problem of a round: which jobs take part, and which are pinned.
 
@@ -42,9 +45,13 @@ def build_problem(
     A measured restart delay counts up to `max_restart_delay_s`: a job could otherwise avoid moves by
     reporting its first step late. `pause_ttl_s` is how far ahead a pause sets the begin time. `unmanaged`
     jobs are added as they are. `nodes` replaces the picture's nodes.
+
+    The delay of a move in place is the time for which gained GPUs are idle, and the standstill after it:
+    `default_in_place_delay_s` until the job's own warm-up was measured.
     """
     policy = PolicyConfig() if policy is None else policy
     usable = UsableNodes(picture.snapshot)
+    several_wings = in_place.allows_several_wings(picture.snapshot, moves or MovesConfig())
     jobs = []
     for job in picture.managed:
         placement = _placement(job, now, pause_ttl_s)
@@ -71,6 +78,9 @@ def build_problem(
                 restart_delay_s=min(record.mean_restart_delay_s, max_restart_delay_s)
                 if record.mean_restart_delay_s
                 else default_restart_delay_s,
+                # Those of a job that is being moved are not those of its target.
+                wings=_wings(job) if current == job.slurm.allocation else (),
+                in_place_delay_s=_in_place_delay_s(record, default_in_place_delay_s, max_restart_delay_s),
                 current=current,
                 pinned=because is not None,
                 pinned_because=because,
@@ -90,7 +100,10 @@ def build_problem(
         )
     jobs.extend(unmanaged)
     return Problem(
-        nodes=_with_room_for_pinned(picture.nodes if nodes is None else nodes, jobs),
+        nodes=tuple(
+            replace(node, several_wings=several_wings(node.name))
+            for node in _with_room_for_pinned(picture.nodes if nodes is None else nodes, jobs)
+        ),
         jobs=tuple(jobs),
         objective=policy_settings.objective(policy),
         seed=policy.seed,
@@ -101,6 +114,20 @@ def build_problem(
         uneven=False,
         max_wait_s=policy.max_wait_s,
     )
+
+
+def _wings(job: ManagedJob) -> tuple[Allocation, ...]:
+    """Return the allocations of the wings of a job that can move in place now; none of any other."""
+    if not job.slurm.wings or in_place.not_in_place_because(job.slurm, job.record) is not None:
+        return ()
+    return tuple(wing.allocation for wing in in_place.running_wings(job.slurm))
+
+
+def _in_place_delay_s(record: JobRecord, default_warm_up_s: float, max_s: float) -> float | None:
+    if not record.terms.in_place:
+        return None
+    warm_up_s = default_warm_up_s if record.mean_warm_up_s is None else record.mean_warm_up_s
+    return min(warm_up_s + (record.mean_standstill_s or 0.0), max_s)
 
 
 class UsableNodes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pollux_slurm.model import Configuration
 
@@ -18,6 +18,9 @@ class Candidate:
     `value` is the contribution to the objective's sum. That of a waiting job's nothing is so low that no gain
     of other jobs makes up for it, unless the objective allows it: as many jobs as possible are served before
     any grows.
+
+    A column that a job may reach in place has two candidates, each the `other` of the other: only the nodes
+    decide which one counts. `in_place` tells them apart. `shortfall` is what its value lacks to the better's.
     """
 
     num_nodes: int
@@ -30,6 +33,9 @@ class Candidate:
     kind: int = -1
     column: int = -1
     is_uneven: bool = False
+    in_place: bool = False
+    shortfall: float = 0.0
+    other: Candidate | None = field(default=None, repr=False, compare=False)
 
     @property
     def configuration(self) -> Configuration:

@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Allocation, Problem, ProblemJob
 from pollux_slurm.policy.candidates.candidate import Candidate
+from pollux_slurm.policy.candidates.in_place_moves import InPlaceMoves
 from pollux_slurm.policy.objectives.generalized_mean import contribution
 from pollux_slurm.policy.objectives.job_values import Scores, declared_remaining_s
+from pollux_slurm.policy.objectives.restart_penalty import can_move_in_place
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
 from pollux_slurm.policy.problem.deterministic_rounding import round_to_bits
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
@@ -34,6 +36,10 @@ class Candidates:
     `value` (J, C) is −inf where a column is not allowed; `stay_value` (J,) is what keeping what it has, or
     waiting, adds to the sum; `stay_use` (J, R) and `use` what it takes. `left_out` jobs follow the J, which
     are `num_jobs`: they take part in the placement only.
+
+    Where a column may be reached by requeue and in place (`in_place_moves`), `value` is the higher of both,
+    so that bounds are bounds, and `sure_value` the lower. They are in `value_by_requeue` and in
+    `value_in_place`, which is None where no job can move so, and −inf where that is impossible.
     """
 
     def __init__(
@@ -56,6 +62,8 @@ class Candidates:
             [job.pinned or _is_left_alone(problem, job, tables, row) for row, job in enumerate(jobs)],
             dtype=bool,
         )
+        moving = any(map(can_move_in_place, self.jobs))
+        self.in_place = InPlaceMoves(problem, self.all_jobs, tables) if moving else None
         self._find_allowed()
         self._resources(problem)
 
@@ -78,13 +86,19 @@ class Candidates:
             allowed |= nothing
         self.allowed = allowed & ~self.settled[:, None]
 
-        self.penalty = scores.penalty if scores.penalty.ndim == 2 else scores.penalty[:, None]
+        self.penalty = _by_column(scores.penalty)
+        self.in_place_penalty = (
+            None if scores.in_place_penalty is None else _by_column(scores.in_place_penalty)
+        )
         # Beside the columns: its current allocation, and nothing.
         x = np.full((len(jobs), len(tables.num_gpus) + 2), scores.floor)
         x[:, :-2] += scores.scale * scores.speedup * (self.penalty + _PREFERENCE)
         x[:, -2] += scores.scale * scores.current_speedup
         worths = round_to_bits(scores.weight[:, None] * contribution(scores.exponent, x))
         value, stay, idle = worths[:, :-2], worths[:, -2], worths[:, -1]
+        by_requeue, in_place = value, None if self.in_place is None else self._values_in_place(self.in_place)
+        if in_place is not None:
+            value = np.maximum(by_requeue, in_place)
         self.value = np.where(self.allowed, value, -np.inf)
         best = np.maximum(np.where(self.allowed, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
@@ -97,9 +111,26 @@ class Candidates:
         if nothing is not None:
             self.waiting_cost[(tables.rows >= 0).any(axis=1)] = 0.0
             self.value -= np.where(nothing, self.waiting_cost[:, None], 0.0)
+        self.value_in_place, self.value_by_requeue, self.sure_value = in_place, self.value, self.value
+        if in_place is not None:
+            possible = np.isfinite(in_place)
+            self.value_by_requeue = np.where(possible, by_requeue, self.value)
+            self.sure_value = np.where(possible, np.minimum(by_requeue, in_place), self.value)
         self.stay_value = np.where(waits, idle - self.waiting_cost, stay)
         self.stay_worth = np.where(waits, idle, stay)
         self.idle_worth = idle
+
+    def _values_in_place(self, moves: InPlaceMoves) -> FloatArray:
+        """Return the values of changes in place, (J, C); −inf where no placement can keep a wing."""
+        scores, penalty = self.scores, self.in_place_penalty
+        found = np.full(self.allowed.shape, -np.inf)
+        rows = [row for row in moves.wings if row < self.num_jobs and not self.settled[row]]
+        if penalty is not None and rows:
+            x = scores.floor + scores.scale * scores.speedup[rows] * (penalty[rows] + _PREFERENCE)
+            worths = round_to_bits(scores.weight[rows, None] * contribution(scores.exponent, x))
+            possible = np.stack([moves.columns(row) for row in rows]) & self.allowed[rows]
+            found[rows] = np.where(possible, worths, -np.inf)
+        return found
 
     def _resources(self, problem: Problem) -> None:
         tables = self.tables
@@ -157,6 +188,7 @@ class Candidates:
             units=None if scores.units is None else scores.units[rows],
             declared_gain=None if gain is None else lambda: gain()[rows],
             usable=None if scores.usable is None else scores.usable[rows],
+            in_place_penalty=None if scores.in_place_penalty is None else scores.in_place_penalty[rows],
         )
         return Candidates(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
 
@@ -186,27 +218,48 @@ class Candidates:
                 stays=True,
             )
         num_nodes, per_node, num_gpus, kind = self._shapes[column]
-        return Candidate(
+        value, penalty = self.value.item(job, column), self._penalty(job, column)
+        found = Candidate(
             num_nodes=num_nodes,
             per_node=per_node,
             num_gpus=num_gpus,
             speedup=self.scores.speedup.item(job, column),
-            penalty=self.penalty.item(job, column if self.penalty.shape[1] > 1 else 0),
-            value=self.value.item(job, column),
+            penalty=penalty,
+            value=value,
             kind=kind,
             column=column,
             is_uneven=not per_node and num_gpus > 0,
         )
+        if self.value_in_place is None or self.value_in_place[job, column] == -np.inf:
+            return found
+        by_requeue, in_place = self.value_by_requeue.item(job, column), self.value_in_place.item(job, column)
+        found.value, found.shortfall = by_requeue, value - by_requeue
+        other = found.other = dataclasses.replace(
+            found,
+            penalty=self._penalty(job, column, in_place=True),
+            value=in_place,
+            shortfall=value - in_place,
+            in_place=True,
+            other=found,
+        )
+        return other if in_place >= by_requeue else found
+
+    def _penalty(self, job: int, column: int, *, in_place: bool = False) -> float:
+        """Return f of a change to one column; −1: to an allocation that is like none."""
+        of_way = self.in_place_penalty if in_place and self.in_place_penalty is not None else self.penalty
+        if column < 0:
+            return float(of_way[job].min(initial=1.0))
+        return of_way.item(job, column if of_way.shape[1] > 1 else 0)
 
     def penalised(self, job: int, given: Allocation) -> float:
         """Return f·SPEEDUP of a job in any allocation, allowed or not, as the objective sees it."""
         if given == self.jobs[job].current:
             return float(self.scores.current_speedup[job])
         column = self.column_of(given) if given else -1
+        in_place = self.in_place is not None and self.in_place.is_in_place(job, given)
+        penalty = self._penalty(job, column, in_place=in_place)
         if column < 0:
-            penalty = float(self.penalty[job].min(initial=1.0))
             return penalty * self.scores.unit(job) * self.tables.speedup_of(job, given)
-        penalty = float(self.penalty[job, column if self.penalty.shape[1] > 1 else 0])
         return penalty * float(self.scores.speedup[job, column])
 
     def column_of(self, given: Allocation) -> int:
@@ -227,6 +280,10 @@ class Candidates:
             even = (tables.per_node == share) & (tables.num_nodes == given.num_nodes)
             found &= even | (tables.per_node == 0)
         return [int(column) for column in np.flatnonzero(found)]
+
+
+def _by_column(penalty: FloatArray) -> FloatArray:
+    return penalty if penalty.ndim == 2 else penalty[:, None]
 
 
 def _is_left_alone(problem: Problem, job: ProblemJob, tables: SpeedupTables, row: int) -> bool:

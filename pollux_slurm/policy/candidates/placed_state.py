@@ -13,6 +13,7 @@ import numpy as np
 
 from pollux_slurm.policy.candidates.candidate import Candidate
 from pollux_slurm.policy.candidates.candidates import Candidates
+from pollux_slurm.policy.candidates.in_place_moves import Wing
 from pollux_slurm.policy.problem.node_sets import Cluster, NodeSet, members_of, need, node_set
 
 
@@ -60,6 +61,7 @@ class State:
         self._moves_left = len(jobs) + 1 if candidates.max_moves is None else candidates.max_moves
         self._has_shared = bool(self._groups) or candidates.max_moves is not None or cluster.is_tight
         self._num_jobs = candidates.num_jobs
+        self._in_place = candidates.in_place
         self.placed: list[Placement | None] = [None] * len(jobs)
         self.members: list[set[int]] = [set() for _ in cluster.names]
         self._current_owners: list[list[int]] = [[] for _ in cluster.names]
@@ -73,7 +75,7 @@ class State:
         """Return a state with the same places, that changes by itself."""
         other = State.__new__(State)  # copy.copy makes attribute access slower
         other.cluster, other._widest, other._has_shared = self.cluster, self._widest, self._has_shared
-        other._num_jobs = self._num_jobs
+        other._num_jobs, other._in_place = self._num_jobs, self._in_place
         other._need, other._current, other._current_node_sets = (
             self._need,
             self._current,
@@ -231,7 +233,8 @@ class State:
     def find(self, job: int, candidate: Candidate) -> Placement | None:
         """Return a place for `candidate` of a job that was taken out, None where it does not fit.
 
-        The fullest nodes that still have room are filled first, in the problem's order among equals.
+        The fullest nodes that still have room are filled first, in the problem's order among equals. Of a job
+        that can move in place, nodes of wings that it can keep come before them.
         """
         if candidate.num_gpus == 0 and not self._is_running[job]:
             return Placement(candidate, ())
@@ -244,24 +247,100 @@ class State:
         nodes = self.nodes_with_room(job, candidate)
         if not nodes:
             return None
+        if candidate.in_place:
+            kept = self._find_keeping_wings(job, candidate, nodes)
+            if kept is not None:
+                return kept
         if candidate.num_nodes == 1:
             for k in range(candidate.per_node + 1, len(self._room)):
                 fuller = nodes & ~self._room[k]
                 if fuller:
                     break
-            return Placement(candidate, (((fuller & -fuller).bit_length() - 1, candidate.per_node),))
+            return self.placement(
+                job, candidate, (((fuller & -fuller).bit_length() - 1, candidate.per_node),)
+            )
         if not candidate.per_node:  # free to choose
             return self._spread(job, candidate, nodes)
         if nodes.bit_count() < candidate.num_nodes:
             return None
+        chosen = self._fullest(nodes, candidate.per_node, candidate.num_nodes)
+        return self.placement(job, candidate, tuple((node, candidate.per_node) for node in sorted(chosen)))
+
+    def _fullest(self, nodes: NodeSet, per_node: int, count: int) -> list[int]:
+        """Return so many nodes of a set, those that have room for `per_node` GPUs and little more first."""
         chosen: list[int] = []
-        for k in range(candidate.per_node + 1, len(self._room)):
+        for k in range(per_node + 1, len(self._room)):
             for node in members_of(nodes & ~self._room[k]):
+                if len(chosen) == count:
+                    return chosen
                 chosen.append(node)
-                if len(chosen) == candidate.num_nodes:
-                    return Placement(candidate, tuple((node, candidate.per_node) for node in sorted(chosen)))
             nodes &= self._room[k]
+        return chosen
+
+    def placement(self, job: int, candidate: Candidate, gpus: tuple[tuple[int, int], ...]) -> Placement:
+        """Return a candidate with its place: of the two ways to reach it, the one that this place has."""
+        other = candidate.other
+        moves = self._in_place
+        if (
+            other is not None
+            and moves is not None
+            and candidate.in_place != moves.is_place_in_place(job, gpus)
+        ):
+            candidate = other
+        return Placement(candidate, gpus)
+
+    def _find_keeping_wings(self, job: int, candidate: Candidate, nodes: NodeSet) -> Placement | None:
+        """Return a place among `nodes`, with room, that keeps wings of the job: many of them, large first.
+
+        Beside them, the fullest nodes are filled first, and other nodes of the job last.
+        """
+        wings = () if self._in_place is None else self._in_place.wings.get(job, ())
+        if candidate.is_uneven:
+            return self._spread_beside_wings(job, candidate, nodes, wings)
+        count, share = candidate.num_nodes, candidate.per_node
+        own = 0
+        for wing in wings:
+            own |= wing.nodes
+        usable = [
+            wing
+            for wing in wings
+            if not wing.nodes & ~nodes and wing.nodes.bit_count() <= count and wing.fits(share)
+        ]
+        for first in usable:
+            chosen = first.nodes
+            for wing in usable:
+                if (chosen | wing.nodes).bit_count() <= count:
+                    chosen |= wing.nodes
+            found = list(members_of(chosen))
+            for rest in (nodes & ~own, nodes & own & ~chosen):
+                found += self._fullest(rest, share, count - len(found))
+            if len(found) == count:
+                placed = self.placement(job, candidate, tuple((node, share) for node in sorted(found)))
+                if placed.candidate.in_place:
+                    return placed
         return None
+
+    def _spread_beside_wings(
+        self, job: int, candidate: Candidate, nodes: NodeSet, wings: Sequence[Wing]
+    ) -> Placement | None:
+        """Return a place that is free to choose: wings of the job as they are, the rest on other nodes."""
+        own, chosen, rest = 0, dict[int, int](), candidate.num_gpus
+        for wing in wings:
+            own |= wing.nodes
+            total = sum(gpus for _, gpus in wing.gpus)
+            if total <= rest and all(
+                node not in chosen and (nodes & self.room(job, gpus)) >> node & 1 for node, gpus in wing.gpus
+            ):
+                chosen.update(wing.gpus)
+                rest -= total
+        if rest:
+            others = self._split(job, rest, min(rest, self.cluster.max_gpus_per_node), nodes & ~own)
+            chosen.update(others or ())
+            rest = 0 if others else rest
+        if rest or len(chosen) < 2:
+            return None
+        placed = self.placement(job, candidate, tuple(sorted(chosen.items())))
+        return placed if placed.candidate.in_place else None
 
     def _fits_current(self, job: int) -> bool:
         current, free = self._current[job], self.free
@@ -279,9 +358,16 @@ class State:
     def _spread(self, job: int, candidate: Candidate, nodes: NodeSet) -> Placement | None:
         """Return K GPUs on the emptiest of these nodes, the rest on the fullest that has room for it."""
         most = min(candidate.num_gpus - 1, self.cluster.max_gpus_per_node)  # on two nodes at least
+        if nodes.bit_count() < 2:
+            return None
+        found = self._split(job, candidate.num_gpus, most, nodes)
+        return None if found is None else self.placement(job, candidate, tuple(sorted(found)))
+
+    def _split(self, job: int, num_gpus: int, most: int, nodes: NodeSet) -> list[tuple[int, int]] | None:
+        """Return nodes and shares of so many GPUs, at most `most` on a node; None where they do not fit."""
         room = [nodes, *(nodes & self.room(job, k) for k in range(1, most + 1))]
-        rest, found = candidate.num_gpus, []
-        if nodes.bit_count() < 2 or sum(each.bit_count() for each in room[1:]) < rest:
+        rest, found = num_gpus, list[tuple[int, int]]()
+        if sum(each.bit_count() for each in room[1:]) < rest:
             return None
         k = most
         while True:
@@ -292,7 +378,7 @@ class State:
                 while not (exact := room[fullest] & ~(room[fullest + 1] if fullest < most else 0)):
                     fullest += 1
                 found.append(((exact & -exact).bit_length() - 1, rest))
-                return Placement(candidate, tuple(sorted(found)))
+                return found
             lowest = room[k] & -room[k]
             found.append((lowest.bit_length() - 1, k))
             rest -= k
@@ -312,7 +398,7 @@ class State:
             return None
         if candidate.is_uneven:
             return self._spread(job, candidate, chosen)
-        return Placement(candidate, tuple((node, candidate.per_node) for node in sorted(nodes)))
+        return self.placement(job, candidate, tuple((node, candidate.per_node) for node in sorted(nodes)))
 
     def alike(self, nodes: NodeSet) -> list[NodeSet]:
         """Return the parts of a set of nodes that have the same free, and jobs over several nodes on them."""
@@ -353,11 +439,12 @@ class State:
         return self._current[job]
 
     def current_node_sets(self, job: int) -> list[NodeSet]:
-        """Return the nodes of a job's current allocation, grouped by the GPUs on each."""
+        """Return the nodes of a job's current allocation, grouped by the GPUs and wings on each."""
         if job not in self._current_node_sets:
-            found: dict[int, NodeSet] = {}
+            found: dict[tuple[object, ...], NodeSet] = {}
+            wings = {} if self._in_place is None else self._in_place.wings_by_node(job)
             for node, gpus in self._current[job]:
-                found[gpus] = found.get(gpus, 0) | 1 << node
+                found[gpus, wings.get(node)] = found.get((gpus, wings.get(node)), 0) | 1 << node
             self._current_node_sets[job] = list(found.values())
         return self._current_node_sets[job]
 

@@ -9,7 +9,7 @@ decided jobs exceed the gap between that bound and the best known solution.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pollux_slurm.policy.candidates.candidate import Candidate
 from pollux_slurm.policy.candidates.placed_state import Placement, State
@@ -64,21 +64,27 @@ class BranchAndBound:
         for regret, candidate in self._pruned.near(job):
             if regret_so_far + regret >= self._allowed:
                 return
-            if is_last:
-                found = state.find(job, candidate)
-                if found is not None:
-                    if self._nodes_left <= 0:
-                        return
-                    self._nodes_left -= 1
-                    self._look_at(found, so_far + candidate.value)
-                continue
-            for placed in self._places(depth, candidate):
+            for placed in self._last_places(depth, candidate) if is_last else self._places(depth, candidate):
                 if self._nodes_left <= 0:
                     return
                 self._nodes_left -= 1
+                if is_last:
+                    self._look_at(placed, so_far + placed.candidate.value)
+                    continue
+                # By the dearer of two ways it has more regret.
+                more = regret_so_far + regret + placed.candidate.shortfall
+                if more >= self._allowed:
+                    continue
                 state.put(job, placed)
-                self._descend(depth + 1, so_far + candidate.value, regret_so_far + regret)
+                self._descend(depth + 1, so_far + placed.candidate.value, more)
                 state.take(job)
+
+    def _last_places(self, depth: int, candidate: Candidate) -> Iterable[Placement]:
+        """Return placements of the last job's candidate, among them one of most value: any, mostly."""
+        found = self._state.find(self._order[depth], candidate)
+        if found is None:
+            return ()
+        return self._places(depth, candidate) if found.candidate.shortfall > 0 else (found,)
 
     def _look_at(self, last: Placement, total: float) -> None:
         """Keep the present solution, with the last job at `last`, if it is the best so far."""
@@ -100,21 +106,23 @@ class BranchAndBound:
         nodes = state.nodes_with_room(job, candidate)
         if nodes.bit_count() < (2 if candidate.is_uneven else candidate.num_nodes):
             return
-        alike = self._alike(depth, nodes)
+        alike = self._alike(depth, nodes, candidate)
         if candidate.num_nodes == 1:
             for some in alike:
-                yield Placement(candidate, (((some & -some).bit_length() - 1, candidate.per_node),))
+                place = ((some & -some).bit_length() - 1, candidate.per_node)
+                yield state.placement(job, candidate, (place,))
             return
         if candidate.is_uneven:
             yield from self._uneven_places(job, candidate, alike)
             return
         if len(alike) == 1:
-            yield Placement(candidate, _shares(_first(nodes, candidate.num_nodes), candidate.per_node))
+            shares = _shares(_first(nodes, candidate.num_nodes), candidate.per_node)
+            yield state.placement(job, candidate, shares)
             return
         counts = [min(some.bit_count(), candidate.num_nodes) for some in alike]
         for taken in _ways(counts, candidate.num_nodes):
             chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
-            yield Placement(candidate, _shares(sorted(chosen), candidate.per_node))
+            yield state.placement(job, candidate, _shares(sorted(chosen), candidate.per_node))
 
     def _uneven_places(self, job: int, candidate: Candidate, alike: Sequence[NodeSet]) -> Iterator[Placement]:
         """Yield a candidate on the fewest nodes that have room for it, or one more, each filled in turn."""
@@ -127,10 +135,19 @@ class BranchAndBound:
             if placed is not None and len(placed.gpus) == len(chosen):
                 yield placed
 
-    def _alike(self, depth: int, nodes: NodeSet) -> list[NodeSet]:
-        """Return a set of nodes in parts; the nodes of a part are interchangeable."""
+    def _alike(self, depth: int, nodes: NodeSet, candidate: Candidate) -> list[NodeSet]:
+        """Return a set of nodes in parts; the nodes of a part are interchangeable.
+
+        Where the nodes decide whether the candidate is reached in place, those of its job come first.
+        """
         state = self._state
         parts = state.alike(nodes)
+        if candidate.other is not None:
+            own = 0
+            for border in state.current_node_sets(self._order[depth]):
+                own |= border
+                parts = [half for part in parts for half in (part & border, part & ~border) if half]
+            parts.sort(key=lambda part: not part & own)
         for job in self._order[depth + 1 :]:
             for border in (state.eligible(job), *state.current_node_sets(job)):
                 if border & nodes and nodes & ~border:

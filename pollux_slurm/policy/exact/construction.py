@@ -63,8 +63,12 @@ class Constructor:
             state.take(job)
         unplaced = []
         reduced = self._relaxation.reduced(self._prices)
+        if candidates.in_place is not None:
+            order = self._place_in_place(order, choice)
         for job in order:
             placed = state.find(job, candidates.candidate(job, int(choice[job])))
+            if placed is not None and placed.candidate.shortfall > 0:
+                placed = self.best_fit(job, reduced[job])
             if placed is None:
                 unplaced.append(job)
             else:
@@ -78,6 +82,21 @@ class Constructor:
                 return False
             state.put(job, placed)
         return True
+
+    def _place_in_place(self, order: list[int], choice: IntArray) -> list[int]:
+        """Place the jobs that can keep wings with their choice, before others take their nodes.
+
+        Return the other jobs.
+        """
+        state, others = self._state, []
+        for job in order:
+            candidate = self._candidates.candidate(job, int(choice[job]))
+            placed = state.find(job, candidate) if candidate.in_place else None
+            if placed is not None and placed.candidate.in_place:
+                state.put(job, placed)
+            else:
+                others.append(job)
+        return others
 
     def fill(self) -> None:
         """Give idle GPUs to the jobs that gain most, first at the prices, then below them.
@@ -96,8 +115,12 @@ class Constructor:
 
     def _present(self, reduced: FloatArray) -> FloatArray:
         """Return the reduced value of what each job has now, (J,)."""
-        columns = [self._state.at(job).candidate.column for job in range(self._candidates.num_jobs)]
-        return np.asarray(reduced[np.arange(len(columns)), columns], dtype=np.float64)
+        placed = [self._state.at(job).candidate for job in range(self._candidates.num_jobs)]
+        columns = [candidate.column for candidate in placed]
+        found = np.asarray(reduced[np.arange(len(columns)), columns], dtype=np.float64)
+        if self._candidates.in_place is not None:
+            found -= np.array([candidate.shortfall for candidate in placed], dtype=np.float64)
+        return found
 
     def _gaining(self, reduced: FloatArray, now: FloatArray) -> list[int]:
         """Return the jobs of which another candidate has a higher reduced value, the highest first."""
@@ -122,8 +145,9 @@ class Constructor:
                 continue
             before = state.take(job)
             found = self.best_fit(job, reduced[job], least=above(before.candidate.value))
-            if found is not None and reduced[job, found.candidate.column] <= above(float(now[job])):
-                found = None
+            if found is not None:
+                gained = reduced[job, found.candidate.column] - found.candidate.shortfall
+                found = found if gained > above(float(now[job])) else None
             state.put(job, found or before)
             missed += found is None
             if missed >= _SURVEY_EVERY * len(now) + 1 and state.idle_gpus < idle:
@@ -167,19 +191,26 @@ class Constructor:
         """Return the candidate of a taken-out job that fits and has most reduced value, None if none does.
 
         `reduced` (C + 1,) is the job's row of `Relaxation.reduced`. Only those worth more than `least` count.
+        It has the better of two ways, so one that is placed by the other way is compared with the next ones.
         """
         candidates = self._candidates
         value = np.append(candidates.value[job], candidates.stay_value[job])
         fits = np.append(self._may_fit(job), True)
         reduced = np.where((value > least) & fits, reduced, -np.inf)
+        best, most = None, -np.inf
         for column in np.argsort(-reduced, kind="stable").tolist():
-            if reduced[column] == -np.inf:
-                return None
+            if reduced[column] <= most:
+                break
             candidate = candidates.candidate(job, column if column < len(fits) - 1 else -1)
             placed = self._state.find(job, candidate)
-            if placed is not None:
+            if placed is None:
+                continue
+            short = placed.candidate.shortfall
+            if short == 0:
                 return placed
-        return None
+            if placed.candidate.value > least and reduced[column] - short > most:
+                best, most = placed, float(reduced[column] - short)
+        return best
 
     def _may_fit(self, job: int) -> BoolArray:
         """Return which columns have enough nodes with enough free GPUs, of shape `(C,)`."""

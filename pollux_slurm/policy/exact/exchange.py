@@ -1,7 +1,8 @@
 """Grow one job where another shrinks, if the two together gain. Fast enough for thousands of jobs.
 
 A table has, for each node and number of GPUs, the least loss of value with which one job there frees so many.
-A job with a regret takes the node where its gain less that loss is largest.
+A job with a regret takes the node where its gain less that loss is largest. Of two ways to reach a candidate
+the dearer one counts, so that an exchange gains on any node.
 Legend: J jobs, n nodes, k GPUs on one node.
 """
 
@@ -36,7 +37,7 @@ class Exchange:
         with_gpus = np.full((kinds, widest + 1), -1, dtype=np.int64)
         single = (tables.num_nodes == 1).nonzero()[0]
         of_kind, gpus = tables.kind[single], tables.num_gpus[single]
-        exact[of_kind, :, gpus] = candidates.value.T[single]
+        exact[of_kind, :, gpus] = candidates.sure_value.T[single]
         with_gpus[of_kind, gpus] = single
         self._value = np.maximum.accumulate(exact, axis=2)
         # How many GPUs the best is with: of equals, as few as can be.

@@ -6,10 +6,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-from pollux_slurm.model import Configuration, JobDecision, Problem, ProblemJob
+from pollux_slurm.model import Configuration, JobDecision, Problem, ProblemJob, ReallocationWay
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.explain.facts import FASTER, SolutionFacts
+from pollux_slurm.policy.objectives.restart_penalty import move_delay_s
 from pollux_slurm.policy.participation.user_shares import group_of
 
 
@@ -44,6 +45,9 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
         other_cost = facts.price_of(job.current) - cost
     if configuration is not None:
         faster = facts.runner_up_speedup[index]
+    way = None
+    if job.current and allocation and not chosen.stays:
+        way = ReallocationWay.IN_PLACE if chosen.in_place else ReallocationWay.REQUEUE
     return JobDecision(
         job_id=job.job_id,
         allocation=allocation,
@@ -61,6 +65,8 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
         declared_gain=facts.declared_gain(index),
         declaration_doubt=job.declaration_doubt,
         pinned_because=job.pinned_because if job.pinned else None,
+        way=way,
+        move_delay_s=None if way is None else move_delay_s(job, in_place=chosen.in_place),
     )
 
 

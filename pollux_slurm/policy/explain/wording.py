@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pollux_slurm.model import Configuration, JobDecision
+from pollux_slurm.model import Configuration, JobDecision, ReallocationWay
 
 # What each `JobDecision.bound_by` means.
 BOUND_TEXTS = {
@@ -37,6 +37,8 @@ def explanation(job: JobDecision, excluded: str | None = None) -> str:
         parts.append(f"goodput {job.goodput:.4g}/s")
     if job.penalty != 1.0:
         parts.append(f"restart factor {job.penalty:.2f}")
+    if job.way is not None:
+        parts.append(f"moves {way_text(job.way, job.move_delay_s)}")
     bound = job.pinned_because or BOUND_TEXTS.get(job.bound_by, "see the docs")
     parts.append(f"bound by {job.bound_by} ({bound})")
     if job.runner_up is not None and job.runner_up_speedup is not None:
@@ -49,6 +51,13 @@ def explanation(job: JobDecision, excluded: str | None = None) -> str:
     if job.declaration_doubt is not None:
         parts.append(f"what it declares does not count: {job.declaration_doubt}")
     return "; ".join(parts)
+
+
+def way_text(way: ReallocationWay, delay_s: float | None) -> str:
+    """Return how a job moves, and how long that is expected to take."""
+    if way is ReallocationWay.IN_PLACE:
+        return "in place" + ("" if delay_s is None else f", about {delay_s:.0f} s until it trains there")
+    return "by requeue" + ("" if delay_s is None else f", about {delay_s:.0f} s standing still")
 
 
 def configuration_text(of: Configuration, job: JobDecision) -> str:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.objectives.generalized_mean import mean, mean_of_sum
+from pollux_slurm.policy.objectives.restart_penalty import can_move_in_place, move_delay_s
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
@@ -36,7 +37,9 @@ class Scores:
 
     - `speedup` (J, C) and `current_speedup` (J,): SPEEDUP in the objective's units
     - `units` (J,): these units over those of the tables, None where they are the same
-    - `penalty` (J,) or (J, C): f
+    - `penalty` (J,) or (J, C): f of a change by requeue
+    - `in_place_penalty`, of the same shape: f of a change in place, which counts for jobs that can move so;
+      None where no job can
     - `weight` (J,): the weights of the mean
     - `serves_all`: as many waiting jobs as possible get their minimum before any job gets more
     - `usable` (J, C): the configurations that the objective allows, None for all
@@ -54,6 +57,7 @@ class Scores:
     units: FloatArray | None = None
     declared_gain: Callable[[], FloatArray] | None = None
     usable: BoolArray | None = None
+    in_place_penalty: FloatArray | None = None
 
     def unit(self, job: int) -> float:
         """Return SPEEDUP in the objective's units over SPEEDUP of the tables."""
@@ -84,13 +88,27 @@ def speedup_of_one_gpu(tables: SpeedupTables) -> FloatArray:
     )
 
 
-def restart_delays_s(jobs: Sequence[ProblemJob], *, resuming: bool = False) -> FloatArray:
-    """Return the restart delay that a change costs each job, in seconds; 0 for a job without GPUs.
+def penalty_of_ways(
+    jobs: Sequence[ProblemJob], penalty: Callable[[bool], FloatArray]
+) -> tuple[FloatArray, FloatArray | None]:
+    """Return `penalty(False)`, that of changes by requeue, and `penalty(True)`, that of changes in place.
 
-    With `resuming`, a waiting job that ran before has its delay, too.
+    The second is None where no job can move in place.
+    """
+    return penalty(False), penalty(True) if any(map(can_move_in_place, jobs)) else None
+
+
+def restart_delays_s(
+    jobs: Sequence[ProblemJob], *, resuming: bool = False, in_place: bool = False
+) -> FloatArray:
+    """Return the delay that a change costs each job, in seconds; 0 for a job without GPUs.
+
+    With `resuming`, a waiting job that ran before has its delay, too. With `in_place`, jobs that can move so
+    have the delay of that.
     """
     found = [
-        job.restart_delay_s if job.current or (resuming and job.num_restarts > 0) else 0.0 for job in jobs
+        move_delay_s(job, in_place=in_place) if job.current or (resuming and job.num_restarts > 0) else 0.0
+        for job in jobs
     ]
     return np.array(found, dtype=np.float64)
 

@@ -34,6 +34,7 @@ from pollux_slurm.policy.objectives.job_values import (
     horizon_s,
     hysteresis_factors,
     job_weights,
+    penalty_of_ways,
     prediction_discount,
     restart_delays_s,
     speedup_of_one_gpu,
@@ -91,10 +92,16 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     costate = CoStates(remaining, possible, tables.num_gpus, max(total, 1) / _SCARCITY)
     weight = remaining**_LENGTH_EXPONENT * costate.weight
     high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
-    delay = restart_delays_s(jobs, resuming=True)[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
-    horizon = np.minimum(horizon_s(delay, _HORIZON_S), after + delay)
     keep = hysteresis_factors(problem, jobs)[:, None] * prediction_discount(jobs, tables)
+
+    def penalty(in_place: bool) -> FloatArray:
+        delay = restart_delays_s(jobs, resuming=True, in_place=in_place)[:, None]
+        horizon = np.minimum(horizon_s(delay, _HORIZON_S), after + delay)
+        found: FloatArray = keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0)
+        return found
+
+    by_requeue, in_place_penalty = penalty_of_ways(jobs, penalty)
     return Scores(
         exponent=_EXPONENT,
         floor=problem.objective.floor,
@@ -102,11 +109,12 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
         weight=np.minimum(weight, high) * job_weights(jobs),
         speedup=over_one,
         current_speedup=current_speedups(jobs, tables) / unit,
-        penalty=keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0),
+        penalty=by_requeue,
         serves_all=True,
         units=1.0 / unit,
         declared_gain=partial(_declared_gain, costate, weight, high, declares, undeclared),
         usable=usable,
+        in_place_penalty=in_place_penalty,
     )
 
 

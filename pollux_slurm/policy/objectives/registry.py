@@ -20,6 +20,7 @@ from pollux_slurm.policy.objectives.job_values import (
     horizon_s,
     hysteresis_factors,
     job_weights,
+    penalty_of_ways,
     prediction_discount,
     restart_delays_s,
     speedup_of_one_gpu,
@@ -43,6 +44,10 @@ ObjectiveFunction = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Sco
 
 def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
     """Return the terms of the default: the paper's objective without its pathologies (docs/policy.md)."""
+    discount = prediction_discount(jobs, tables)
+    penalty, in_place_penalty = penalty_of_ways(
+        jobs, lambda in_place: _penalties(problem, jobs, in_place=in_place)[:, None] * discount
+    )
     return Scores(
         exponent=problem.objective.exponent,
         floor=problem.objective.floor,
@@ -50,19 +55,23 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
         weight=job_weights(jobs),
         speedup=tables.speedup,
         current_speedup=current_speedups(jobs, tables),
-        penalty=_penalties(problem, jobs)[:, None] * prediction_discount(jobs, tables),
+        penalty=penalty,
         serves_all=True,
+        in_place_penalty=in_place_penalty,
     )
 
 
 def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
     """Return the terms of the paper's artifact, unchanged.
 
-    p = −1, x = f·SPEEDUP·nodes/G + 1e-3, δ = 30 s for all jobs, f < 1 for waiting jobs, too. No weights.
+    p = −1, x = f·SPEEDUP·nodes/G + 1e-3, δ = 30 s for all jobs, f < 1 for waiting jobs, too. No weights. A
+    move in place, which the artifact does not have, costs the job's own delay.
     """
     total = sum(node.num_gpus for node in problem.nodes)
     with_gpus = sum(node.num_gpus > 0 for node in problem.nodes)
-    penalty = [paper_penalty(job.age_s, job.num_restarts, OSDI21_DELAY_S) for job in jobs]
+    penalty, in_place_penalty = penalty_of_ways(
+        jobs, lambda in_place: _osdi21_penalties(jobs, in_place=in_place)
+    )
     return Scores(
         exponent=-1.0,
         floor=OSDI21_FLOOR,
@@ -70,8 +79,9 @@ def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) 
         weight=np.ones(len(jobs)),
         speedup=tables.speedup,
         current_speedup=current_speedups(jobs, tables),
-        penalty=np.array(penalty, dtype=np.float64),
+        penalty=penalty,
         serves_all=False,
+        in_place_penalty=in_place_penalty,
     )
 
 
@@ -84,8 +94,15 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
     """
     work = np.array([attained_work_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
-    unit, delay = speedup_of_one_gpu(tables), restart_delays_s(jobs)
-    move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)
+    unit, keep = speedup_of_one_gpu(tables), hysteresis_factors(problem, jobs)
+    discount = prediction_discount(jobs, tables)
+
+    def penalty(in_place: bool) -> FloatArray:
+        delay = restart_delays_s(jobs, in_place=in_place)
+        move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)
+        return (keep * move)[:, None] * discount
+
+    by_requeue, in_place_penalty = penalty_of_ways(jobs, penalty)
     return Scores(
         exponent=0.7,
         floor=problem.objective.floor,
@@ -93,15 +110,25 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
         weight=weight,
         speedup=capped_speedup(jobs, tables) / unit[:, None],
         current_speedup=current_speedups(jobs, tables) / unit,
-        penalty=(hysteresis_factors(problem, jobs) * move)[:, None] * prediction_discount(jobs, tables),
+        penalty=by_requeue,
         serves_all=True,
         units=1.0 / unit,
         usable=packing_columns(problem, jobs, tables),
+        in_place_penalty=in_place_penalty,
     )
 
 
-def _penalties(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
-    found = [restart_penalty(job, problem.objective, problem.moving) for job in jobs]
+def _penalties(problem: Problem, jobs: Sequence[ProblemJob], *, in_place: bool) -> FloatArray:
+    found = [restart_penalty(job, problem.objective, problem.moving, in_place=in_place) for job in jobs]
+    return np.array(found, dtype=np.float64)
+
+
+def _osdi21_penalties(jobs: Sequence[ProblemJob], *, in_place: bool) -> FloatArray:
+    found = []
+    for job in jobs:
+        own = job.in_place_delay_s if in_place else None
+        delay_s = OSDI21_DELAY_S if own is None else own
+        found.append(paper_penalty(job.age_s, job.num_restarts, OSDI21_DELAY_S, delay_s))
     return np.array(found, dtype=np.float64)
 
 

@@ -120,6 +120,8 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and job.epochs_done is None
         and job.epochs_declared is None
         and (not current or _is_valid_allocation(current, nodes))
+        and not job.wings
+        and job.in_place_delay_s is None
     )
 
 
@@ -153,6 +155,12 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
         return "CPUs and memory per GPU must be whole numbers of at least 0"
     if not _is_time(job.age_s) or not _is_time(job.restart_delay_s) or not _is_count(job.num_restarts):
         return "age_s, restart_delay_s and num_restarts must be finite and at least 0"
+    if job.in_place_delay_s is not None and not _is_time(job.in_place_delay_s):
+        return f"in_place_delay_s must be finite and at least 0, not {shown(job.in_place_delay_s)}"
+    if job.wings:
+        reason = _wings_error(job)
+        if reason is not None:
+            return reason
     if not _is_time(job.waiting_s):
         return f"waiting_s must be finite and at least 0, not {shown(job.waiting_s)}"
     if not _is_number(job.prediction_error) or not 0 <= job.prediction_error <= 1:
@@ -189,6 +197,20 @@ def _allocation_error(current: Allocation, nodes: set[str]) -> str | None:
             return f"its current allocation {current} has a node without GPUs"
     if len(set(names)) < len(names):
         return f"its current allocation {current} names a node twice"
+    return None
+
+
+def _wings_error(job: ProblemJob) -> str | None:
+    if not isinstance(job.wings, tuple) or not all(isinstance(wing, Allocation) for wing in job.wings):
+        return f"wings must be allocations, not {shown(job.wings)}"
+    left = Counter(job.current.as_dict())
+    for wing in job.wings:
+        if not wing:
+            return "it has a wing without GPUs"
+        for name, gpus in wing.gpus_by_node:
+            if not _is_count(gpus) or not 1 <= gpus <= left[name]:
+                return f"its wings have GPUs on node {name} that its allocation {job.current} does not have"
+            left[name] -= gpus
     return None
 
 
@@ -240,10 +262,10 @@ def _check_limits_and_rules(problem: Problem) -> None:
 def _check_node(node: NodeCapacity) -> None:
     if node.gpu_type is not None and not isinstance(node.gpu_type, str):
         raise InvalidProblemError(f"node {node.name}: gpu_type must be a string, not {shown(node.gpu_type)}")
-    if not isinstance(node.accepts_new, bool):
-        raise InvalidProblemError(
-            f"node {node.name}: accepts_new must be true or false, not {shown(node.accepts_new)}"
-        )
+    for name in ("accepts_new", "several_wings"):
+        flag = getattr(node, name)
+        if not isinstance(flag, bool):
+            raise InvalidProblemError(f"node {node.name}: {name} must be true or false, not {shown(flag)}")
     sizes = (("num_gpus", MAX_COUNT), ("num_cpus", MAX_COUNT), ("memory_mb", MAX_MEMORY_MB))
     for name, largest in sizes:
         value = getattr(node, name)

@@ -42,7 +42,7 @@ class PrunedCandidates:
 
     def regret(self, job: int, candidate: Candidate) -> float:
         """Return the regret of one candidate of a job."""
-        return self._row(job)[candidate.column]  # −1, the last, is what it has
+        return self._row(job)[candidate.column] + candidate.shortfall  # −1, the last, is what it has
 
     def _row(self, job: int) -> list[float]:
         found = self._rows.get(job)
@@ -66,7 +66,7 @@ class PrunedCandidates:
     def slack(self, state: State) -> float:
         """Return λ·(what is unused) of a state: its gap to the bound less all regrets."""
         return self._bound - math.fsum(
-            placed.candidate.value + self._row(job)[placed.candidate.column]
+            placed.candidate.value + self.regret(job, placed.candidate)
             for job, placed in enumerate(state.placed[: self._candidates.num_jobs])
             if placed is not None
         )

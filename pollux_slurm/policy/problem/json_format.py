@@ -13,6 +13,7 @@ be absent, so that older files stay readable.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import json
 import math
@@ -87,6 +88,8 @@ def _encode(value: Any, place: str) -> Any:
                 _refuse(place, f"{value} is not finite")
             return next(text for text, number in _NOT_FINITE.items() if repr(number) == repr(float(value)))
         return float(value)
+    if isinstance(value, enum.Enum):
+        return value.value
     if isinstance(value, Allocation):
         return {node: _encode(gpus, f"{place}.{node}") for node, gpus in value.gpus_by_node}
     if dataclasses.is_dataclass(value):
@@ -149,6 +152,11 @@ def _decode(value: Any, kind: Any, place: str) -> Any:
         return _decode_allocation(value, place)
     if dataclasses.is_dataclass(kind):
         return _decode_object(value, typing.cast(type, kind), place)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        known = {member.value: member for member in kind}
+        if not isinstance(value, str) or value not in known:
+            _refuse(place, f"expected one of {', '.join(known)}, found {_shown(value)}")
+        return known[value]
     return _decode_scalar(value, kind, place)
 
 

@@ -46,7 +46,7 @@ def test_that_the_last_round_is_explained(url: str) -> None:
     shown = pollux("explain", "7", "--store", url).stdout.splitlines()
     assert shown[0] == "job 7 goes from 2 GPUs on 1 node (n0:2) to 4 GPUs on 1 node (n0:4)"
     by_name = {line[2:12].strip(): line[13:] for line in shown[1:] if line[2:12].strip()}
-    assert list(by_name) == ["predicted", "not more", "next best", "round", "(the polic"]
+    assert list(by_name) == ["move", "predicted", "not more", "next best", "round", "(the polic"]
     (over,) = (line.strip() for line in shown if line.strip().startswith("that is"))
     number = "[0-9.]+"
     assert re.fullmatch(
