@@ -46,7 +46,7 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
     if configuration is not None:
         faster = facts.runner_up_speedup[index]
     way = None
-    if job.current and allocation and not chosen.stays:
+    if job.current and allocation and allocation != job.current:
         way = ReallocationWay.IN_PLACE if chosen.in_place else ReallocationWay.REQUEUE
     return JobDecision(
         job_id=job.job_id,

@@ -120,8 +120,11 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and job.epochs_done is None
         and job.epochs_declared is None
         and (not current or _is_valid_allocation(current, nodes))
-        and not job.wings
-        and job.in_place_delay_s is None
+        and (
+            job.in_place_delay_s is None
+            or (type(job.in_place_delay_s) in _NUMBERS and 0 <= job.in_place_delay_s <= MAX_TIME_S)
+        )
+        and (not job.wings or _wings_error(job) is None)
     )
 
 

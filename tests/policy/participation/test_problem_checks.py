@@ -40,6 +40,15 @@ HUGE = pytest.param({"min_gpus": 10**5000}, "min_gpus", id="huge")
         ({"current": Allocation.of({"elsewhere": 1})}, "node elsewhere"),
         ({"current": Allocation((("n0", 0),))}, "without GPUs"),
         ({"current": Allocation((("n0", 1), ("n0", 1)))}, "names a node twice"),
+        ({"in_place_delay_s": math.nan}, "in_place_delay_s must be finite"),
+        ({"in_place_delay_s": -1.0}, "in_place_delay_s must be finite"),
+        ({"wings": (Allocation.of({"n0": 1}),)}, "wings have GPUs on node n0"),
+        (
+            {"current": Allocation.of({"n0": 2}), "wings": (Allocation.of({"n0": 1}),) * 3},
+            "wings have GPUs on node n0 that its allocation n0:2 does not have",
+        ),
+        ({"current": Allocation.of({"n0": 2}), "wings": (Allocation(),)}, "a wing without GPUs"),
+        ({"current": Allocation.of({"n0": 2}), "wings": ["n0"]}, "wings must be allocations"),
         (
             {
                 "model": dataclasses.replace(
