@@ -23,6 +23,14 @@ class WingChanges:
     kept: tuple[int, ...]
     added: Allocation
 
+    def has_room(self, wings: Sequence[Allocation], free: Callable[[str], int]) -> bool:
+        """Return whether new wings fit beside those that they replace, which leave their nodes only later.
+
+        `free` returns the GPUs of a node that no job owns before the move.
+        """
+        left = {node for place, wing in enumerate(wings) if place not in self.kept for node in wing.nodes}
+        return all(free(node) >= gpus for node, gpus in self.added.gpus_by_node if node in left)
+
 
 def wing_changes(
     wings: Sequence[Allocation], target: Allocation, *, several_wings: Callable[[str], bool]

@@ -55,11 +55,7 @@ class InPlaceRule:
         if not can_move_in_place(job) or allocation == job.current:
             return False
         changes = wing_changes(job.wings, allocation, several_wings=self.several.__contains__)
-        if changes is None:
-            return False
-        leaving = (wing for place, wing in enumerate(job.wings) if place not in changes.kept)
-        left = {name for wing in leaving for name in wing.nodes}
-        return all(self.free[name] >= gpus for name, gpus in changes.added.gpus_by_node if name in left)
+        return changes is not None and changes.has_room(job.wings, self.free.__getitem__)
 
 
 def expected_move(

@@ -52,6 +52,7 @@ class Delays:
       read the state at `read_bytes_per_s`.
     - `backfill_s` is how long a job that never ran waits for Slurm's scheduler beyond the round: half the
       documented default of `bf_interval`.
+    - Moves in place: `warm_up_s` and `standstill_s` where they were measured, else those of `InPlace`.
 
     Rates, `checkpoint_s`, `start_s` and `launch_s` are assumptions. A site can replace them with its own, as
     `pollux status` shows them.
@@ -67,6 +68,8 @@ class Delays:
     launch_per_gpu_s: float = 0.0
     read_bytes_per_s: float = 1000e6
     backfill_s: float = 15.0
+    warm_up_s: float | None = None
+    standstill_s: float | None = None
     # Bytes of a checkpoint by application; others have `other_state_bytes`.
     state_bytes: Mapping[str, int] = field(default_factory=lambda: STATE_BYTES)
     other_state_bytes: int = OTHER_STATE_BYTES
@@ -75,6 +78,8 @@ class Delays:
         for one in fields(self):
             value = getattr(self, one.name)
             for number in value.values() if isinstance(value, Mapping) else (value,):
+                if number is None:
+                    continue
                 _require(math.isfinite(number) and number >= 0, f"{one.name} must be 0 or more, not {number}")
         _require(
             self.write_bytes_per_s > 0 and self.read_bytes_per_s > 0, "checkpoints must have a rate above 0"
@@ -99,11 +104,12 @@ class Delays:
 class InPlace:
     """Moves in place: processes on new GPUs start beside the training, then all regroup at a step boundary.
 
-    `share` of the jobs can be moved so, drawn with the rules' seed. The GPUs of such a job belong to wings,
-    Slurm jobs on one node each: one wing on a node, with `several_wings` one for each GPU.
+    `share` of the jobs can be moved so, drawn with the rules' seed. Each start of such a job has one wing,
+    and each move adds one on each node where it gains GPUs (`model.wings`). With `several_wings`, all nodes
+    may have several wings of a job.
 
     - Warm-up: new processes start, import and load, and the job trains on meanwhile. It takes as long as a
-      start and a launch of `Delays`, and `warm_up_s` under rules without them.
+      start and a launch of `Delays`, unless these have a measured one; under rules without them `warm_up_s`.
     - Standstill: `standstill_s`, and `standstill_s_per_gb` of the job's state where new processes need it.
 
     Defaults were measured with gloo on one machine; with NCCL a group of many GPUs may take seconds to form.

@@ -64,7 +64,8 @@ class SimulatedJob:
     `num_regroups`, which are moves in place. `gpu_seconds` counts every GPU while the job owns it.
     `lost_gpu_seconds` is the part without progress, or whose progress a failure destroyed (`lost_progress`).
     `interrupted_s` is the time without progress by kind. `expected_delay_s` is the delay that the policy
-    expects of its next move. A job with `in_place` can be moved so.
+    expects of its next requeue. A job with `in_place` can be moved so: it has its GPUs in `wings`, and the
+    policy expects `in_place_delay_s` of such a move.
     """
 
     job: WorkloadJob
@@ -83,6 +84,8 @@ class SimulatedJob:
     interruptions: list[Interruption] = field(default_factory=list)
     expected_delay_s: float = 30.0
     in_place: InPlace | None = None
+    in_place_delay_s: float | None = None
+    wings: tuple[GpusByNode, ...] = ()
     epoch: int = 0
     progress: float = 0.0
     first_started_s: float | None = None
@@ -167,11 +170,6 @@ class SimulatedJob:
         """The nodes of its allocation, and of its source while it moves."""
         return frozenset(node for node, _ in (*self.allocation, *self.source))
 
-    @property
-    def num_moves(self) -> int:
-        """How often its allocation has changed since its first start, by requeue or in place."""
-        return (self.num_restarts or 0) + self.num_regroups
-
     def update_expected_delay(self, cost_s: float) -> None:
         """Update the expected restart delay, the mean over the job's moves."""
         count = self.num_restarts or 1
@@ -186,15 +184,16 @@ class SimulatedJob:
         now_s: float,
         interruptions: Iterable[Interruption] = (),
         after_s: float = 0.0,
-        in_place: bool = False,
+        regrouped: tuple[GpusByNode, ...] = (),
         idle_gpu_s: float = 0.0,
         gpu_type: str = MEASURED_GPU_TYPE,
         speed: float = 1.0,
     ) -> None:
         """Change the allocation. On one that is not empty, the job makes no progress during `interruptions`.
 
-        A running job first trains on its source for another `after_s`. With `in_place` it writes no
-        checkpoint, and new GPUs have been idle for `idle_gpu_s` GPU seconds when it leaves its source.
+        A running job first trains on its source for another `after_s`. In place it writes no checkpoint, has
+        the wings `regrouped`, and its new GPUs have been idle for `idle_gpu_s` GPU seconds when it leaves its
+        source. A start has one wing.
         """
         if self.allocation and not allocation and self.exact:
             self._spend(self.write_s, kind="checkpoint")
@@ -206,7 +205,8 @@ class SimulatedJob:
             interruptions=self.interruptions,
         )
         self._source, self._leaves_source_in_s = None, 0.0
-        self._regroups, self._idle_gpu_s = in_place, idle_gpu_s
+        self._regroups, self._idle_gpu_s = bool(regrouped), idle_gpu_s
+        self.wings = regrouped or ((allocation,) if self.in_place is not None and allocation else ())
         self.allocation, self.interruptions = allocation, list(interruptions) if allocation else []
         if after_s > 0 and before.allocation and allocation:
             self._source, self._leaves_source_in_s = before, after_s
@@ -221,7 +221,7 @@ class SimulatedJob:
                 interruption.left_s for interruption in self.interruptions if not interruption.owns_gpus
             )
             self.num_restarts = 0
-        elif in_place:
+        elif regrouped:
             self.num_regroups += 1
         else:
             self.num_restarts += 1
@@ -232,7 +232,7 @@ class SimulatedJob:
         self.lost_progress += self.useful_progress - (progress - useless)
         self.lost_gpu_seconds += self._unsaved_gpu_s
         self.epoch, self.progress, self._wasted_progress = epoch, progress, useless
-        self.allocation, self._source, self.interruptions = (), None, []
+        self.allocation, self.wings, self._source, self.interruptions = (), (), None, []
         self.num_failures += 1
         self._save()
 

@@ -1,6 +1,6 @@
 """How the moves of a round proceed: in place or by requeue, after which wait, with which interruptions.
 
-A move is in place where the job can and the GPUs allow it.
+A move is in place where the job's wings and the free GPUs allow it, as policies expect (`model.wings`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from pollux_slurm.simulator.engine.move_waits import move_waits
 class Move:
     """A job's way to a new allocation: it trains on its source for `after_s`, and then has `interruptions`.
 
-    During a move `in_place`, new GPUs are idle for `idle_gpu_s` GPU seconds while their processes start.
+    During a move in place, which is a `regroup`, new GPUs are idle for `idle_gpu_s` GPU seconds while their
+    processes start.
     """
 
     job: SimulatedJob
     allocation: GpusByNode
     interruptions: tuple[Interruption, ...]
     after_s: float = 0.0
-    in_place: bool = False
+    regroup: Regroup | None = None
     idle_gpu_s: float = 0.0
 
 
@@ -33,14 +34,14 @@ class Move:
 class RoundChange:
     """What the moves of a round depend on.
 
-    Allocations `before` and `after`, the unowned GPUs of each node before (`free`) and after them (`spare`),
-    and the delays: `delays`, or `restart_delay_s` without them.
+    Allocations `before` and `after`, the GPUs of each node that are unowned (`free`), and that the policy saw
+    as unowned (`seen_free`), and the delays: `delays`, or `restart_delay_s` without them.
     """
 
     before: Mapping[str, GpusByNode]
     after: Mapping[str, GpusByNode]
     free: Sequence[int]
-    spare: Sequence[int]
+    seen_free: Sequence[int]
     delays: Delays | None
     restart_delay_s: float
 
@@ -68,7 +69,7 @@ def plan_moves(jobs: Sequence[SimulatedJob], change: RoundChange) -> Iterator[Mo
                 allocation=allocation,
                 interruptions=(Interruption(kind="regroup", left_s=regroup.standstill_s),),
                 after_s=wait_s + notice_s + regroup.warm_up_s,
-                in_place=True,
+                regroup=regroup,
                 idle_gpu_s=regroup.warm_up_s * regroup.num_new_gpus,
             )
         elif not job.allocation:
@@ -88,7 +89,7 @@ def _regroups(jobs: Sequence[SimulatedJob], change: RoundChange) -> dict[str, Re
         if allocation == job.allocation:
             continue
         application = job.job.application
-        regroup = plan_regroup(job.allocation, allocation, change.spare, application, in_place, change.delays)
+        regroup = plan_regroup(job.wings, allocation, change.seen_free, application, in_place, change.delays)
         if regroup is not None:
             regroups[name] = regroup
     return regroups

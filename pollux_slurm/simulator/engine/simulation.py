@@ -25,7 +25,7 @@ from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.engine.checks import check_allocations, check_sizes, check_times, check_workload
 from pollux_slurm.simulator.engine.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
 from pollux_slurm.simulator.engine.cluster_rules import OSDI21, InPlace, Rules
-from pollux_slurm.simulator.engine.in_place import expected_delay_s
+from pollux_slurm.simulator.engine.in_place import expected_standstill_s, expected_warm_up_s
 from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, SimulatedJob
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
 from pollux_slurm.simulator.engine.moves import Move, RoundChange, plan_moves
@@ -143,8 +143,9 @@ class _Simulation:
         chosen = draw_in_place(len(self.jobs), in_place.share, seed=self.rules.seed)
         for index, job in enumerate(self.jobs):
             if index in chosen and job.adaptive:
+                expects = (job.job.application, 1, in_place, self.rules.delays)
                 job.in_place = in_place
-                job.expected_delay_s = expected_delay_s(job.job.application, in_place, self.rules.delays)
+                job.in_place_delay_s = expected_warm_up_s(*expects) + expected_standstill_s(*expects)
 
     # ------------------------------------------------------------------------------- between two decisions
 
@@ -205,6 +206,8 @@ class _Simulation:
             _evict(adaptive, available)
             cluster = cluster.with_available(available)
         by_slurm = self._start_by_slurm(0.0, self.now_s)
+        owned = _sum_gpus((job.allocation for job in adaptive), self.cluster.num_nodes)
+        seen_free = _subtract(available, owned)
         decision: Mapping[str, GpusByNode] = {}
         solve_s = 0.0
         if adaptive:
@@ -218,12 +221,11 @@ class _Simulation:
         after = {one.name: one.allocation for one in started}
         after |= {job.job.name: job.allocation for job in active if not job.adaptive and job.allocation}
         after |= {job.job.name: decision[job.job.name] for job in adaptive if decision.get(job.job.name)}
-        owned_after = _sum_gpus((after.get(job.job.name, ()) for job in adaptive), cluster.num_nodes)
         change = RoundChange(
             before=before,
             after=after,
             free=free,
-            spare=_subtract(available, owned_after),
+            seen_free=seen_free,
             delays=self.rules.delays,
             restart_delay_s=cluster.restart_delay_s,
         )
@@ -282,16 +284,16 @@ class _Simulation:
 
     def _enact(self, move: Move) -> None:
         job = move.job
-        requeued = bool(job.allocation and move.allocation) and not move.in_place
+        requeued = bool(job.allocation and move.allocation) and move.regroup is None
         self._reallocate(
             job,
             move.allocation,
             move.interruptions,
             after_s=move.after_s,
-            in_place=move.in_place,
+            regrouped=() if move.regroup is None else move.regroup.wings,
             idle_gpu_s=move.idle_gpu_s,
         )
-        if requeued and job.in_place is None:
+        if requeued:
             job.update_expected_delay(sum(interruption.left_s for interruption in move.interruptions))
 
     def _reallocate(
@@ -302,7 +304,7 @@ class _Simulation:
         *,
         after_s: float = 0.0,
         at_s: float | None = None,
-        in_place: bool = False,
+        regrouped: tuple[GpusByNode, ...] = (),
         idle_gpu_s: float = 0.0,
     ) -> None:
         name = job.job.application
@@ -313,7 +315,7 @@ class _Simulation:
             now_s=self.now_s if at_s is None else at_s,
             interruptions=interruptions,
             after_s=after_s,
-            in_place=in_place,
+            regrouped=regrouped,
             idle_gpu_s=idle_gpu_s,
             gpu_type=slowest.gpu_type,
             speed=slowest.speed_of(name),

@@ -17,6 +17,7 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
 from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.in_place import node_name
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
 
@@ -52,7 +53,8 @@ class PolluxPolicy:
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
         self._allocations: dict[GpusByNode, Allocation] = {}
-        self._nodes: tuple[Cluster | None, tuple[NodeCapacity, ...]] = (None, ())  # of the last cluster seen
+        # Of the last cluster seen, and whether its nodes may have several wings of a job.
+        self._nodes: tuple[Cluster | None, bool, tuple[NodeCapacity, ...]] = (None, False, ())
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return self._agents.choose_batch(job)
@@ -65,9 +67,11 @@ class PolluxPolicy:
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
         several = len(cluster.gpu_types) > 1
-        if self._nodes[0] != cluster:
-            self._nodes = (cluster, _capacities(cluster, several=several))
-        nodes = self._nodes[1]
+        several_wings = any(job.in_place is not None and job.in_place.several_wings for job in jobs)
+        if self._nodes[:2] != (cluster, several_wings):
+            capacities = _capacities(cluster, several=several, several_wings=several_wings)
+            self._nodes = (cluster, several_wings, capacities)
+        nodes = self._nodes[2]
         names = [node.name for node in nodes]
         problem = Problem(
             nodes=nodes,
@@ -117,8 +121,10 @@ class PolluxPolicy:
             min_gpus=application.least_gpus,
             max_gpus=application.most_gpus,
             age_s=now_s - job.job.submitted_s,
-            num_restarts=job.num_moves,
+            num_restarts=job.num_restarts or 0,
             restart_delay_s=job.expected_delay_s,
+            wings=tuple([self._allocation(wing, names) for wing in job.wings]),
+            in_place_delay_s=job.in_place_delay_s,
             current=self._allocation(job.allocation, names),
             account=job.job.account,
             user=job.job.user,
@@ -130,15 +136,16 @@ class PolluxPolicy:
         )
 
 
-def _capacities(cluster: Cluster, *, several: bool) -> tuple[NodeCapacity, ...]:
+def _capacities(cluster: Cluster, *, several: bool, several_wings: bool) -> tuple[NodeCapacity, ...]:
     """Return the nodes of a problem; their GPU type is set only where there are several."""
     return tuple(
         NodeCapacity(
-            name=f"n{index:05d}",
+            name=node_name(index),
             num_gpus=gpus,
             num_cpus=gpus,
             memory_mb=1,
             gpu_type=group.gpu_type if several else None,
+            several_wings=several_wings,
         )
         for index, (gpus, group) in enumerate(zip(cluster.node_gpus, cluster.node_groups, strict=True))
     )

@@ -73,7 +73,7 @@ class SiaPolicy:
             if job.allocation:
                 age_s = now_s - job.job.submitted_s
                 moved = np.arange(len(candidates)) != current[row]
-                values[row, moved] *= restart_factor(age_s, job.num_moves, job.expected_delay_s)
+                values[row, moved] *= restart_factor(age_s, job.num_restarts or 0, job.expected_delay_s)
         pinned = {row: at for row, at in enumerate(current) if at is not None and jobs[row].in_flight}
         chosen = choose(
             values, candidates, cluster, pinned=pinned, power=self._power, no_allocation=self._no_allocation
