@@ -54,8 +54,8 @@ bench-pathologies: $(STAMP)
 bench-autoscaling: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.autoscaling
 
-# The same jobs on a private Slurm and in a simulation: their average completion times must agree within 10 %.
-# Five to ten minutes.
+# The same jobs on a private Slurm and in a simulation, moved by requeue and in place: their average completion
+# times must agree within 10 %. Ten to twenty minutes.
 check-simulator: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.sandbox
 

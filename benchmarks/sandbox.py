@@ -5,20 +5,25 @@ delays of moves. The jobs of the second are then simulated with their own measur
 run at the same time, so that other load on the machine affects both alike. The jobs really train; their
 micro-batches sleep as long as a device would compute, because the replicas share the machine's cores.
 
-    python -m benchmarks.sandbox --dir check-run
+All of that is done twice: for jobs that are moved by requeue, and for jobs that can be moved in place.
 
-Exits with 0 if the two average completion times differ by less than --tolerance. Five to ten minutes.
+    python -m benchmarks.sandbox --dir check-run [--only requeue|in-place]
+
+Exits with 0 if the two average completion times differ by less than --tolerance, for both kinds of jobs. Ten
+to twenty minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,13 +33,19 @@ from statistics import fmean
 from rich.console import Console
 
 from examples.demo.run import EXAMPLES, command, daemon, private_slurm, processes_under, stop_leftovers
-from pollux_slurm.model import JobState
+from pollux_slurm.model import JobState, ReallocationWay
 from pollux_slurm.simulator import read_queue
 from pollux_slurm.store import open_store
 
 NUM_NODES, GPUS_PER_NODE = 2, 4
 INTERVAL_S = 4.0
 RESTART_DELAY_S = 8.0
+WAYS = ("requeue", "in-place")
+# The GPUs of the sandbox are like T4s: nothing is lost where a job has several wings on a node.
+SETTINGS = {
+    "requeue": "[moves]\nin_place = false\n",
+    "in-place": '[moves]\nin_place = true\ngpu_types_without_nvlink = ["t4"]\n',
+}
 RHYTHM = {
     "POLLUX_AGENT_REPORT_INTERVAL_S": "2",
     "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",
@@ -88,21 +99,30 @@ def run_jobs(
     jobs: Sequence[SandboxJob],
     directory: Path,
     *,
+    way: str,
     timeout_s: float,
     console: Console,
     skipped_numbers: int = 0,
 ) -> str:
     """Run `jobs` under the daemon on a sandbox in `directory`; return the URL of the store.
 
-    The jobs' numbers begin after `skipped_numbers`: they choose their ports by their numbers, and those of
-    two clusters on one machine had better differ. Exits with a message if a job has not completed in time.
+    They are moved in the `way` of that name. Their numbers begin after `skipped_numbers`: those of two
+    clusters on one machine had better differ. Exits with a message if a job has not completed in time.
     """
     stop_leftovers(directory)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     url = f"sqlite:///{directory}/pollux.db"
     with private_slurm(directory / "slurm", console) as slurm_env:
-        env = {**os.environ, **slurm_env, "POLLUX_STORE_URL": url, **RHYTHM}
+        settings = directory / "pollux.toml"
+        settings.write_text(SETTINGS[way])
+        env = {
+            **os.environ,
+            **slurm_env,
+            "POLLUX_STORE_URL": url,
+            "POLLUX_CONFIG": str(settings),
+            **RHYTHM,
+        }
         command("db", "init", env=env)
         for _ in range(skipped_numbers):
             number = slurm("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true", env=env)
@@ -175,12 +195,15 @@ def _submit(job: SandboxJob, directory: Path, env: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Completion times in seconds by job, in the sandbox and simulated, and moves of running jobs."""
+    """Completion times in seconds by job, in the sandbox and simulated, and moves of running jobs.
+
+    Moves are (by requeue, in place).
+    """
 
     real_s: Mapping[str, float]
     simulated_s: Mapping[str, float]
-    real_moves: int
-    simulated_moves: float
+    real_moves: tuple[int, int]
+    simulated_moves: tuple[float, float]
 
     @property
     def difference(self) -> float:
@@ -188,7 +211,7 @@ class Comparison:
         return fmean(self.simulated_s.values()) / fmean(self.real_s.values()) - 1
 
 
-def compare(compared: str, directory: Path, delays: Path) -> Comparison:
+def compare(compared: str, directory: Path, delays: Path, *, way: str) -> Comparison:
     """Simulate the jobs of the store `compared` with the delays in a file, and set both side by side."""
     jobs = export(compared, directory / "compared.json")
     output = command(
@@ -201,15 +224,18 @@ def compare(compared: str, directory: Path, delays: Path) -> Comparison:
         f"--interval={INTERVAL_S:g}",
         f"--restart-delay={RESTART_DELAY_S:g}",
         "--policy=pollux",
+        *(("--in-place", "--several-wings") if way == "in-place" else ()),
         "--json",
     )
     summary = json.loads(output)
     store = open_store(compared)
     try:
         records = store.jobs()
-        moves = [
-            move for move in store.reallocations() if move.moves_running and move.step.value == "confirmed"
-        ]
+        moves = Counter(
+            move.way
+            for move in store.reallocations()
+            if move.moves_running and move.step.value == "confirmed"
+        )
     finally:
         store.close()
     real_s = {
@@ -222,8 +248,11 @@ def compare(compared: str, directory: Path, delays: Path) -> Comparison:
     return Comparison(
         real_s=real_s,
         simulated_s=summary["jobs"],
-        real_moves=len(moves),
-        simulated_moves=summary["restarts_per_job"] * len(real_s),
+        real_moves=(moves[ReallocationWay.REQUEUE], moves[ReallocationWay.IN_PLACE]),
+        simulated_moves=(
+            summary["restarts_per_job"] * len(real_s),
+            summary["regroups_per_job"] * len(real_s),
+        ),
     )
 
 
@@ -244,39 +273,60 @@ def show(found: Comparison, delays: Path, console: Console) -> None:
         f"{measured.launch_per_gpu_s:.2f} s a GPU",
         soft_wrap=True,
     )
+    if measured.num_regroups:
+        console.print(
+            f"and on {measured.num_regroups} moves in place: warm-up {measured.warm_up_s or math.nan:.2f} s, "
+            f"standstill {measured.standstill_s or math.nan:.2f} s",
+            soft_wrap=True,
+        )
     rows = [(name, real_s, found.simulated_s[name]) for name, real_s in found.real_s.items()]
     rows.append(("average", fmean(found.real_s.values()), fmean(found.simulated_s.values())))
     console.print(f"{'job':<20}{'sandbox (s)':>14}{'simulated (s)':>15}{'difference':>13}")
     for name, real_s, simulated_s in rows:
         console.print(f"{name:<20}{real_s:>14.1f}{simulated_s:>15.1f}{simulated_s / real_s - 1:>+13.1%}")
-    console.print(f"moves of running jobs: {found.real_moves}, simulated {found.simulated_moves:.0f}")
+    (requeues, regroups), simulated = found.real_moves, found.simulated_moves
+    console.print(
+        f"moves of running jobs by requeue: {requeues}, simulated {simulated[0]:.0f}; "
+        f"in place: {regroups}, simulated {simulated[1]:.0f}"
+    )
 
 
 def main() -> int:
-    """Run both, simulate one, and compare; return 0 when the averages agree."""
+    """Run both, simulate one, and compare, for each way; return 0 when all averages agree."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, default=Path("check-run"), help="where everything is kept")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds that each run may take")
     parser.add_argument("--tolerance", type=float, default=0.10)
+    parser.add_argument("--only", choices=WAYS, help="how the jobs are moved; by default one after the other")
     options = parser.parse_args()
     console = Console()
-    directory = options.dir.resolve()
+    differences = {}
+    for way in [options.only] if options.only else WAYS:
+        console.print(f"jobs that are moved {'in place' if way == 'in-place' else 'by requeue'}:")
+        found = run_and_compare(options.dir.resolve() / way, way, options.timeout, console)
+        differences[way] = found.difference
+    return 0 if all(abs(one) <= options.tolerance for one in differences.values()) else 1
+
+
+def run_and_compare(directory: Path, way: str, timeout_s: float, console: Console) -> Comparison:
+    """Run both sandboxes, simulate the jobs of one, and print the comparison."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         calibration, compared = (
             pool.submit(
                 run_jobs,
                 jobs,
                 directory / name,
-                timeout_s=options.timeout,
+                way=way,
+                timeout_s=timeout_s,
                 console=console,
                 skipped_numbers=skipped,
             )
-            for name, jobs, skipped in (("calibration", CALIBRATION, 0), ("compared", COMPARED, 20))
+            for name, jobs, skipped in (("calibration", CALIBRATION, 0), ("compared", COMPARED, 40))
         )
     delays = export(calibration.result(), directory / "calibration.json")
-    found = compare(compared.result(), directory, delays)
+    found = compare(compared.result(), directory, delays, way=way)
     show(found, delays, console)
-    return 0 if abs(found.difference) <= options.tolerance else 1
+    return found
 
 
 if __name__ == "__main__":

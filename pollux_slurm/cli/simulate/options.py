@@ -78,8 +78,8 @@ SeveralWingsOption = Annotated[
     bool,
     typer.Option(
         "--several-wings",
-        help="In place, each GPU has a wing of its own, instead of one wing for a job's GPUs on a node: more "
-        "moves can be made in place.",
+        help="In place, a job may have several wings on a node, instead of one: more moves can be made in "
+        "place.",
     ),
 ]
 WarmUpOption = Annotated[
@@ -88,7 +88,7 @@ WarmUpOption = Annotated[
         parser=seconds(),
         metavar="TIME",
         help="Time for which the new GPUs of a move in place wait for their processes: seconds or 20s. Rules "
-        "slurm: the start and launch of the delays.",
+        "slurm: that of --delays, or else their start and launch.",
     ),
 ]
 StandstillOption = Annotated[
@@ -96,7 +96,8 @@ StandstillOption = Annotated[
     typer.Option(
         parser=seconds(),
         metavar="TIME",
-        help="Time without progress of a move in place, beside 2.3 s for each GB of state: seconds or 2s.",
+        help="Time without progress of a move in place, beside 2.3 s for each GB of state: seconds or 2s. "
+        "One that --delays has measured counts instead of both.",
     ),
 ]
 SeedOption = Annotated[

@@ -55,7 +55,6 @@ def plan_moves(jobs: Sequence[SimulatedJob], change: RoundChange) -> Iterator[Mo
         for name in stopped:
             del regroups[name]
         waits = _waits(jobs, change, regroups)
-    notice_s = 0.0 if change.delays is None else change.delays.notice_s
     for job in jobs:
         name = job.job.name
         allocation = change.after.get(name, ())
@@ -68,7 +67,7 @@ def plan_moves(jobs: Sequence[SimulatedJob], change: RoundChange) -> Iterator[Mo
                 job=job,
                 allocation=allocation,
                 interruptions=(Interruption(kind="regroup", left_s=regroup.standstill_s),),
-                after_s=wait_s + notice_s + regroup.warm_up_s,
+                after_s=wait_s + _regroup_notice_s(regroup, change.delays) + regroup.warm_up_s,
                 regroup=regroup,
                 idle_gpu_s=regroup.warm_up_s * regroup.num_new_gpus,
             )
@@ -107,10 +106,16 @@ def _waits(
 
 def _leaving_s(job: SimulatedJob, regroup: Regroup | None, delays: Delays | None) -> float:
     """Return how long a job takes to free its GPUs, once those that it gets are free."""
-    notice_s = 0.0 if delays is None or job.in_flight else delays.notice_s
     if regroup is not None:
-        return notice_s + regroup.warm_up_s + regroup.standstill_s
-    return 0.0 if delays is None or job.in_flight else notice_s + job.write_s
+        return _regroup_notice_s(regroup, delays) + regroup.warm_up_s + regroup.standstill_s
+    return 0.0 if delays is None or job.in_flight else delays.notice_s + job.write_s
+
+
+def _regroup_notice_s(regroup: Regroup, delays: Delays | None) -> float:
+    """Return how long a job takes to hear of its move. A measured warm-up includes that."""
+    if delays is None or (regroup.num_new_gpus and delays.warm_up_s is not None):
+        return 0.0
+    return delays.notice_s
 
 
 def _start(job: SimulatedJob, allocation: GpusByNode, wait_s: float, change: RoundChange) -> Move:

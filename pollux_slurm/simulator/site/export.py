@@ -7,7 +7,7 @@ means over the journal's reallocations and over the starts of runs.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
@@ -30,7 +30,7 @@ from pollux_slurm.simulator.site.measured_jobs import (
     invalid_reason,
 )
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, RunRecord, Sample
-from pollux_slurm.store.journal.move_costs import reallocation_costs
+from pollux_slurm.store.journal.move_costs import gains_gpus, reallocation_costs
 
 # For a job without estimates: a larger batch brings no more progress.
 _UNKNOWN = GradientStatistics(sqr=1.0, var=0.0)
@@ -188,19 +188,16 @@ def _statistics(
 
 
 def measure_delays(store: History, records: Sequence[JobRecord]) -> MeasuredDelays | None:
-    """Return the mean delays of `records`, of moves by requeue; None where no job ever started.
+    """Return the mean delays of `records`; None where no job ever started.
 
     Delays that were never measured have the defaults of `Delays`.
     """
     known = {record.slurm_job_id for record in records}
     all_moves = [move for move in store.reallocations() if move.slurm_job_id in known]
-    moves = [
-        move
-        for move in all_moves
-        if move.step is ReallocationStep.CONFIRMED
-        and move.moves_running
-        and move.way is ReallocationWay.REQUEUE
-    ]
+    done = [move for move in all_moves if move.step is ReallocationStep.CONFIRMED and move.moves_running]
+    moves = [move for move in done if move.way is ReallocationWay.REQUEUE]
+    regroups = [move for move in done if move.way is ReallocationWay.IN_PLACE]
+    costs = [reallocation_costs(move) for move in regroups]
     assumed = Delays()
     launches = [
         (float(move.target.num_gpus), launch_s)
@@ -221,7 +218,7 @@ def measure_delays(store: History, records: Sequence[JobRecord]) -> MeasuredDela
         return None
     launch_s, per_gpu_s = line_through(launches)
     return MeasuredDelays(
-        notice_s=_mean(moves, _notice_s, assumed.notice_s),
+        notice_s=_mean(done, _notice_s, assumed.notice_s),
         checkpoint_s=_mean(moves, lambda move: move.checkpoint_blocked_s, assumed.checkpoint_s),
         requeue_s=_mean(
             moves,
@@ -233,6 +230,9 @@ def measure_delays(store: History, records: Sequence[JobRecord]) -> MeasuredDela
         launch_per_gpu_s=per_gpu_s,
         num_moves=len(moves),
         num_starts=len(starts),
+        num_regroups=len(regroups),
+        warm_up_s=_mean_known(cost.warm_up_s for cost in costs),
+        standstill_s=_mean_known(cost.standstill_s for cost in costs),
     )
 
 
@@ -254,8 +254,21 @@ def _mean(
     return fmean(found) if found else otherwise
 
 
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
 def _notice_s(move: Reallocation) -> float | None:
-    """Return how long the job kept training between the request and its checkpoint."""
+    """Return how long the job kept training between the request and its checkpoint, or its standstill.
+
+    None for a move in place that gains GPUs: then it trains for a warm-up.
+    """
+    if move.way is ReallocationWay.IN_PLACE:
+        took = _between(move, ReallocationStep.REGROUP_REQUESTED, ReallocationStep.REGROUPED)
+        if took is None or move.standstill_s is None or gains_gpus(move):
+            return None
+        return max(took - move.standstill_s, 0.0)
     waited = _between(move, ReallocationStep.CHECKPOINT_REQUESTED, ReallocationStep.CHECKPOINTED)
     return None if waited is None else max(waited - (move.checkpoint_blocked_s or 0.0), 0.0)
 

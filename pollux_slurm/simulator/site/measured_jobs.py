@@ -53,7 +53,8 @@ class MeasuredJob:
 class MeasuredDelays:
     """The site's measured delays in seconds; the fields of `cluster_rules.Delays` have the same names.
 
-    They are means over `num_moves` moves of running jobs and `num_starts` starts.
+    They are means over `num_moves` requeues of running jobs and `num_starts` starts; `warm_up_s` and
+    `standstill_s` over `num_regroups` moves in place, None where none was measured.
     """
 
     notice_s: float
@@ -64,13 +65,16 @@ class MeasuredDelays:
     launch_per_gpu_s: float
     num_moves: int
     num_starts: int
+    num_regroups: int = 0
+    warm_up_s: float | None = None
+    standstill_s: float | None = None
 
     def as_delays(self) -> Delays:
         """Return the delays of a simulation; the measured ones include reading and writing the state."""
         measured = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in ("num_moves", "num_starts")
+            if not field.name.startswith("num_")
         }
         return Delays(**measured, backfill_s=0.0, state_bytes={}, other_state_bytes=0)
 
