@@ -125,7 +125,7 @@ def setting_facts(settings: RunSettings, varying: Collection[str] = ()) -> tuple
     in_place = settings.in_place
     if in_place is not None:
         share = "" if "in_place_share" in varying else f"{100 * in_place.share:g} % of jobs; "
-        wings = "one wing for each GPU" if in_place.several_wings else "one wing on a node"
+        wings = "several wings on a node" if in_place.several_wings else "one wing on a node"
         warm_up = "" if settings.rules == "slurm" else f"; warm-up {in_place.warm_up_s:g} s"
         standstill = f"standstill {in_place.standstill_s:g} s and {in_place.standstill_s_per_gb:g} s a GB"
         facts.append(("Moved in place", f"{share}{wings}{warm_up}; {standstill}"))

@@ -155,7 +155,7 @@ def test_that_regroups_are_counted_apart_from_restarts(
     assert head[-9:-6] == ["restarts", "regroups", "lost"]
     assert row[-8:-6] == ["0.00", f"{found[1]['regroups_per_job']:.2f}"]
     assert (
-        "100 % of jobs; one wing for each GPU; warm-up 10 s; standstill 2 s and 2.3 s a GB"
+        "100 % of jobs; several wings on a node; warm-up 10 s; standstill 2 s and 2.3 s a GB"
         in page.read_text()
     )
 

@@ -160,7 +160,17 @@ def test_that_moves_in_place_are_no_measurements_of_requeues(store: Store) -> No
     move_running_job(store)
     alone = measure_delays(store, store.jobs())
     move_in_place(store, start=300, restart_count=1)
-    assert measure_delays(store, store.jobs()) == alone
+    both = measure_delays(store, store.jobs())
+    assert alone is not None
+    assert both is not None
+    (record,) = store.jobs()
+    assert (both.num_regroups, both.warm_up_s, both.standstill_s) == (
+        1,
+        record.mean_warm_up_s,
+        record.mean_standstill_s,
+    )
+    assert dataclasses.replace(both, num_regroups=0, warm_up_s=None, standstill_s=None) == alone
+    assert (both.as_delays().warm_up_s, both.as_delays().standstill_s) == (both.warm_up_s, both.standstill_s)
 
 
 def test_that_unmeasured_delays_have_their_defaults(store: Store) -> None:
