@@ -88,6 +88,10 @@ class EpochReplay:
         if self._num_steps[kind] > _FIRST_STEPS and is_typical:
             self.varies |= self._of_step.setdefault(kind, number) != number
 
+    def begin_step(self) -> None:
+        """Begin a step: what the boundary before it communicates, as to sum states, is no script's count."""
+        self._step_count = self._num_collectives()
+
     def begin_run(self) -> None:
         """Begin a run, whose process group counts anew."""
         self._num_steps.clear()

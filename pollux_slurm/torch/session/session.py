@@ -408,6 +408,7 @@ class Session:
             except (PolluxError, RuntimeError) as error:
                 # Python ignores what is raised while a generator is closed.
                 _LOG.error("no checkpoint was written after the epochs: %s", error)
+            self.regrouping.replay.skip()
         # After an error other ranks may train on, so no collective is possible. SIGTERM ends the script now.
         self.stop.restore_and_resend()
 
@@ -447,6 +448,7 @@ class Session:
                 self._steps.finish_restore()
                 self.regrouping.replay.begin_loop()
                 self._steps.begin_loop(loader, had_point=had_point)
+                self.regrouping.replay.begin_step()
                 self._epoch_end.begin_loop(loader)
             yield
         finally:
@@ -494,6 +496,7 @@ class Session:
             self._steps.is_dirty = True
         else:
             self.regrouping.note_step()
+        self.regrouping.replay.begin_step()
         return chosen
 
     def pause(self) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+import pollux_slurm.torch as pt
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
+from tests.torch.single_replica import Numbers, Trainee, joined
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _alone() -> Iterator[None]:
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -22,7 +26,7 @@ def _alone() -> Iterator[None]:
 
 
 @pytest.fixture
-def replay() -> EpochReplay:
+def replay(_alone: None) -> EpochReplay:
     replay = EpochReplay(watches=True)
     replay.begin_epoch()
     return replay
@@ -51,6 +55,7 @@ def test_that_communication_within_a_loop_does_not_count(replay: EpochReplay) ->
     assert replay.reason is None
 
 
+@pytest.mark.usefixtures("_alone")
 def test_that_a_model_wrapped_before_the_training_does_not_count() -> None:
     replay = EpochReplay(watches=True)
     communicate()
@@ -94,6 +99,18 @@ def test_that_communication_in_some_steps_only_is_found(replay: EpochReplay) -> 
         assert replay.varies is varies
 
 
+def test_that_what_a_boundary_communicates_is_no_part_of_a_step(replay: EpochReplay) -> None:
+    """Such as to sum the states of replicas for a checkpoint."""
+    replay.begin_loop()
+    for step in range(40):
+        communicate()
+        replay.end_step(kind=1, is_typical=True)
+        if step == 20:
+            communicate()
+        replay.begin_step()
+    assert not replay.varies
+
+
 def test_that_the_first_steps_and_a_short_batch_may_communicate_otherwise(replay: EpochReplay) -> None:
     replay.begin_loop()
     for step in range(20):
@@ -111,3 +128,32 @@ def test_that_steps_of_another_kind_may_communicate_otherwise(replay: EpochRepla
             communicate()
         replay.end_step(kind=num_micro_batches, is_typical=True)
     assert not replay.varies
+
+
+class Summed(pt.State):
+    """A state that the replicas sum up for each checkpoint."""
+
+    num_synced = 0
+
+    def sync(self) -> None:
+        self.num_synced += 1
+        communicate()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+def test_that_checkpoints_of_states_that_are_summed_keep_no_replica_from_joining(tmp_path: Path) -> None:
+    with joined(tmp_path, checkpoint_interval_s=1e-6) as session:
+        session.regrouping.replay = EpochReplay(watches=True)
+        summed, trainee = Summed("summed"), Trainee()
+        loader = pt.AdaptiveDataLoader(Numbers(40), batch_size=2)
+        for _ in pt.remaining_epochs_until(3):
+            for inputs, _ in loader:
+                trainee.step(inputs)
+            replay = session.regrouping.replay
+            assert (replay.varies, replay.reason, replay.lasting_reason) == (False, None, None)
+        assert summed.num_synced > 3, "also between steps, not only at the ends of epochs"
