@@ -47,7 +47,8 @@ def build_problem(
     jobs are added as they are. `nodes` replaces the picture's nodes.
 
     The delay of a move in place is the time for which gained GPUs are idle, and the standstill after it:
-    `default_in_place_delay_s` until the job's own warm-up was measured.
+    `default_in_place_delay_s` until the job's own warm-up was measured. A requeue starts the same processes,
+    so its delay is never below that of a move in place: else decisions would prefer to stop jobs.
     """
     policy = PolicyConfig() if policy is None else policy
     usable = UsableNodes(picture.snapshot)
@@ -63,6 +64,9 @@ def build_problem(
         model_doubt = model_checks.doubt_about(record)
         model, by_type = (None, ()) if model_doubt is not None else model_checks.models_of(record)
         idle_since = record.last_allocated_at or record.submitted_at
+        restart_delay_s, in_place_delay_s = _delays(
+            record, default_restart_delay_s, default_in_place_delay_s, max_restart_delay_s
+        )
         jobs.append(
             ProblemJob(
                 job_id=job.slurm.job_id,
@@ -75,12 +79,10 @@ def build_problem(
                 memory_per_gpu_mb=record.memory_per_gpu_mb,
                 age_s=max((now - (record.first_submitted_at or record.submitted_at)).total_seconds(), 0.0),
                 num_restarts=record.num_restarts,
-                restart_delay_s=min(record.mean_restart_delay_s, max_restart_delay_s)
-                if record.mean_restart_delay_s
-                else default_restart_delay_s,
+                restart_delay_s=restart_delay_s,
                 # Those of a job that is being moved are not those of its target.
                 wings=_wings(job) if current == job.slurm.allocation else (),
-                in_place_delay_s=_in_place_delay_s(record, default_in_place_delay_s, max_restart_delay_s),
+                in_place_delay_s=in_place_delay_s,
                 current=current,
                 pinned=because is not None,
                 pinned_because=because,
@@ -123,11 +125,18 @@ def _wings(job: ManagedJob) -> tuple[Allocation, ...]:
     return tuple(wing.allocation for wing in in_place.running_wings(job.slurm))
 
 
-def _in_place_delay_s(record: JobRecord, default_warm_up_s: float, max_s: float) -> float | None:
+def _delays(
+    record: JobRecord, default_restart_s: float, default_warm_up_s: float, max_s: float
+) -> tuple[float, float | None]:
+    """Return the delays of a job's moves: by requeue, and in place, None where it never can."""
+    restart_s = min(record.mean_restart_delay_s, max_s) if record.mean_restart_delay_s else default_restart_s
     if not record.terms.in_place:
-        return None
+        return restart_s, None
     warm_up_s = default_warm_up_s if record.mean_warm_up_s is None else record.mean_warm_up_s
-    return min(warm_up_s + (record.mean_standstill_s or 0.0), max_s)
+    in_place_s = min(warm_up_s + (record.mean_standstill_s or 0.0), max_s)
+    if record.mean_warm_up_s is not None and not record.mean_restart_delay_s:
+        restart_s = max(restart_s, in_place_s)
+    return restart_s, min(in_place_s, restart_s)
 
 
 class UsableNodes:

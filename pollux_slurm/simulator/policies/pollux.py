@@ -114,6 +114,12 @@ class PolluxPolicy:
         # A real training loop knows the part of the epoch from its data; here progress approximates it.
         begin = application.epoch_end(job.epoch - 1) if job.epoch else 0.0
         part = (job.progress - begin) / (application.epoch_end(job.epoch) - begin)
+        restart_delay_s, in_place_delay_s = job.expected_delay_s, job.in_place_delay_s
+        if in_place_delay_s is not None:
+            # As in the daemon: once a warm-up is known, no requeue is expected to be shorter.
+            if job.exact and job.num_regroups and not job.num_restarts:
+                restart_delay_s = max(restart_delay_s, in_place_delay_s)
+            in_place_delay_s = min(in_place_delay_s, restart_delay_s)
         return ProblemJob(
             job_id=job.job.name,
             model=None if several else self._agents.model(job, job.gpu_type),
@@ -122,9 +128,9 @@ class PolluxPolicy:
             max_gpus=application.most_gpus,
             age_s=now_s - job.job.submitted_s,
             num_restarts=job.num_restarts or 0,
-            restart_delay_s=job.expected_delay_s,
+            restart_delay_s=restart_delay_s,
             wings=tuple([self._allocation(wing, names) for wing in job.wings]),
-            in_place_delay_s=job.in_place_delay_s,
+            in_place_delay_s=in_place_delay_s,
             current=self._allocation(job.allocation, names),
             account=job.job.account,
             user=job.job.user,

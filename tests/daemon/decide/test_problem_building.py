@@ -93,6 +93,28 @@ def test_that_no_measured_delay_prevents_moves() -> None:
     assert one.restart_delay_s == 300
 
 
+@pytest.mark.parametrize(
+    ("measured", "delays"),
+    [
+        ({}, (30, 15)),
+        ({"mean_warm_up_s": 20.0, "mean_standstill_s": 0.5}, (30, 20.5)),
+        # A requeue starts the same processes.
+        ({"mean_warm_up_s": 50.0}, (50, 50)),
+        ({"mean_restart_delay_s": 12.0}, (12, 12)),
+        ({"mean_restart_delay_s": 40.0, "mean_warm_up_s": 50.0}, (40, 40)),
+        ({"mean_restart_delay_s": 900.0, "mean_warm_up_s": 900.0}, (300, 300)),
+    ],
+)
+def test_that_no_requeue_is_expected_to_be_shorter_than_a_move_in_place(
+    measured: dict[str, float], delays: tuple[float, float]
+) -> None:
+    terms = dataclasses.replace(record("1").terms, in_place=True)
+    known = record("1", terms=terms, **measured)
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [known])
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    assert (one.restart_delay_s, one.in_place_delay_s) == delays
+
+
 def test_that_a_model_that_contradicts_the_progress_is_rejected() -> None:
     one_gpu = Configuration(num_nodes=1, num_gpus=1)
     lying = record("1", recent_runs=(RecentRun(0.001, ((one_gpu, 300.0),), "t4"),), models=(("t4", MODEL),))
