@@ -100,7 +100,9 @@ class Daemon:
 
     def round(self) -> RoundResult:
         """Run one round; an error in it is counted and logged, and nothing is done."""
-        return self._rounds.run()
+        result = self._rounds.run()
+        self._enactor.note_round()
+        return result
 
     # ---------------------------------------------------------------------------------------------- the loop
 

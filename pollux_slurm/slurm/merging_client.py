@@ -2,7 +2,7 @@
 
 What is asked of such a job is asked of the jobs that stand for it:
 
-- To requeue it is to cancel the wings of its present start. The anchor then submits the wing that the next
+- To requeue it is to cancel its wings. The anchor then submits the wing that the next
   start begins with, which may not start before two minutes have passed, as after a requeue. Until it has, the
   job is COMPLETING: there is nothing to hold, to reshape or to release.
 - While it waits, to hold, reshape or release it is to do that to the wing that waits. A new shape lets that
@@ -28,6 +28,9 @@ from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.merged_wings import merge_wings, wings_of_start
+
+# The owner may have thousands of them. What waits on ends by itself, or as a stray wing.
+_MAX_CANCELLED_WAITING = 64
 
 
 class _Seen(NamedTuple):
@@ -144,6 +147,10 @@ class MergingClient:
                 f"job {job.job_id} is {job.state.value} in start {job.restart_count} of its training; "
                 "nothing was changed"
             )
-        for wing in wings_of_start(job.wings):
-            if not wing.state.is_over:
-                self._inner.cancel(wing.job_id)
+        # Wings of another start have no processes of the training, and must not keep their GPUs.
+        of_start = {wing.job_id for wing in wings_of_start(job.wings)}
+        left = [wing for wing in job.wings if not wing.state.is_over]
+        with_gpus = [wing for wing in left if wing.allocation]
+        without = [wing for wing in left if not wing.allocation and wing.job_id in of_start]
+        for wing in (*with_gpus, *without[:_MAX_CANCELLED_WAITING]):
+            self._inner.cancel(wing.job_id)

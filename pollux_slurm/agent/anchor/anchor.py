@@ -96,6 +96,8 @@ class Anchor:
         self._trains_since_s: float | None = None
         self._next_look_s = 0.0
         self._limited_since_s: float | None = None
+        # That of the start's wing. Newcomers go to the same, whatever partitions its owner allows.
+        self._partition = ""
 
     # ---------------------------------------------------------------------------------------------- one run
 
@@ -217,6 +219,8 @@ class Anchor:
         go = self._go(wing, Allocation.of({str(node): int(count) for node, count in gpus.items()}))
         if go is not None:
             wing.link = link
+            if wing.plan == 0:
+                self._partition = str(message.get("partition") or "")
         link.send({"go": go})
 
     def _go(self, wing: _Wing, processes: Allocation) -> Mapping[str, Any] | None:
@@ -294,9 +298,11 @@ class Anchor:
         left_s = self._time_left_s()
         if left_s is not None and self._trains_since_s is not None:
             left_s -= self._monotonic() - self._trains_since_s
+        partition = [f"--partition={self._partition}"] if self._partition else []
         for node, gpus in nodes.items():
+            request = [*self._request.newcomer_options(node, gpus), *partition]
             try:
-                wing = self._submit(self._request.newcomer_options(node, gpus), plan=plan, left_s=left_s)
+                wing = self._submit(request, plan=plan, left_s=left_s)
             except SlurmError as error:
                 self._say(f"job {self._id}: no wing on {node}: {error}")
                 continue

@@ -156,11 +156,14 @@ class WingJobs:
             raise SlurmReadError(f"squeue: {answer.error_text[:300]}")
         found = []
         for line in answer.stdout.splitlines():
-            number, state, *comment = line.split()
-            terms = parse_wing_comment(" ".join(comment))
+            # The Comments of the owner's other jobs may have any content, lines of their own included.
+            number, _, rest = line.partition(" ")
+            state, _, comment = rest.strip().partition(" ")
+            terms = parse_wing_comment(comment.strip())
             if (
                 terms is not None
-                and terms.anchor_id == self.anchor_id
+                and (terms.anchor_id, terms.token_sha256) == (self.anchor_id, self._token_sha256)
+                and number.isdecimal()
                 and not state_of((state,), f"job {number}").is_over
             ):
                 found.append(number)

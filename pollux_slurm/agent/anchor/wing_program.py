@@ -82,7 +82,7 @@ def _run(order_file: Path, environ: dict[str, str]) -> int:
             os.kill(os.getpid(), signal.SIGTERM)
             _cancel_later(job_id, runner)
 
-    link.send({"wing": job_id, "processes": processes})
+    link.send({"wing": job_id, "processes": processes, "partition": environ.get("SLURM_JOB_PARTITION", "")})
     watch_anchor(link, take, alone)
     go = _go(messages)
     if go is None:

@@ -15,6 +15,7 @@ from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
     JobState,
+    ReallocationCause,
     ReallocationWay,
     SlurmJob,
     wing_changes,
@@ -125,6 +126,19 @@ def not_in_place_because(job: SlurmJob, record: JobRecord) -> str | None:
 
 # A wing may have been submitted, or left, just before the journal or Slurm shows it.
 _STRAY_AGE = timedelta(seconds=60)
+
+
+# Whoever submits stray wings all the time must not keep a move open, and with it the job's GPUs.
+_STRAY_PAUSE = timedelta(seconds=120)
+
+
+def had_stray_wings_lately(record: JobRecord, now: datetime) -> bool:
+    """Whether the job's stray wings were its last move, so that the policy's moves come first now."""
+    last = record.last_reallocation
+    if last is None or last.cause is not ReallocationCause.STRAY_WINGS:
+        return False
+    ended_at = last.entered_at(last.step)
+    return ended_at is not None and now - ended_at < _STRAY_PAUSE
 
 
 def stray_wings(job: SlurmJob, record: JobRecord, now: datetime) -> list[SlurmJob]:

@@ -12,7 +12,7 @@ from pollux_slurm.config import Config
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.daemon.observe.live_status import CurrentJob, daemon_absence_text, is_silent, jobs_left_held
-from pollux_slurm.model import ClusterSnapshot, JobState, SlurmNode
+from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
@@ -20,6 +20,7 @@ _OLDEST_RELEASE, _NEWEST_RELEASE = (22, 5), (26, 5)
 # What Slurm needs in addition to KillWait to requeue a job.
 _REQUEUE_MARGIN_S = 15.0
 _MOST_SKEW_S = 2.0
+_MAX_NAMED = 5
 
 
 class Verdict(enum.Enum):
@@ -292,18 +293,40 @@ def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Ite
 
 
 def examine_wings(snapshot: ClusterSnapshot) -> Finding:
-    """Find jobs that say they are wings and have no anchor to which they belong."""
-    alone = [
-        job.job_id
-        for job in snapshot.jobs
-        if not job.state.is_over and parse_wing_comment(job.comment) is not None
-    ]
+    """Find jobs that say they are wings and have no anchor to which they belong.
+
+    Those that name a job of another user are somebody's invention, and jobs like any other.
+    """
+    owners = {job.job_id: job.user_id for job in snapshot.jobs}
+    alone: list[SlurmJob] = []
+    forged: list[SlurmJob] = []
+    for job in snapshot.jobs:
+        claim = None if job.state.is_over else parse_wing_comment(job.comment)
+        if claim is not None:
+            is_own = owners.get(claim.anchor_id, job.user_id) == job.user_id
+            (alone if is_own else forged).append(job)
+    text = f"wings without their anchor: {_first([job.job_id for job in alone]) or 'none'}"
+    cures = []
+    if alone:
+        numbers = " ".join(job.job_id for job in alone[:_MAX_NAMED])
+        cures.append(f"wings end by themselves within a minute; if not: scancel {numbers}")
+    if forged:
+        users = _first(sorted({job.user_name for job in forged}))
+        text += f"; {len(forged)} jobs name in their Comment a job of another user, as if they were its wings"
+        cures.append(
+            f"they are jobs like any other, and count for nobody else; ask {users} what they are for"
+        )
     return Finding(
         name="wings",
-        verdict=Verdict.WARN if alone else Verdict.OK,
-        text=f"wings without their anchor: {', '.join(alone) or 'none'}",
-        cure=f"they end by themselves within a minute; if not: scancel {' '.join(alone)}" if alone else "",
+        verdict=Verdict.WARN if alone or forged else Verdict.OK,
+        text=text,
+        cure="; ".join(cures),
     )
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def seconds_of(text: str | None) -> float | None:

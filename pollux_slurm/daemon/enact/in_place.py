@@ -10,7 +10,8 @@ was committed and makes no step is given up: all wings are cancelled, and the jo
 as after any loss of a wing.
 
 The owner may submit and change wings. So each is compared with the plan at every tick. Only one that is as
-planned gets priority; any other is cancelled, and its move is withdrawn.
+planned gets priority; any other is cancelled, and its move is withdrawn. One that was changed after it had
+got priority is cancelled, too (`prioritised_wings`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.decide.in_place import allows_several_wings, regroup, stray_wings
 from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
 from pollux_slurm.daemon.enact.move_actions import MoveActions, OpenMove, Step
+from pollux_slurm.daemon.enact.prioritised_wings import PrioritisedWings
 from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationCause, SlurmJob
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
@@ -34,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 # A process that has left may still send a tracker's last values.
 _LEAVE_TIMEOUT_S = 30.0
+# Wings of one job that are cancelled in one tick: its owner may have thousands, and other jobs' moves wait.
+_MAX_CANCELLED = 20
 
 
 class StepsInPlace:
@@ -48,6 +52,20 @@ class StepsInPlace:
     ) -> None:
         self._actions = actions
         self.moves, self._may_prioritise = moves, may_prioritise
+        self._prioritised = PrioritisedWings()
+
+    def has_wings_to_check(self, *, after_round: bool) -> bool:
+        """Whether a wing that got priority has not started yet; after a round, whether it is not over yet."""
+        return self._prioritised.are_known if after_round else self._prioritised.are_waiting
+
+    def check_prioritised(self, snapshot: ClusterSnapshot, moves: Sequence[OpenMove]) -> None:
+        """Cancel the wings that their owner has changed since they got priority, or that are left over."""
+        requested = {
+            move.reallocation.id for move in moves if move.reallocation.step is Step.REGROUP_REQUESTED
+        }
+        if self._may_prioritise():
+            self._prioritised.adopt(snapshot.jobs)
+        self._prioritised.check(snapshot, requested, self._actions.slurm.cancel)
 
     def planned(self, move: OpenMove, ledger: GpuLedger) -> None:
         """Ask for the regroup, once the new wings can get their GPUs."""
@@ -118,7 +136,7 @@ class StepsInPlace:
             return False
         for wing in wings:
             if self._may_prioritise() and fault(wing, wanted, wings, move) is None:
-                self._prioritise(wing, ledger.snapshot)
+                self._prioritise(move.job_id, wing, ledger.snapshot)
         is_late = move.age_s > config.checkpoint_timeout_s + config.start_timeout_s
         return is_late or ledger.target_is_lost(move.reallocation)
 
@@ -162,14 +180,16 @@ class StepsInPlace:
         if job.allocation == reallocation.target and not strays:
             self._actions.advance(reallocation, Step.CONFIRMED)
         elif move.age_s > self._actions.config.requeue_timeout_s + self._actions.config.start_timeout_s:
-            self._actions.advance(
-                reallocation, Step.FAILED, f"got {job.allocation} instead of {reallocation.target}"
-            )
+            because = f"got {job.allocation} instead of {reallocation.target}"
+            if job.allocation == reallocation.target:
+                because = f"{len(strays)} wings without a process are left"
+            self._actions.advance(reallocation, Step.FAILED, because)
         elif is_maintenance or move.age_s > _LEAVE_TIMEOUT_S:
-            for wing in strays:
+            # Those with GPUs first.
+            for wing in sorted(strays, key=lambda one: -one.allocation.num_gpus)[:_MAX_CANCELLED]:
                 self._cancel(wing)
 
-    def _prioritise(self, wing: SlurmJob, snapshot: ClusterSnapshot) -> None:
+    def _prioritise(self, anchor_id: str, wing: SlurmJob, snapshot: ClusterSnapshot) -> None:
         """Put a wing before all others that wait in its partitions."""
         partitions = set(wing.partitions)
         before = [
@@ -184,13 +204,15 @@ class StepsInPlace:
         highest = max(before, default=0)
         if wing.state is not JobState.PENDING or (wing.priority is not None and wing.priority >= highest):
             return
+        # Before the command: without an answer, it may have taken effect.
+        self._prioritised.add(anchor_id, wing)
         try:
             self._actions.slurm.set_priority(wing.job_id, highest + 1)
         except SlurmCommandError as error:
             _log.info("wing %s gets no priority: %s", wing.job_id, error)
 
     def _cancel(self, wing: SlurmJob) -> None:
-        _log.warning("wing %s is cancelled", wing.job_id)
+        _log.info("wing %s is cancelled", wing.job_id)
         self._actions.slurm.cancel(wing.job_id)
 
     def _roll_back(self, move: OpenMove, reason: str, *, job_failed: bool = False) -> None:
@@ -230,6 +252,13 @@ def fault(wing: SlurmJob, wanted: Counter[str], wings: Sequence[SlurmJob], move:
         return f"{name} has {gpus} GPUs on {','.join(nodes) or 'any node'}, which is not the plan"
     if any(other.job_id != wing.job_id and _nodes_of(other) == nodes for other in wings):
         return f"{name} is not the only one on {nodes[0]}"
+    if wing.unschedulable_reason is not None:
+        return f"{name} is not as its anchor submits it: {wing.unschedulable_reason}"
+    start = None if move.job is None else wings_of_start(move.job.wings)[0]
+    if start is not None and not set(wing.partitions) <= set(start.partitions):
+        return f"{name} is in partition {wing.partition}, its start in {start.partition}"
+    if start is not None and _has_more_memory(wing, start):
+        return f"{name} has more memory per GPU than its start"
     cpus_per_gpu = 1 if move.record is None else move.record.cpus_per_gpu
     if wing.num_cpus > gpus * cpus_per_gpu:
         return f"{name} has {wing.num_cpus} CPUs for {gpus} GPUs, more than {cpus_per_gpu} each"
@@ -237,6 +266,13 @@ def fault(wing: SlurmJob, wanted: Counter[str], wings: Sequence[SlurmJob], move:
     if limit_s is not None and (wing.time_limit_s is None or wing.time_limit_s > limit_s):
         return f"{name} has a longer time limit than its start"
     return None
+
+
+def _has_more_memory(wing: SlurmJob, start: SlurmJob) -> bool:
+    """Whether a wing asks for more memory per GPU, where the start has so many MB of each GPU."""
+    if start.memory_per_gpu_mb is None or start.memory_by_node:
+        return False
+    return wing.memory_by_node or (wing.memory_per_gpu_mb or 0) > start.memory_per_gpu_mb
 
 
 def _nodes_of(wing: SlurmJob) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ from pollux_slurm.store.contract.interface import JobRecord, Store
 
 _log = logging.getLogger(__name__)
 
+_MAX_NAMED = 5
+
 
 @dataclass(slots=True, kw_only=True)
 class Maintenance:
@@ -198,12 +200,14 @@ class Maintenance:
             if record.open_reallocation is not None or not is_recorded_job(job, record):
                 continue
             strays = in_place.stray_wings(job, record, now)
-            if not strays:
+            if not strays or in_place.had_stray_wings_lately(record, now):
                 continue
             left = Counter(job.allocation.as_dict())
             for wing in strays:
                 left -= Counter(wing.allocation.as_dict())
-            numbers = ", ".join(wing.job_id for wing in strays)
+            numbers = ", ".join(wing.job_id for wing in strays[:_MAX_NAMED])
+            if len(strays) > _MAX_NAMED:
+                numbers += f" and {len(strays) - _MAX_NAMED} more"
             _log.warning(
                 "job %s: no process of it is in its wings %s: they are cancelled", job.job_id, numbers
             )

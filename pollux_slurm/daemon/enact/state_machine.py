@@ -62,6 +62,7 @@ class Enactor:
     ) -> None:
         self._slurm = slurm
         self._store = store
+        self._after_round = False
         self._actions = MoveActions(
             slurm=slurm,
             store=store,
@@ -92,16 +93,23 @@ class Enactor:
             Step.RUNNING: restarting.running,
         }
 
+    def note_round(self) -> None:
+        """Have the next tick check all wings that got priority, those that run, too."""
+        self._after_round = True
+
     def tick(self) -> int:
         """Advance every open reallocation by the steps that it can take now; return how many are still open.
 
-        Reads Slurm once, and not at all while nothing is open.
+        Reads Slurm once, and not at all while nothing is open and no wing that got priority is to be checked.
         """
-        if not self._store.open_reallocations():
+        after_round, self._after_round = self._after_round, False
+        to_check = self._in_place.has_wings_to_check(after_round=after_round)
+        if not self._store.open_reallocations() and not to_check:
             return 0
         snapshot = self._slurm.snapshot()
         # The journal is read after Slurm, so that no step is newer than the snapshot it is compared with.
         moves = self._actions.moves(snapshot)
+        self._in_place.check_prioritised(snapshot, moves)
         receivers = [
             move.reallocation
             for move in moves
