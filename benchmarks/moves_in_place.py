@@ -28,12 +28,12 @@ from pathlib import Path
 
 from benchmarks.slurm_scale import rpcs
 from pollux_slurm.config import SlurmConfig
-from pollux_slurm.model import Allocation, Reallocation, ReallocationStep, ReallocationWay
+from pollux_slurm.model import Allocation, ReallocationStep, ReallocationWay
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
 from pollux_slurm.slurm.connection import connect, make_runner
 from pollux_slurm.store import open_store
-from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.contract.interface import Reallocation, Store
 
 Step = ReallocationStep
 POLLUX = (sys.executable, "-m", "pollux_slurm")
