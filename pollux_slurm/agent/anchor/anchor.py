@@ -11,6 +11,11 @@ When the processes of all wings have ended, one rule says what comes:
   minutes later, as Slurm does after a requeue. The daemon gives it a shape, and lets it start earlier.
 
 If the anchor itself was asked to stop, its wings are, and it ends.
+
+Where sbatch refuses the wing of a start, it is tried again for a minute, and while slurmctld does not answer,
+for ten. Then the job fails: its checkpoint stays. Where a limit on jobs is the reason, the anchor goes back
+into the queue instead. Where sbatch refuses a newcomer's wing, the generation is refused, and training goes
+on.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -33,7 +39,7 @@ from pollux_slurm.agent.anchor.wing_jobs import SeenWing, WingJobs
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM, STOPPED_EXIT_CODES
 from pollux_slurm.agent.node.watched_processes import STOPPING, blocked_signals
 from pollux_slurm.agent.submit.wing_request import WingRequest
-from pollux_slurm.errors import SlurmCommandError, SlurmError
+from pollux_slurm.errors import LaunchError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.store.contract.membership import (
     GenerationRecord,
@@ -48,8 +54,14 @@ _LOOK_INTERVAL_S = 5.0
 # A wing that is over for Slurm may still be about to say how it ended.
 _LAST_WORDS_S = 5.0
 _MIN_TIME_LEFT_S = 60.0
-# How long job limits may keep the start's wing waiting before the anchor gives up its own place.
-_LIMITED_S = 60.0
+# How long job limits may keep the start's wing waiting before the anchor gives up its own place. Of several
+# anchors that keep each other's wings waiting, one goes first, so that the others need not.
+_LIMITED_S = (40.0, 80.0)
+# How long the wing of a start is submitted again.
+_REFUSED_S, _UNAVAILABLE_S = 60.0, 600.0
+_MAX_RETRY_PAUSE_S = 20.0
+# In sbatch's words for AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit and the like.
+_SUBMIT_LIMIT = re.compile(r"Submit\w*Limit|job submit limit")
 _GIVEN_UP = (GenerationState.REFUSED, GenerationState.WITHDRAWN, GenerationState.FAILED)
 # With a wing that is killed by a signal, nothing says how its processes ended.
 _LOST = -1
@@ -96,6 +108,7 @@ class Anchor:
         self._trains_since_s: float | None = None
         self._next_look_s = 0.0
         self._limited_since_s: float | None = None
+        self._limited_s = 0.0
         # That of the start's wing. Newcomers go to the same, whatever partitions its owner allows.
         self._partition = ""
 
@@ -105,7 +118,9 @@ class Anchor:
         """Train to the end, over as many starts as it takes, and return the exit code."""
         with blocked_signals() as (watched, _):
             try:
-                self._jobs.cancel(self._jobs.left_behind(), self._say)
+                # Without an answer: they end by themselves, since this anchor does not want them.
+                with contextlib.suppress(SlurmError):
+                    self._jobs.cancel(self._jobs.left_behind(), self._say)
                 begin_s = 0.0
                 while True:
                     if (left_s := self._time_left_s()) is not None and left_s < _MIN_TIME_LEFT_S:
@@ -135,7 +150,9 @@ class Anchor:
         self._failure = self._kill_at_s = self._limited_since_s = None
         if self._watch is not None:
             self._watch.begin(self._restart_count)
-        first = self._submit(self._request.start_options(), plan=0, left_s=left_s, begin_s=begin_s)
+        first = self._submit_first(watched, left_s, begin_s)
+        if first is None:
+            return STOPPED_BY_SIGTERM
         self._say(f"job {self._id}: start {self._restart_count} of the training waits as job {first.job_id}")
         while not self._is_over():
             self._handle_signal(watched)
@@ -144,6 +161,44 @@ class Anchor:
             self._handle_queue(first)
             self._handle_kill()
         return self._outcome(first)
+
+    def _submit_first(
+        self, watched: set[signal.Signals], left_s: float | None, begin_s: float
+    ) -> _Wing | None:
+        """Submit the wing that a start begins with; None where the anchor was stopped meanwhile.
+
+        Raises `LaunchError` where sbatch goes on refusing it.
+        """
+        began_s, pause_s, said = self._monotonic(), 1.0, ""
+        while True:
+            try:
+                return self._submit(self._request.start_options(), plan=0, left_s=left_s, begin_s=begin_s)
+            except SlurmError as error:
+                text, limit_s = _in_one_line(error), _REFUSED_S
+                if isinstance(error, SlurmUnavailable):
+                    limit_s = _UNAVAILABLE_S
+            if self._monotonic() - began_s >= limit_s:
+                if _SUBMIT_LIMIT.search(text):
+                    self._give_up_place("a limit on the number of jobs keeps its wing out of the queue")
+                    return None
+                raise LaunchError(
+                    f"job {self._id}: no wing of it can be submitted on this node, so that it cannot train: "
+                    f"{text}; where nodes may not submit jobs, use pollux sbatch --no-in-place"
+                )
+            if text != said:
+                self._say(f"job {self._id}: its wing cannot be submitted, and is tried again: {text}")
+                said = text
+            if self._was_stopped_within(pause_s, watched):
+                return None
+            pause_s = min(2 * pause_s, _MAX_RETRY_PAUSE_S)
+
+    def _was_stopped_within(self, wait_s: float, watched: set[signal.Signals]) -> bool:
+        until_s = self._monotonic() + wait_s
+        while (left_s := until_s - self._monotonic()) > 0:
+            found = signal.sigtimedwait(watched, min(left_s, _PAUSE_S))
+            if found is not None and found.si_signo in STOPPING:
+                return True
+        return False
 
     def _is_over(self) -> bool:
         """Whether the processes of all wings have ended, or none can begin any more."""
@@ -304,8 +359,12 @@ class Anchor:
             try:
                 wing = self._submit(request, plan=plan, left_s=left_s)
             except SlurmError as error:
-                self._say(f"job {self._id}: no wing on {node}: {error}")
-                continue
+                # Its other wings are cancelled once the store has the refusal.
+                text = _in_one_line(error)
+                self._say(f"job {self._id}: no wing on {node}: {text}")
+                if self._watch is not None:
+                    self._watch.refuse(record, f"no wing on {node}: {text}")
+                return
             self._say(f"job {self._id}: {gpus} more processes on {node} wait as job {wing.job_id}")
 
     def _submit(self, request: list[str], *, plan: int, left_s: float | None, begin_s: float = 0.0) -> _Wing:
@@ -355,14 +414,19 @@ class Anchor:
         if not is_limited:
             self._limited_since_s = None
         elif self._limited_since_s is None:
-            self._limited_since_s = now
-        elif now - self._limited_since_s >= _LIMITED_S:
-            begin_s = random.uniform(60.0, 180.0)
-            self._say(
-                f"job {self._id}: a limit on the number of jobs keeps its wing waiting: it goes back into "
-                f"the queue, to start again in {begin_s:.0f} s"
-            )
+            self._limited_since_s, self._limited_s = now, random.uniform(*_LIMITED_S)
+        elif now - self._limited_since_s >= self._limited_s:
             self._limited_since_s = None
-            with contextlib.suppress(SlurmCommandError):
-                self._jobs.cancel(list(self._wings), self._say)
-                self._jobs.give_up_place(begin_s=begin_s)
+            self._jobs.cancel(list(self._wings), self._say)
+            self._give_up_place("a limit on the number of jobs keeps its wing waiting")
+
+    def _give_up_place(self, because: str) -> None:
+        """Go back into the queue: Slurm stops this process, and starts the anchor again later."""
+        begin_s = random.uniform(60.0, 180.0)
+        self._say(f"job {self._id}: {because}: it goes back into the queue, to start in {begin_s:.0f} s")
+        with contextlib.suppress(SlurmError):
+            self._jobs.give_up_place(begin_s=begin_s)
+
+
+def _in_one_line(error: SlurmError) -> str:
+    return " ".join(str(error).replace("sbatch: error: ", "").split())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from datetime import datetime, timezone
 
 from pollux_slurm.agent.store_warnings import StoreWarnings
 from pollux_slurm.errors import PolluxError, StoreUnavailable, UnknownJobError
-from pollux_slurm.store.contract.membership import GenerationRecord, MembershipStore
+from pollux_slurm.store.contract.membership import GenerationRecord, GenerationState, MembershipStore
 
 _LONGEST_PAUSE_S = 30.0
 
@@ -25,13 +26,14 @@ class GenerationWatch:
         self._latest: GenerationRecord | None = None
         self._num_reads = 0
         self._closed = False
+        self._refusal: tuple[GenerationRecord, str] | None = None
         self._warnings = StoreWarnings()
         threading.Thread(target=self._run, name="pollux-generations", daemon=True).start()
 
     def begin(self, restart_count: int) -> None:
         """Watch another start from now on."""
         with self._changed:
-            self._restart_count, self._latest = restart_count, None
+            self._restart_count, self._latest, self._refusal = restart_count, None, None
 
     @property
     def latest(self) -> GenerationRecord | None:
@@ -47,11 +49,35 @@ class GenerationWatch:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._num_reads >= wanted, deadline)
 
+    def refuse(self, record: GenerationRecord, reason: str) -> None:
+        """Have the thread tell the store that a planned generation cannot be."""
+        with self._changed:
+            self._refusal = (record, reason)
+            self._changed.notify_all()
+
     def close(self) -> None:
         """End the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def _send_refusal(self, store: MembershipStore) -> None:
+        refusal = self._refusal
+        if refusal is None:
+            return
+        record, reason = refusal
+        # False where it is not planned any more: then nothing is left to refuse.
+        store.advance_generation(
+            self._token,
+            record.number,
+            GenerationState.REFUSED,
+            restart_count=record.restart_count,
+            at=datetime.now(timezone.utc),
+            reason=reason,
+        )
+        with self._changed:
+            if self._refusal is refusal:
+                self._refusal = None
 
     def _run(self) -> None:
         store: MembershipStore | None = None
@@ -60,6 +86,7 @@ class GenerationWatch:
             restart_count, found = self._restart_count, None
             try:
                 store = store or self._open_store()
+                self._send_refusal(store)
                 found = store.generation(self._token, after=0, restart_count=restart_count)
                 failures = 0
             except PolluxError as error:

@@ -115,9 +115,12 @@ def plan_submission(
     token: str,
     identifier: str,
     read_stdin: Callable[[], bytes],
+    no_room_because: Callable[[SbatchRequest], str | None] = lambda _request: None,
 ) -> SubmissionPlan:
     """Decide what to submit for words parsed with `POLLUX_OPTIONS` as `exact`. Reads the script.
 
+    `no_room_because` is asked for a job in place only: what it returns, if anything, is why Slurm has no room
+    for the wings. The job then moves by requeue, and the plan warns of it.
     `identifier` distinguishes this submission's files from others in the same checkpoint directory. Raises
     `UsageError` for these:
 
@@ -146,6 +149,10 @@ def plan_submission(
     _refuse_what_cannot_be_adaptive(request)
     _refuse_passwords(script)
     slice_s, total_s = _run_and_total_time_s(request, _last(options, "total-time"))
+    in_place, warnings = _is_in_place(options, config, total_s), [*_warnings(request)]
+    if in_place and (no_room := no_room_because(request)) is not None:
+        in_place = False
+        warnings.append(f"the job moves by requeue, not in place: {no_room}")
     terms = JobTerms(
         token_sha256=token_sha256(token),
         user_id=token_user_id(token),
@@ -154,7 +161,7 @@ def plan_submission(
         allow_unconfirmed=any(option.name == "allow-unconfirmed" for option in options),
         slice_s=slice_s,
         total_s=total_s,
-        in_place=_is_in_place(options, config, total_s),
+        in_place=in_place,
     )
     default_dir = cwd / CHECKPOINTS_FOLDER / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
@@ -191,7 +198,7 @@ def plan_submission(
         is_dry_run=any(option.name == "dry-run" for option in options),
         creates_job=not request.given("test-only"),
         waits=request.given("wait"),
-        warnings=tuple(_warnings(request)),
+        warnings=tuple(warnings),
         wings=None if anchor is None else anchor.wings,
         hidden_variables=frozenset() if anchor is None else anchor.hidden_variables,
     )

@@ -59,6 +59,7 @@ class RawCommand(TyperCommand):
 
 def sbatch(ctx: typer.Context) -> None:
     from pollux_slurm.agent.submit.checkpoint_budget import checkpoint_budget
+    from pollux_slurm.agent.submit.room_for_wings import RoomForWings
     from pollux_slurm.agent.submit.submission import run_sbatch
     from pollux_slurm.agent.submit.submission_plan import POLLUX_OPTIONS, plan_submission
     from pollux_slurm.agent.submit.token import new_token
@@ -86,6 +87,7 @@ def sbatch(ctx: typer.Context) -> None:
         token=token,
         identifier=secrets.token_hex(4),
         read_stdin=sys.stdin.buffer.read,
+        no_room_because=RoomForWings(runner, config.moves),
     )
     for line in plan.warnings:
         typer.echo(f"pollux: {line}", err=True)

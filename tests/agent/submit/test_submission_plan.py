@@ -52,6 +52,28 @@ def added(script: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in ours.splitlines() if line.startswith("#SBATCH ")]
 
 
+def test_that_a_job_in_place_moves_by_requeue_where_slurm_has_no_room_for_wings() -> None:
+    def planned(because: str | None) -> SubmissionPlan:
+        return plan_submission(
+            parse_words(["--in-place"], exact=POLLUX_OPTIONS),
+            environ={},
+            cwd=Path("/home/ada/work"),
+            config=Config(),
+            token=TOKEN,
+            identifier="1a2b3c4d",
+            read_stdin=SIMPLE.encode,
+            no_room_because=lambda _request: because,
+        )
+
+    assert (planned(None).terms.in_place, planned(None).warnings) == (True, ())
+    found = planned("MaxJobs=2 of ada leaves 2")
+    assert (found.terms.in_place, found.wings) == (False, None)
+    assert found.warnings == ("the job moves by requeue, not in place: MaxJobs=2 of ada leaves 2",)
+    assert found.script == plan([]).script
+    # Where it is the site's default, no other job asks.
+    assert plan(["--no-in-place"]).warnings == ()
+
+
 # ------------------------------------------------------------------------------------------------ golden
 
 

@@ -1,0 +1,218 @@
+"""Nodes that may not submit jobs, and limits on jobs in the queue: an sbatch that refuses."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux_slurm.agent.anchor.anchor import Anchor
+from pollux_slurm.agent.anchor.generation_watch import GenerationWatch
+from pollux_slurm.agent.anchor.link import Link, Listener
+from pollux_slurm.agent.anchor.wing_jobs import WingJobs
+from pollux_slurm.agent.submit.wing_request import WingRequest
+from pollux_slurm.config import Config
+from pollux_slurm.errors import LaunchError, SlurmCommandError
+from pollux_slurm.slurm.commands.command_client import CommandClient
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
+from tests.agent.anchor.test_anchor import Wings
+
+DENIED = "sbatch: error: Batch job submission failed: Access/permission denied"
+LIMIT = "sbatch: error: AssocMaxSubmitJobLimit"
+AWAY = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+
+
+class Site:
+    """An anchor whose commands are scripts, and whose time passes ten seconds at each look."""
+
+    def __init__(self, folder: Path, sbatch: str) -> None:
+        self.folder, self.said = folder, list[str]()
+        for name in ("squeue", "scontrol", "scancel"):
+            self.command(name, f'echo {name} "$@" >> {folder}/asked')
+        self.command("sbatch", f"echo sbatch >> {folder}/asked; {sbatch}")
+        ticks = itertools.count(step=10)
+        self.monotonic: Callable[[], float] = lambda: float(next(ticks))
+
+    def command(self, name: str, body: str) -> None:
+        (self.folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (self.folder / name).chmod(0o755)
+
+    def asked(self, name: str) -> list[str]:
+        return [line for line in (self.folder / "asked").read_text().splitlines() if line.startswith(name)]
+
+    def run(self, watch: Any = None) -> int:
+        listener = Listener("s")
+        runner = CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=self.folder, timeout_s=300.0)
+        jobs = WingJobs(
+            environ={"SLURM_JOB_ID": "1", "PATH": "/usr/bin:/bin"},
+            client=CommandClient(runner),
+            runner=runner,
+            config=Config(),
+            order_file=self.folder / "p.order",
+            cwd=self.folder,
+            token_sha256="ab" * 32,
+        )
+        try:
+            return Anchor(
+                jobs=jobs,
+                listener=listener,
+                watch=watch,
+                request=WingRequest(options=("--gpus=2",)),
+                starts_file=self.folder / "p.starts",
+                kill_after_s=30.0,
+                say=self.said.append,
+                monotonic=self.monotonic,
+            ).run()
+        finally:
+            listener.close()
+
+
+def test_that_a_node_that_may_not_submit_ends_the_job_with_one_plain_line(tmp_path: Path) -> None:
+    site = Site(tmp_path, f"echo '{DENIED}' >&2; exit 1")
+    with pytest.raises(LaunchError) as failed:
+        site.run()
+    assert str(failed.value) == (
+        "job 1: no wing of it can be submitted on this node, so that it cannot train: sbatch: Batch job "
+        "submission failed: Access/permission denied; where nodes may not submit jobs, use pollux sbatch "
+        "--no-in-place"
+    )
+    assert 1 < len(site.asked("sbatch")) < 10
+    assert len(site.said) == 1, "the same refusal is said once"
+    assert site.said[0].startswith("job 1: its wing cannot be submitted, and is tried again: ")
+    assert site.asked("scontrol") == []
+
+
+def test_that_a_limit_on_jobs_in_the_queue_sends_the_anchor_back_into_it(tmp_path: Path) -> None:
+    site = Site(tmp_path, f"echo '{LIMIT}' >&2; exit 1")
+    assert site.run() == 143
+    assert "a limit on the number of jobs keeps its wing out of the queue: it goes back" in site.said[-1]
+    assert site.asked("scontrol")[0] == "scontrol requeue 1"
+
+
+def test_that_slurmctld_may_be_away_for_minutes(tmp_path: Path) -> None:
+    site = Site(tmp_path, f"echo '{AWAY}' >&2; exit 1")
+    with pytest.raises(LaunchError, match="Unable to contact slurm controller"):
+        site.run()
+    assert len(site.asked("sbatch")) > 10
+
+
+def test_that_an_anchor_that_is_stopped_submits_no_more(tmp_path: Path) -> None:
+    site = Site(tmp_path, f"kill -TERM {os.getpid()}; echo '{DENIED}' >&2; exit 1")
+    site.monotonic = time.monotonic
+    assert site.run() == 143
+    assert len(site.asked("sbatch")) == 1
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+class Generations:
+    """A store with one planned generation; what is said of it is in `said`."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[int, GenerationState, str | None]] = []
+        self.came = threading.Event()
+
+    def generation(self, token: str, *, after: int, restart_count: int) -> GenerationRecord | None:
+        return None
+
+    def advance_generation(
+        self,
+        token: str,
+        number: int,
+        state: GenerationState,
+        *,
+        restart_count: int,
+        at: datetime,
+        meeting: str | None = None,
+        standstill_s: float | None = None,
+        reason: str | None = None,
+    ) -> bool:
+        self.said.append((number, state, reason))
+        self.came.set()
+        return True
+
+    def close(self) -> None:
+        return
+
+
+RECORD = GenerationRecord(
+    slurm_job_id="1",
+    number=4,
+    state=GenerationState.PLANNED,
+    at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    restart_count=0,
+    members=(
+        GenerationMember(id="0.0.n0.0", node_name="n0", is_ready=True),
+        GenerationMember(id="0.9.n1.0", node_name="n1"),
+    ),
+)
+
+
+def test_that_a_refusal_of_a_generation_reaches_the_store() -> None:
+    store = Generations()
+    watch = GenerationWatch(lambda: store, "token", poll_interval_s=0.01)  # type: ignore[arg-type,return-value]
+    try:
+        watch.refuse(RECORD, "no wing on n1: no")
+        assert store.came.wait(60)
+        assert store.said == [(4, GenerationState.REFUSED, "no wing on n1: no")]
+    finally:
+        watch.close()
+
+
+class Watch:
+    """A store that has planned `RECORD` for the first start."""
+
+    latest = RECORD
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[int, str]] = []
+        self.came = threading.Event()
+
+    def begin(self, restart_count: int) -> None:
+        return
+
+    def read_now(self, *, timeout_s: float) -> None:
+        return
+
+    def refuse(self, record: GenerationRecord, reason: str) -> None:
+        self.refused.append((record.number, reason))
+        self.came.set()
+
+
+def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_training_goes_on(
+    tmp_path: Path,
+) -> None:
+    watch, listener = Watch(), Listener("s", beat_s=0.05)
+
+    class OneWing(Wings):
+        def submit(self, request: Sequence[str], **more: Any) -> str:
+            if more["plan"]:
+                raise SlurmCommandError(f"sbatch: {DENIED}\n")
+            return super().submit(request, **more)
+
+    def trains_until_refused(link: Link) -> None:
+        watch.came.wait(60)
+        link.send({"exit": 0})
+
+    try:
+        anchor = Anchor(
+            jobs=OneWing(listener, [trains_until_refused]),  # type: ignore[arg-type]
+            listener=listener,
+            watch=watch,  # type: ignore[arg-type]
+            request=WingRequest(options=("--gpus=2",)),
+            starts_file=tmp_path / "p.starts",
+            kill_after_s=30.0,
+            say=lambda _text: None,
+        )
+        assert anchor.run() == 0
+    finally:
+        listener.close()
+    assert watch.refused == [(4, "no wing on n1: " + DENIED.replace("error: ", ""))]
