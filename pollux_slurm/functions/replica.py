@@ -1,6 +1,7 @@
 """`python -m pollux_slurm.functions.replica FOLDER`: call a submitted function in one training process.
 
-After each move it is called again, from its first line, like a training script.
+After each move it is called again, from its first line, like a training script. Where the job moves in place,
+newcomers call it, and the others go on.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
-from pollux_slurm.agent.node.environment import JobEnvironment, read_environment
+from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES, LeftTraining
+from pollux_slurm.agent.node.environment import read_environment
 from pollux_slurm.errors import UsageError
 from pollux_slurm.functions.files import (
     CALL,
@@ -46,6 +47,9 @@ def call(folder: Path, environ: Mapping[str, str]) -> None:
     value = None
     try:
         value = function(*arguments)
+    except LeftTraining:
+        # The result is that of those that stay.
+        raise
     except (Exception, SystemExit) as error:
         code = error.code if isinstance(error, SystemExit) else 1
         if code in STOPPED_EXIT_CODES:
@@ -55,7 +59,7 @@ def call(folder: Path, environ: Mapping[str, str]) -> None:
             own = error.__traceback__.tb_next if error.__traceback__ is not None else None
             text = "".join(traceback.format_exception(type(error), error, own))
             with contextlib.suppress(OSError):  # the disk may be full; the log has the error anyway
-                _keep(folder, environment, text, _pickled_exception(error))
+                _keep(folder, environ, text, _pickled_exception(error))
             raise
     try:
         pickled = cloudpickle().dumps(value)
@@ -64,9 +68,9 @@ def call(folder: Path, environ: Mapping[str, str]) -> None:
             f"the function has returned a {type(value).__name__}, which cannot be pickled ({error}); let it "
             "return plain data, and write the rest to a file"
         )
-        _keep(folder, environment, text, b"")
+        _keep(folder, environ, text, b"")
         raise UsageError(text) from error
-    _keep(folder, environment, None, pickled)
+    _keep(folder, environ, None, pickled)
 
 
 def _pickled_exception(error: BaseException) -> bytes:
@@ -78,7 +82,9 @@ def _pickled_exception(error: BaseException) -> bytes:
     return pickled
 
 
-def _keep(folder: Path, environment: JobEnvironment, error: str | None, pickled: Any) -> None:
+def _keep(folder: Path, environ: Mapping[str, str], error: str | None, pickled: Any) -> None:
+    # Others may have joined or left since the function was called.
+    environment = read_environment(environ)
     outcome = Outcome(
         run=run_id(environment),
         restart_count=environment.restart_count,

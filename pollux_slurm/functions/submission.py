@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from pollux_slurm.agent.node.node_program import visible_gpus
+from pollux_slurm.agent.submit.room_for_wings import RoomForWings
 from pollux_slurm.agent.submit.submission import submit_plan
 from pollux_slurm.agent.submit.submission_plan import (
     POLLUX_OPTIONS,
@@ -47,6 +48,7 @@ def submit(
     dry_run: Literal[True],
     min_gpus: int | None = ...,
     max_gpus: int | None = ...,
+    in_place: bool | None = ...,
     checkpoint_dir: str | os.PathLike[str] | None = ...,
     setup: str | Sequence[str] = ...,
     cluster: Cluster = ...,
@@ -60,6 +62,7 @@ def submit(
     dry_run: Literal[False] = ...,
     min_gpus: int | None = ...,
     max_gpus: int | None = ...,
+    in_place: bool | None = ...,
     checkpoint_dir: str | os.PathLike[str] | None = ...,
     setup: str | Sequence[str] = ...,
     cluster: Cluster = ...,
@@ -72,6 +75,7 @@ def submit(
     dry_run: bool = False,
     min_gpus: int | None = None,
     max_gpus: int | None = None,
+    in_place: bool | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     setup: str | Sequence[str] = (),
     cluster: Cluster = "slurm",
@@ -88,6 +92,9 @@ def submit(
     and `allow_unconfirmed` are those of `pollux sbatch`. `setup` has lines of shell for the script, such as
     `module load cuda`. With `dry_run` nothing is submitted: the shell commands that would are returned.
 
+    With `in_place`, processes may join and leave while the function trains. It then calls
+    `init_process_group(in_place=True)`, and newcomers call it, too. None is the site's default.
+
     `cluster="local"` calls the function on this machine: a process for each GPU, at least `min_gpus` and at
     most `max_gpus`.
     """
@@ -98,6 +105,7 @@ def submit(
     own = {
         "min_gpus": min_gpus,
         "max_gpus": max_gpus,
+        "in_place": in_place,
         "checkpoint_dir": checkpoint_dir,
         "setup": setup or None,
     }
@@ -115,7 +123,7 @@ def submit(
     directory = absolute(named, cwd=cwd) or default
     folder = directory / f"function-{identifier}"
     if cluster == "local":
-        command = _local_command(folder, directory, min_gpus, max_gpus)
+        command = _local_command(folder, directory, min_gpus, max_gpus, in_place=bool(in_place))
         if dry_run:
             return shlex.join(command) + "\n"
         with _call_files(folder, directory, function, args):
@@ -123,12 +131,15 @@ def submit(
 
     given = {**sbatch, "min_gpus": min_gpus, "max_gpus": max_gpus, "checkpoint_dir": directory}
     words = _option_words(given)
+    if in_place is not None:
+        words.append("--in-place" if in_place else "--no-in-place")
     defaults = {"job-name": name or "function", "output": _log_pattern(folder, "stdout")}
     written = {word[2:].partition("=")[0] for word in words}
     if not written & {"output", "error"}:
         defaults["error"] = _log_pattern(folder, "stderr")
     words += [f"--{option}={value}" for option, value in defaults.items() if option not in written]
     token, config = new_token(os.getuid()), load_config(os.environ)
+    runner = make_runner(config.slurm, os.environ)
     plan = plan_submission(
         parse_words([*words, "--parsable"], exact=POLLUX_OPTIONS),
         environ=os.environ,
@@ -137,10 +148,12 @@ def submit(
         token=token,
         identifier=identifier,
         read_stdin=_script(function, folder, setup).encode,
+        no_room_because=RoomForWings(runner, config.moves),
     )
+    for line in plan.warnings:
+        print(f"pollux: {line}", file=sys.stderr)
     if dry_run:
         return plan.as_shell_commands()
-    runner = make_runner(config.slurm, os.environ)
     runner.find("sbatch")
     with _call_files(folder, directory, function, args):
         try:
@@ -275,13 +288,16 @@ def _call_files(
 # --------------------------------------------------------------------------------------- on this machine
 
 
-def _local_command(folder: Path, directory: Path, min_gpus: int | None, max_gpus: int | None) -> list[str]:
+def _local_command(
+    folder: Path, directory: Path, min_gpus: int | None, max_gpus: int | None, *, in_place: bool
+) -> list[str]:
     if min_gpus is not None and max_gpus is not None and min_gpus > max_gpus:
         raise UsageError(f"min_gpus={min_gpus} is above max_gpus={max_gpus}")
     count = max(visible_gpus(os.environ), min_gpus or 1)
     count = count if max_gpus is None else min(count, max_gpus)
     run = [*_pollux(), "run", f"--checkpoint-dir={directory}"]
-    return [*run, f"--nproc-per-node={count}", "--", *_replica_command(folder)]
+    flags = ["--in-place"] if in_place else []
+    return [*run, f"--nproc-per-node={count}", *flags, "--", *_replica_command(folder)]
 
 
 def _start_here(command: Sequence[str], folder: Path, name: str, identifier: str) -> SubmittedJob[Any]:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import pollux_slurm
+from pollux_slurm.agent.exit_codes import LeftTraining
+from pollux_slurm.agent.node.rank_environments import place_variables
 from pollux_slurm.errors import FunctionError, JobFailedError
 from pollux_slurm.functions.job import SubmittedJob
 
@@ -49,6 +51,19 @@ def multiply(first: int, second: int) -> int:
     print(f"rank {rank()} prints")
     print(f"rank {rank()} warns", file=sys.stderr)
     return first * second + rank()
+
+
+def regroup(num_left: int) -> str:
+    """End as after a regroup: the last ranks have left, and the others have the ranks in reverse."""
+    before, left = rank(), int(os.environ["WORLD_SIZE"]) - num_left
+    if before >= left:
+        raise LeftTraining
+    os.environ.update(place_variables([left], node_index=0, rank=left - 1 - before))
+    return f"was {before}"
+
+
+def test_that_results_are_those_of_the_ranks_at_the_end(submit: Submit) -> None:
+    assert submit(regroup, 1, processes=3).results(TIMEOUT_S) == ["was 1", "was 0"]
 
 
 def test_that_a_function_is_called_in_each_process_and_its_values_come_back(

@@ -93,6 +93,23 @@ def test_that_a_moved_function_is_called_again_and_its_values_come_back(
     assert "#SBATCH --requeue" in job.script
 
 
+def test_that_a_function_in_place_is_called_in_its_wing_and_again_after_its_loss(
+    folder: SubmitDirectory, submit: Submit
+) -> None:
+    job = submit(wait_for_go, "here", min_gpus=2, time="10", in_place=True)
+    folder.ranks(0, 2)
+    (wing,) = folder.job(job.job_id).wings
+    assert wing.allocation.num_gpus == 2
+    folder.slurm.cancel(wing.job_id)
+    folder.wait(job.job_id, JobState.PENDING)
+    # It would start two minutes later, as after a requeue.
+    folder.slurm.set_begin_time(job.job_id, ahead_s=1)
+    folder.ranks(1, 2)
+    (folder.folder / "go").touch()
+    assert job.results(TIMEOUT_S) == [("here", 0, 2), ("here", 1, 2)]
+    assert "start 1 trains on" in job.stderr()
+
+
 def fail_on_rank_1() -> None:
     if os.environ["RANK"] == "1":
         raise ValueError("seen on rank 1")

@@ -14,6 +14,7 @@ import pytest
 import pollux_slurm
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
 from pollux_slurm.functions.job import SubmittedJob
+from pollux_slurm.slurm.commands.job_limits import JobRoom
 
 
 def train(learning_rate: float) -> float:
@@ -52,6 +53,36 @@ def test_that_a_dry_run_shows_script_and_options_and_writes_nothing(tmp_path: Pa
     assert "exclusive" not in text
     assert ",min=2,max=8" in lines[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_that_in_place_is_that_of_pollux_sbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def submitted(**options: Any) -> str:
+        return str(pollux_slurm.submit(train, 0.1, dry_run=True, min_gpus=2, **options))
+
+    assert "# Its wings ask for: --gpus=2 --cpus-per-gpu=1" in submitted(in_place=True)
+    assert ",inplace=1" in submitted(in_place=True)
+    assert "inplace" not in submitted()
+    assert " --in-place -- " in submitted(in_place=True, cluster="local")
+    assert "--in-place" not in submitted(cluster="local")
+    with pytest.raises(UsageError, match="--in-place: a job with --total-time"):
+        submitted(in_place=True, time="1:00:00", total_time="1-0")
+    settings = Path("pollux.toml")
+    settings.write_text("[moves]\nin_place = true\n")
+    monkeypatch.setenv("POLLUX_CONFIG", str(settings))
+    assert "inplace=1" in submitted()
+    assert "inplace" not in submitted(in_place=False)
+
+
+def test_that_it_says_where_limits_on_jobs_have_no_room_for_wings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = JobRoom(2, "MaxJobs=2 of ada in account lab")
+    monkeypatch.setattr("pollux_slurm.agent.submit.room_for_wings.least_room", lambda *_: room)
+    assert "inplace" not in pollux_slurm.submit(train, 0.1, dry_run=True, in_place=True)
+    assert capsys.readouterr().err == (
+        "pollux: the job moves by requeue, not in place: it takes 3 jobs at least, and MaxJobs=2 of ada in "
+        "account lab leaves 2\n"
+    )
 
 
 @pytest.mark.parametrize(

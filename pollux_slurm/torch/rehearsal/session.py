@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
+from pollux_slurm.agent.exit_codes import LeftTraining
 from pollux_slurm.agent.node.environment import JobEnvironment, process_age_s
 from pollux_slurm.agent.node.layout import MEMBERSHIP_VARIABLE
 from pollux_slurm.agent.rehearsal_protocol import (
@@ -42,7 +43,6 @@ from pollux_slurm.torch.rehearsal.random_draws import RandomDrawDetector
 from pollux_slurm.torch.rehearsal.snapshot import numbers_of, take_snapshot, take_variables
 from pollux_slurm.torch.rehearsal.weight_averages import WeightAverageDetector
 from pollux_slurm.torch.session.loader_protocol import Loader
-from pollux_slurm.torch.session.regrouping import LeftTraining
 from pollux_slurm.torch.session.session import Session
 from pollux_slurm.torch.wrapped_model.patching import patch
 

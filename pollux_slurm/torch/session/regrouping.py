@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pollux_slurm.agent.exit_codes import LeftTraining
 from pollux_slurm.agent.membership.generation import Generation, Member, Membership
 from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.agent.node.rank_environments import place_variables
@@ -54,13 +55,6 @@ _POLL_INTERVAL_S = 0.005
 _MEETING_TIMEOUT_S = 60.0
 # The others train on while rank 0 does not know whether it has committed.
 _NEWCOMERS_TIMEOUT_S = 600.0
-
-
-class LeftTraining(SystemExit):
-    """Ends the script of a replica that has left a training which goes on without it."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
 
 
 @dataclass(slots=True)
