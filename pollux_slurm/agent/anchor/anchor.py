@@ -101,6 +101,9 @@ class Anchor:
         self._wings: dict[str, _Wing] = {}
         self._members: frozenset[str] = frozenset()
         self._records: dict[int, GenerationRecord] = {}
+        # The GPUs of the wings to be submitted yet, by plan and node.
+        self._lacking: dict[tuple[int, str], int] = {}
+        self._next_submission_s = 0.0
         self._restart_count = 0
         self._stopped = False
         self._failure: int | None = None
@@ -146,7 +149,7 @@ class Anchor:
         self._restart_count = self._starts.count
         self._starts = replace(self._starts, count=self._starts.count + 1)
         self._starts.write(self._starts_file)
-        self._wings, self._members, self._records = {}, frozenset(), {}
+        self._wings, self._members, self._records, self._lacking = {}, frozenset(), {}, {}
         self._failure = self._kill_at_s = self._limited_since_s = None
         if self._watch is not None:
             self._watch.begin(self._restart_count)
@@ -336,6 +339,7 @@ class Anchor:
             self._members = frozenset(member.id for member in record.members)
         elif record.state in _GIVEN_UP:
             left = [w for w in self._wings.values() if w.plan in plans and w.plan != 0 and w.code is None]
+            self._lacking.clear()
             unused = [wing for wing in left if not self._may_be_used(wing)]
             self._jobs.cancel([wing.job_id for wing in unused], self._say)
             for wing in unused:
@@ -343,28 +347,39 @@ class Anchor:
         elif record.state is GenerationState.PLANNED:
             for plan in plans - self._records.keys() - {0}:
                 self._records[plan] = record
-                self._submit_newcomers(plan, record)
+                own = [one.node_name for one in record.members if plan_of_member(one.id) == plan]
+                self._lacking |= {(plan, node): gpus for node, gpus in Counter(own).items()}
+            self._submit_newcomers(record)
 
     def _may_be_used(self, wing: _Wing) -> bool:
         return bool(wing.members & self._members)
 
-    def _submit_newcomers(self, plan: int, record: GenerationRecord) -> None:
-        nodes = Counter(one.node_name for one in record.members if plan_of_member(one.id) == plan)
+    def _submit_newcomers(self, record: GenerationRecord) -> None:
+        """Submit the wings that a planned generation lacks; again later where slurmctld does not answer."""
+        now = self._monotonic()
+        if not self._lacking or now < self._next_submission_s:
+            return
         left_s = self._time_left_s()
         if left_s is not None and self._trains_since_s is not None:
-            left_s -= self._monotonic() - self._trains_since_s
+            left_s -= now - self._trains_since_s
         partition = [f"--partition={self._partition}"] if self._partition else []
-        for node, gpus in nodes.items():
+        for (plan, node), gpus in list(self._lacking.items()):
             request = [*self._request.newcomer_options(node, gpus), *partition]
             try:
                 wing = self._submit(request, plan=plan, left_s=left_s)
+            except SlurmUnavailable as error:
+                self._next_submission_s = now + _LOOK_INTERVAL_S
+                self._say(f"job {self._id}: no wing on {node} yet: {_in_one_line(error)}")
+                return
             except SlurmError as error:
                 # Its other wings are cancelled once the store has the refusal.
-                text = _in_one_line(error)
-                self._say(f"job {self._id}: no wing on {node}: {text}")
+                text = f"no wing on {node}: {_in_one_line(error)}"
+                self._say(f"job {self._id}: {text}")
+                self._lacking.clear()
                 if self._watch is not None:
-                    self._watch.refuse(record, f"no wing on {node}: {text}")
+                    self._watch.refuse(record, text)
                 return
+            del self._lacking[plan, node]
             self._say(f"job {self._id}: {gpus} more processes on {node} wait as job {wing.job_id}")
 
     def _submit(self, request: list[str], *, plan: int, left_s: float | None, begin_s: float = 0.0) -> _Wing:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 
+from pollux_slurm.agent.node.watched_processes import start_thread
 from pollux_slurm.agent.store_warnings import StoreWarnings
 from pollux_slurm.errors import PolluxError, StoreUnavailable, UnknownJobError
 from pollux_slurm.store.contract.membership import GenerationRecord, GenerationState, MembershipStore
@@ -28,7 +29,7 @@ class GenerationWatch:
         self._closed = False
         self._refusal: tuple[GenerationRecord, str] | None = None
         self._warnings = StoreWarnings()
-        threading.Thread(target=self._run, name="pollux-generations", daemon=True).start()
+        start_thread("pollux-generations", self._run)
 
     def begin(self, restart_count: int) -> None:
         """Watch another start from now on."""

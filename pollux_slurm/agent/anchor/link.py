@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pollux_slurm.agent.node.watched_processes import start_thread
 from pollux_slurm.errors import LaunchError
 
 SILENCE_S = 10.0
@@ -124,7 +125,7 @@ class Listener:
         self._strangers = threading.Semaphore(_MAX_STRANGERS)
         self._closed = threading.Event()
         for target in (self._accept, self._beat):
-            threading.Thread(target=target, name=f"pollux{target.__name__}", daemon=True).start()
+            start_thread(f"pollux{target.__name__}", target)
 
     def close(self) -> None:
         """End all connections."""
@@ -146,7 +147,7 @@ class Listener:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(connection,), name="pollux-wing", daemon=True).start()
+            start_thread("pollux-wing", self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
         link = Link(connection)
@@ -198,4 +199,4 @@ def watch_anchor(link: Link, take: Callable[[Message], None], alone: Callable[[]
                 take(message)
         alone()
 
-    threading.Thread(target=watch, name="pollux-anchor", daemon=True).start()
+    start_thread("pollux-anchor", watch)

@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -223,6 +224,19 @@ def start_error(program: str, error: OSError) -> LaunchError:
     failure = LaunchError(f"{program}: {reason}")
     failure.exit_code = 127 if missing else 126
     return failure
+
+
+def start_thread(name: str, target: Callable[..., None], *args: object) -> None:
+    """Start a daemon thread that gets no signal.
+
+    The main thread waits for the signals that it has blocked. One that comes while it does something else
+    would go to any thread that has not, and end the process.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        threading.Thread(target=target, args=args, name=name, daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

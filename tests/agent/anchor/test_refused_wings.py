@@ -20,7 +20,7 @@ from pollux_slurm.agent.anchor.link import Link, Listener
 from pollux_slurm.agent.anchor.wing_jobs import WingJobs
 from pollux_slurm.agent.submit.wing_request import WingRequest
 from pollux_slurm.config import Config
-from pollux_slurm.errors import LaunchError, SlurmCommandError
+from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmUnavailable
 from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
@@ -187,16 +187,21 @@ class Watch:
         self.came.set()
 
 
+@pytest.mark.parametrize("num_times_away", [0, 3])
 def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_training_goes_on(
-    tmp_path: Path,
+    tmp_path: Path, num_times_away: int
 ) -> None:
-    watch, listener = Watch(), Listener("s", beat_s=0.05)
+    """While slurmctld does not answer, it is only tried again."""
+    watch, listener, tried = Watch(), Listener("s", beat_s=0.05), list[list[str]]()
 
     class OneWing(Wings):
         def submit(self, request: Sequence[str], **more: Any) -> str:
-            if more["plan"]:
-                raise SlurmCommandError(f"sbatch: {DENIED}\n")
-            return super().submit(request, **more)
+            if not more["plan"]:
+                return super().submit(request, **more)
+            tried.append(list(request))
+            if len(tried) <= num_times_away:
+                raise SlurmUnavailable(f"sbatch: {AWAY}")
+            raise SlurmCommandError(f"sbatch: {DENIED}\n")
 
     def trains_until_refused(link: Link) -> None:
         watch.came.wait(60)
@@ -205,6 +210,7 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
     try:
         anchor = Anchor(
             jobs=OneWing(listener, [trains_until_refused]),  # type: ignore[arg-type]
+            monotonic=lambda: 50 * time.monotonic(),
             listener=listener,
             watch=watch,  # type: ignore[arg-type]
             request=WingRequest(options=("--gpus=2",)),
@@ -215,4 +221,6 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
         assert anchor.run() == 0
     finally:
         listener.close()
+    assert len(tried) == num_times_away + 1
+    assert all("--nodelist=n1" in request for request in tried)
     assert watch.refused == [(4, "no wing on n1: " + DENIED.replace("error: ", ""))]
