@@ -1,8 +1,8 @@
 """The demo: a private Slurm cluster, a store, the daemon, and three real training jobs on one machine.
 
 `make demo` runs it. It uses the commands that a user and an admin would type; only the live table and the
-summary read the store directly. It ends with reports of the run as HTML pages, and exits with 0 if every
-check of the summary passes.
+summary read the store directly. It ends with an account of idle GPUs and with reports of the run as HTML
+pages, and exits with 0 if every check of the summary passes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ EXAMPLES = Path(__file__).resolve().parent.parent
 if __package__ in (None, ""):  # run as a script: make `examples.demo` importable
     sys.path.insert(0, str(EXAMPLES.parent))
 
-from examples.demo.summary import Expectation, print_summary  # noqa: E402
+from examples.demo.summary import Expectation, print_idle_gpus, print_summary  # noqa: E402
 from pollux_slurm.cli.jobs.status import jobs_table  # noqa: E402
 from pollux_slurm.daemon.observe.live_status import current_jobs  # noqa: E402
+from pollux_slurm.report.charts.time_axes import Range  # noqa: E402
 from pollux_slurm.store import open_store  # noqa: E402
 from pollux_slurm.store.contract.interface import Store  # noqa: E402
+from pollux_slurm.store.reporting.queries import open_view_reader  # noqa: E402
 
 POLLUX = (sys.executable, "-m", "pollux_slurm")
 
@@ -120,6 +122,10 @@ def main() -> int:
         }
         is_right = print_summary(console, store, expectations, num_expected=len(JOBS))
         store.close()
+        ended_at = datetime.now(timezone.utc)
+        with open_view_reader(url) as reports:
+            use = reports.gpu_use(started_at, ended_at)
+        print_idle_gpus(console, use, Range(since=started_at, until=ended_at))
         pages = write_reports(directory, env, started_at, job_ids)
     left = processes_under(directory)
     console.print(f"processes left running: {len(left)}" + (f" {left}" if left else ""))

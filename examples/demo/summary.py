@@ -1,4 +1,4 @@
-"""The demo's summary: each job's GPUs, the cost of each move, the accuracy of predictions, and the checks.
+"""The demo's summary: each job's GPUs, the cost of each move, the accuracy of predictions, checks, idle GPUs.
 
 It reads the store and the result files of the training scripts.
 """
@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pollux_slurm.model import JobState, ReallocationStep, ReallocationWay
+from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.parts.idle_gpus import idle_text, idle_times, why_text
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Sample, Store
-from pollux_slurm.store.journal.move_costs import ReallocationCosts, reallocation_costs
+from pollux_slurm.store.journal.move_costs import reallocation_costs
+from pollux_slurm.store.reporting.gpu_use import GpuUse
 
 Step = ReallocationStep
 
@@ -49,14 +53,17 @@ def print_summary(
     records = [record for record in store.jobs() if record.slurm_job_id in expected]
     results = {job_id: _result(expectation.result) for job_id, expectation in expected.items()}
     moves = [move for record in records for move in store.reallocations(record.slurm_job_id)]
+    begin = min((record.submitted_at for record in records), default=None)
 
     console.rule("jobs")
     console.print(_jobs_table(store, records, results))
     console.rule("GPUs over time")
     for record in records:
-        console.print(f"[bold]{record.name}[/]: {_timeline(store, record)}", highlight=False)
-    console.rule("reallocations")
-    console.print(_moves_table(store, records, moves))
+        times = _timeline(store, record, begin or record.submitted_at)
+        console.print(f"[bold]{record.name}[/]: {times}", highlight=False)
+    console.print("Seconds count from the first submission.", style="dim")
+    console.rule("moves of running jobs")
+    console.print(_moves_table(records, [move for move in moves if move.moves_running]))
     console.rule("throughput, examples/s: predicted and measured")
     console.print(_predictions_table(store, records))
     console.rule("checks")
@@ -72,20 +79,42 @@ def print_summary(
     return all(check.passed for check in checks)
 
 
+def print_idle_gpus(console: Console, use: GpuUse, range_: Range) -> None:
+    """Print each time in which GPUs were idle while a job could have used them, or that there was none."""
+    times = idle_times(use, range_)
+    console.rule("idle GPUs that a job could have used")
+    console.print(idle_text(use, times), highlight=False)
+    begin = min((job.submitted_at for job in use.jobs), default=range_.since)
+    table = Table(box=None)
+    for column in ("from", "to", "idle GPUs"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for time in times:
+        if time.begins and table.row_count:
+            table.add_row()
+        since, until = _between(begin, time.since), _between(begin, time.until)
+        table.add_row(f"{since:.0f} s", f"{until:.0f} s", str(time.num_gpus), escape(why_text(time)))
+    if times:
+        console.print(table)
+        console.print("Reasons are the journal's, and those of the last round before.", style="dim")
+
+
 def _jobs_table(store: Store, records: list[JobRecord], results: Mapping[str, dict[str, Any]]) -> Table:
     table = Table(
         "job",
         "state",
         "submit to finish",
         "max GPUs",
-        "restarts",
-        "time lost",
+        "moves in place",
+        "by requeue",
+        "stood still",
         "accuracy",
         "epochs",
         box=None,
     )
     for record in records:
-        costs = [cost.total_s for cost in _costs(store, record) if cost.total_s is not None]
+        moved = _moved(store, record)
+        in_place = [move for move in moved if move.way is ReallocationWay.IN_PLACE]
         result = results.get(record.slurm_job_id, {})
         peak = max(
             (one.allocation.num_gpus for one in store.allocation_history(record.slurm_job_id)), default=0
@@ -95,44 +124,53 @@ def _jobs_table(store: Store, records: list[JobRecord], results: Mapping[str, di
             record.state.value,
             _seconds(_between(record.submitted_at, record.finished_at)),
             str(peak),
-            str(record.num_restarts),
-            f"{sum(costs):.1f} s",
+            str(len(in_place)),
+            str(len(moved) - len(in_place)),
+            _seconds(sum(_standstill_s(move) or 0.0 for move in moved)),
             f"{result['accuracy']:.4f}" if "accuracy" in result else "-",
             str(result.get("epochs", "-")),
         )
     return table
 
 
-def _timeline(store: Store, record: JobRecord) -> str:
-    """Return the job's allocations with their times since its submission."""
-    return "  ".join(
-        f"{_between(record.submitted_at, one.started_at):.0f}s→{one.allocation}"
+def _timeline(store: Store, record: JobRecord, begin: datetime) -> str:
+    """Return the job's allocations with their times since `begin`."""
+    held = [
+        f"{_between(begin, one.started_at):.0f} s {one.allocation}"
         for one in store.allocation_history(record.slurm_job_id)
         if one.allocation
-    )
+    ]
+    submitted = f"submitted at {_between(begin, record.submitted_at):.0f} s"
+    ended = f"ended at {_between(begin, record.finished_at):.0f} s" if record.finished_at else "not ended"
+    return " → ".join([submitted, *held, ended])
 
 
-def _moves_table(store: Store, records: list[JobRecord], moves: list[Reallocation]) -> Table:
+def _moves_table(records: list[JobRecord], moves: list[Reallocation]) -> Table:
+    """Return what each move cost; columns that are of moves by requeue only where there is one."""
     table = Table("job", "way", "from", "to", "end", box=None)
-    for column in ("checkpoint", "Slurm", "start to first step", "stands still"):
+    requeues = any(move.way is ReallocationWay.REQUEUE for move in moves)
+    by_requeue = ("checkpoint", "requeue to start", "start to first step") if requeues else ()
+    for column in ("new processes start", *by_requeue, "stands still"):
         table.add_column(column, justify="right")
     names = {record.slurm_job_id: record.name for record in records}
     for move in moves:
         cost = reallocation_costs(move)
-        is_in_place = move.way is ReallocationWay.IN_PLACE
+        parts = (cost.checkpoint_s, cost.slurm_s, cost.launch_s) if requeues else ()
         table.add_row(
             names[move.slurm_job_id],
-            "in place" if is_in_place else "requeue",
+            "in place" if move.way is ReallocationWay.IN_PLACE else "requeue",
             str(move.source),
             str(move.target),
             move.step.value + (f": {move.reason}" if move.reason else ""),
-            _seconds(cost.checkpoint_s),
-            _seconds(cost.slurm_s),
-            _seconds(cost.launch_s),
-            _seconds(move.standstill_s if is_in_place else cost.total_s),
+            *(_seconds(part) for part in (cost.warm_up_s, *parts, _standstill_s(move))),
         )
-    table.caption = "Slurm: from the requeue to RUNNING with the new allocation"
+    table.caption = "While new processes start, the others train."
     return table
+
+
+def _standstill_s(move: Reallocation) -> float | None:
+    cost = reallocation_costs(move)
+    return cost.standstill_s if move.way is ReallocationWay.IN_PLACE else cost.total_s
 
 
 def _predictions_table(store: Store, records: list[JobRecord]) -> Table:
@@ -208,12 +246,10 @@ def _checks(
     return checks
 
 
-def _costs(store: Store, record: JobRecord) -> list[ReallocationCosts]:
-    return [
-        reallocation_costs(move)
-        for move in store.reallocations(record.slurm_job_id)
-        if move.moves_running and move.step is Step.CONFIRMED
-    ]
+def _moved(store: Store, record: JobRecord) -> list[Reallocation]:
+    """Return the moves of a running job that were made."""
+    moves = store.reallocations(record.slurm_job_id)
+    return [move for move in moves if move.moves_running and move.step is Step.CONFIRMED]
 
 
 def _result(file: Path) -> dict[str, Any]:

@@ -269,6 +269,24 @@ class ReallocationStep(enum.Enum):
     def is_end(self) -> bool:
         return self in (ReallocationStep.CONFIRMED, ReallocationStep.ROLLED_BACK, ReallocationStep.FAILED)
 
+    @property
+    def text(self) -> str:
+        """What a job does that is at this step of a move, for people."""
+        return _STEP_TEXTS.get(self, self.value)
+
+
+_STEP_TEXTS = {
+    ReallocationStep.PLANNED: "waits until its GPUs are free",
+    ReallocationStep.CHECKPOINT_REQUESTED: "its checkpoint is requested",
+    ReallocationStep.CHECKPOINTED: "its checkpoint is written",
+    ReallocationStep.REQUEUED: "is stopped and back in the queue",
+    ReallocationStep.RESHAPED: "has its new allocation in the queue",
+    ReallocationStep.RELEASED: "waits for Slurm to start it",
+    ReallocationStep.RUNNING: "is started, and has reported no step yet",
+    ReallocationStep.REGROUP_REQUESTED: "trains on while its new processes start",
+    ReallocationStep.REGROUPED: "trains with its new processes",
+}
+
 
 class ReallocationWay(enum.Enum):
     """How a reallocation moves a job."""

@@ -12,9 +12,11 @@ from pollux_slurm.report.document.document import Document, Fact, Kind
 from pollux_slurm.report.parts.common import accuracy_part, jobs_part
 from pollux_slurm.report.parts.fairness import fairness_part
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
+from pollux_slurm.report.parts.idle_gpus import idle_gpus_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import nodes_part, rounds_part
 from pollux_slurm.report.parts.usage import UsageRow, by_gpu_hours, usage_part
+from pollux_slurm.store.reporting.gpu_use import GpuUse
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
@@ -35,8 +37,8 @@ class GroupHistory:
     `usage` is of account_usage, `users` of user_usage, `jobs` of job_goodput, `moves` of
     reallocation_history, `accuracy` and `fairness` of the views of these names; `events` are job_timeline's,
     none where the jobs are too many to be seen one by one; `truncated` are views that had more rows than were
-    read, the newest of which are here; `rounds` of round_history and
-    `nodes` of node_usage are the whole cluster's.
+    read, the newest of which are here; `rounds` of round_history, `nodes` of node_usage and `gpu_use` are the
+    whole cluster's, the last None for a login that reads views only.
     """
 
     usage: Sequence[AccountUsage]
@@ -48,6 +50,7 @@ class GroupHistory:
     events: Sequence[JobEvent] = ()
     rounds: Sequence[RoundEntry] = ()
     nodes: Sequence[NodeUsage] = ()
+    gpu_use: GpuUse | None = None
     truncated: tuple[str, ...] = ()
 
 
@@ -77,6 +80,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
             usage_part(history.usage, range_, by="account", title="Usage"),
             *gpus_over_time_part(history.jobs, history.events, range_, by="account"),
             rounds_part(history.rounds, range_),
+            idle_gpus_part(history.gpu_use, range_),
             fairness_part(
                 history.fairness, by="account", drawn_before=by_gpu_hours(history.usage, "account")
             ),

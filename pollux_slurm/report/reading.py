@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pollux_slurm.errors import StoreError
+from pollux_slurm.errors import StoreError, StoreUnavailable
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.group import GroupHistory
 from pollux_slurm.report.job import JobHistory
 from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS
 from pollux_slurm.report.parts.job_plots import JobSample
+from pollux_slurm.store.reporting.gpu_use import GpuUse
 from pollux_slurm.store.reporting.queries import MOST_ROWS, ViewReader
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
@@ -96,8 +97,19 @@ def read_group(
         events=ask(JobEvent) if len(jobs) <= MOST_JOBS else (),
         rounds=() if account is not None else ask(RoundEntry),
         nodes=() if account is not None else ask(NodeUsage),
+        gpu_use=None if account is not None else _gpu_use(reports, range_),
         truncated=tuple(truncated),
     )
+
+
+def _gpu_use(reports: ViewReader, range_: Range) -> GpuUse | None:
+    """Return who used which GPUs, None for a login that may not read the tables."""
+    try:
+        return reports.gpu_use(range_.since, range_.until)
+    except StoreUnavailable:
+        raise
+    except StoreError:
+        return None
 
 
 def _sample(point: SamplePoint) -> JobSample:

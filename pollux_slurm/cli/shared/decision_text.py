@@ -19,8 +19,8 @@ _MORE = {
     "max_gpus": "its owner allows no more: submit with a larger --max-gpus",
     "exploration": "it may at most double its largest number of GPUs so far; it can grow further once it has "
     "reported from this number",
-    "penalty": "a restart would cost it more than more GPUs bring; each round decides that anew",
-    "placement": "the free GPUs are spread over too many nodes",
+    "penalty": "a move would cost it more than more GPUs bring; each round decides that anew",
+    "placement": "the free GPUs are not where a larger allocation would fit",
     "cpus": "where GPUs are free there are too few CPUs: request fewer per GPU (--cpus-per-gpu)",
     "memory": "where GPUs are free there is too little memory: request less per GPU (--mem-per-gpu)",
     "partition": "the nodes that it may use have no more",
@@ -43,17 +43,6 @@ _ENDS = {
     JobState.CANCELLED: "was cancelled",
     JobState.TIMEOUT: "ran into its time limit",
 }
-_STEPS = {
-    ReallocationStep.PLANNED: "waits until its GPUs are free",
-    ReallocationStep.CHECKPOINT_REQUESTED: "its checkpoint is requested",
-    ReallocationStep.CHECKPOINTED: "its checkpoint is written",
-    ReallocationStep.REQUEUED: "is stopped and back in the queue",
-    ReallocationStep.RESHAPED: "has its new allocation in the queue",
-    ReallocationStep.RELEASED: "waits for Slurm to start it",
-    ReallocationStep.RUNNING: "is started, and has reported no step yet",
-    ReallocationStep.REGROUP_REQUESTED: "trains on while its new processes start",
-    ReallocationStep.REGROUPED: "trains with its new processes",
-}
 
 
 def ended(state: JobState, finished_at: str | None) -> str:
@@ -68,7 +57,7 @@ def move_text(move: Reallocation, state: JobState) -> str:
     if step is ReallocationStep.RELEASED and state is JobState.RUNNING:
         step = ReallocationStep.RUNNING  # Slurm has started it, and the daemon has not seen that yet
     way = " in place" if move.way is ReallocationWay.IN_PLACE else ""
-    return f"{move.source} → {move.target}{way} ({_STEPS.get(step, step.value)})"
+    return f"{move.source} → {move.target}{way} ({step.text})"
 
 
 def summary(decided: DecisionRecord, record: JobRecord) -> str:

@@ -164,11 +164,12 @@ def way_of_move(
     several_wings: Callable[[str], bool],
     may_prioritise: bool,
 ) -> tuple[ReallocationWay, str | None]:
-    """Return how a running job goes to `target`, and why it goes by requeue although it has wings.
+    """Return how a job goes to `target`, and why a running one with wings goes by requeue.
 
-    A daemon that `may_prioritise` no wing leaves the free GPUs to what is older in the queue.
+    One that waits starts, and nothing of it could be moved in place. A daemon that `may_prioritise` no wing
+    leaves the free GPUs to what is older in the queue.
     """
-    if not job.wings or not target:
+    if not job.wings or not job.allocation or not target:
         return ReallocationWay.REQUEUE, None
     because = not_in_place_because(job, record)
     if because is None:

@@ -26,6 +26,7 @@ from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.sanitizing import clean_text
 from pollux_slurm.store.jobs.latest import batch_of_row
+from pollux_slurm.store.reporting.gpu_use import GpuUse, read_gpu_use
 from pollux_slurm.store.reporting.shadow import ShadowReader
 from pollux_slurm.store.reporting.view_rows import SamplePoint
 from pollux_slurm.store.schema import UtcDateTime
@@ -121,6 +122,10 @@ class ViewReader:
                 .order_by(grouped.c.last)
             ).all()
         return tuple(_point(row) for row in rows)
+
+    def gpu_use(self, since: datetime, until: datetime) -> GpuUse:
+        """Return who used which GPUs in a range of time; it needs more rights than the views."""
+        return read_gpu_use(self._database, since, until)
 
     def shadow(self) -> ShadowReader:
         """Return the reader of shadow rounds; it needs more rights than the views."""

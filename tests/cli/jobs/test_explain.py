@@ -370,7 +370,7 @@ def test_that_a_job_on_one_gpu_is_compared_with_the_next_best_allocation_once(
     two = problem(nodes(1), job("7", {"n0": 1}, age_s=0.0), job("8", {"n0": 1}))
     file.write_text(problem_to_json(two))
     shown = pollux("explain", "7", "--problem", str(file)).stdout
-    assert "  not more   a restart would cost it more than more GPUs bring" in shown
+    assert "  not more   a move would cost it more than more GPUs bring" in shown
     assert re.search(r"  next best  \d GPUs on 1 node, predicted [\d.]+ times one GPU\n", shown)
     grown = pollux("explain", "8", "--problem", str(file)).stdout
     assert grown.startswith("job 8 goes from 1 GPU on 1 node (n0:1) to ")

@@ -81,6 +81,14 @@ def test_that_it_goes_by_requeue_where_no_wing_can_stay(harness: Harness) -> Non
     assert (anchor.job.restart_count, anchor.job.allocation) == (1, Allocation.of({"n1": 4}))
 
 
+def test_that_a_job_that_waits_starts_and_is_not_said_to_be_requeued(harness: Harness) -> None:
+    anchor = Anchor(harness, gpus=8)
+    harness.targets = {anchor.job_id: {"n1": 2}}
+    harness.run_until(daemon(harness), seconds=30)
+    (move,) = harness.store.reallocations(anchor.job_id)
+    assert (move.moves_running, move.step, move.reason) == (False, Step.CONFIRMED, None)
+
+
 def test_that_a_script_that_refuses_goes_on_and_moves_by_requeue(harness: Harness) -> None:
     anchor = started(harness)
     anchor.brings_wings = False

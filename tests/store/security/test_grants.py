@@ -295,4 +295,6 @@ def test_that_a_reader_gets_the_reports_of_their_own_jobs(
         with pytest.raises(UnknownJobError, match="job 2 is not known"):
             read_job(reports, "2")
         around = Range(since=at(-60), until=at(3600))
-        assert {job.user_name for job in read_group(reports, around).jobs} == {"ada"}
+        group = read_group(reports, around)
+        assert {job.user_name for job in group.jobs} == {"ada"}
+        assert group.gpu_use is None, "others' jobs use the other GPUs"
