@@ -19,6 +19,7 @@ from pollux_slurm.report.charts.scales import duration_text
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.document.page import Chart
 
+_LONGEST_SENTENCE = 1000
 Value = str | int | float | bool | datetime | date | None
 
 
@@ -47,6 +48,10 @@ class Column:
     kind: Kind = Kind.NUMBER
     shown: bool = True
     is_sentence: bool = False
+
+    def text_of(self, value: Value) -> str:
+        """Return a value of the column as people read it."""
+        return text_of(value, self.kind, most=_LONGEST_SENTENCE if self.is_sentence else 120)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,11 +52,11 @@ def _table(data: Data, document: Document, most: int) -> Table:
     return Table(
         columns=tuple(column.title for _, column in columns),
         rows=tuple(
-            tuple(text_of(data.rows[place][index], column.kind) for index, column in columns)
-            for place in places
+            tuple(column.text_of(data.rows[place][index]) for index, column in columns) for place in places
         ),
         note=f"{data.note} {more}".strip(),
         title=data.title,
         texts=tuple(place for place, (_, column) in enumerate(columns) if column.kind is Kind.TEXT),
+        sentences=tuple(place for place, (_, column) in enumerate(columns) if column.is_sentence),
         anchors=tuple(data.anchors[place] for place in places) if data.anchors else (),
     )

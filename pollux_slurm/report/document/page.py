@@ -30,8 +30,8 @@ class Chart(Protocol):
 class Table:
     """Rows of texts; the first column names the row. `note` explains the columns.
 
-    `texts` are the places of columns that are words, not numbers; `anchors` are ids of the rows that
-    something on the page links to.
+    `texts` are the places of columns that are words, not numbers, `sentences` of those that are never cut;
+    `anchors` are ids of the rows that something on the page links to.
     """
 
     columns: tuple[str, ...]
@@ -39,6 +39,7 @@ class Table:
     note: str = ""
     title: str = ""
     texts: tuple[int, ...] = ()
+    sentences: tuple[int, ...] = ()
     anchors: tuple[str, ...] = ()
 
 

@@ -22,7 +22,6 @@ _GAP = " "
 # What fits a screen without scrolling far; the rest is in the other forms.
 MOST_ROWS = 20
 _NARROWEST = 40
-_LONGEST_SENTENCE = 1000
 # What is more was not measured, and a sum of it may be no number.
 _MOST = 1e200
 
@@ -143,10 +142,7 @@ def _table(data: Data, document: Document, width: int) -> Iterator[RenderableTyp
     kinds = [column.kind for column in data.columns]
     places = data.places(MOST_ROWS)
     rows = [
-        [
-            text_of(value, column.kind, most=_LONGEST_SENTENCE if column.is_sentence else 120)
-            for value, column in zip(data.rows[place], data.columns, strict=True)
-        ]
+        [column.text_of(value) for value, column in zip(data.rows[place], data.columns, strict=True)]
         for place in places
     ]
     # A column is as wide as its widest cell and word of its title: titles wrap, cells do not.

@@ -135,7 +135,7 @@ def _pieces(use: GpuUse, range_: Range) -> Iterator[IdleTime]:
     begin, end = max(range_.since, min(moments)), range_.until
     times = sorted({begin, end, *(at for at in moments if begin < at < end)})
     rounds, total_gpus, next_round = use.rounds, use.rounds[0][1], 0
-    freed_at = begin
+    freed_at = begin - _SECOND  # nothing has become free yet
     for since, until in pairwise(times):
         while next_round < len(rounds) and rounds[next_round][0] <= since:
             total_gpus = rounds[next_round][1]
@@ -177,7 +177,9 @@ class _Job:
         changes: list[tuple[datetime, int, _Change]] = [(use.submitted_at, 0, True)]
         changes += [(one.since, 1, one) for one in use.held]
         changes += [
-            (one.until, 1, None) for one in use.held if one.until is not None and one.until not in begins
+            (_left_at(use, one.until), 1, None)
+            for one in use.held
+            if one.until is not None and one.until not in begins
         ]
         changes += [(one.at, 2, one) for one in use.first_steps]
         changes += [(at, 3, (move, step)) for move in use.moves for step, at in move.times]
@@ -254,7 +256,7 @@ class _Job:
         decided = self._decided
         if decided is None:
             return "no round has decided about it yet"
-        if decided.at < max(freed_at, self._moved_at or freed_at):
+        if decided.at <= max(freed_at, self._moved_at or freed_at):
             return "waits for the next round to decide"
         if decided.because is not None:
             return decided.because
@@ -283,7 +285,12 @@ def _end(use: JobUse) -> datetime | None:
     left = use.held[-1].until if use.held else None
     if left is None or use.finished_at is None or use.finished_at - left > _ENDING:
         return use.finished_at
-    return left
+    return _left_at(use, left)
+
+
+def _left_at(use: JobUse, until: datetime) -> datetime:
+    """Return when a job left GPUs. Slurm's time is whole seconds, and a round may have seen them after it."""
+    return max([until, *(one.at for one in use.decided if until <= one.at < until + _SECOND)])
 
 
 # A job begins or ends (True, False), has GPUs or none, makes a first step, goes on a step of a move, or is

@@ -139,6 +139,16 @@ def test_that_decisions_from_before_gpus_became_free_do_not_tell() -> None:
     ]
 
 
+def test_that_a_round_in_the_second_of_an_end_has_seen_the_job() -> None:
+    """Slurm's times are whole seconds: the round at 100.3 decided about job 2, so that ended after it."""
+    sizes = (decided(0, 6, "max_gpus"), decided(100.3, 6, "max_gpus"))
+    ends = job(2, **trains(0, 6, until=100), finished=101, decided=sizes)
+    one = job(1, **trains(0, 2), decided=(decided(0, 2, "capacity"), decided(100.3, 2, "capacity")))
+    assert told(idle_times(use(one, ends), Range(since=at(0), until=at(200)))) == [
+        (100.3, 200, 6, (f"1 train: {WAITS}",))
+    ]
+
+
 def test_that_times_that_adjoin_are_one_and_short_ones_are_left_out() -> None:
     one = job(
         1,
