@@ -9,6 +9,7 @@ from typing import Any
 
 from pollux_slurm.model import Allocation, ReallocationStep, ReallocationWay
 from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import cluster_document
 from pollux_slurm.report.parts.idle_gpus import IdleTime, idle_gpus_part, idle_text, idle_times, why_text
 from pollux_slurm.report.reading import read_group
@@ -40,6 +41,21 @@ def job(number: int, *, submitted: float = 0, finished: float | None = None, **m
         submitted_at=at(submitted),
         finished_at=None if finished is None else at(finished),
         **{**given, **more},
+    )
+
+
+def move(planned: float, *steps: tuple[Step, float]) -> Reallocation:
+    """Return a move in place of job 1 on n0, from two to four GPUs."""
+    return Reallocation(
+        id=1,
+        slurm_job_id="1",
+        step=steps[-1][0],
+        source=Allocation.of({"n0": 2}),
+        target=Allocation.of({"n0": 4}),
+        moves_running=True,
+        from_restart_count=0,
+        times=((Step.PLANNED, at(planned)), *((step, at(seconds)) for step, seconds in steps)),
+        way=ReallocationWay.IN_PLACE,
     )
 
 
@@ -180,22 +196,8 @@ def test_that_the_clusters_report_has_them_from_the_store(store_template: Path, 
     with open_view_reader(filled_store(store_template, tmp_path)) as reports:
         document = cluster_document(read_group(reports, day), day, made_at=at(90), command="c")
     rows = document.table("idle_gpus").rows
+    assert 'class="words sentence"' in document_html(document), "reasons are not cut"
     assert rows[0][0] == at(0)
     assert rows[-1][1] == at(90)
     assert all("3 waits: no round has decided about it yet" in str(row[4]) for row in rows)
     assert any("1 train-1: n0:2 → n1:3+n2:1, waits for Slurm to start it" in str(row[4]) for row in rows)
-
-
-def move(planned: float, *steps: tuple[Step, float]) -> Reallocation:
-    """Return a move in place of job 1 on n0, from two to four GPUs."""
-    return Reallocation(
-        id=1,
-        slurm_job_id="1",
-        step=steps[-1][0],
-        source=Allocation.of({"n0": 2}),
-        target=Allocation.of({"n0": 4}),
-        moves_running=True,
-        from_restart_count=0,
-        times=((Step.PLANNED, at(planned)), *((step, at(seconds)) for step, seconds in steps)),
-        way=ReallocationWay.IN_PLACE,
-    )
