@@ -7,6 +7,7 @@ the journal's, and those of the last round before.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -131,22 +132,30 @@ def _pieces(use: GpuUse, range_: Range) -> Iterator[IdleTime]:
     if not use.rounds:
         return
     jobs = [_Job(job) for job in use.jobs]
-    moments = {at for at, _ in use.rounds}.union(*(job.moments for job in jobs))
+    changed: defaultdict[datetime, list[int]] = defaultdict(list)
+    for number, job in enumerate(jobs):
+        for at in job.moments:
+            changed[at].append(number)
+    moments = {at for at, _ in use.rounds} | changed.keys()
     begin, end = max(range_.since, min(moments)), range_.until
     times = sorted({begin, end, *(at for at in moments if begin < at < end)})
     rounds, total_gpus, next_round = use.rounds, use.rounds[0][1], 0
     freed_at = begin - _SECOND  # nothing has become free yet
+    alive: dict[int, _Job] = {}
     for since, until in pairwise(times):
         while next_round < len(rounds) and rounds[next_round][0] <= since:
             total_gpus = rounds[next_round][1]
             next_round += 1
-        left = [job.go_to(since) for job in jobs]
-        if any(left):
-            freed_at = since
-        alive = [job for job in jobs if job.is_alive]
-        free = max(total_gpus - sum(job.held for job in alive), 0)
+        for number in range(len(jobs)) if since == begin else changed[since]:
+            if jobs[number].go_to(since):
+                freed_at = since
+            if jobs[number].is_alive:
+                alive[number] = jobs[number]
+            else:
+                alive.pop(number, None)
+        free = max(total_gpus - sum(job.held for job in alive.values()), 0)
         idle, room, reasons = 0, 0, []
-        for job in alive:
+        for job in alive.values():
             because = job.why_not_training()
             idle += job.held - job.training
             if free and job.could_use_more:
@@ -190,8 +199,9 @@ class _Job:
         self._next = 0
 
     @property
-    def moments(self) -> Iterator[datetime]:
-        return (at for at, _, _ in self._changes)
+    def moments(self) -> set[datetime]:
+        """The times at which something of it changes."""
+        return {at for at, _, _ in self._changes}
 
     @property
     def training(self) -> int:
