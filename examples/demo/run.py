@@ -138,11 +138,11 @@ def main() -> int:
     return 0 if is_right and not left and not missing else 1
 
 
-# A demo of minutes needs shorter intervals than a cluster, and the restart delay of this machine.
+# A demo of minutes needs shorter intervals than a cluster, and expects new processes to be as fast as here.
 FAST = {
     "POLLUX_AGENT_REPORT_INTERVAL_S": "2",
     "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",
-    "POLLUX_DAEMON_RESTART_DELAY_S": "8",
+    "POLLUX_DAEMON_IN_PLACE_DELAY_S": "8",
 }
 
 
