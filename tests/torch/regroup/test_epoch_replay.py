@@ -151,9 +151,11 @@ def test_that_checkpoints_of_states_that_are_summed_keep_no_replica_from_joining
         session.regrouping.replay = EpochReplay(watches=True)
         summed, trainee = Summed("summed"), Trainee()
         loader = pt.AdaptiveDataLoader(Numbers(40), batch_size=2)
-        for _ in pt.remaining_epochs_until(3):
+        for epoch in pt.remaining_epochs_until(500):
             for inputs, _ in loader:
                 trainee.step(inputs)
             replay = session.regrouping.replay
             assert (replay.varies, replay.reason, replay.lasting_reason) == (False, None, None)
-        assert summed.num_synced > 3, "also between steps, not only at the ends of epochs"
+            if epoch >= 2 and summed.num_synced > epoch + 1:
+                break
+        assert summed.num_synced > epoch + 1, "also between steps, not only at the ends of epochs"
