@@ -93,8 +93,9 @@ class SubmitDirectory:
     def ranks(self, run: int, count: int) -> list[dict[str, str]]:
         """Wait for all ranks of a run, and return their environments, in rank order."""
         files = [self.folder / f"{run}.{rank}.json" for rank in range(count)]
+        # A file that was just made is empty.
         wait_until(
-            lambda: all(file.exists() for file in files),
+            lambda: all(file.exists() and file.stat().st_size for file in files),
             timeout_s=120,
             what=f"{count} ranks; log: {self.log()}",
         )

@@ -49,7 +49,7 @@ class Anchor(Agent):
         return self.wing(f"--gpus={self.gpus}", f"--begin=now+{begin_s:g}", plan=0)
 
     def wing(self, *options: str, plan: int, minutes: int | None = None, user_id: int | None = None) -> str:
-        """Submit a wing, or what claims to be one."""
+        """Submit a wing, or what claims to be one. With `minutes` 0 it asks for no time limit."""
         terms = WingTerms(
             anchor_id=self.job_id, restart_count=self.restart_count, plan=plan, token_sha256=self.token_hash
         )
@@ -57,9 +57,10 @@ class Anchor(Agent):
             *options,
             "--cpus-per-gpu=1",
             "--mem-per-gpu=100",
-            f"--time={minutes or self.minutes}",
             f"--comment={encode_wing_comment(terms)}",
         ]
+        if minutes != 0:
+            given.append(f"--time={minutes or self.minutes}")
         number = self.harness.slurm.submit("#!/bin/sh\n", given, [], {})
         self.harness.slurm.set_job(number, user_id=self.user_id if user_id is None else user_id)
         return number

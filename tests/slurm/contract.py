@@ -313,6 +313,13 @@ class SlurmClientContract:
         world.client.set_begin_time(requeued.job_id, ahead_s=1)
         assert self.job(world, requeued.job_id).time_limit_s == 60.0
 
+    def test_that_a_job_without_a_time_limit_has_none_before_and_after_its_start(self, world: World) -> None:
+        job_id = world.submit("--hold", "--gpus=1")
+        assert self.job(world, job_id).time_limit_s is None
+        world.client.release(job_id)
+        running = world.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "running")
+        assert running.time_limit_s is None
+
     def test_that_a_running_job_cannot_be_given_a_begin_time(self, world: World) -> None:
         job_id = self.running(world)
         with pytest.raises(JobStateError, match=job_id):

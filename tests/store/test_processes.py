@@ -133,17 +133,31 @@ def _next(pipe: Connection) -> int:
 
 
 FORK = """
-import os, sys
+import os, pathlib, socket, sys
 from pollux_slurm.store import open_store
 from tests.store.builders import at, registration, report, token_of
 store = open_store(sys.argv[1])
 store.register_jobs([registration(1)], at=at(0))     # leaves a connection in the pool
+connections = [int(entry.name) for entry in pathlib.Path("/proc/self/fd").iterdir()
+    if int(entry.name) > 2 and entry.is_socket()]
 child = os.fork()
+if child == 0:
+    # In the place of the parent's connection: whatever the child says there can be read.
+    inside, outside = socket.socketpair()
+    outside.shutdown(socket.SHUT_WR)
+    for number in connections:
+        os.dup2(inside.fileno(), number)
 for sequence in range(1, 20):
     store.report(token_of(1), report(sequence, run_number=1 if child else 0), at=at(1)) if child else None
     assert [job.slurm_job_id for job in store.active_jobs()] == ["1"]
 if child == 0:
-    os._exit(0)
+    outside.setblocking(False)
+    try:
+        said = outside.recv(1000)
+    except BlockingIOError:
+        os._exit(0)
+    print("on the parent's connection:", said, file=sys.stderr, flush=True)
+    os._exit(1)
 _, status = os.waitpid(child, 0)
 assert status == 0, status
 assert len(store.sample_history("1")) == 19

@@ -262,10 +262,17 @@ def fault(wing: SlurmJob, wanted: Counter[str], wings: Sequence[SlurmJob], move:
     cpus_per_gpu = 1 if move.record is None else move.record.cpus_per_gpu
     if wing.num_cpus > gpus * cpus_per_gpu:
         return f"{name} has {wing.num_cpus} CPUs for {gpus} GPUs, more than {cpus_per_gpu} each"
-    limit_s = None if move.job is None else move.job.time_limit_s
-    if limit_s is not None and (wing.time_limit_s is None or wing.time_limit_s > limit_s):
+    limit_s = None if start is None else start.time_limit_s
+    if limit_s is not None and _may_last_longer(wing, limit_s):
         return f"{name} has a longer time limit than its start"
     return None
+
+
+def _may_last_longer(wing: SlurmJob, limit_s: float) -> bool:
+    """Whether a wing has a longer time limit. One that asks for none has its partition's once it runs."""
+    if wing.time_limit_s is None:
+        return wing.state is not JobState.PENDING
+    return wing.time_limit_s > limit_s
 
 
 def _has_more_memory(wing: SlurmJob, start: SlurmJob) -> bool:

@@ -57,6 +57,8 @@ _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held 
 # A state_description or state_reason of jobs that Slurm itself holds.
 _HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 _REQUEUED_HELD = "job requeued in held state"
+# slurmctld starts a job without a time limit with one of a year.
+_UNLIMITED_MINUTES = 365 * 24 * 60
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
 _WITHOUT_GPUS = "Slurm has started it without the GPUs that it asked for"
 
@@ -332,7 +334,7 @@ def _allocated_nodes(fields: Fields) -> list[tuple[str, int, int]]:
 
 def _time_limit_s(fields: Fields) -> float | None:
     minutes = fields.number("time_limit")
-    return None if minutes is None else 60.0 * minutes
+    return None if minutes is None or minutes >= _UNLIMITED_MINUTES else 60.0 * minutes
 
 
 def _exit_code(fields: Fields) -> int | None:

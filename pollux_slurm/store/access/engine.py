@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import weakref
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, Pool, QueuePool
 
 from pollux_slurm.errors import StoreError
 from pollux_slurm.store.access.database import WRITES
@@ -54,9 +54,23 @@ def make_call_engine(url: StoreUrl, *, keep: bool) -> Engine:
 
 
 def _surviving_forks(engine: Engine) -> Engine:
-    event.listen(engine, "connect", _remember_process)
-    event.listen(engine, "checkout", _refuse_after_fork)
+    _engines.add(engine)
     return engine
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_pools_of_parent: list[Pool] = []
+
+
+def _leave_connections_to_parent() -> None:
+    # Training programs fork (data loaders), and two processes must not share a connection. The child neither
+    # uses nor closes it, because closing its copy would end the parent's; so a reference is kept.
+    for engine in list(_engines):
+        _pools_of_parent.append(engine.pool)
+        engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_leave_connections_to_parent)
 
 
 def _postgresql_engine(url: StoreUrl, arguments: dict[str, Any], **options: Any) -> Engine:
@@ -111,17 +125,3 @@ def _begin(connection: Connection) -> None:
     # between. An immediate one waits for its turn when it begins.
     writes = connection.get_execution_options().get(WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _remember_process(_connection: Any, entry: ConnectionPoolEntry) -> None:
-    entry.info["process"] = os.getpid()
-
-
-def _refuse_after_fork(connection: Any, entry: ConnectionPoolEntry, proxy: Any) -> None:
-    # Training programs fork (data loaders), and two processes must not share a connection. The child neither
-    # uses nor closes it, because closing its copy would end the parent's; so a reference is kept.
-    if entry.info["process"] != os.getpid():
-        entry.record_info["of_parent"] = connection  # type: ignore[index]
-        setattr(entry, "dbapi_connection", None)  # noqa: B010 - a slot that SQLAlchemy types as read-only
-        proxy.dbapi_connection = None
-        raise DisconnectionError("the connection belongs to the parent process")

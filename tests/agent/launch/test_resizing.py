@@ -222,7 +222,9 @@ def test_that_a_stop_gives_up_no_generation_that_is_committed(
 ) -> None:
     script = """
 signal.signal(signal.SIGTERM, lambda *_: mark("asked"))
+mark("handles-signals")
 def planned(plan):
+    wait_for("handles-signals-1")
     commit(plan)
     os.kill(os.getppid(), signal.SIGTERM)
 def joined():

@@ -359,7 +359,7 @@ def test_that_thousands_of_stray_wings_are_cancelled_some_at_a_time_and_do_not_p
     harness: Harness,
 ) -> None:
     anchor = started(harness)
-    site = flood(harness, anchor, 10_000, user_id=VICTIM)
+    site = flood(harness, anchor, 1_000, user_id=VICTIM)
     serving = daemon(harness, site)
     harness.clock.advance(61)
     serving.round()
@@ -373,7 +373,7 @@ def test_that_thousands_of_stray_wings_are_cancelled_some_at_a_time_and_do_not_p
     (move,) = harness.store.reallocations(anchor.job_id)
     assert move.cause is ReallocationCause.STRAY_WINGS
     assert move.reason is not None
-    assert "and 9995 more" in move.reason
+    assert "and 995 more" in move.reason
     assert len(move.reason) < 300
     # As many are left as before: the next move is the policy's, all the same.
     harness.run_until(serving, until=lambda: not harness.store.open_reallocations(), seconds=90)

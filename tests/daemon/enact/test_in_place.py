@@ -140,6 +140,7 @@ def test_that_a_generation_without_a_step_is_failed_and_the_job_starts_again(har
         (["--gpus=2"], None, "which is not the plan"),
         (["--nodelist=n0", "--gpus=2"], None, "has 2 GPUs on n0, which is not the plan"),
         (["--nodelist=n1", "--gpus=2"], 100000, "has a longer time limit than its start"),
+        (["--nodelist=n1", "--gpus=2"], 0, "has a longer time limit than its start"),
     ],
 )
 def test_that_a_wing_that_is_not_as_planned_is_cancelled(
@@ -158,13 +159,13 @@ def test_that_a_wing_that_is_not_as_planned_is_cancelled(
     assert anchor.job.allocation == Allocation.of({"n0": 2})
 
 
-def test_that_thousands_of_wings_are_all_cancelled(harness: Harness) -> None:
+def test_that_more_wings_than_a_tick_cancels_are_all_cancelled(harness: Harness) -> None:
     anchor = started(harness)
     anchor.brings_wings = False
     move_to(harness, anchor, {"n0": 2, "n1": 2}, seconds=6)
-    forged = [anchor.wing("--nodelist=n1", "--gpus=1", plan=plan) for plan in range(1, 300)]
+    forged = [anchor.wing("--nodelist=n1", "--gpus=1", plan=plan) for plan in range(1, 60)]
     harness.targets = {}
-    harness.run_until(daemon(harness), seconds=150)
+    harness.run_until(daemon(harness), seconds=60)
     assert all(harness.job(number).state.is_over for number in forged)
     assert anchor.job.allocation == Allocation.of({"n0": 2})
     assert not harness.store.open_reallocations()
