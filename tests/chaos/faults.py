@@ -14,49 +14,24 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.model import JobState, SlurmJob
+from pollux_slurm.model import JobState
 from pollux_slurm.process_control import (
     ProcessRecord,
     identify,
     processes_with_environ,
     send_signal,
 )
+from tests.chaos import wing_faults
+from tests.chaos.injection import Inject, Injected, Undo, jobs_in
 from tests.chaos.schedule import Planned
 from tests.chaos.site import Site
-from tests.chaos.watch import Replica, replicas
+from tests.chaos.watch import Replica, environ_of, job_and_run, replicas
 from tests.stopping import may_write
 
 # How long a leftover stays while its job waits for GPUs on other nodes.
 _SUPERSEDED_S = 120.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undo:
-    """How a fault is undone: `act` is called after `after_s` seconds, and repeated until it returns True."""
-
-    after_s: float
-    act: Callable[[], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Injected:
-    """An injected fault: its target, and how it is undone (None: nothing to undo)."""
-
-    detail: str
-    undo: Undo | None = None
-
-
-# Returns None when there is no target now: another kind comes first.
-Inject = Callable[[Site, Planned, random.Random], "Injected | None"]
-
-
-def _alive(site: Site, *states: JobState) -> list[SlurmJob]:
-    ours = {job.job_id for job in site.jobs if not job.cancelled} - site.held_externally - site.reserved
-    return [job for job in site.user.slurm.snapshot().jobs if job.job_id in ours and job.state in states]
 
 
 # ------------------------------------------------------------------------------------------------- the daemon
@@ -107,7 +82,7 @@ def stop_slurmctld(site: Site, planned: Planned, rng: random.Random) -> Injected
 
 
 def _busy_node(site: Site, rng: random.Random) -> str | None:
-    nodes = {node for job in _alive(site, JobState.RUNNING) for node in job.allocation.nodes}
+    nodes = {node for job in jobs_in(site, JobState.RUNNING) for node in job.allocation.nodes}
     return rng.choice(sorted(nodes)) if nodes else None
 
 
@@ -174,7 +149,7 @@ def _node_of_whole_jobs(site: Site, rng: random.Random) -> str | None:
     nodes_of: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for replica in replicas(site.watch.slurm_conf):
         nodes_of[replica.job_id, replica.run].add(replica.node)
-    running = {(job.job_id, str(job.restart_count)) for job in _alive(site, JobState.RUNNING)}
+    running = {(job.job_id, str(job.restart_count)) for job in jobs_in(site, JobState.RUNNING)}
     whole = {
         min(nodes)
         for run, nodes in nodes_of.items()
@@ -256,8 +231,8 @@ def _processes_on(site: Site, node: str, *, of: set[tuple[str, str]] | None = No
         {"SLURM_CONF": site.watch.slurm_conf, "SLURMD_NODENAME": node}, present=("SLURM_JOB_ID",)
     )
     if of is not None:
-        variables = {task.pid: _job_and_run(task) for task in tasks}
-        tasks = [task for task in tasks if variables[task.pid] in of]
+        environs = {task.pid: environ_of(task) for task in tasks}
+        tasks = [task for task in tasks if environs[task.pid] and job_and_run(environs[task.pid]) in of]
     above: dict[int, ProcessRecord] = {}
     for task in tasks:
         parent = _parent(task.pid)
@@ -268,15 +243,6 @@ def _processes_on(site: Site, node: str, *, of: set[tuple[str, str]] | None = No
                 break
             parent = _parent(parent)
     return [*above.values(), *tasks]
-
-
-def _job_and_run(task: ProcessRecord) -> tuple[str, str]:
-    values = {}
-    with contextlib.suppress(OSError), Path(f"/proc/{task.pid}/environ").open("rb") as file:
-        values = dict(
-            pair.split("=", 1) for pair in file.read().decode(errors="replace").split("\0") if "=" in pair
-        )
-    return values.get("SLURM_JOB_ID", ""), values.get("SLURM_RESTART_COUNT", "0")
 
 
 def _parent(pid: int) -> int | None:
@@ -316,6 +282,11 @@ def take_store_away(site: Site, planned: Planned, rng: random.Random) -> Injecte
     return Injected(detail="file renamed", undo=Undo(after_s=after_s, act=back))
 
 
+def take_store_away_in_regroup(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Take it away while a job's processes regroup, or wait for those that join."""
+    return take_store_away(site, planned, rng) if wing_faults.regroups(site) else None
+
+
 def fill_disk(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
     """Fill the store's disk; where no small one could be mounted, let the daemon write no file."""
     after_s = rng.uniform(3, 8)
@@ -353,7 +324,7 @@ def integrity(site: Site) -> str:
 
 
 def cancel_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    alive = _alive(site, JobState.RUNNING, JobState.PENDING)
+    alive = jobs_in(site, JobState.RUNNING, JobState.PENDING)
     if not alive:
         return None
     job_id = rng.choice(sorted(job.job_id for job in alive))
@@ -379,7 +350,7 @@ def _let_go(site: Site, job_id: str, rng: random.Random) -> Undo:
 
 def hold_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
     """Hold a pending job if there is one; a running job is held at its next requeue (22.05)."""
-    alive = _alive(site, JobState.PENDING) or _alive(site, JobState.RUNNING)
+    alive = jobs_in(site, JobState.PENDING) or jobs_in(site, JobState.RUNNING)
     if not alive:
         return None
     job = rng.choice(sorted(alive, key=lambda job: job.job_id))
@@ -388,7 +359,7 @@ def hold_job(site: Site, planned: Planned, rng: random.Random) -> Injected | Non
 
 
 def requeue_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    alive = _alive(site, JobState.RUNNING)
+    alive = jobs_in(site, JobState.RUNNING)
     if not alive:
         return None
     job_id = rng.choice(sorted(job.job_id for job in alive))
@@ -397,7 +368,7 @@ def requeue_job(site: Site, planned: Planned, rng: random.Random) -> Injected | 
 
 
 def requeue_and_hold_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    alive = _alive(site, JobState.RUNNING)
+    alive = jobs_in(site, JobState.RUNNING)
     if not alive:
         return None
     job_id = rng.choice(sorted(job.job_id for job in alive))
@@ -418,4 +389,13 @@ KINDS: dict[str, tuple[str, Inject]] = {
     "job held externally": ("jobs", hold_job),
     "job requeued externally": ("jobs", requeue_job),
     "job requeued and held externally": ("jobs", requeue_and_hold_job),
+    "wing cancelled": ("jobs", wing_faults.cancel_wing),
+    "wing of a move cancelled": ("jobs", wing_faults.cancel_new_wing),
+    "newcomer killed": ("jobs", wing_faults.kill_newcomer),
+    "newcomers late": ("newcomers", wing_faults.delay_newcomers),
+    "rank 0 killed": ("jobs", wing_faults.kill_rank_0),
+    "anchor killed": ("jobs", wing_faults.kill_anchor),
+    "anchor suspended": ("jobs", wing_faults.suspend_anchor),
+    "store away in mid-regroup": ("store", take_store_away_in_regroup),
+    "queue races for a move's GPUs": ("queue", wing_faults.race_for_gpus),
 }

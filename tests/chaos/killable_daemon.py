@@ -79,11 +79,14 @@ def run(file: Path) -> None:
     """Run the daemon with this process's arguments."""
     make_killable(SqlStore, "advance_reallocation", _advance, file)
     make_killable(SqlStore, "plan_reallocation", lambda *_, **__: "plan", file)
+    make_killable(SqlStore, "request_regroup", lambda *_, **__: "regroup", file)
+    make_killable(SqlStore, "end_generation", lambda *_, **__: "end of generation", file)
     make_killable(SqlStore, "record_round", lambda *_, **__: "record", file)
     make_killable(SqlStore, "register_jobs", lambda *_, **__: "register", file)
     make_killable(CommandClient, "_change", _command, file)
     make_killable(SlurmJobCommands, "requeue_hold", lambda *_: "scontrol requeuehold", file)
     make_killable(SlurmJobCommands, "release", lambda *_: "scontrol release", file)
+    make_killable(SlurmJobCommands, "cancel", lambda *_: "scancel", file)
     main()
 
 

@@ -16,7 +16,8 @@ from pollux_slurm.errors import PolluxError, SlurmError, StoreError
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.store.contract.interface import RunPhase
 from tests.chaos import killable_daemon
-from tests.chaos.faults import KINDS, Undo
+from tests.chaos.faults import KINDS
+from tests.chaos.injection import Undo
 from tests.chaos.schedule import DAEMON_KILL, Planned, make_schedule
 from tests.chaos.site import NUM_JOBS, ChaosJob, Site
 
@@ -328,7 +329,8 @@ class Run:
             with contextlib.suppress(SlurmError):
                 self._running_unmanaged()
                 recorded = all(record.state.is_over for record in self.site.user.store.jobs())
-                if not self.site.unfinished() and recorded and not self.site.user.store.open_reallocations():
+                is_over = not self.site.unfinished() and not self.site.wings()
+                if is_over and recorded and not self.site.user.store.open_reallocations():
                     return
             self._pause.wait(1.0)
         self._tell(f"gave up waiting after {timeout_s:g} s")

@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 # Where a daemon can die: before and after each step is journaled, and before and after each command.
 # `checkpointed` is journaled by the job's own report, except for a job that may continue without.
-_STEPS = ("checkpoint_requested", "requeued", "reshaped", "released", "running", "confirmed", "failed")
-_COMMANDS = ("requeuehold", "update", "release")
+_STEPS = (
+    *("checkpoint_requested", "requeued", "reshaped", "released", "running"),
+    *("regrouped", "confirmed", "failed", "rolled_back"),
+)
+_COMMANDS = ("scontrol requeuehold", "scontrol update", "scontrol release", "scancel")
 POINTS = tuple(
     f"{when} {place}"
     for place in (
         "plan",
         *(f"advance {step}" for step in _STEPS),
-        *(f"scontrol {command}" for command in _COMMANDS),
+        "regroup",
+        "end of generation",
+        *_COMMANDS,
         "record",
         "register",
     )
@@ -35,6 +40,15 @@ SHARES = {
     "job held externally": 3,
     "job requeued externally": 3,
     "job requeued and held externally": 2,
+    "wing cancelled": 2,
+    "wing of a move cancelled": 2,
+    "store away in mid-regroup": 2,
+    "newcomer killed": 1,
+    "newcomers late": 2,
+    "rank 0 killed": 1,
+    "anchor killed": 1,
+    "anchor suspended": 1,
+    "queue races for a move's GPUs": 2,
 }
 
 

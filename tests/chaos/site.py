@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pollux_slurm.config import SlurmConfig
+from pollux_slurm.errors import SlurmError
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm import connect
 from pollux_slurm.store import open_store
@@ -39,6 +40,8 @@ requeue_timeout_s = 30
 start_timeout_s = 20
 first_report_timeout_s = 120
 metrics_listen = "off"
+[moves]
+gpu_types_without_nvlink = ["*"]
 [policy]
 penalty = "amortised"
 horizon_s = 36000
@@ -48,11 +51,12 @@ horizon_s = 36000
 
 @dataclass(slots=True)
 class ChaosJob:
-    """One job of the run. `cancelled` is set when the harness cancelled it."""
+    """One job of the run. It was `cancelled` by the harness, or `may_fail` since that killed a process of it."""
 
     job_id: str
     name: str
     cancelled: bool = False
+    may_fail: bool = False
 
 
 @dataclass(slots=True)
@@ -122,7 +126,9 @@ class Site:
         weights = [
             f'"{job.job_id}" = {rng.choice((0.1, 1.0, 10.0))}' for job in self.jobs if not job.cancelled
         ]
-        (self.folder / "pollux.toml").write_text(_SETTINGS + "\n".join(weights) + "\n", encoding="utf-8")
+        draft = self.folder / "pollux.toml.new"
+        draft.write_text(_SETTINGS + "\n".join(weights) + "\n", encoding="utf-8")
+        draft.replace(self.folder / "pollux.toml")
         process = self.user.process
         if process is not None and process.poll() is None and _has_handler(process.pid, signal.SIGHUP):
             process.send_signal(signal.SIGHUP)
@@ -130,12 +136,30 @@ class Site:
     # ---------------------------------------------------------------------------------------------- the jobs
 
     def submit(self) -> ChaosJob:
-        """Submit the next training job."""
+        """Submit the next training job. Every other one moves in place."""
         name = f"chaos-{self.submissions}"  # a failed submission has also used its name
+        options = ("--in-place",) if self.submissions % 2 == 0 else ()
         self.submissions += 1
-        number = self.user.digits(name, max_gpus=4, epochs=self.epochs, pass_s=self.pass_s)
+        number = self.user.digits(name, *options, max_gpus=4, epochs=self.epochs, pass_s=self.pass_s)
         self.jobs.append(ChaosJob(job_id=number, name=name))
         return self.jobs[-1]
+
+    def job(self, job_id: str) -> ChaosJob:
+        return next(job for job in self.jobs if job.job_id == job_id)
+
+    def wings(self) -> list[str]:
+        """Return the wings that are not over, by name and number. Raises `SlurmError`."""
+        done = subprocess.run(
+            ["squeue", "--noheader", "--Format=Name:60,JobID:20"],
+            env=self.user.env,
+            capture_output=True,
+            text=True,
+            timeout=3000,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise SlurmError(done.stderr)
+        return [" ".join(line.split()) for line in done.stdout.splitlines() if "+" in line]
 
     def unfinished(self) -> list[ChaosJob]:
         """Return the jobs that Slurm does not show as over. Raises `SlurmError`."""
@@ -238,6 +262,7 @@ def running_site(
         variables = {
             "CHAOS_EXIT_RECORDS": str(folder / EXIT_RECORDS),
             "PYTHONPATH": os.pathsep.join(python_path),
+            "POLLUX_CONFIG": str(folder / "pollux.toml"),
         }
         user = UserCommands(
             directory=folder,

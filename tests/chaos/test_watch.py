@@ -15,7 +15,7 @@ from tests.daemon.builders import job, node, snapshot
 
 def replica(job_id: str, run: str, node: str, *gpus: str) -> Replica:
     process = ProcessRecord(name="python", pid=1, start_ticks=1, boot_id="")
-    return Replica(process=process, job_id=job_id, run=run, node=node, gpus=frozenset(gpus))
+    return Replica(process=process, job_id=job_id, run=run, slurm_id=job_id, node=node, gpus=frozenset(gpus))
 
 
 def words(*seen: Replica, lost: str = "") -> list[str]:

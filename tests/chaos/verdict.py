@@ -29,6 +29,7 @@ def judge(site: Site, outcome: Outcome) -> None:
         wrong = of_job(site, job, by_id.get(job.job_id))
         outcome.wrong.extend(f"job {job.job_id} ({job.name}): {word}" for word in wrong)
     outcome.wrong.extend(f"job {job.job_id} is left held" for job in snapshot.jobs if job.held)
+    outcome.wrong.extend(f"wing {wing} is left" for wing in site.wings())
     outcome.wrong.extend(sorted(site.watch.violations))
     outcome.wrong.extend(
         f"reallocation {move.id} of job {move.slurm_job_id} is still {move.step.value}"
@@ -59,6 +60,8 @@ def of_job(site: Site, job: ChaosJob, seen: SlurmJob | None) -> list[str]:
         # It may have ended before the command, or before any round; Slurm forgets it after five minutes.
         ends = (JobState.CANCELLED, JobState.COMPLETED, None)
         return wrong if state in ends else [*wrong, f"was cancelled and is {state}"]
+    if job.may_fail and state in (JobState.FAILED, None):
+        return wrong
     if state is not JobState.COMPLETED:
         word = state.value if state is not None else "gone"
         reason = f" ({seen.reason}, exit code {seen.exit_code})" if seen is not None else ""

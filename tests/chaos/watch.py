@@ -24,13 +24,20 @@ _EVERY_S = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One training process: of which job and run, and on which GPUs of which node."""
+    """One training process: of which job and start, and on which GPUs of which node.
+
+    `slurm_id` is the job that has the GPUs: the job itself, or its wing. `is_newcomer` is what it began as.
+    """
 
     process: ProcessRecord
     job_id: str
     run: str
+    slurm_id: str
     node: str
     gpus: frozenset[str]
+    rank: int = 0
+    is_newcomer: bool = False
+    member: str = ""
 
 
 def replicas(slurm_conf: str) -> list[Replica]:
@@ -39,21 +46,33 @@ def replicas(slurm_conf: str) -> list[Replica]:
     for process in processes_with_environ(
         {"SLURM_CONF": slurm_conf}, present=("SLURM_JOB_ID", "SLURMD_NODENAME", "LOCAL_RANK")
     ):
-        environ = _environ(process)
+        environ = environ_of(process)
         if environ:
+            job_id, run = job_and_run(environ)
             found.append(
                 Replica(
                     process=process,
-                    job_id=environ["SLURM_JOB_ID"],
-                    run=environ.get("SLURM_RESTART_COUNT", "0"),
+                    job_id=job_id,
+                    run=run,
+                    slurm_id=environ["SLURM_JOB_ID"],
                     node=environ["SLURMD_NODENAME"],
+                    rank=int(environ.get("RANK", "0")),
+                    is_newcomer="POLLUX_JOINS" in environ,
+                    member=environ.get("POLLUX_MEMBER", ""),
                     gpus=frozenset(filter(None, environ.get("CUDA_VISIBLE_DEVICES", "").split(","))),
                 )
             )
     return found
 
 
-def _environ(process: ProcessRecord) -> Mapping[str, str]:
+def job_and_run(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the job, of a wing its anchor, and the start that a process belongs to."""
+    run = environ.get("POLLUX_RESTART_COUNT") or environ.get("SLURM_RESTART_COUNT") or "0"
+    return environ.get("POLLUX_JOB_ID") or environ["SLURM_JOB_ID"], run
+
+
+def environ_of(process: ProcessRecord) -> Mapping[str, str]:
+    """Return the environment of a process of a job; nothing for any other."""
     try:
         text = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -86,9 +105,9 @@ def overlaps(seen: list[Replica], *, lost_nodes: frozenset[str]) -> list[tuple[s
                 pairs.append(
                     (f"job {one.job_id} trains in runs {one.run} and {other.run} at once", one, other)
                 )
-            elif one.job_id != other.job_id and one.node == other.node and one.gpus & other.gpus:
+            elif one.slurm_id != other.slurm_id and one.node == other.node and one.gpus & other.gpus:
                 shared = ",".join(sorted(one.gpus & other.gpus))
-                both = f"jobs {one.job_id} and {other.job_id}"
+                both = f"jobs {one.slurm_id} and {other.slurm_id}"
                 pairs.append((f"{both} train on GPU {shared} of {one.node} at once", one, other))
     return pairs
 

@@ -50,7 +50,7 @@ from pollux_slurm.store.contract.membership import (
 
 RESTART_WAIT_S = 120.0
 _PAUSE_S = 0.1
-_LOOK_INTERVAL_S = 5.0
+_LOOK_INTERVAL_S, _RARE_LOOK_INTERVAL_S = 5.0, 60.0
 # A wing that is over for Slurm may still be about to say how it ended.
 _LAST_WORDS_S = 5.0
 _MIN_TIME_LEFT_S = 60.0
@@ -396,27 +396,42 @@ class Anchor:
         return wing
 
     def _handle_queue(self, first: _Wing) -> None:
-        """Look at the wings that have not come yet: they may be over, or kept from starting by a limit."""
+        """Look at the wings in the queue: each may be over there.
+
+        One that has not come yet may also be kept from starting by a limit. The processes of one that has come
+        may go on though Slurm has given its GPUs away: so it is where a node's slurmd is lost.
+        """
         now = self._monotonic()
-        waiting = [wing for wing in self._wings.values() if wing.link is None and wing.code is None]
-        if not waiting or now < self._next_look_s:
+        if now < self._next_look_s:
             return
-        self._next_look_s = now + _LOOK_INTERVAL_S
+        left = [wing for wing in self._wings.values() if wing.code is None]
         try:
-            seen = self._jobs.look(wing.job_id for wing in waiting)
+            seen = self._jobs.look(wing.job_id for wing in left)
         except SlurmError:
+            self._next_look_s = now + _LOOK_INTERVAL_S
             return  # slurmctld is away: nothing is known
-        for wing in waiting:
+        for wing in left:
             found = seen.get(wing.job_id)
             if found is not None and not found.state.is_over:
                 wing.gone_since_s = None
             elif wing.gone_since_s is None:
                 wing.gone_since_s = now
             elif now - wing.gone_since_s >= _LAST_WORDS_S:
-                state = "gone" if found is None else found.state.value
-                self._say(f"job {self._id}: its wing {wing.job_id} is {state} before its processes started")
-                wing.code = _LOST
+                self._lose(wing, "gone" if found is None else found.state.value)
+        is_urgent = any(w.code is None and (w.link is None or w.gone_since_s is not None) for w in left)
+        self._next_look_s = now + (_LOOK_INTERVAL_S if is_urgent else _RARE_LOOK_INTERVAL_S)
         self._give_up_place_if_limited(seen.get(first.job_id))
+
+    def _lose(self, wing: _Wing, state: str) -> None:
+        if wing.link is None:
+            self._say(f"job {self._id}: its wing {wing.job_id} is {state} before its processes started")
+            wing.code = _LOST
+            return
+        self._say(
+            f"job {self._id}: its wing {wing.job_id} is {state} in the queue, and its processes are not"
+        )
+        wing.link.send({"signal": int(signal.SIGTERM)})
+        self._end(wing, _LOST)
 
     def _give_up_place_if_limited(self, seen: SeenWing | None) -> None:
         """Requeue the anchor where limits on jobs keep its wing from starting: another's wing may need it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pollux_slurm.agent.anchor.link import Link, Listener, connect
 from pollux_slurm.agent.anchor.order import Starts
 from pollux_slurm.agent.anchor.wing_jobs import SeenWing
 from pollux_slurm.agent.submit.wing_request import WingRequest
+from pollux_slurm.model import JobState
 
 Act = Callable[[Link], None]
 
@@ -29,6 +31,7 @@ class Wings:
         self._listener, self._acts = listener, list(acts)
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
+        self.over: set[str] = set()
 
     def submit(self, request: Sequence[str], **more: Any) -> str:
         number = str(10 + len(self.submitted))
@@ -46,7 +49,10 @@ class Wings:
         link.close()
 
     def look(self, job_ids: Iterable[str]) -> dict[str, SeenWing]:
-        return {}
+        return {
+            number: SeenWing(state=JobState.FAILED if number in self.over else JobState.RUNNING, reason="")
+            for number in job_ids
+        }
 
     def left_behind(self) -> list[str]:
         return ["7"]
@@ -69,9 +75,13 @@ def ends_when_stopped(link: Link) -> None:
     link.send({"exit": 143})
 
 
-def run_anchor(folder: Path, *acts: Act, limit_s: float | None = None) -> tuple[int, Wings]:
+def run_anchor(
+    folder: Path, *acts: Act, limit_s: float | None = None, over: tuple[str, ...] = (), speed: float = 1.0
+) -> tuple[int, Wings]:
+    """Run an anchor whose clock is `speed` times as fast. Slurm shows the wings `over` as ended."""
     listener = Listener("s", beat_s=0.05)
     wings = Wings(listener, acts)
+    wings.over = set(over)
     try:
         anchor = Anchor(
             jobs=wings,  # type: ignore[arg-type]
@@ -81,6 +91,7 @@ def run_anchor(folder: Path, *acts: Act, limit_s: float | None = None) -> tuple[
             starts_file=folder / "p.starts",
             kill_after_s=30.0,
             say=lambda _text: None,
+            monotonic=lambda: speed * time.monotonic(),
         )
         return anchor.run(), wings
     finally:
@@ -130,3 +141,19 @@ def test_that_an_anchor_that_is_stopped_stops_its_wings_and_ends(tmp_path: Path)
 
     code, wings = run_anchor(tmp_path, stop_the_anchor)
     assert (code, len(wings.submitted)) == (143, 1)
+
+
+def test_that_a_wing_that_is_over_in_the_queue_is_lost_though_its_processes_go_on(tmp_path: Path) -> None:
+    stopped = threading.Event()
+
+    def trains_until_stopped(link: Link) -> None:
+        while "signal" not in (link.receive() or {"signal": 0}):
+            pass
+        stopped.set()
+        # As if on a machine whose network is slow: its last word comes too late to count.
+        threading.Event().wait(0.5)
+        link.send({"exit": 0})
+
+    code, wings = run_anchor(tmp_path, trains_until_stopped, ends(0), over=("10",), speed=100.0)
+    assert (code, len(wings.submitted)) == (0, 2)
+    assert stopped.is_set()

@@ -165,7 +165,7 @@ def test_that_more_wings_than_a_tick_cancels_are_all_cancelled(harness: Harness)
     move_to(harness, anchor, {"n0": 2, "n1": 2}, seconds=6)
     forged = [anchor.wing("--nodelist=n1", "--gpus=1", plan=plan) for plan in range(1, 60)]
     harness.targets = {}
-    harness.run_until(daemon(harness), seconds=60)
+    harness.run_until(daemon(harness), seconds=150)
     assert all(harness.job(number).state.is_over for number in forged)
     assert anchor.job.allocation == Allocation.of({"n0": 2})
     assert not harness.store.open_reallocations()
