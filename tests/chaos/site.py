@@ -51,7 +51,7 @@ horizon_s = 36000
 
 @dataclass(slots=True)
 class ChaosJob:
-    """One job of the run. It was `cancelled` by the harness, or `may_fail` since that killed a process of it."""
+    """One job of the run. It was `cancelled` by the harness, or `may_fail`, as a process of it was killed."""
 
     job_id: str
     name: str

@@ -398,8 +398,8 @@ class Anchor:
     def _handle_queue(self, first: _Wing) -> None:
         """Look at the wings in the queue: each may be over there.
 
-        One that has not come yet may also be kept from starting by a limit. The processes of one that has come
-        may go on though Slurm has given its GPUs away: so it is where a node's slurmd is lost.
+        One that has not come yet may also be kept from starting by a limit. The processes of one that has
+        come may go on though it is over for Slurm: so it is where a node's slurmd is lost.
         """
         now = self._monotonic()
         if now < self._next_look_s:

@@ -18,6 +18,7 @@ from pollux_slurm.agent.node.containers import (
 )
 from pollux_slurm.agent.node.layout import STEP_VARIABLE, RunLayout
 from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
+from pollux_slurm.agent.step.controller import wait_for_controller
 from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
 from pollux_slurm.agent.step.step_numbers import skip_step_numbers
 from pollux_slurm.agent.step.step_signals import signal_step
@@ -84,6 +85,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> ExitStatus:
     argv = [job.runner.find("srun"), *srun_options(job), *node, *command]
     restart_count = int(job.environ.get("SLURM_RESTART_COUNT") or 0)
     environ = step_environment(job.environ)
+    wait_for_controller(job.runner, job.warn)
     skip_step_numbers(restart_count, runner=job.runner, environ=environ)
     environ |= {STEP_VARIABLE: layout.encode()}
 
