@@ -62,7 +62,14 @@ def chaos(folder: Path, options: argparse.Namespace, server: PostgresServer | No
     with (
         sandbox_in(folder / "slurm") as sandbox,
         accounting(sandbox) as sacct,
-        running_site(folder, sandbox, epochs=options.epochs, pass_s=options.pass_s, server=server) as site,
+        # Its slurmctld is another one by now.
+        running_site(
+            folder,
+            Sandbox.find(folder / "slurm"),
+            epochs=options.epochs,
+            pass_s=options.pass_s,
+            server=server,
+        ) as site,
     ):
         run = Run(
             site=site,

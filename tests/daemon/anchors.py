@@ -84,7 +84,8 @@ class Anchor(Agent):
 
     def act(self) -> None:
         job = self.job
-        if not self.acts or job.state.is_over:
+        alone = self.harness.slurm.read_job(self.job_id)
+        if not self.acts or alone is None or alone.state is not JobState.RUNNING:
             return
         self._act_on(job)
         states = [one.state for one in wings_of_start(job.wings)]

@@ -21,6 +21,8 @@ from pollux_slurm.daemon.enact.move_actions import SETTLING_S, MoveActions, Open
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.errors import JobStateError, SlurmCommandError
 from pollux_slurm.model import JobShape, JobState, SlurmJob
+from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
+from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
 
@@ -55,15 +57,26 @@ class StepsAfterRequeue:
                 self._actions.advance(reallocation, Step.ROLLED_BACK, "Slurm did not requeue the job in time")
             else:
                 self._actions.requeue(move)
+        elif move.record is not None and move.record.terms.in_place:
+            self._await_anchor(move, job)
         # COMPLETING: Slurm is killing it, within its own time-outs.
+
+    def _await_anchor(self, move: OpenMove, job: SlurmJob) -> None:
+        """Wait for the wing of the next start; its anchor was itself requeued if the job had failed."""
+        config = self._actions.config
+        if _runs_again(move.reallocation) and job.state is JobState.PENDING and job.held_since_requeue:
+            # Else it would wait for two minutes, as after any requeue.
+            self._actions.slurm.set_begin_time(move.job_id, ahead_s=1.0)
+            self._actions.release(move)
+        elif move.age_s > config.requeue_timeout_s + config.start_timeout_s:
+            self._actions.advance(move.reallocation, Step.FAILED, "its anchor brought no wing in time")
 
     def _requeue_if_failed(self, move: OpenMove, job: SlurmJob) -> bool:
         """Requeue a failed job that is to run again; False for any other."""
         reallocation = move.reallocation
-        runs_again = failed_moves.is_return(reallocation) or failed_starts.is_start_again(reallocation)
         if (
             job.state is not JobState.FAILED
-            or not runs_again
+            or not _runs_again(reallocation)
             or job.restart_count != reallocation.from_restart_count
             or not move.is_ours
         ):
@@ -86,6 +99,9 @@ class StepsAfterRequeue:
             )
         elif job.state is JobState.PENDING and self._is_held_externally(move):
             self._actions.advance(move.reallocation, Step.FAILED, _HELD_EXTERNALLY)
+        elif job.state is JobState.PENDING and anchor_waits(job):
+            self._actions.release(move)
+            self._actions.advance(move.reallocation, Step.CONFIRMED)
         elif job.state is JobState.PENDING and move.reallocation.is_pause:
             self._park(move)
         elif job.state is JobState.PENDING:
@@ -252,7 +268,7 @@ class StepsAfterRequeue:
             or not (was_started and reallocation.moves_running)
         ):
             return False
-        if failed_moves.is_return(reallocation) or failed_starts.is_start_again(reallocation):
+        if _runs_again(reallocation):
             return False
         if not move.is_ours or _has_reported_step(move):
             return False
@@ -304,6 +320,11 @@ class StepsAfterRequeue:
             self._actions.advance(reallocation, Step.CONFIRMED)
         elif move.age_s > self._actions.config.first_report_timeout_s:
             self._actions.advance(reallocation, Step.FAILED, "no step was reported in the new shape in time")
+
+
+def _runs_again(reallocation: Reallocation) -> bool:
+    """Whether a reallocation starts a job that has failed again."""
+    return failed_moves.is_return(reallocation) or failed_starts.is_start_again(reallocation)
 
 
 def _needs(move: OpenMove) -> Needs:

@@ -25,6 +25,7 @@ from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.daemon.recovery import failed_moves
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationCause, SlurmJob
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, Reallocation
 
 _MAX_STARTS = 3
@@ -105,7 +106,7 @@ def jobs_held_by_slurm(
         and job.state is JobState.PENDING
         and job.held
         and job.held_by_slurm
-        and job.unschedulable_reason is None
+        and (job.unschedulable_reason is None or anchor_waits(job))
         and record.open_reallocation is None
         and record.paused_at is None
         and is_recorded_job(job, record)

@@ -72,6 +72,11 @@ def _anchor_terms(job: SlurmJob) -> JobTerms | None:
     return terms if terms is not None and terms.in_place and terms.user_id == job.user_id else None
 
 
+def anchor_waits(job: SlurmJob) -> bool:
+    """Whether a job in place waits because its anchor does: there is nothing yet that could be given GPUs."""
+    return job.unschedulable_reason == _ANCHOR_WAITS
+
+
 def wings_of_start(wings: Iterable[SlurmJob]) -> list[SlurmJob]:
     """Return the wings of the newest start: first the one that it began with, then by plan and number."""
     known = [_Wing(terms, wing) for wing in wings if (terms := parse_wing_comment(wing.comment))]

@@ -8,7 +8,7 @@ import pytest
 
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.model import Allocation, JobState, ReallocationWay
+from pollux_slurm.model import Allocation, JobState, ReallocationCause, ReallocationWay
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.merging_client import MergingClient
 from pollux_slurm.store.contract.interface import GenerationState
@@ -169,6 +169,49 @@ def test_that_more_wings_than_a_tick_cancels_are_all_cancelled(harness: Harness)
     assert all(harness.job(number).state.is_over for number in forged)
     assert anchor.job.allocation == Allocation.of({"n0": 2})
     assert not harness.store.open_reallocations()
+
+
+def fail_next_start(harness: Harness, anchor: Anchor) -> None:
+    """Have a job lose its wing, and fail as by a signal right after its next start."""
+    harness.slurm.cancel(anchor.wings()[0].job_id)
+    harness.run_until(daemon(harness), until=lambda: anchor.restart_count == 1, seconds=10)
+    anchor.reports = False
+    harness.run_until(daemon(harness), until=lambda: anchor.job.state is JobState.RUNNING, seconds=200)
+    harness.clock.advance(2)
+    harness.slurm.finish(anchor.wings()[0].job_id, exit_code=137)
+    harness.slurm.finish(anchor.job_id, exit_code=137)
+
+
+def test_that_a_job_whose_start_slurm_ended_is_started_again_by_its_anchor(harness: Harness) -> None:
+    anchor = started(harness)
+    fail_next_start(harness, anchor)
+    anchor.reports = True
+    harness.run_until(daemon(harness), seconds=200)
+    (move,) = harness.store.reallocations(anchor.job_id)
+    assert (move.cause, move.step) == (ReallocationCause.FAILED_START, Step.CONFIRMED)
+    assert (anchor.restart_count, anchor.job.state) == (2, JobState.RUNNING)
+
+
+def test_that_an_anchor_that_slurm_holds_is_released(harness: Harness) -> None:
+    anchor = started(harness)
+    harness.slurm.requeue_hold(anchor.job_id)
+    anchor.end_wings()
+    harness.clock.advance(2)
+    harness.slurm.set_job(anchor.job_id, held_by_slurm=True, held_since_requeue=False)
+    assert anchor.job.held
+    harness.run_until(daemon(harness), until=lambda: not anchor.job.held, seconds=30)
+    assert not anchor.job.held
+
+
+def test_that_an_anchor_that_brings_no_wing_does_not_keep_its_gpus(harness: Harness) -> None:
+    anchor = started(harness)
+    fail_next_start(harness, anchor)
+    anchor.acts = False
+    harness.run_until(daemon(harness), seconds=600)
+    move = harness.store.reallocations(anchor.job_id)[-1]
+    assert move.step is Step.FAILED
+    assert str(move.reason).endswith("its anchor brought no wing in time")
+    assert not anchor.job.held
 
 
 def test_that_another_users_wing_is_a_job_of_its_own(harness: Harness) -> None:
