@@ -85,7 +85,7 @@ class RunLayout:
     `exit_file`, since srun returns the greatest of all nodes'. For `kill_after_s` see `RunOptions`.
     With `is_wrapped`, the command begins with a wrapper. With `starts_torchrun` it is torchrun, once on each
     node. `required_paths` must be visible on each node. `restart_count` is the training's where that is not
-    Slurm's. With a `membership`, processes may join and leave.
+    Slurm's: in a wing. With a `membership`, processes may join and leave.
     """
 
     nodes: tuple[tuple[str, int], ...]
@@ -105,6 +105,15 @@ class RunLayout:
     @property
     def world_size(self) -> int:
         return sum(count for _, count in self.nodes)
+
+    def end_file(self, node_index: int) -> Path | None:
+        """Return the file that a wing's node makes once all its processes have ended with 0.
+
+        srun also returns 0 where it is told that a node has failed, though the processes go on there (22.05).
+        """
+        if self.exit_file is None or self.restart_count is None:
+            return None
+        return self.exit_file.with_name(f"{self.exit_file.name}-{node_index}")
 
     def encode(self) -> str:
         """Return the layout as one line of JSON."""

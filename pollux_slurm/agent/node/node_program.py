@@ -72,10 +72,14 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
                 on_failure=write_exit_code,
                 is_wrapped=layout.is_wrapped,
             )
-            return processes_exit_code(layout, processes.run())
+            code = processes_exit_code(layout, processes.run())
     except LaunchError as error:
         write_exit_code(error.exit_code)
         raise
+    if code == 0 and (end_file := layout.end_file(index)) is not None:
+        with contextlib.suppress(OSError):  # it counts as stopped, then, and goes on from its last checkpoint
+            end_file.touch(mode=0o600)
+    return code
 
 
 def process_environments(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
 from pollux_slurm.agent.node.containers import (
     is_given,
     node_command,
@@ -37,6 +40,9 @@ _STALE = frozenset(
         *("SLURM_EXPORT_ENV", "SLURM_STEPID"),
     }
 )
+
+# How long a file that another node has made may take to be seen here.
+_LATE_FILE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> ExitStatus:
     if layout.exit_file is not None:
         with contextlib.suppress(OSError):
             layout.exit_file.unlink()
+    end_files = [file for index in range(len(layout.nodes)) if (file := layout.end_file(index)) is not None]
     node = node_command(python=sys.executable, in_container=job.is_in_container)
     argv = [job.runner.find("srun"), *srun_options(job), *node, *command]
     restart_count = int(job.environ.get("SLURM_RESTART_COUNT") or 0)
@@ -101,12 +108,26 @@ def run_step(command: Sequence[str], job: PreparedJob) -> ExitStatus:
     if status.failed_by_itself and job.may_requeue:
         num_gpus = layout.world_size if layout.uses_gpus else None
         requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
+    if code == 0 and end_files and not _have_ended(end_files):
+        job.warn(f"srun ended, and not all processes of job {layout.job_id} did: they count as stopped")
+        return ExitStatus(exit_code=STOPPED_BY_SIGTERM, failed_by_itself=False)
     if layout.exit_file is None or code == 0:
         return status
     with contextlib.suppress(OSError, ValueError):
         code = int(layout.exit_file.read_text(encoding="ascii"))
         layout.exit_file.unlink()
     return replace(status, exit_code=code)
+
+
+def _have_ended(end_files: Sequence[Path]) -> bool:
+    """Whether each node has made its file; where they share a folder, it may be seen some seconds later."""
+    folder, names = end_files[0].parent, {file.name for file in end_files}
+    deadline = time.monotonic() + _LATE_FILE_S
+    while not (found := names <= set(os.listdir(folder))) and time.monotonic() < deadline:  # noqa: PTH208
+        time.sleep(0.2)
+    for file in end_files:
+        file.unlink(missing_ok=True)
+    return found
 
 
 def srun_options(job: PreparedJob) -> list[str]:

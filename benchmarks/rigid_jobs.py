@@ -1,0 +1,217 @@
+"""Whether jobs that move in place delay others: the starts of rigid jobs on a private Slurm, run by run.
+
+    python -m benchmarks.rigid_jobs [--minutes 30] [--runs 3] [--seed 1]
+
+The same rigid jobs (plain sbatch, no training) and the same trainings are submitted at the same times in each
+run. In the first runs all trainings move by requeue; in the last one, every other one moves in place. Each
+rigid job's wait there is compared with the range of its waits in the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollux_slurm.config import SlurmConfig
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.sandbox.files import NodeGroup
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.connection import connect
+from pollux_slurm.store import open_store
+
+POLLUX = (sys.executable, "-m", "pollux_slurm")
+DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
+SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n[policy]\npenalty = "amortised"\nhorizon_s = 36000\n'
+NODES, GPUS_PER_NODE = 3, 4
+# Mean seconds between two submissions, and how long rigid jobs last.
+RIGID_EVERY_S, RIGID_LASTS_S = 25.0, (10.0, 60.0)
+TRAINING_EVERY_S, TRAINING_EPOCHS = 45.0, (15, 40)
+DRAIN_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A job of the workload: `epochs` of a training, or a rigid job of `lasts_s`."""
+
+    at_s: float
+    gpus: int
+    epochs: int = 0
+    lasts_s: float = 0.0
+
+
+def workload(minutes: float, seed: int) -> list[Submission]:
+    """Return the submissions of a run in order of time; the same for the same seed."""
+    rng, found = random.Random(seed), []
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(1 / RIGID_EVERY_S)) < 60 * minutes:
+        found.append(
+            Submission(at_s=at_s, gpus=rng.choice((1, 1, 2, 4)), lasts_s=rng.uniform(*RIGID_LASTS_S))
+        )
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(1 / TRAINING_EVERY_S)) < 60 * minutes:
+        found.append(Submission(at_s=at_s, gpus=rng.choice((1, 2)), epochs=rng.randint(*TRAINING_EPOCHS)))
+    return sorted(found, key=lambda one: one.at_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of submissions (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="without moves in place (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    jobs = workload(options.minutes, options.seed)
+    without = [run(jobs, in_place=False) for _ in range(options.runs)]
+    report(without, run(jobs, in_place=True))
+
+
+def run(jobs: Sequence[Submission], *, in_place: bool) -> list[float]:
+    """Submit all jobs at their times, and return the waits of the rigid ones in seconds."""
+    folder = Path(tempfile.mkdtemp(prefix="pollux-rigid-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        sandbox = Sandbox.up(
+            folder / "s", [NodeGroup(num_nodes=NODES, gpus_per_node=GPUS_PER_NODE)], timeout_s=600
+        )
+        try:
+            return _run(sandbox, folder, jobs, in_place=in_place)
+        finally:
+            sandbox.down()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], *, in_place: bool) -> list[float]:
+    url, settings = f"sqlite:///{folder}/pollux.db", folder / "pollux.toml"
+    settings.write_text(SETTINGS)
+    store = open_store(url, create=True)
+    env = {
+        **os.environ,
+        **sandbox.env,
+        "PATH": f"{Path(sys.executable).parent}:{sandbox.env.get('PATH', os.environ['PATH'])}",
+        "POLLUX_STORE_URL": url,
+        "POLLUX_CONFIG": str(settings),
+        "POLLUX_EXAMPLE_DIR": str(DIGITS),
+        "POLLUX_AGENT_REPORT_INTERVAL_S": "1",
+        "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",
+        "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
+    }
+    rigid: list[str] = []
+    num_trainings = 0
+    slurm, pause = connect(SlurmConfig(), env), threading.Event()
+    waits_s: dict[str, float] = {}
+    with daemon(env, folder / "daemon.log"):
+        began = time.monotonic()
+        for job in jobs:
+            while (left_s := job.at_s - (time.monotonic() - began)) > 0:
+                pause.wait(min(left_s, 5.0))
+                note_waits(slurm, rigid, waits_s)
+            if job.epochs:
+                submit_training(job, num_trainings, env, folder, in_place=in_place and num_trainings % 2 == 0)
+                num_trainings += 1
+            else:
+                rigid.append(submit_rigid(job, env, folder))
+        deadline = time.monotonic() + DRAIN_S
+        while len(waits_s) < len(rigid) and time.monotonic() < deadline:
+            pause.wait(5.0)
+            note_waits(slurm, rigid, waits_s)
+        moves = store.reallocations()
+        ways = {
+            way: sum(m.way.value == way and m.step.value == "confirmed" for m in moves)
+            for way in ("requeue", "in_place")
+        }
+        print(f"{num_trainings} trainings, {len(rigid)} rigid jobs; confirmed moves: {ways}", flush=True)
+        subprocess.run(["scancel", "--user", str(os.getuid())], env=env, check=False)
+    store.close()
+    return [waits_s.get(number, float("inf")) for number in rigid]
+
+
+def note_waits(slurm: SlurmClient, rigid: Sequence[str], waits_s: dict[str, float]) -> None:
+    """Note the waits of the rigid jobs that have started, while Slurm still has them."""
+    for job in slurm.snapshot().jobs:
+        if job.job_id in rigid and job.started_at is not None and job.submitted_at is not None:
+            waits_s[job.job_id] = (job.started_at - job.submitted_at).total_seconds()
+
+
+def submit_rigid(job: Submission, env: dict[str, str], folder: Path) -> str:
+    command = [
+        *("sbatch", "--parsable", "--output=/dev/null", "--nodes=1", f"--gpus={job.gpus}", "--mem=100M"),
+        *("--time=5", f"--wrap=sleep {job.lasts_s:.0f}"),
+    ]
+    done = subprocess.run(
+        command, env=env, cwd=folder, check=True, capture_output=True, text=True, timeout=120
+    )
+    return done.stdout.strip()
+
+
+def submit_training(
+    job: Submission, number: int, env: dict[str, str], folder: Path, *, in_place: bool
+) -> None:
+    subprocess.run(
+        [
+            *(*POLLUX, "sbatch", "--parsable", *(("--in-place",) if in_place else ())),
+            *("--min-gpus=1", "--max-gpus=6", f"--gpus={job.gpus}", f"--job-name=training-{number}"),
+            *(f"--checkpoint-dir={folder}/checkpoints/{number}", f"--output={folder}/{number}.log"),
+            *(str(DIGITS / "train.sbatch"), f"--epochs={job.epochs}", "--emulate-device=0.01,0.008"),
+        ],
+        env=env, cwd=folder, check=True, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+@contextmanager
+def daemon(env: dict[str, str], log: Path) -> Iterator[None]:
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [*POLLUX, "daemon", "--interval", "10"], env=env, stdout=stream, stderr=stream
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=120)
+
+
+def report(without: Sequence[Sequence[float]], within: Sequence[float]) -> None:
+    """Print how long rigid jobs waited in each run, and which waited longer than in all runs without."""
+    for number, waits_s in enumerate(without, 1):
+        print_waits(f"run {number}, all trainings by requeue", waits_s)
+    print_waits("every other training in place", within)
+    longest = [max(waits) for waits in zip(*without, strict=True)]
+    later = [
+        (number, wait_s, most_s)
+        for number, (wait_s, most_s) in enumerate(zip(within, longest, strict=True))
+        if wait_s > most_s
+    ]
+    print(f"{len(later)} of {len(within)} rigid jobs waited longer than in any run without moves in place")
+    for number, wait_s, most_s in later:
+        print(f"  rigid job {number}: {wait_s:.0f} s, at most {most_s:.0f} s without")
+    # Of runs that are alike, the last is the longest of so many in one case of so many.
+    held_out = [
+        sum(w > max(o) for w, *o in zip(one, *(x for x in without if x is not one), strict=True))
+        for one in without
+    ]
+    print(f"each run without against the others without: {held_out} rigid jobs waited longer")
+
+
+def print_waits(name: str, waits_s: Sequence[float]) -> None:
+    ordered = sorted(waits_s)
+    highest = ordered[min(int(0.95 * len(ordered)), len(ordered) - 1)]
+    print(
+        f"{name}: rigid jobs wait {statistics.mean(ordered):.1f} s on average, median "
+        f"{statistics.median(ordered):.0f} s, 95th percentile {highest:.0f} s, at most {ordered[-1]:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
