@@ -41,7 +41,7 @@ def submit(user: UserCommands, name: str, epochs: int) -> str:
     "name",
     [
         "lightning",
-        "accelerate",
+        pytest.param("accelerate", marks=pytest.mark.full),
         pytest.param("trainer", marks=pytest.mark.full),
         pytest.param("trackers", marks=pytest.mark.full),
     ],

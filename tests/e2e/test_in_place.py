@@ -37,7 +37,7 @@ def test_that_a_job_grows_and_gives_way_in_place_and_is_exact(in_place: UserComm
     """Grow on its own and on another node, give a wing to a second job, end; every sample once."""
     user = in_place
     user.start_daemon()
-    first = user.digits("first", "--gpus=2", "--in-place", epochs=25, pass_s="0.01,0.008")
+    first = user.digits("first", "--gpus=2", "--in-place", epochs=18, pass_s="0.01,0.008")
 
     def in_place_move(*, shrink: bool) -> Reallocation | None:
         for move in user.store.reallocations(first):
@@ -53,7 +53,7 @@ def test_that_a_job_grows_and_gives_way_in_place_and_is_exact(in_place: UserComm
         *("planned", "regroup_requested", "regrouped", "confirmed")
     ]
     assert grown.standstill_s is not None
-    second = user.digits("second", "--gpus=1", epochs=10, max_gpus=1, pass_s="0.01,0.008")
+    second = user.digits("second", "--gpus=1", epochs=6, max_gpus=1, pass_s="0.01,0.008")
     user.wait(lambda: user.gpus(second) == 1, "the second job to start", every_s=0.5)
 
     for job_id, name in ((first, "first"), (second, "second")):

@@ -207,7 +207,7 @@ def test_that_an_anchor_that_brings_no_wing_does_not_keep_its_gpus(harness: Harn
     anchor = started(harness)
     fail_next_start(harness, anchor)
     anchor.acts = False
-    harness.run_until(daemon(harness), seconds=600)
+    harness.run_until(daemon(harness), seconds=120)
     move = harness.store.reallocations(anchor.job_id)[-1]
     assert move.step is Step.FAILED
     assert str(move.reason).endswith("its anchor brought no wing in time")
