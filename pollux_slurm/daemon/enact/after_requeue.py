@@ -312,14 +312,19 @@ class StepsAfterRequeue:
             self._actions.advance(reallocation, Step.CONFIRMED)
         elif self._fail_if_job_failed(move) or self._actions.fail_if_over(move):
             return
+        elif job is not None and job.state is JobState.COMPLETING and not self._is_silent(move):
+            return  # a moment later Slurm shows whether it has failed, and may return to its old shape
         elif not is_running:
             state = job.state.value if job else "gone"
             self._actions.advance(reallocation, Step.FAILED, f"the job is {state} before its first step")
         elif not reallocation.moves_running:
             # It was pending: there is no training to lose, so its start is enough.
             self._actions.advance(reallocation, Step.CONFIRMED)
-        elif move.age_s > self._actions.config.first_report_timeout_s:
+        elif self._is_silent(move):
             self._actions.advance(reallocation, Step.FAILED, "no step was reported in the new shape in time")
+
+    def _is_silent(self, move: OpenMove) -> bool:
+        return move.age_s > self._actions.config.first_report_timeout_s
 
 
 def _runs_again(reallocation: Reallocation) -> bool:

@@ -63,6 +63,22 @@ def test_that_a_job_that_fails_in_its_new_shape_is_returned_and_not_moved_again(
     assert (problem.jobs[0].pinned, problem.jobs[0].pinned_because) == (True, back.reason)
 
 
+def test_that_a_job_that_is_seen_while_it_ends_is_returned_all_the_same(harness: Harness) -> None:
+    job_id = started(harness)
+    moved(harness, job_id)
+    # Its script has failed, and Slurm still ends its processes: the exit code is not shown yet.
+    harness.slurm.set_job(job_id, state=JobState.COMPLETING)
+    daemon = harness.daemon()
+    harness.tick(daemon, times=3)
+    assert harness.is_at(Step.RUNNING)
+    harness.slurm.set_job(job_id, state=JobState.RUNNING)
+    harness.slurm.finish(job_id, exit_code=7)
+    harness.agents[job_id].reports = True
+    harness.run_until(daemon, until=lambda: is_back(harness, job_id), seconds=30)
+    assert is_back(harness, job_id)
+    assert steps(harness, job_id) == [Step.FAILED, Step.CONFIRMED]
+
+
 def test_that_a_returned_job_is_not_moved_again_even_if_slurm_refused_its_old_shape(
     harness: Harness,
 ) -> None:
