@@ -37,6 +37,7 @@ class SlurmNode:
     - `gpu_type`: the one type of its GPUs, None where GRES has no type
     - `used_gpus`: the GPUs of all jobs, and all GPUs of a node that gives out shards of GPUs
     - `available`: False for a node that is down, drained, failing or reserved, on which no job may start
+    - `draining`: True where an administrator wants its jobs to end or to leave
     - `responds`: False for a node that slurmctld has set DOWN; jobs may still run on it
     - `settling`: True for a moment after such a node is back (`pollux_slurm.daemon.observe.returned_nodes`)
     - `features`: the active ones
@@ -57,6 +58,7 @@ class SlurmNode:
     state: str
     partitions: tuple[str, ...] = ()
     features: frozenset[str] = frozenset()
+    draining: bool = False
     responds: bool = True
     settling: bool = False
     hostname: str = ""
@@ -85,6 +87,8 @@ class SlurmJob:
 
     - `requested_gpus`, `requested_gpu_type`: what it requests in all, and the type that it names, if any,
       which Slurm keeps in every later shape
+    - `num_nodes`: how many nodes it requests, at least
+    - `exclusive`: True where it requests whole nodes (`--exclusive`), which 26.05 does not show
     - `memory_by_node`: True where it requested memory by node, and neither by GPU nor by CPU
     - `allocation`: its GPUs, empty unless it is running or completing; `cpus_by_node` and `memory_mb_by_node`
       are what it uses of each node
@@ -111,6 +115,7 @@ class SlurmJob:
 
     - `wings`: the jobs that have its GPUs, or wait for them, by number, with those that ended a short while
       ago. `restart_count` is that of its training's newest start
+    - `anchor_leaves_because`: why its anchor must leave the node where it runs; None where it may stay
     """
 
     job_id: str
@@ -141,6 +146,8 @@ class SlurmJob:
     begins_at: datetime | None = None
     priority: int | None = None
     qos: str = ""
+    num_nodes: int = 1
+    exclusive: bool = False
     memory_by_node: bool = False
     held_by_slurm: bool = False
     feature_sets: tuple[frozenset[str], ...] = ()
@@ -154,6 +161,7 @@ class SlurmJob:
     counted_s: float = 0.0
     changes: tuple[tuple[datetime, Allocation], ...] = ()
     wings: tuple[SlurmJob, ...] = ()
+    anchor_leaves_because: str | None = None
 
     @property
     def partitions(self) -> tuple[str, ...]:

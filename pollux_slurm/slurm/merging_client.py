@@ -5,6 +5,7 @@ What is asked of such a job is asked of the jobs that stand for it:
 - To requeue it is to cancel its wings. The anchor then submits the wing that the next
   start begins with, which may not start before two minutes have passed, as after a requeue. Until it has, the
   job is COMPLETING: there is nothing to hold, to reshape or to release.
+- Where its anchor must leave its node (`anchor_nodes`), the anchor is requeued, not held, and ends its wings.
 - While it waits, to hold, reshape or release it is to do that to the wing that waits. A new shape lets that
   start at once: it is a job of its own, and cannot be killed by the end of the last start.
 - Where the anchor waits itself, it is held and released as any job, and cannot be reshaped: it has no GPUs.
@@ -34,10 +35,10 @@ _MAX_CANCELLED_WAITING = 64
 
 
 class _Seen(NamedTuple):
-    """A merged job of the last read, and the state of its anchor alone."""
+    """A merged job of the last read, and its anchor alone."""
 
     job: SlurmJob
-    anchor_state: JobState
+    anchor: SlurmJob
 
 
 class MergingClient:
@@ -62,7 +63,7 @@ class MergingClient:
         found = {job.job_id: job for job in merged.jobs if job.wings}
         self._seen.clear()
         self._seen.update(
-            {job.job_id: _Seen(found[job.job_id], job.state) for job in shown.jobs if job.job_id in found}
+            {job.job_id: _Seen(found[job.job_id], job) for job in shown.jobs if job.job_id in found}
         )
         return merged
 
@@ -76,13 +77,13 @@ class MergingClient:
 
     def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
         if job_id in self._seen:
-            self._cancel_wings(self._seen[job_id].job, restart_count)
+            self._stop(self._seen[job_id], restart_count)
         else:
             self._inner.requeue_hold(job_id, restart_count=restart_count)
 
     def requeue(self, job_id: str, *, restart_count: int) -> None:
         if job_id in self._seen:
-            self._cancel_wings(self._seen[job_id].job, restart_count)
+            self._stop(self._seen[job_id], restart_count)
         else:
             self._inner.requeue(job_id, restart_count=restart_count)
 
@@ -133,7 +134,7 @@ class MergingClient:
     def _waiting_wing(self, job_id: str) -> SlurmJob | None:
         """Return the wing that waits for the job's newest start; None where its anchor waits, or nothing."""
         seen = self._seen.get(job_id)
-        if seen is None or seen.job.state is not JobState.PENDING or seen.anchor_state is JobState.PENDING:
+        if seen is None or seen.job.state is not JobState.PENDING or seen.anchor.state is JobState.PENDING:
             return None
         return next(wing for wing in wings_of_start(seen.job.wings) if wing.state is JobState.PENDING)
 
@@ -141,12 +142,16 @@ class MergingClient:
         terms = None if known is None else decode_comment(known.comment)
         return job_id in self._seen or (terms is not None and terms.in_place)
 
-    def _cancel_wings(self, job: SlurmJob, restart_count: int | None) -> None:
+    def _stop(self, seen: _Seen, restart_count: int | None) -> None:
+        job = seen.job
         if job.state is not JobState.RUNNING or restart_count not in (None, job.restart_count):
             raise JobStateError(
                 f"job {job.job_id} is {job.state.value} in start {job.restart_count} of its training; "
                 "nothing was changed"
             )
+        if job.anchor_leaves_because is not None:
+            self._inner.requeue(job.job_id, restart_count=seen.anchor.restart_count)
+            return
         # Wings of another start have no processes of the training, and must not keep their GPUs.
         of_start = {wing.job_id for wing in wings_of_start(job.wings)}
         left = [wing for wing in job.wings if not wing.state.is_over]

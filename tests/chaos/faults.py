@@ -396,6 +396,7 @@ KINDS: dict[str, tuple[str, Inject]] = {
     "rank 0 killed": ("jobs", wing_faults.kill_rank_0),
     "anchor killed": ("jobs", wing_faults.kill_anchor),
     "anchor suspended": ("jobs", wing_faults.suspend_anchor),
+    "anchor's node drained": ("drain", wing_faults.drain_anchors_node),
     "store away in mid-regroup": ("store", take_store_away_in_regroup),
     "queue races for a move's GPUs": ("queue", wing_faults.race_for_gpus),
 }

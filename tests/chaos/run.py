@@ -25,6 +25,8 @@ _STEP_S = 0.25
 # How long an armed daemon may run without reaching a point; then it is armed again.
 _ARMED_S = 20.0
 _REWEIGH_S = 5.0
+# Those whose faults, and what undoes them, are done by slurmctld.
+_NEED_SLURM = frozenset({"nodes", "jobs", "newcomers", "queue", "drain"})
 _FEW_JOBS = 2
 _UNMANAGED_S = 17.0
 # How long a fault waits for jobs to train and for a round; some do not wait.
@@ -156,15 +158,16 @@ class Run:
                 continue
             resource, inject = KINDS[planned.kind]
             busy = resource in self._undos or (resource == "daemon" and self._is_daemon_busy())
-            if busy or (resource in ("nodes", "jobs") and "slurmctld" in self._undos):
+            if busy or (resource in _NEED_SLURM and "slurmctld" in self._undos):
                 continue
             if resource == "nodes" and self._since_undone_s("nodes", now) < self.whole_s:
                 continue
             try:
                 done = inject(self.site, planned, self._rng)
             except SlurmError as error:
+                # Slurm's commands try for 20 s: first of all, what is due must be undone.
                 self._tell(f"(not now: {error})")
-                done = None
+                return False
             if done is None:
                 continue
             self._waiting.remove(planned)
@@ -191,7 +194,7 @@ class Run:
 
     def _undo_what_is_due(self, now: float) -> None:
         for resource, (at, undo) in list(self._undos.items()):
-            if now < at or (resource in ("nodes", "jobs") and "slurmctld" in self._undos):
+            if now < at or (resource in _NEED_SLURM and "slurmctld" in self._undos):
                 continue
             try:
                 done = undo.act()

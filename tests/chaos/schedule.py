@@ -48,6 +48,7 @@ SHARES = {
     "rank 0 killed": 1,
     "anchor killed": 1,
     "anchor suspended": 1,
+    "anchor's node drained": 1,
     "queue races for a move's GPUs": 2,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 from collections.abc import Iterable
 
@@ -137,6 +138,22 @@ def suspend_anchor(site: Site, planned: Planned, rng: random.Random) -> Injected
         return True
 
     return Injected(detail=job_id, undo=Undo(after_s=rng.uniform(12, 16), act=resume))
+
+
+def drain_anchors_node(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Drain an anchor's node for a while, as an administrator would: its jobs are to leave it."""
+    number = _anchor(site, rng)
+    found = re.search(r"\sNodeList=(n[0-9]+)", "" if number is None else site.scontrol("show", "job", number))
+    if found is None:
+        return None
+    node = found[1]
+    site.scontrol("update", f"NodeName={node}", "State=DRAIN", "Reason=chaos")
+
+    def resume() -> bool:
+        site.scontrol("update", f"NodeName={node}", "State=RESUME")
+        return True
+
+    return Injected(detail=f"{node}, of {number}", undo=Undo(after_s=rng.uniform(15, 25), act=resume))
 
 
 def _anchor(site: Site, rng: random.Random) -> str | None:

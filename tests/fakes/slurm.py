@@ -157,6 +157,12 @@ class FakeSlurm:
         return _Guarded(self, guard)  # type: ignore[return-value]
 
     def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
+        self._requeue(job_id, restart_count, hold=True)
+
+    def requeue(self, job_id: str, *, restart_count: int) -> None:
+        self._requeue(job_id, restart_count, hold=False)
+
+    def _requeue(self, job_id: str, restart_count: int | None, *, hold: bool) -> None:
         self._enter("requeue_hold", job_id)
         job = self._expect(job_id, JobState.RUNNING)
         if restart_count not in (None, job.shown.restart_count):
@@ -165,11 +171,7 @@ class FakeSlurm:
         job = self._expect(job_id, JobState.RUNNING)  # as Slurm itself refuses
         if job.shown.unschedulable_reason is not None:
             raise SlurmCommandError(f"job {job_id}: Requested operation is presently disabled")
-        self._kill(job, JobState.PENDING)
-
-    def requeue(self, job_id: str, *, restart_count: int) -> None:
-        self.requeue_hold(job_id, restart_count=restart_count)
-        self._jobs[job_id].held_after_kill = False
+        self._kill(job, JobState.PENDING, hold=hold)
 
     def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
         self._enter("requeue_failed", job_id)
@@ -354,10 +356,10 @@ class FakeSlurm:
             raise JobStateError(f"job {job_id} is {job.shown.state.value}, not {state.value}")
         return job
 
-    def _kill(self, job: _Job, afterwards: JobState) -> None:
+    def _kill(self, job: _Job, afterwards: JobState, *, hold: bool = True) -> None:
         requeued = afterwards is JobState.PENDING
         now = self.clock()
-        job.held_after_kill = True
+        job.held_after_kill = hold
         job.killed_until = self.clock() + timedelta(seconds=self.kill_s)
         job.after_kill = afterwards
         job.shown = dataclasses.replace(

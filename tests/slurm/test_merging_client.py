@@ -212,3 +212,17 @@ def test_that_other_jobs_are_requeued_as_ever(site: Site) -> None:
     found = site.client.read_job(other)
     assert found is not None
     assert (found.state, found.held, found.restart_count) == (JobState.PENDING, True, 1)
+
+
+def test_that_a_requeue_takes_the_anchor_along_where_it_must_leave_its_node(site: Site) -> None:
+    wing = site.wing(2)
+    site.slurm.set_job(site.anchor, cpus_by_node=(("n1", 1),))
+    site.slurm.set_node("n1", available=False, draining=True)
+    assert site.job().anchor_leaves_because == "its anchor leaves n1, which is drained"
+    site.client.requeue_hold(site.anchor, restart_count=0)
+    site.clock.advance(60)
+    assert (site.state(site.anchor), site.state(wing)) == (JobState.PENDING, JobState.RUNNING)
+    # The wing ends by itself: nothing more is done until it has.
+    assert site.job().state is JobState.COMPLETING
+    site.slurm.finish(wing, exit_code=143)
+    assert (site.job().state, site.job().held) == (JobState.PENDING, False)

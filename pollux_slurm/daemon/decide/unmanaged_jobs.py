@@ -9,9 +9,8 @@ from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide.problem_building import UsableNodes
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.model import JobState, NodeCapacity, ProblemJob, SlurmJob
+from pollux_slurm.slurm.parsing.anchor_nodes import WAITS_FOR_RESOURCES
 
-# Slurm's reasons for a job that waits only for free resources.
-_WAITS_FOR_RESOURCES = frozenset({"Resources", "Priority"})
 # Only the head of the queue takes part in a round.
 MAX_UNMANAGED = 10
 
@@ -39,7 +38,7 @@ def next_unmanaged_jobs(
         if job.job_id not in adaptive
         and job.state is JobState.PENDING
         and not job.held
-        and job.reason in _WAITS_FOR_RESOURCES
+        and job.reason in WAITS_FOR_RESOURCES
         and job.requested_gpus > 0
         and (job.priority or 0) > max(highest.get(name, 0) for name in job.partitions)
     ]

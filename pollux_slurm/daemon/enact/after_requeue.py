@@ -51,7 +51,10 @@ class StepsAfterRequeue:
             if self._actions.advance(reallocation, Step.RESHAPED):
                 self.reshaped(move.at(Step.RESHAPED), ledger)
         elif job.state is JobState.RUNNING and was_requeued:
-            self._actions.advance(reallocation, Step.ROLLED_BACK, "the job was started again externally")
+            # An anchor that was itself requeued starts what its owner asked for.
+            is_in_place = move.record is not None and move.record.terms.in_place
+            started = "its anchor started it again" if is_in_place else "the job was started again externally"
+            self._actions.advance(reallocation, Step.ROLLED_BACK, started)
         elif job.state is JobState.RUNNING:
             if move.age_s > self._actions.config.requeue_timeout_s:
                 self._actions.advance(reallocation, Step.ROLLED_BACK, "Slurm did not requeue the job in time")

@@ -60,6 +60,7 @@ class Maintenance:
         self._release_late_holds(now)
         self._release_jobs_held_by_slurm(now)
         self._renew_limits(now)
+        self._move_anchors()
         self._cancel_stray_wings(now)
         return self._is_not_over
 
@@ -193,6 +194,23 @@ class Maintenance:
                 continue
             target, cause = job.allocation, ReallocationCause.TIME_LIMIT
             self._plan_stopped(record, job, target, target, cause, time_limits.RENEWAL)
+
+    def _move_anchors(self) -> None:
+        """Requeue each job whose anchor must leave its node, and the anchor with it.
+
+        Where the job has GPUs of a drained node, too, the decision moves those first. If that is a requeue,
+        the anchor goes with it.
+        """
+        draining = {node.name for node in self.snapshot.nodes if node.draining}
+        for record, job in self._jobs():
+            if job.anchor_leaves_because is None or job.state is not JobState.RUNNING:
+                continue
+            if not is_recorded_job(job, record) or not draining.isdisjoint(job.allocation.nodes):
+                continue
+            if record.open_reallocation is None and self._slots.has_room_for(self._mover(record)):
+                _log.info("job %s: %s", job.job_id, job.anchor_leaves_because)
+                target, cause = job.allocation, ReallocationCause.DECISION
+                self._plan_stopped(record, job, target, target, cause, job.anchor_leaves_because)
 
     def _cancel_stray_wings(self, now: datetime) -> None:
         """Journal the end of wings in which none of a job's processes is; a tick cancels them."""

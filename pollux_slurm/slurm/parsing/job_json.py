@@ -89,6 +89,8 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         user_id=fields.count("user_id"),
         account=fields.text("account", ""),
         qos=fields.text("qos", ""),
+        num_nodes=num_nodes,
+        exclusive=_is_exclusive(fields),
         partition=fields.text("partition", ""),
         state=state,
         held=held,
@@ -363,6 +365,10 @@ def _unschedulable_reason(
     # A wing never is: it is cancelled, and its anchor submits another.
     if not fields.flag("requeue") and parse_wing_comment(fields.text("comment", "")) is None:
         return "it may not be requeued; submit with --requeue"
-    if {"none", "exclusive"} & {word.lower() for word in fields.words("shared")}:
+    if _is_exclusive(fields):
         return "it asks for whole nodes (--exclusive)"
     return request.problem
+
+
+def _is_exclusive(fields: Fields) -> bool:
+    return not {"none", "exclusive"}.isdisjoint(word.lower() for word in fields.words("shared"))

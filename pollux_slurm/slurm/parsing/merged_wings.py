@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, JobTerms, SlurmJob
+from pollux_slurm.slurm.parsing.anchor_nodes import anchors_to_move
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, parse_wing_comment
 
@@ -50,10 +51,12 @@ def merge_wings(snapshot: ClusterSnapshot) -> ClusterSnapshot:
             wings[claim.anchor_id].append(_Wing(claim, job))
         else:
             others.append(job)
+    leaving = anchors_to_move(snapshot, [anchor for anchor, _ in anchors.values()])
     merged = []
     for job in others:
         if job.job_id in wings:
             job = _merge(job, wings[job.job_id])
+            job = dataclasses.replace(job, anchor_leaves_because=leaving.get(job.job_id))
         elif job.job_id in anchors and job.state is JobState.RUNNING:
             job = dataclasses.replace(job, state=JobState.COMPLETING)
         if job.job_id in anchors and anchors[job.job_id][0].state is JobState.PENDING:

@@ -44,6 +44,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         state="+".join(states).lower() + ("" if one_type else " (GPUs of several types)"),
         partitions=fields.words("partitions"),
         features=_features(fields),
+        draining="DRAIN" in states,
         responds="DOWN" not in states,
         hostname=fields.text("hostname", ""),
         last_busy_at=fields.time("last_busy"),

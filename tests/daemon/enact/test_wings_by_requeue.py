@@ -91,3 +91,25 @@ def test_that_a_pause_parks_the_wing_that_waits(harness: Harness) -> None:
     harness.targets = {anchor.job_id: {"n1": 2}}
     harness.run_until(daemon, seconds=30)
     assert harness.job(anchor.job_id).allocation == Allocation.of({"n1": 2})
+
+
+def test_that_an_anchor_leaves_a_drained_node_with_a_checkpoint(harness: Harness) -> None:
+    anchor = started(harness)
+    harness.slurm.set_job(anchor.job_id, cpus_by_node=(("n2", 1),))
+    harness.slurm.set_node("n2", available=False, draining=True)
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: anchor.job(anchor.job_id).state is JobState.PENDING)
+    (move,) = harness.store.reallocations(anchor.job_id)
+    assert move.reason is not None
+    assert move.reason.startswith("its anchor leaves n2, which is drained")
+    assert [step.value for step, _ in move.times][:4] == [
+        *("planned", "checkpoint_requested", "checkpointed", "requeued")
+    ]
+    anchor.act()  # its wings end without it
+    harness.slurm.set_job(anchor.job_id, cpus_by_node=(("n1", 1),))
+    harness.run_until(daemon, until=lambda: anchor.job(anchor.job_id).state is JobState.RUNNING)
+    anchor.start()
+    harness.run_until(daemon, until=lambda: harness.store.reallocations(anchor.job_id)[0].step.is_end)
+    harness.run_until(daemon, seconds=200)
+    assert harness.job(anchor.job_id).state is JobState.RUNNING
+    assert len(harness.store.reallocations(anchor.job_id)) == 1

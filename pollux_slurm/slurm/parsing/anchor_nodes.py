@@ -1,0 +1,71 @@
+"""Which anchors must leave their nodes. Pure.
+
+An anchor takes one CPU of a node of which its training may have no GPU. Slurm starts it where others are, as
+it does every small job (22.05). It must leave a node that is drained, and one where anchors alone keep a job
+out that waits for whole nodes, or for all of their CPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
+
+# Slurm's reasons for a job that waits only for free resources.
+WAITS_FOR_RESOURCES = frozenset({"Resources", "Priority"})
+# It costs the training a start. So an anchor stays a while, however many such jobs come.
+_STAYS = timedelta(minutes=10)
+
+
+def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> Mapping[str, str]:
+    """Return why anchors must leave their nodes, by job id. `snapshot` has each job alone."""
+    by_node: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+    for anchor in anchors:
+        for name, _ in anchor.cpus_by_node if anchor.state is JobState.RUNNING else ():
+            by_node[name].append(anchor)
+    nodes = [node for node in snapshot.nodes if node.name in by_node]
+    because = {
+        anchor.job_id: f"its anchor leaves {node.name}, which is drained"
+        for node in nodes
+        if node.draining and node.responds
+        for anchor in by_node[node.name]
+    }
+    waiting = [
+        job
+        for job in snapshot.jobs
+        if job.state is JobState.PENDING and not job.held and job.reason in WAITS_FOR_RESOURCES
+    ]
+    for job in sorted(waiting, key=lambda job: -(job.priority or 0)):
+        lacking = job.num_nodes - sum(_fits(job, node, ()) for node in snapshot.nodes)
+        cleared = [
+            node for node in nodes if not _fits(job, node, ()) and _fits(job, node, by_node[node.name])
+        ]
+        if not 0 < lacking <= len(cleared):
+            continue
+        for node in sorted(cleared, key=lambda node: len(by_node[node.name]))[:lacking]:
+            for anchor in by_node[node.name]:
+                if anchor.started_at is not None and snapshot.read_at - anchor.started_at >= _STAYS:
+                    text = f"its anchor leaves {node.name}, for which job {job.job_id} waits"
+                    because.setdefault(anchor.job_id, text)
+    return because
+
+
+def _fits(job: SlurmJob, node: SlurmNode, without: Iterable[SlurmJob]) -> bool:
+    """Whether a node has room for an even part of a job, once some of its jobs have left it."""
+    if not node.available or not job.may_run_on(node, job.required_nodes):
+        return False
+    used_cpus, used_mb = node.used_cpus, node.used_memory_mb
+    for anchor in without:
+        used_cpus -= dict(anchor.cpus_by_node).get(node.name, 0)
+        used_mb -= dict(anchor.memory_mb_by_node).get(node.name, 0)
+    gpus = math.ceil(job.requested_gpus / job.num_nodes)
+    if job.exclusive:
+        return used_cpus <= 0 and gpus <= node.num_gpus
+    return (
+        gpus <= node.num_gpus - node.used_gpus
+        and math.ceil(job.num_cpus / job.num_nodes) <= node.num_cpus - used_cpus
+        and gpus * (job.memory_per_gpu_mb or 0) <= node.memory_mb - used_mb
+    )

@@ -1,0 +1,81 @@
+"""Which anchors leave their nodes, by hand-made snapshots."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
+from pollux_slurm.slurm.parsing.anchor_nodes import anchors_to_move
+from tests.fakes.slurm import fake_node
+from tests.slurm.parsing.test_merged_wings import NOON, anchor, job
+
+
+def anchor_on(name: str, number: str = "7", **changes: Any) -> SlurmJob:
+    shown = anchor(cpus_by_node=((name, 1),), memory_mb_by_node=((name, 500),), **changes)
+    return dataclasses.replace(shown, job_id=number)
+
+
+def node(name: str, **changes: Any) -> SlurmNode:
+    """Return a node of 4 GPUs, 8 CPUs and 8192 MB; one CPU and 500 MB are an anchor's."""
+    return dataclasses.replace(fake_node(name), **{"used_cpus": 1, "used_memory_mb": 500, **changes})
+
+
+def waiting(gpus: int = 4, cpus: int = 8, **changes: Any) -> SlurmJob:
+    fields = {"reason": "Resources", "priority": 10, "partition": "main", **changes}
+    return job("9", JobState.PENDING, requested_gpus=gpus, num_cpus=cpus, **fields)
+
+
+def leaving(nodes: list[SlurmNode], *jobs: SlurmJob, minutes: int = 10) -> Mapping[str, str]:
+    read_at = NOON + timedelta(minutes=minutes)
+    anchors = [one for one in jobs if one.comment]
+    return anchors_to_move(ClusterSnapshot(read_at=read_at, nodes=tuple(nodes), jobs=jobs), anchors)
+
+
+def test_that_an_anchor_stays_where_nobody_needs_its_node() -> None:
+    assert leaving([node("n0")], anchor_on("n0")) == {}
+    assert leaving([node("n0"), fake_node("n1")], anchor_on("n0"), waiting()) == {}  # n1 is free for it
+
+
+def test_that_an_anchor_leaves_a_drained_node_at_once() -> None:
+    drained = node("n0", available=False, draining=True)
+    assert leaving([drained], anchor_on("n0"), minutes=0) == {"7": "its anchor leaves n0, which is drained"}
+    reserved = node("n0", available=False)
+    assert leaving([reserved], anchor_on("n0")) == {}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        waiting(),
+        waiting(gpus=0, cpus=1, exclusive=True),
+        waiting(gpus=4, cpus=4, memory_per_gpu_mb=2048),
+    ],
+    ids=["all CPUs", "exclusive", "all memory"],
+)
+def test_that_an_anchor_leaves_a_node_that_it_alone_keeps_from_a_waiting_job(wanted: SlurmJob) -> None:
+    assert leaving([node("n0")], anchor_on("n0"), wanted) == {
+        "7": "its anchor leaves n0, for which job 9 waits"
+    }
+    assert leaving([node("n0")], anchor_on("n0"), wanted, minutes=9) == {}
+    # Others are there, too, or the job would not start there anyway.
+    assert leaving([node("n0", used_cpus=3, used_gpus=1, used_memory_mb=900)], anchor_on("n0"), wanted) == {}
+    for changes in ({"held": True}, {"reason": "Dependency"}, {"excluded_nodes": ("n0",)}):
+        assert leaving([node("n0")], anchor_on("n0"), dataclasses.replace(wanted, **changes)) == {}
+
+
+def test_that_a_job_that_fits_beside_the_anchor_moves_nothing() -> None:
+    assert leaving([node("n0")], anchor_on("n0"), waiting(gpus=4, cpus=7)) == {}
+
+
+def test_that_as_many_nodes_are_cleared_as_the_job_lacks_those_with_fewest_anchors_first() -> None:
+    nodes = [node("n0", used_cpus=2, used_memory_mb=1000), node("n1"), node("n2"), fake_node("n3")]
+    anchors = [anchor_on("n0", "1"), anchor_on("n0", "2"), anchor_on("n1", "3"), anchor_on("n2", "4")]
+    assert set(leaving(nodes, *anchors, waiting(gpus=8, cpus=16, num_nodes=2))) == {"3"}
+    assert set(leaving(nodes, *anchors, waiting(gpus=16, cpus=32, num_nodes=4))) == {"1", "2", "3", "4"}
+    # Five nodes are not there, whoever leaves.
+    assert leaving(nodes, *anchors, waiting(gpus=20, cpus=40, num_nodes=5)) == {}
