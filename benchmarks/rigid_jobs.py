@@ -4,7 +4,8 @@
 
 The same rigid jobs (plain sbatch, no training) and the same trainings are submitted at the same times in each
 run. In the first runs all trainings move by requeue; in the last one, every other one moves in place. Each
-rigid job's wait there is compared with the range of its waits in the others.
+rigid job's wait there is compared with the range of its waits in the others. The runs are made side by side,
+on a private Slurm each, so that what else the machine does is the same for all.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.config import SlurmConfig
+from pollux_slurm.model import JobState
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
 from pollux_slurm.slurm.client import SlurmClient
@@ -72,8 +75,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     jobs = workload(options.minutes, options.seed)
-    without = [run(jobs, in_place=False) for _ in range(options.runs)]
-    report(without, run(jobs, in_place=True))
+    with ThreadPoolExecutor(options.runs + 1) as executor:
+        runs = [
+            executor.submit(run, jobs, in_place=number == options.runs) for number in range(options.runs + 1)
+        ]
+        *without, within = (one.result() for one in runs)
+    report(without, within)
 
 
 def run(jobs: Sequence[Submission], *, in_place: bool) -> list[float]:
@@ -131,7 +138,12 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], *, in_place
             way: sum(m.way.value == way and m.step.value == "confirmed" for m in moves)
             for way in ("requeue", "in_place")
         }
-        print(f"{num_trainings} trainings, {len(rigid)} rigid jobs; confirmed moves: {ways}", flush=True)
+        over = sum(record.state is JobState.COMPLETED for record in store.jobs())
+        print(
+            f"{'every other training in place' if in_place else 'all by requeue'}: {over} of {num_trainings} "
+            f"trainings completed, {len(rigid)} rigid jobs; confirmed moves: {ways}",
+            flush=True,
+        )
         subprocess.run(["scancel", "--user", str(os.getuid())], env=env, check=False)
     store.close()
     return [waits_s.get(number, float("inf")) for number in rigid]
