@@ -115,30 +115,29 @@ class StepsInPlace:
         elif (changed := move.change_of_running_job()) is not None:
             self._give_up(move, generation, changed, job_failed=False)
         elif generation.state is GenerationState.PLANNED:
-            if self._are_gpus_lost(move, generation, ledger):
-                self._give_up(move, generation, "other jobs have its GPUs", job_failed=False)
-            elif (failure := self._failure(move, generation)) is not None:
+            if (failure := self._failure(move, generation)) is not None:
                 self._give_up(move, generation, failure, job_failed=True)
+            elif self._are_gpus_lost(move, generation, ledger):
+                self._give_up(move, generation, "other jobs have its GPUs", job_failed=False)
         elif (self._actions.clock() - generation.at).total_seconds() > self._timeout_s:
+            # First of all, since it can be repeated: what follows ends the move, which nobody resumes.
+            self._actions.start_again(move)
             because = "the members made no step in the new generation in time"
-            if self._give_up(move, generation, because, job_failed=True):
-                self._actions.start_again(move)
+            self._give_up(move, generation, because, job_failed=True)
 
     @property
     def _timeout_s(self) -> float:
         return self._actions.config.first_report_timeout_s
 
     def _are_gpus_lost(self, move: OpenMove, generation: GenerationRecord, ledger: GpuLedger) -> bool:
-        """Prioritise the new wings that wait; return whether they do not get their GPUs."""
-        config, wanted = self._actions.config, new_gpus(move, generation)
+        """Prioritise the new wings that wait; return whether others have their GPUs."""
         wings = new_wings(move)
-        if len([wing for wing in wings if wing.allocation]) == len(wanted):
+        if len([wing for wing in wings if wing.allocation]) == len(new_gpus(move, generation)):
             return False
-        for wing in wings:
-            if self._may_prioritise() and fault(wing, wanted, wings, move) is None:
+        if self._may_prioritise():
+            for wing in wings:
                 self._prioritise(move.job_id, wing, ledger.snapshot)
-        is_late = move.age_s > config.checkpoint_timeout_s + config.start_timeout_s
-        return is_late or ledger.target_is_lost(move.reallocation)
+        return ledger.target_is_lost(move.reallocation)
 
     def _failure(self, move: OpenMove, generation: GenerationRecord) -> str | None:
         """Return what is wrong with a planned generation's wings, or that nothing comes of it."""
@@ -148,7 +147,11 @@ class StepsInPlace:
                 self._cancel(wing)
                 return found
         if len([wing for wing in wings if wing.allocation]) < len(wanted):
-            return None
+            # A limit on jobs, for example, which nothing shows that could be read before.
+            config, reasons = self._actions.config, {wing.reason for wing in wings if not wing.allocation}
+            if move.age_s <= config.checkpoint_timeout_s + config.start_timeout_s:
+                return None
+            return f"its new wings did not start in time ({', '.join(sorted(reasons)) or 'none came'})"
         since = max([generation.at, *(wing.started_at for wing in wings if wing.started_at is not None)])
         if (self._actions.clock() - since).total_seconds() <= self._timeout_s:
             return None
@@ -198,6 +201,7 @@ class StepsInPlace:
             for other in (job, *job.wings)
             if other.state is JobState.PENDING
             and other.job_id != wing.job_id
+            and other.job_id not in self._prioritised
             and other.priority is not None
             and not partitions.isdisjoint(other.partitions)
         ]
@@ -246,6 +250,8 @@ def fault(wing: SlurmJob, wanted: Counter[str], wings: Sequence[SlurmJob], move:
     name = f"its wing {wing.job_id}"
     if wing.state.is_over or wing.state is JobState.COMPLETING:
         return f"{name} is {wing.state.value} before it could join"
+    if wing.held or wing.blocked_because is not None:
+        return f"{name} waits whatever is free ({wing.reason})"
     nodes = _nodes_of(wing)
     gpus = wing.allocation.num_gpus or wing.requested_gpus
     if len(nodes) != 1 or wanted[nodes[0]] != gpus:

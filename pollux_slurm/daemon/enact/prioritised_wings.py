@@ -48,6 +48,9 @@ class PrioritisedWings:
         """Whether any is not over yet."""
         return bool(self._known)
 
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._known
+
     def add(self, anchor_id: str, wing: SlurmJob) -> None:
         """Watch a wing from now on."""
         terms = parse_wing_comment(wing.comment)

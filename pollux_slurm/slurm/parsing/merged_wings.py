@@ -81,13 +81,17 @@ def anchor_waits(job: SlurmJob) -> bool:
 
 
 def wings_of_start(wings: Iterable[SlurmJob]) -> list[SlurmJob]:
-    """Return the wings of the newest start: first the one that it began with, then by plan and number."""
+    """Return the wings of the newest start: first the one that it began with, then by plan and number.
+
+    It is the newest of those that have GPUs. One that waits may be invented by its owner.
+    """
     known = [_Wing(terms, wing) for wing in wings if (terms := parse_wing_comment(wing.comment))]
     return [wing.job for wing in _newest_start(known)]
 
 
 def _newest_start(wings: Sequence[_Wing]) -> list[_Wing]:
-    newest = max((wing.terms.restart_count for wing in wings), default=None)
+    with_gpus = [wing for wing in wings if wing.job.allocation]
+    newest = max((wing.terms.restart_count for wing in with_gpus or wings), default=None)
     of_start = [wing for wing in wings if wing.terms.restart_count == newest]
     return sorted(of_start, key=lambda wing: (wing.terms.plan, int(wing.job.job_id)))
 
@@ -105,7 +109,7 @@ def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
     of_start = [wing.job for wing in newest]
     # The wing that a start begins with has the request of the job's owner.
     first = of_start[0]
-    state = _state(anchor, wings, of_start)
+    state = _state(anchor, of_start)
     is_over, waits = state.is_over, state is JobState.PENDING and anchor.state is JobState.RUNNING
     in_queue = first if waits else anchor
     ended_at = _latest(job.ended_at for job in (anchor, *wings))
@@ -149,17 +153,17 @@ def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
     )
 
 
-def _state(anchor: SlurmJob, wings: Sequence[SlurmJob], of_start: Sequence[SlurmJob]) -> JobState:
+def _state(anchor: SlurmJob, of_start: Sequence[SlurmJob]) -> JobState:
     """Return the state of anchor and wings together. It waits, or is over, once its last wing is."""
     if anchor.state is not JobState.RUNNING:
         is_leaving = anchor.state is JobState.PENDING or anchor.state.is_over
-        return JobState.COMPLETING if is_leaving and any(job.allocation for job in wings) else anchor.state
+        return JobState.COMPLETING if is_leaving and any(job.allocation for job in of_start) else anchor.state
     states = {job.state for job in of_start}
     for state in (JobState.SUSPENDED, JobState.RUNNING):
         if state in states:
             return state
     # Between two starts: the processes of the last one end, or the next one is about to be submitted.
-    if JobState.PENDING in states and not any(job.allocation for job in wings):
+    if JobState.PENDING in states and not any(job.allocation for job in of_start):
         return JobState.PENDING
     return JobState.COMPLETING
 

@@ -164,6 +164,20 @@ def test_that_a_wing_of_no_plan_or_another_start_gets_no_priority_and_others_are
     assert anchor.job.allocation == Allocation.of({"n0": 2})
 
 
+def test_that_a_wing_that_waits_for_a_later_start_does_not_keep_the_job_from_being_moved(
+    harness: Harness,
+) -> None:
+    anchor = started(harness)
+    anchor.restart_count = 7
+    invented = anchor.wing("--hold", "--gpus=1", plan=0)
+    anchor.restart_count = 0
+    harness.targets = {anchor.job_id: {"n0": 2, "n1": 1}}
+    harness.run_until(daemon(harness), seconds=20)
+    assert steps(harness, anchor) == [Step.CONFIRMED]
+    assert anchor.job.allocation == Allocation.of({"n0": 2, "n1": 1})
+    harness.run_until(daemon(harness), until=lambda: harness.job(invented).state.is_over, seconds=120)
+
+
 def test_that_wings_of_an_earlier_start_do_not_keep_their_gpus_from_a_requeue(harness: Harness) -> None:
     anchor = started(harness)
     anchor.restart_count = 3  # what the daemon takes for the newest start has one GPU only

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.errors import SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState, ReallocationCause, ReallocationWay
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.merging_client import MergingClient
@@ -131,6 +133,50 @@ def test_that_a_generation_without_a_step_is_failed_and_the_job_starts_again(har
     (move,) = harness.store.reallocations(anchor.job_id)
     assert (move.step, move.job_failed) == (Step.FAILED, True)
     assert all(wing.state.is_over for wing in anchor.job.wings)
+
+
+def test_that_a_start_again_without_an_answer_is_asked_for_again(harness: Harness) -> None:
+    anchor = started(harness)
+    anchor.regroups = False
+    move_to(harness, anchor, {"n0": 4}, seconds=10)
+    harness.store.advance_generation(
+        anchor.token, 1, GenerationState.COMMITTED, restart_count=0, at=harness.clock(), meeting="n0:1"
+    )
+    harness.targets = {}
+    anchor.acts = False
+    harness.slurm.fail("cancel", SlurmUnavailable("no answer"))
+    with contextlib.suppress(SlurmUnavailable):
+        harness.run_until(daemon(harness), seconds=50)
+    harness.run_until(daemon(harness), seconds=20)
+    (move,) = harness.store.reallocations(anchor.job_id)
+    assert (move.step, move.job_failed) == (Step.FAILED, True)
+    assert all(wing.state.is_over for wing in anchor.job.wings)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"held": True, "reason": "JobHeldUser"}, "waits whatever is free (JobHeldUser)"),
+        ({}, "its new wings did not start in time (BeginTime)"),
+    ],
+)
+def test_that_after_a_wing_that_slurm_does_not_start_the_next_move_is_a_requeue(
+    harness: Harness, change: dict[str, object], reason: str
+) -> None:
+    anchor = started(harness)
+    submit = anchor.wing
+
+    def wing(*options: str, **details: Any) -> str:
+        number = submit("--begin=now+9999", *options, **details)
+        harness.slurm.set_job(number, begins_at=None, **change)
+        return number
+
+    anchor.wing = wing  # type: ignore[method-assign]
+    move_to(harness, anchor, {"n0": 2, "n1": 2}, seconds=60)
+    first, second = harness.store.reallocations(anchor.job_id)[:2]
+    assert (first.step, first.way, first.job_failed) == (Step.ROLLED_BACK, ReallocationWay.IN_PLACE, True)
+    assert reason in str(first.reason)
+    assert second.way is ReallocationWay.REQUEUE
 
 
 @pytest.mark.parametrize(
