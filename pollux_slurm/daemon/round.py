@@ -17,7 +17,7 @@ from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import in_place, problem_building, unanswered_requests, unmanaged_jobs
 from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
-from pollux_slurm.daemon.enact import admin_orders
+from pollux_slurm.daemon.enact import admin_orders, anchor_upkeep
 from pollux_slurm.daemon.enact.maintenance import Maintenance
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, cluster_picture, returned_nodes
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
@@ -244,6 +244,7 @@ class Rounds:
         # Set again, with the targets of the moves that this round planned.
         self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
         if not self._config.shadow:
+            self._keep_anchors(snapshot, now)
             moved = {move.job.slurm.job_id for move in moves}
             self._prolong_pauses(picture, moved, now)
             self._delay_jobs_with_leftovers(picture, moved, now)
@@ -322,6 +323,11 @@ class Rounds:
             if isinstance(found, BaseException):
                 raise found
             return found
+
+    def _keep_anchors(self, snapshot: ClusterSnapshot, now: datetime) -> None:
+        slurm, user_id = self._slurm.guarded(self._lease.check), self._scope()
+        anchor_upkeep.cancel_orphans(snapshot, slurm, now, only_user_id=user_id)
+        anchor_upkeep.requeue_waiting_anchors(snapshot, slurm, only_user_id=user_id)
 
     def _prolong_pauses(self, picture: Picture, moved: Container[str], now: datetime) -> None:
         """Set later begin times for paused jobs whose begin time is near, or Slurm would start them."""

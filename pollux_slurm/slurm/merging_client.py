@@ -144,7 +144,9 @@ class MergingClient:
 
     def _stop(self, seen: _Seen, restart_count: int | None) -> None:
         job = seen.job
-        if job.state is not JobState.RUNNING or restart_count not in (None, job.restart_count):
+        # An anchor may also leave while its training waits.
+        allowed = {JobState.RUNNING, *([JobState.PENDING] if job.anchor_leaves_because is not None else [])}
+        if job.state not in allowed or restart_count not in (None, job.restart_count):
             raise JobStateError(
                 f"job {job.job_id} is {job.state.value} in start {job.restart_count} of its training; "
                 "nothing was changed"

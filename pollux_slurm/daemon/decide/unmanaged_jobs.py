@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide.problem_building import UsableNodes
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.model import JobState, NodeCapacity, ProblemJob, SlurmJob
-from pollux_slurm.slurm.parsing.anchor_nodes import WAITS_FOR_RESOURCES
 
+# Slurm's reasons for a job that waits only for free resources.
+_WAITS_FOR_RESOURCES = frozenset({"Resources", "Priority"})
 # Only the head of the queue takes part in a round.
 MAX_UNMANAGED = 10
 
@@ -38,7 +40,7 @@ def next_unmanaged_jobs(
         if job.job_id not in adaptive
         and job.state is JobState.PENDING
         and not job.held
-        and job.reason in WAITS_FOR_RESOURCES
+        and job.reason in _WAITS_FOR_RESOURCES
         and job.requested_gpus > 0
         and (job.priority or 0) > max(highest.get(name, 0) for name in job.partitions)
     ]
@@ -52,12 +54,38 @@ def _as_problem_job(job: SlurmJob, picture: Picture, usable: UsableNodes) -> Pro
         job_id=job.job_id,
         min_gpus=job.requested_gpus,
         max_gpus=job.requested_gpus,
-        cpus_per_gpu=job.cpus_per_gpu or max(math.ceil(job.num_cpus / job.requested_gpus), 0),
+        cpus_per_gpu=_cpus_per_gpu(job, picture),
         memory_per_gpu_mb=job.memory_per_gpu_mb or 0,
         waiting_s=max((picture.snapshot.read_at - since).total_seconds(), 0.0),
         partition_nodes=usable.by(job, job.required_nodes),
         rigid=True,
     )
+
+
+def _cpus_per_gpu(job: SlurmJob, picture: Picture) -> int:
+    """Return the CPUs per GPU that a job asks for, or fewer where it lacks only those of anchors.
+
+    Anchors leave a node that they alone keep from such a job (`anchor_nodes`). So the job counts as one that
+    fits there, and adaptive jobs make room for it.
+    """
+    wanted = job.cpus_per_gpu or max(math.ceil(job.num_cpus / job.requested_gpus), 0)
+    on_node = math.ceil(job.requested_gpus / job.num_nodes)
+    rooms = {node.name: node.num_cpus for node in picture.nodes if node.num_gpus >= on_node}
+    if any(room >= wanted * on_node for room in rooms.values()):
+        return wanted
+    of_anchors = _cpus_of_anchors(picture.managed)
+    cleared = [room for name, room in rooms.items() if room + of_anchors[name] >= wanted * on_node]
+    return max(cleared, default=wanted * on_node) // on_node
+
+
+def _cpus_of_anchors(managed: Iterable[ManagedJob]) -> Counter[str]:
+    cpus: Counter[str] = Counter()
+    for job in managed:
+        if job.slurm.wings:
+            cpus.update(dict(job.slurm.cpus_by_node))
+            for wing in job.slurm.wings:
+                cpus.subtract(dict(wing.cpus_by_node))
+    return cpus
 
 
 def reserve_shares(

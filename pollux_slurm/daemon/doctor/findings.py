@@ -301,6 +301,8 @@ def examine_wings(snapshot: ClusterSnapshot) -> Finding:
     alone: list[SlurmJob] = []
     forged: list[SlurmJob] = []
     for job in snapshot.jobs:
+        if job.state.is_over:
+            alone += [wing for wing in job.wings if not wing.state.is_over]
         claim = None if job.state.is_over else parse_wing_comment(job.comment)
         if claim is not None:
             is_own = owners.get(claim.anchor_id, job.user_id) == job.user_id
@@ -309,7 +311,7 @@ def examine_wings(snapshot: ClusterSnapshot) -> Finding:
     cures = []
     if alone:
         numbers = " ".join(job.job_id for job in alone[:_MAX_NAMED])
-        cures.append(f"wings end by themselves within a minute; if not: scancel {numbers}")
+        cures.append(f"those that run end by themselves within a minute; else: scancel {numbers}")
     if forged:
         users = _first(sorted({job.user_name for job in forged}))
         text += f"; {len(forged)} jobs name in their Comment a job of another user, as if they were its wings"

@@ -14,10 +14,8 @@ from datetime import timedelta
 
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
 
-# Slurm's reasons for a job that waits only for free resources.
-WAITS_FOR_RESOURCES = frozenset({"Resources", "Priority"})
 # It costs the training a start. So an anchor stays a while, however many such jobs come.
-_STAYS = timedelta(minutes=10)
+_STAYS = timedelta(minutes=2)
 
 
 def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> Mapping[str, str]:
@@ -33,11 +31,8 @@ def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> M
         if node.draining and node.responds
         for anchor in by_node[node.name]
     }
-    waiting = [
-        job
-        for job in snapshot.jobs
-        if job.state is JobState.PENDING and not job.held and job.reason in WAITS_FOR_RESOURCES
-    ]
+    # Slurm's reason for those whose turn it is; the others have "Priority".
+    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.reason == "Resources"]
     for job in sorted(waiting, key=lambda job: -(job.priority or 0)):
         lacking = job.num_nodes - sum(_fits(job, node, ()) for node in snapshot.nodes)
         cleared = [

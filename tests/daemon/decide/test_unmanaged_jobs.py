@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -47,6 +48,33 @@ def test_that_jobs_that_wait_for_room_come_in_the_order_of_their_priorities() ->
 )
 def test_that_a_job_that_waits_for_something_else_has_no_turn(changes: dict[str, Any]) -> None:
     assert in_turn(waiting("1", 4, 10, **changes)) == []
+
+
+def test_that_a_job_for_whole_nodes_counts_as_one_that_fits_beside_anchors_but_not_beside_others() -> None:
+    """Nodes have 8 CPUs. An anchor or another job takes one of each; an anchor's wing has another."""
+    wing = job("8", on={"n0": 1}, cpus_by_node=(("n0", 1),))
+    anchor = job("7", on={"n0": 1}, cpus_by_node=(("n0", 2), ("n1", 1)), wings=(wing,))
+    other = job("6", comment="", requested_gpus=0, cpus_by_node=(("n0", 1), ("n1", 1)))
+    in_place = dataclasses.replace(record("7"), terms=dataclasses.replace(record("7").terms, in_place=True))
+
+    def cpus_per_gpu(*jobs: SlurmJob, used_cpus: tuple[int, int], gpus: int = 4, cpus: int = 8) -> int:
+        nodes = [
+            dataclasses.replace(
+                node(name, used=1 if name == "n0" and jobs[0] is anchor else 0), used_cpus=used
+            )
+            for name, used in zip(("n0", "n1"), used_cpus, strict=True)
+        ]
+        wide = waiting("1", gpus, 10, num_cpus=cpus, cpus_per_gpu=None)
+        seen = snapshot(nodes, [*jobs, wide])
+        picture = cluster_picture.build_picture(seen, [in_place] if jobs[0] is anchor else [])
+        (found,) = unmanaged_jobs.next_unmanaged_jobs(
+            picture, problem_building.UsableNodes(seen), PolicyConfig()
+        )
+        return found.cpus_per_gpu
+
+    assert cpus_per_gpu(anchor, used_cpus=(2, 1)) == 1
+    assert cpus_per_gpu(anchor, used_cpus=(2, 1), gpus=2, cpus=4) == 2
+    assert cpus_per_gpu(other, used_cpus=(1, 1)) == 2
 
 
 def test_that_an_adaptive_job_that_waits_with_a_higher_priority_goes_first() -> None:

@@ -61,10 +61,10 @@ def test_that_an_anchor_leaves_a_node_that_it_alone_keeps_from_a_waiting_job(wan
     assert leaving([node("n0")], anchor_on("n0"), wanted) == {
         "7": "its anchor leaves n0, for which job 9 waits"
     }
-    assert leaving([node("n0")], anchor_on("n0"), wanted, minutes=9) == {}
+    assert leaving([node("n0")], anchor_on("n0"), wanted, minutes=1) == {}
     # Others are there, too, or the job would not start there anyway.
     assert leaving([node("n0", used_cpus=3, used_gpus=1, used_memory_mb=900)], anchor_on("n0"), wanted) == {}
-    for changes in ({"held": True}, {"reason": "Dependency"}, {"excluded_nodes": ("n0",)}):
+    for changes in ({"reason": "Priority"}, {"excluded_nodes": ("n0",)}):
         assert leaving([node("n0")], anchor_on("n0"), dataclasses.replace(wanted, **changes)) == {}
 
 
