@@ -228,7 +228,7 @@ class Rounds:
                 "round %d: %s job %s %s → %s", round_id, verb, move.job.slurm.job_id, move.source, move.target
             )
             if not self._config.shadow:
-                way, because = self._way(move, snapshot)
+                way, because = self._way(move, snapshot, problem)
                 planned = self._store.plan_reallocation(
                     move.job.slurm.job_id,
                     source=move.source,
@@ -259,12 +259,15 @@ class Rounds:
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
 
-    def _way(self, move: PlannedMove, snapshot: ClusterSnapshot) -> tuple[ReallocationWay, str | None]:
+    def _way(
+        self, move: PlannedMove, snapshot: ClusterSnapshot, problem: Problem
+    ) -> tuple[ReallocationWay, str | None]:
         return in_place.way_of_move(
             move.job.slurm,
             move.job.record,
             move.target,
             snapshot,
+            problem,
             several_wings=in_place.allows_several_wings(snapshot, self._moves),
             may_prioritise=self._scope() is None,
         )

@@ -15,6 +15,7 @@ from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
     JobState,
+    Problem,
     ReallocationCause,
     ReallocationWay,
     SlurmJob,
@@ -160,6 +161,7 @@ def way_of_move(
     record: JobRecord,
     target: Allocation,
     snapshot: ClusterSnapshot,
+    problem: Problem,
     *,
     several_wings: Callable[[str], bool],
     may_prioritise: bool,
@@ -167,7 +169,7 @@ def way_of_move(
     """Return how a job goes to `target`, and why a running one with wings goes by requeue.
 
     One that waits starts, and nothing of it could be moved in place. A daemon that `may_prioritise` no wing
-    leaves the free GPUs to what is older in the queue.
+    leaves the free GPUs to what is older in the queue. `problem` is that of the decision, with its limits.
     """
     if not job.wings or not job.allocation or not target:
         return ReallocationWay.REQUEUE, None
@@ -178,6 +180,8 @@ def way_of_move(
             because = found
         elif not found.has_room(_free_gpus(snapshot)):
             because = "its new wings have no room beside those that they replace"
+        elif found.leaving and (limit := _limit_exceeded(job, record, found.added.num_gpus, problem)):
+            because = f"its new wings and those that they replace together exceed {limit}"
         elif found.added and not may_prioritise and _others_wait(job, snapshot.jobs):
             because = "other jobs wait in its partition"
     if because is None:
@@ -188,6 +192,25 @@ def way_of_move(
 def _free_gpus(snapshot: ClusterSnapshot) -> Callable[[str], int]:
     free = {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes}
     return lambda node: free.get(node, 0)
+
+
+def _limit_exceeded(job: SlurmJob, record: JobRecord, added: int, problem: Problem) -> str | None:
+    """Return the limit of Slurm's that a job exceeds while it has `added` GPUs more; None for none.
+
+    Slurm compares each wing alone with a limit per job, and would not start a new one above other limits.
+    """
+    asked = next((one for one in problem.jobs if one.job_id == job.job_id), None)
+    if asked is None or added == 0:
+        return None
+    per_job = asked.max_gpus if asked.max_gpus != record.terms.max_gpus else None
+    if per_job is not None and job.allocation.num_gpus + added > per_job:
+        return f"the limit of {per_job} GPUs per job"
+    for limit in problem.limits:
+        members = limit.members(problem.jobs)
+        counted = [one for one, counts in zip(problem.jobs, members, strict=True) if counts]
+        if asked in counted and sum(one.current.num_gpus for one in counted) + added > limit.max_gpus:
+            return f"the limit of {limit.max_gpus} GPUs of {limit.kind} {limit.name}"
+    return None
 
 
 def _others_wait(job: SlurmJob, jobs: Sequence[SlurmJob]) -> bool:

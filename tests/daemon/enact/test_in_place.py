@@ -9,9 +9,11 @@ import pytest
 
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.errors import SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState, ReallocationCause, ReallocationWay
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.commands.accounting import Association
 from pollux_slurm.slurm.merging_client import MergingClient
 from pollux_slurm.store.contract.interface import GenerationState
 from pollux_slurm.store.sql_store import SqlStore
@@ -333,3 +335,33 @@ def test_that_gpu_hours_are_those_of_the_wings(harness: Harness) -> None:
         if one.ended_at is not None
     )
     assert by_books == pytest.approx(by_wings, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("limits", "because"),
+    [
+        ({"gpus": 4}, "the limit of 4 GPUs of account "),
+        ({"gpus_per_job": 4}, "the limit of 4 GPUs per job"),
+        ({"gpus": 5, "gpus_per_job": 5}, None),
+    ],
+)
+def test_that_slurms_limits_hold_while_wings_replace_others(
+    harness: Harness, limits: dict[str, int], because: str | None
+) -> None:
+    """From 2 and 1 GPUs to 2 and 2: with the new wing of two beside the old one of one, five."""
+    anchor = started(harness)
+    move_to(harness, anchor, {"n0": 2, "n1": 1})
+    harness.targets = {anchor.job_id: {"n0": 2, "n1": 2}}
+    site = SiteLimits(associations=(Association(account=anchor.job.account, **limits),))
+    one_wing_a_node = harness.daemon(
+        slurm=MergingClient(harness.slurm), moves=MovesConfig(), site_limits=lambda: site
+    )
+    harness.run_until(one_wing_a_node, seconds=40)
+    move = harness.store.reallocations(anchor.job_id)[-1]
+    assert move.step is Step.CONFIRMED
+    assert anchor.job.allocation == Allocation.of({"n0": 2, "n1": 2})
+    if because is None:
+        assert move.way is ReallocationWay.IN_PLACE
+    else:
+        assert move.way is ReallocationWay.REQUEUE
+        assert because in str(move.reason)
