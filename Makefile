@@ -108,7 +108,7 @@ bench-regroup: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.regroup $(BENCH_OPTIONS)
 	$(VENV)/bin/python -m benchmarks.regroup --ready
 
-# The contract with Slurm, its hazards and the daemon's moves on other releases: Debian's packages of 24.11 and
+# The contract with Slurm, its hazards, the daemon's moves and a training in place on other releases: Debian's packages of 24.11 and
 # 26.05, unpacked below SLURM_ROOTS (made once, 400 MB each; as root). docs/slurm-versions.md says what was seen.
 SLURM_ROOTS ?= $(HOME)/.cache/pollux-slurm-roots
 test-slurm-versions: export POLLUX_TEST_SLURM_ROOTS = $(SLURM_ROOTS)
@@ -117,7 +117,7 @@ test-slurm-versions: $(STAMP)
 	$(VENV)/bin/python -m tests.slurm.roots
 	$(VENV)/bin/pytest -q tests/slurm/test_versions.py
 	for release in 24.11 26.05; do PATH="$(SLURM_ROOTS)/$$release/bin:$$PATH" $(VENV)/bin/pytest -q \
-	  tests/slurm/test_hazards.py tests/daemon/test_on_slurm.py || exit 1; done
+	  tests/slurm/test_hazards.py tests/daemon/test_on_slurm.py tests/e2e/test_in_place.py || exit 1; done
 
 # Real jobs on a private Slurm while everything around them fails, 200 times; about an hour. docs/chaos.md.
 # More in CHAOS_OPTIONS, say: make chaos CHAOS_OPTIONS="--seed 2 --faults 500 --store postgresql"

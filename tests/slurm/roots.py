@@ -25,21 +25,25 @@ BUILT_VARIABLE = "POLLUX_TEST_SLURM_25_11"
 # Which suite of Debian holds which release.
 SUITES = {"24.11": "trixie", "26.05": "sid"}
 
-_PACKAGES = "slurmctld,slurmd,slurm-client,munge"
+# With the libraries that this machine's Python needs, which jobs run in there.
+_PACKAGES = "slurmctld,slurmd,slurm-client,munge,libffi8,libsqlite3-0,libssl3t64"
 _PROGRAMS = {
     "sbin": ("slurmctld", "slurmd"),
     "bin": ("sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue", "srun"),
 }
-_SHARED = ("dev", "proc", "sys", "tmp")
+_SHARED = ("/dev", "/proc", "/sys", "/tmp")
 _MAKE_TIMEOUT_S = 1200
 _MARKER = ".slurm-root"
-# Everything that a sandbox's files name lies below /tmp, under the same name on both sides.
+# Everything that a sandbox's files name lies below /tmp, under the same name on both sides. So do the folders
+# of this Python and this checkout.
 _ENTER = """\
 #!/bin/sh
 # Run {program} of Slurm {release}; the mounts are this process's own and go with it.
 [ -e /{marker} ] && exec {program} "$@"  # a job's script is in there already
 exec unshare --mount --propagation private /bin/sh -c '
-  for folder in {shared}; do mount --rbind "/$folder" "$0/$folder" || exit 126; done
+  for folder in {shared}; do
+    mkdir -p "$0$folder" && mount --rbind "$folder" "$0$folder" || exit 126
+  done
   exec chroot "$0" "$@"' {root} {program} "$@"
 """
 
@@ -156,11 +160,21 @@ def _write_commands(folder: Path, root: Path, release: str) -> None:
                 release=release,
                 root=shlex.quote(str(root)),
                 marker=_MARKER,
-                shared=" ".join(_SHARED),
+                shared=" ".join([*_SHARED, *_python_folders()]),
             )
             if not script.exists() or script.read_text() != text:
                 script.write_text(text)
                 script.chmod(0o755)
+
+
+def _python_folders() -> list[str]:
+    """Return the folders that a job needs to run this Python and this checkout, but for the system's own."""
+    wanted = {Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]}
+    return sorted(
+        shlex.quote(str(folder))
+        for folder in wanted
+        if not any(folder.is_relative_to(system) for system in ("/usr", "/tmp"))
+    )
 
 
 def _release_in(commands: Path) -> str:
