@@ -57,10 +57,12 @@ def _fits(job: SlurmJob, node: SlurmNode, without: Iterable[SlurmJob]) -> bool:
         used_cpus -= dict(anchor.cpus_by_node).get(node.name, 0)
         used_mb -= dict(anchor.memory_mb_by_node).get(node.name, 0)
     gpus = math.ceil(job.requested_gpus / job.num_nodes)
+    # With --cpus-per-gpu, a job that waits shows one CPU (22.05).
+    cpus = max(math.ceil(job.num_cpus / job.num_nodes), gpus * (job.cpus_per_gpu or 0))
     if job.exclusive:
         return used_cpus <= 0 and gpus <= node.num_gpus
     return (
         gpus <= node.num_gpus - node.used_gpus
-        and math.ceil(job.num_cpus / job.num_nodes) <= node.num_cpus - used_cpus
+        and cpus <= node.num_cpus - used_cpus
         and gpus * (job.memory_per_gpu_mb or 0) <= node.memory_mb - used_mb
     )

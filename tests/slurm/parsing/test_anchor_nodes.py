@@ -52,10 +52,11 @@ def test_that_an_anchor_leaves_a_drained_node_at_once() -> None:
     "wanted",
     [
         waiting(),
+        waiting(cpus=1, cpus_per_gpu=2),
         waiting(gpus=0, cpus=1, exclusive=True),
         waiting(gpus=4, cpus=4, memory_per_gpu_mb=2048),
     ],
-    ids=["all CPUs", "exclusive", "all memory"],
+    ids=["all CPUs", "all CPUs by GPU", "exclusive", "all memory"],
 )
 def test_that_an_anchor_leaves_a_node_that_it_alone_keeps_from_a_waiting_job(wanted: SlurmJob) -> None:
     assert leaving([node("n0")], anchor_on("n0"), wanted) == {
