@@ -159,7 +159,8 @@ def note_waits(slurm: SlurmClient, rigid: Sequence[str], waits_s: dict[str, floa
 def submit_rigid(job: Submission, env: dict[str, str], folder: Path) -> str:
     command = [
         *("sbatch", "--parsable", "--output=/dev/null", "--nodes=1", f"--gpus={job.gpus}", "--mem=100M"),
-        *("--time=5", f"--wrap=sleep {job.lasts_s:.0f}"),
+        # One of four GPUs wants all CPUs of a node: no anchor may be there.
+        *("--cpus-per-gpu=2", "--time=5", f"--wrap=sleep {job.lasts_s:.0f}"),
     ]
     done = subprocess.run(
         command, env=env, cwd=folder, check=True, capture_output=True, text=True, timeout=120
