@@ -11,6 +11,7 @@ on a private Slurm each, so that what else the machine does is the same for all.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import shutil
@@ -21,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     jobs = workload(options.minutes, options.seed)
-    with ThreadPoolExecutor(options.runs + 1) as executor:
+    with ProcessPoolExecutor(options.runs + 1, multiprocessing.get_context("spawn")) as executor:
         runs = [
             executor.submit(run, jobs, in_place=number == options.runs) for number in range(options.runs + 1)
         ]
