@@ -38,10 +38,12 @@ from pollux_slurm.store import open_store
 POLLUX = (sys.executable, "-m", "pollux_slurm")
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n[policy]\npenalty = "amortised"\nhorizon_s = 36000\n'
-NODES, GPUS_PER_NODE = 3, 4
+NODES, GPUS_PER_NODE = 2, 4
 # Mean seconds between two submissions, and how long rigid jobs last.
-RIGID_EVERY_S, RIGID_LASTS_S = 25.0, (10.0, 60.0)
-TRAINING_EVERY_S, TRAINING_EPOCHS = 45.0, (15, 40)
+RIGID_EVERY_S, RIGID_LASTS_S = 40.0, (10.0, 60.0)
+TRAINING_EVERY_S, TRAINING_EPOCHS = 75.0, (6, 16)
+# Long passes: of the processes of four clusters, most must wait for their emulated devices.
+DEVICE = "0.05,0.02"
 DRAIN_S = 600.0
 
 
@@ -177,7 +179,7 @@ def submit_training(
             *(*POLLUX, "sbatch", "--parsable", *(("--in-place",) if in_place else ())),
             *("--min-gpus=1", "--max-gpus=6", f"--gpus={job.gpus}", f"--job-name=training-{number}"),
             *(f"--checkpoint-dir={folder}/checkpoints/{number}", f"--output={folder}/{number}.log"),
-            *(str(DIGITS / "train.sbatch"), f"--epochs={job.epochs}", "--emulate-device=0.01,0.008"),
+            *(str(DIGITS / "train.sbatch"), f"--epochs={job.epochs}", f"--emulate-device={DEVICE}"),
         ],
         env=env, cwd=folder, check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
