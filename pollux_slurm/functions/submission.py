@@ -148,7 +148,7 @@ def submit(
         token=token,
         identifier=identifier,
         read_stdin=_script(function, folder, setup).encode,
-        no_room_because=RoomForWings(runner, config.moves),
+        room_for_wings=RoomForWings(runner, config.moves),
     )
     for line in plan.warnings:
         print(f"pollux: {line}", file=sys.stderr)

@@ -14,7 +14,7 @@ import pytest
 import pollux_slurm
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
 from pollux_slurm.functions.job import SubmittedJob
-from pollux_slurm.slurm.commands.job_limits import JobRoom
+from pollux_slurm.slurm.commands.job_limits import JobRoom, SubmitterLimits
 
 
 def train(learning_rate: float) -> float:
@@ -76,8 +76,8 @@ def test_that_in_place_is_that_of_pollux_sbatch(monkeypatch: pytest.MonkeyPatch)
 def test_that_it_says_where_limits_on_jobs_have_no_room_for_wings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    room = JobRoom(2, "MaxJobs=2 of ada in account lab")
-    monkeypatch.setattr("pollux_slurm.agent.submit.room_for_wings.least_room", lambda *_: room)
+    limits = SubmitterLimits(room=JobRoom(2, "MaxJobs=2 of ada in account lab"))
+    monkeypatch.setattr("pollux_slurm.agent.submit.room_for_wings.read_limits", lambda *_: limits)
     assert "inplace" not in pollux_slurm.submit(train, 0.1, dry_run=True, in_place=True)
     assert capsys.readouterr().err == (
         "pollux: the job moves by requeue, not in place: it takes 3 jobs at least, and MaxJobs=2 of ada in "

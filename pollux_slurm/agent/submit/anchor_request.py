@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.wing_request import WingRequest, per_gpu
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.errors import UsageError
@@ -52,10 +53,14 @@ class AnchorRequest:
     wings: WingRequest
 
 
-def divide(request: SbatchRequest, head: str, *, num_gpus: int, config: MovesConfig) -> AnchorRequest:
+def divide(
+    request: SbatchRequest, head: str, *, num_gpus: int, config: MovesConfig, room: Room
+) -> AnchorRequest:
     """Divide a submission. `num_gpus` is what it starts with if it names no number."""
-    limit_s = time_limit_s(request.value("time"))
-    time = [] if limit_s is None else [f"--time={math.ceil((limit_s + config.wait_allowance_s) / 60)}"]
+    limit_s = time_limit_s(request.value("time")) if request.given("time") else room.default_s
+    time = [] if limit_s is None else [f"--time={_anchor_minutes(limit_s, config, room)}"]
+    if limit_s is None and request.given("time"):
+        time = [f"--time={request.value('time')}"]  # without a limit, or one that sbatch refuses
     partition = [] if config.anchor_partition is None else [f"--partition={config.anchor_partition}"]
     moved = _OF_WINGS | ({"partition"} if partition else set())
     return AnchorRequest(
@@ -76,12 +81,20 @@ def divide(request: SbatchRequest, head: str, *, num_gpus: int, config: MovesCon
     )
 
 
+def _anchor_minutes(limit_s: float, config: MovesConfig, room: Room) -> int:
+    """Return an anchor's time limit: the training's, and of the allowance what Slurm's limits leave."""
+    asked, least = math.ceil((limit_s + config.wait_allowance_s) / 60), math.ceil(limit_s / 60)
+    return asked if room.max_anchor_s is None else max(min(asked, int(room.max_anchor_s / 60)), least)
+
+
 def _wing_request(request: SbatchRequest, num_gpus: int, limit_s: float | None) -> WingRequest:
     options = []
     for name in sorted((_OF_WINGS | _BOTH) - _NOT_PASSED_ON):
         if request.given(name):
             value = request.value(name)
             options.append(f"--{name}" if value is None else f"--{name}={value}")
+    if limit_s is None and request.given("time"):
+        options.append(f"--time={request.value('time')}")
     counted = count_requested_gpus(request)
     if not counted.is_given:
         options.append(f"--gpus={num_gpus}")

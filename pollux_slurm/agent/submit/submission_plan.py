@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.submit.anchor_request import divide
+from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest
 from pollux_slurm.config import Config
@@ -115,12 +116,12 @@ def plan_submission(
     token: str,
     identifier: str,
     read_stdin: Callable[[], bytes],
-    no_room_because: Callable[[SbatchRequest], str | None] = lambda _request: None,
+    room_for_wings: Callable[[SbatchRequest], Room] = lambda _request: Room(),
 ) -> SubmissionPlan:
     """Decide what to submit for words parsed with `POLLUX_OPTIONS` as `exact`. Reads the script.
 
-    `no_room_because` is asked for a job in place only: what it returns, if anything, is why Slurm has no room
-    for the wings. The job then moves by requeue, and the plan warns of it.
+    `room_for_wings` is asked for a job in place only. Where it has none, the job moves by requeue, and the
+    plan warns of it.
     `identifier` distinguishes this submission's files from others in the same checkpoint directory. Raises
     `UsageError` for these:
 
@@ -150,9 +151,10 @@ def plan_submission(
     _refuse_passwords(script)
     slice_s, total_s = _run_and_total_time_s(request, _last(options, "total-time"))
     in_place, warnings = _is_in_place(options, config, total_s), [*_warnings(request)]
-    if in_place and (no_room := no_room_because(request)) is not None:
+    room = room_for_wings(request) if in_place else Room()
+    if room.none_because is not None:
         in_place = False
-        warnings.append(f"the job moves by requeue, not in place: {no_room}")
+        warnings.append(f"the job moves by requeue, not in place: {room.none_because}")
     terms = JobTerms(
         token_sha256=token_sha256(token),
         user_id=token_user_id(token),
@@ -170,7 +172,7 @@ def plan_submission(
     head, sbatch_options, anchor = script.head, _sbatch_arguments(options), None
     exports = _exports(checkpoint_dir, token_file, environ=environ, cwd=cwd, config=config)
     if terms.in_place:
-        anchor = divide(request, head, num_gpus=terms.min_gpus, config=config.moves)
+        anchor = divide(request, head, num_gpus=terms.min_gpus, config=config.moves, room=room)
         head, sbatch_options = anchor.head, list(anchor.options)
         own = {"--requeue", "--open-mode=append"}
         directives = (*(one for one in directives if one in own), *anchor.directives)

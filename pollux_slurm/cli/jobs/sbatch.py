@@ -87,7 +87,7 @@ def sbatch(ctx: typer.Context) -> None:
         token=token,
         identifier=secrets.token_hex(4),
         read_stdin=sys.stdin.buffer.read,
-        no_room_because=RoomForWings(runner, config.moves),
+        room_for_wings=RoomForWings(runner, config.moves),
     )
     for line in plan.warnings:
         typer.echo(f"pollux: {line}", err=True)

@@ -1,9 +1,11 @@
-"""How many more jobs Slurm's limits on numbers of jobs let a user have: of associations and QOS.
+"""What Slurm's limits leave a user: how many more jobs, and how long a job may last.
+
+Numbers of jobs are limited by associations and QOS, time by these and by partitions.
 
 For limits on jobs in the queue (MaxSubmitJobs, GrpSubmitJobs) that is what is left of them: Slurm refuses a
 job above one. Limits on jobs that run (MaxJobs, GrpJobs) count whole: above them a job waits until others
-have ended. Where both an association and a QOS have a limit, Slurm keeps that of the QOS; here the lower
-counts.
+have ended. Where both an association and a QOS have a limit on jobs, Slurm keeps that of the QOS; here the
+lower counts.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import NamedTuple
 
 from pollux_slurm.errors import SlurmError, SlurmReadError
 from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.sbatch.request import time_limit_s
 
 _LIMITS_OF_ACCOUNTS = ("GrpJobs", "GrpSubmitJobs")
 _LIMITS = ("MaxJobs", "MaxSubmitJobs", *_LIMITS_OF_ACCOUNTS)
@@ -50,21 +53,63 @@ class Submitter:
     partitions: tuple[str, ...] = ()
 
 
-def least_room(runner: CommandRunner, submitter: Submitter) -> JobRoom | None:
-    """Return the room under the limit that leaves the least; None without one, or where none is enforced.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTimes:
+    """The time limits of a partition in seconds, None for none: that of jobs without one, and the highest."""
 
-    Raises `SlurmError` where Slurm does not answer.
+    name: str
+    is_default: bool
+    default_s: float | None
+    max_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitterLimits:
+    """What a submission may have.
+
+    `room` is that under the limit that leaves the least; None without one, or where none is enforced.
+    `max_wall_s` is the highest time limit that QOS and association allow, None for any. `partitions` are all.
     """
+
+    room: JobRoom | None = None
+    max_wall_s: float | None = None
+    partitions: tuple[PartitionTimes, ...] = ()
+
+
+def read_limits(runner: CommandRunner, submitter: Submitter) -> SubmitterLimits:
+    """Return what Slurm's limits leave a submitter. Raises `SlurmError` where Slurm does not answer."""
+    text = _read(runner, "scontrol", "--all", "--oneliner", "show", "partition")
+    partitions = [_fields_of(line) for line in text.splitlines() if line.startswith("PartitionName=")]
+    times = tuple(_times_of(fields) for fields in partitions)
     settings = _read(runner, "scontrol", "show", "config")
     enforced = re.search(r"^AccountingStorageEnforce\s*=(.*)$", settings, re.MULTILINE)
     words = {word.strip().lower() for word in enforced[1].split(",")} if enforced else set()
     if not words & {"limits", "safe", "all"}:
-        return None
+        return SubmitterLimits(partitions=times)
     associations = _associations(runner, submitter)
     rooms = [*_of_associations(associations)]
+    # The nearest counts: a user's association has its account's limit, unless it has one of its own.
+    walls = [time_limit_s(fields.get("MaxWallPJ")) for fields in associations]
+    max_wall_s = next((wall_s for wall_s in walls if wall_s is not None), None)
     with contextlib.suppress(SlurmError):  # no sacctmgr here, or no slurmdbd for it
-        rooms += _of_qos(runner, submitter, associations)
-    return min(rooms, default=None)
+        of_qos = _qos(runner, submitter, associations, partitions)
+        rooms += _of_qos(runner, of_qos)
+        walls_of_qos = [time_limit_s(fields.get("maxwall")) for fields in of_qos]
+        # Slurm looks at the association's only where no QOS has one.
+        max_wall_s = min((wall_s for wall_s in walls_of_qos if wall_s is not None), default=max_wall_s)
+    return SubmitterLimits(room=min(rooms, default=None), max_wall_s=max_wall_s, partitions=times)
+
+
+def _times_of(partition: _Fields) -> PartitionTimes:
+    max_s = time_limit_s(partition.get("MaxTime"))
+    default = partition.get("DefaultTime", "NONE")
+    return PartitionTimes(
+        name=partition["PartitionName"],
+        is_default=partition.get("Default") == "YES",
+        # Without a default, a job without a limit gets the highest.
+        default_s=max_s if default == "NONE" else time_limit_s(default),
+        max_s=max_s,
+    )
 
 
 def _associations(runner: CommandRunner, submitter: Submitter) -> list[_Fields]:
@@ -122,21 +167,35 @@ def _room_of(name: str, value: str, owner: str) -> Iterator[JobRoom]:
         yield JobRoom(max(int(match[1]) - used, 0), f"{name}={match[1]} of {owner}")
 
 
-def _of_qos(
-    runner: CommandRunner, submitter: Submitter, associations: Sequence[_Fields]
-) -> Iterator[JobRoom]:
-    """Yield the room under the limits of the job's QOS and its partition's."""
-    columns = ",".join(("name", *(column for column, _ in _QOS_COLUMNS)))
-    text = _read(runner, "sacctmgr", "-n", "-P", "show", "qos", f"format={columns}")
-    limits = {name: values for name, *values in (line.split("|") for line in text.splitlines() if line)}
-    mine = Counter(_read(runner, "squeue", "--noheader", "--me", "--array", "--Format=QOS:80").split())
+def _qos(
+    runner: CommandRunner,
+    submitter: Submitter,
+    associations: Sequence[_Fields],
+    partitions: Sequence[_Fields],
+) -> list[_Fields]:
+    """Return the job's QOS and its partitions', with sacctmgr's columns of each."""
+    columns = ("name", *(column for column, _ in _QOS_COLUMNS), "maxwall")
+    text = _read(runner, "sacctmgr", "-n", "-P", "show", "qos", f"format={','.join(columns)}")
     own = submitter.qos or _default_qos(runner, submitter, associations)
-    for qos in sorted({own, *_qos_of_partitions(runner, submitter.partitions)} & limits.keys()):
-        for (column, name), value in zip(_QOS_COLUMNS, limits[qos], strict=False):
-            if value.isdecimal():
+    of_partitions = {
+        fields.get("QoS", "")
+        for fields in partitions
+        if fields["PartitionName"] in submitter.partitions
+        or (not submitter.partitions and fields.get("Default") == "YES")
+    }
+    found = [dict(zip(columns, line.split("|"), strict=False)) for line in text.splitlines() if line]
+    return sorted((one for one in found if one["name"] in {own, *of_partitions}), key=lambda one: one["name"])
+
+
+def _of_qos(runner: CommandRunner, of_qos: Sequence[_Fields]) -> Iterator[JobRoom]:
+    """Yield the room under the limits of QOS."""
+    mine = Counter(_read(runner, "squeue", "--noheader", "--me", "--array", "--Format=QOS:80").split())
+    for fields in of_qos:
+        for column, name in _QOS_COLUMNS:
+            if (value := fields.get(column, "")).isdecimal():
                 # How many jobs others have is not known here: slurmctld counts them.
-                used = mine[qos] if "submit" in column else 0
-                yield JobRoom(max(int(value) - used, 0), f"{name}={value} of QOS {qos}")
+                used = mine[fields["name"]] if "submit" in column else 0
+                yield JobRoom(max(int(value) - used, 0), f"{name}={value} of QOS {fields['name']}")
 
 
 def _default_qos(runner: CommandRunner, submitter: Submitter, associations: Sequence[_Fields]) -> str:
@@ -149,15 +208,6 @@ def _default_qos(runner: CommandRunner, submitter: Submitter, associations: Sequ
         if (account, partition) in own and qos:
             return qos
     return "normal"
-
-
-def _qos_of_partitions(runner: CommandRunner, partitions: tuple[str, ...]) -> Iterator[str]:
-    text = _read(runner, "scontrol", "--all", "--oneliner", "show", "partition")
-    for line in text.splitlines():
-        fields = _fields_of(line)
-        is_asked = fields.get("PartitionName") in partitions
-        if is_asked or (not partitions and fields.get("Default") == "YES"):
-            yield fields.get("QoS", "")
 
 
 def _read(runner: CommandRunner, *command: str) -> str:

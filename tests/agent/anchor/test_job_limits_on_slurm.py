@@ -1,4 +1,4 @@
-"""Jobs in place under limits on numbers of jobs, from a real slurmdbd, enforced by a real slurmctld."""
+"""Jobs in place under limits on jobs and on time, from a real slurmdbd, enforced by a real slurmctld."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
 from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
+from pollux_slurm.slurm.sbatch.request import time_limit_s
 from tests.conftest import running_sandbox
 from tests.slurm.accounting_site import accounting_of, missing_programs, sacctmgr
 from tests.waiting import cancel_all, wait_until
@@ -81,6 +82,39 @@ def test_that_a_job_moves_by_requeue_where_a_limit_has_no_room(
         )
     finally:
         limit(site, f"{name}=-1")
+        cancel_all(slurm, [job_id])
+
+
+@pytest.mark.parametrize(
+    ("partition", "wall", "options", "minutes"),
+    [
+        ("MaxTime=60 DefaultTime=UNLIMITED", "-1", ("--time=30",), 60),
+        ("MaxTime=60 DefaultTime=UNLIMITED", "-1", ("--time=60",), 60),
+        ("MaxTime=UNLIMITED DefaultTime=20", "-1", (), 20 + 24 * 60),
+        ("MaxTime=UNLIMITED DefaultTime=20", "45", (), 45),
+    ],
+)
+def test_that_an_anchor_asks_for_no_more_time_than_it_may_have(
+    site: Sandbox, tmp_path: Path, partition: str, wall: str, options: tuple[str, ...], minutes: int
+) -> None:
+    slurm, runner = CommandClient(site.runner()), site.runner()
+    update = ("scontrol", "update", "PartitionName=main", *partition.split())
+    assert runner.run(*update).exit_code == 0
+    limit(site, f"MaxWall={wall}")
+    job_id, _ = submit(site, tmp_path, *options)
+    try:
+
+        def state() -> JobState:
+            found = slurm.read_job(job_id)
+            assert found is not None
+            return found.state
+
+        wait_until(lambda: state() is not JobState.PENDING, timeout_s=300, what="it to start", every_s=0.2)
+        answer = runner.run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--Format=TimeLimit")
+        assert time_limit_s(answer.stdout.strip()) == minutes * 60
+    finally:
+        limit(site, "MaxWall=-1")
+        runner.run("scontrol", "update", "PartitionName=main", "MaxTime=UNLIMITED", "DefaultTime=UNLIMITED")
         cancel_all(slurm, [job_id])
 
 

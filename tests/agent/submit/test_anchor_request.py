@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.agent.submit.anchor_request import AnchorRequest, divide
+from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.wing_request import WingRequest
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.errors import LaunchError, UsageError
@@ -24,12 +25,26 @@ train
 """
 
 
+PLAIN = "#!/bin/sh\ntrain\n"
+
+
 def divided(
-    *words: str, script: str = SCRIPT, environ: dict[str, str] | None = None, **moves: object
+    *words: str,
+    script: str = SCRIPT,
+    environ: dict[str, str] | None = None,
+    room: Room = Room(),  # noqa: B008 - frozen
+    **moves: object,
 ) -> AnchorRequest:
     parsed = parse_script(script, source="it")
     request = SbatchRequest.of(parse_words(words).options, environ or {}, parse_directives(parsed.directives))
-    return divide(request, parsed.head, num_gpus=1, config=MovesConfig(**moves))  # type: ignore[arg-type]
+    config = MovesConfig(**moves)  # type: ignore[arg-type]
+    return divide(request, parsed.head, num_gpus=1, config=config, room=room)
+
+
+def times(*words: str, **room_s: float) -> tuple[list[str], float | None]:
+    """Return the anchor's --time and the training's limit of a script that names none."""
+    found = divided(*words, script=PLAIN, room=Room(**room_s))  # type: ignore[arg-type]
+    return [one for one in found.directives if one.startswith("--time=")], found.wings.time_limit_s
 
 
 def test_that_gpus_nodes_and_time_are_the_wings() -> None:
@@ -44,6 +59,27 @@ def test_that_gpus_nodes_and_time_are_the_wings() -> None:
         *("--constraint=fast", "--partition=gpu", "--nodes=1", "--nodelist=n3", "--gpus=a100:2"),
         *("--cpus-per-gpu=1", "--mem-per-gpu=20G"),
     ]
+
+
+def test_that_an_anchor_has_of_its_allowance_what_limits_leave() -> None:
+    assert times("--time=30") == (["--time=1470"], 1800.0)
+    assert times("--time=30", max_anchor_s=3600.0) == (["--time=60"], 1800.0)
+    assert times("--time=60", max_anchor_s=3600.0) == (["--time=60"], 3600.0)
+    # A job that no limit allows is Slurm's to refuse, as without an anchor.
+    assert times("--time=90", max_anchor_s=3600.0) == (["--time=90"], 5400.0)
+
+
+def test_that_a_training_without_a_limit_has_its_partitions_default() -> None:
+    assert times() == ([], None)
+    assert times(default_s=600.0) == (["--time=1450"], 600.0)
+    assert times(default_s=600.0, max_anchor_s=600.0) == (["--time=10"], 600.0)
+    assert times("--time=20", default_s=600.0) == (["--time=1460"], 1200.0)
+
+
+@pytest.mark.parametrize("value", ["UNLIMITED", "soon"])
+def test_that_a_time_that_is_no_number_is_left_to_sbatch(value: str) -> None:
+    assert times(f"--time={value}", default_s=600.0) == ([f"--time={value}"], None)
+    assert f"--time={value}" in divided(f"--time={value}").wings.start_options()
 
 
 @pytest.mark.parametrize("value", ["a b", 'a"b', "it's", "a\\\\b", "a#b", "plain"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.submission_plan import (
     POLLUX_OPTIONS,
     SubmissionPlan,
@@ -62,7 +63,7 @@ def test_that_a_job_in_place_moves_by_requeue_where_slurm_has_no_room_for_wings(
             token=TOKEN,
             identifier="1a2b3c4d",
             read_stdin=SIMPLE.encode,
-            no_room_because=lambda _request: because,
+            room_for_wings=lambda _request: Room(none_because=because),
         )
 
     assert (planned(None).terms.in_place, planned(None).warnings) == (True, ())

@@ -1,4 +1,4 @@
-"""Room under limits on numbers of jobs; answers are those of Slurm 22.05.8 with slurmdbd."""
+"""Limits on numbers of jobs and on time; answers are those of Slurm 22.05.8 with slurmdbd."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.slurm.commands.job_limits import JobRoom, Submitter, least_room
+from pollux_slurm.slurm.commands.job_limits import (
+    JobRoom,
+    PartitionTimes,
+    Submitter,
+    SubmitterLimits,
+    read_limits,
+)
 from pollux_slurm.slurm.commands.runner import CommandRunner
 
 CONFIG = "AccountingStorageEnforce = associations,limits,qos\n"
@@ -14,11 +20,11 @@ RECORD = (
     "ClusterName=c Account={account} UserName={user} Partition={partition} Priority=0 ID=3 "
     "SharesRaw/Norm/Level/Factor=1/0.00/1/0.00 ParentAccount={parent} Lft=2 DefAssoc={default} "
     "GrpJobs={grp} GrpJobsAccrue=N(0) GrpSubmitJobs={grp_submit} GrpWall=N(0.00) GrpTRES=cpu=N(1),node=N(1) "
-    "MaxJobs={max} MaxJobsAccrue= MaxSubmitJobs={submit} MaxWallPJ="
+    "MaxJobs={max} MaxJobsAccrue= MaxSubmitJobs={submit} MaxWallPJ={wall}"
 )
 ANYTHING = {
     "user": "", "partition": "", "parent": "", "default": "No", "grp": "N(0)", "grp_submit": "N(0)",
-    "max": "", "submit": "",
+    "max": "", "submit": "", "wall": "",
 }  # fmt: skip
 
 
@@ -29,15 +35,22 @@ def record(**given: str) -> str:
 LAB = record(account="lab", parent="root(1)", grp="9(1)", grp_submit="11(3)")
 VISION = record(account="vision", parent="lab(3)", submit="1(0)")
 ADA = record(account="vision", user="ada(1000)", default="Yes", max="4(1)", submit="7(1)")
-QOS = "normal||||||\nbig|3|5|6|10|8|9\n"
+QOS = "normal|||||||\nbig|3|5|6|10|8|9|1-00:30:00\n"
+PARTITIONS = """\
+PartitionName=main Default=YES QoS=N/A DefaultTime=NONE MaxTime=01:00:00
+PartitionName=gpu Default=NO QoS=big DefaultTime=00:10:00 MaxTime=UNLIMITED
+PartitionName=cpu Default=NO QoS=N/A DefaultTime=NONE MaxTime=UNLIMITED
+"""
 
 
-def room(folder: Path, submitter: Submitter, *records: str, config: str = CONFIG, **answers: str) -> object:
-    """Return the room where Slurm answers with these records, QOS and jobs."""
+def limits(
+    folder: Path, submitter: Submitter, *records: str, config: str = CONFIG, **answers: str
+) -> SubmitterLimits:
+    """Return the limits where Slurm answers with these records, QOS and jobs."""
     texts = {
         "config": config,
         "assoc_mgr": "Current Association Manager state\nAssociation Records\n" + "\n".join(records) + "\n",
-        "partition": "PartitionName=main Default=YES QoS=N/A\nPartitionName=gpu Default=NO QoS=big\n",
+        "partition": PARTITIONS,
         "qos": QOS,
         "assoc": "vision||\n",
         "squeue": "",
@@ -56,7 +69,11 @@ def room(folder: Path, submitter: Submitter, *records: str, config: str = CONFIG
         file.write_text(f"#!/bin/sh\n{words}")
         file.chmod(0o755)
     runner = CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=folder, timeout_s=300.0)
-    return least_room(runner, submitter)
+    return read_limits(runner, submitter)
+
+
+def room(folder: Path, submitter: Submitter, *records: str, **answers: str) -> JobRoom | None:
+    return limits(folder, submitter, *records, **answers).room
 
 
 def test_that_the_limit_that_leaves_least_counts(tmp_path: Path) -> None:
@@ -103,3 +120,32 @@ def test_that_there_are_no_limits_where_none_are_kept(tmp_path: Path) -> None:
     assert room(tmp_path, Submitter(user_name="ada"), nobody) is None
     associations = "AccountingStorageEnforce = associations\n"
     assert room(tmp_path, Submitter(user_name="ada"), ADA, config=associations) is None
+
+
+def test_that_the_times_of_partitions_are_read_where_no_limits_are_kept(tmp_path: Path) -> None:
+    associations = "AccountingStorageEnforce = associations\n"
+    assert limits(tmp_path, Submitter(user_name="ada"), config=associations) == SubmitterLimits(
+        partitions=(
+            PartitionTimes(name="main", is_default=True, default_s=3600.0, max_s=3600.0),
+            PartitionTimes(name="gpu", is_default=False, default_s=600.0, max_s=None),
+            PartitionTimes(name="cpu", is_default=False, default_s=None, max_s=None),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("submitter", "own", "wall_s"),
+    [
+        (Submitter(user_name="ada"), "90", 5400.0),
+        (Submitter(user_name="ada"), "", 7200.0),
+        # A QOS's limit counts before an association's, even where it is higher.
+        (Submitter(user_name="ada", qos="big"), "90", 88200.0),
+        (Submitter(user_name="ada", partitions=("gpu",)), "90", 88200.0),
+    ],
+)
+def test_that_the_highest_time_is_that_of_the_qos_or_the_nearest_association(
+    tmp_path: Path, submitter: Submitter, own: str, wall_s: float
+) -> None:
+    account = record(account="vision", wall="120")
+    ada = record(account="vision", user="ada(1000)", default="Yes", wall=own)
+    assert limits(tmp_path, submitter, account, ada).max_wall_s == wall_s
