@@ -1,7 +1,8 @@
 """Divide a submission into an anchor and its wings: which option is whose.
 
 The anchor is the job that the owner sees: name, output, dependencies and mails are its own. Options that give
-GPUs, CPUs and memory, or choose nodes, are the wings'; some are both's. The anchor itself takes one CPU.
+GPUs, CPUs and memory, or choose nodes, are the wings'; some are both's. The anchor itself takes one CPU. It
+holds the licenses, since it alone lasts as long as the training.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _OF_WINGS = frozenset(
         *("thread-spec", "extra-node-info", "cores-per-socket", "sockets-per-node", "threads-per-core"),
         *("hint", "mem", "mem-per-gpu", "mem-per-cpu", "mem-bind", "tmp", "constraint", "prefer", "batch"),
         *("cluster-constraint", "contiguous", "distribution", "exclusive", "oversubscribe", "overcommit"),
-        *("switches", "spread-job", "use-min-nodes", "segment", "licenses", "network", "reboot", "signal"),
-        *("time", "time-min", "bb", "bbf", "power", "delay-boot", "resv-ports"),
+        *("switches", "spread-job", "use-min-nodes", "segment", "network", "reboot", "signal"),
+        *("time", "time-min", "power", "delay-boot", "resv-ports"),
     }
 )
+_BURST_BUFFERS = ("bb", "bbf")
 # Said to the anchor's wings in other words, or not at all.
 _NOT_PASSED_ON = frozenset({"signal", "time", "time-min"})
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
@@ -51,6 +53,24 @@ class AnchorRequest:
     directives: tuple[str, ...]
     hidden_variables: frozenset[str]
     wings: WingRequest
+
+
+def not_in_place_because(request: SbatchRequest) -> str | None:
+    """Return why wings cannot have what a submission asks for; None where they can."""
+    name = request.effective_name(*_BURST_BUFFERS)
+    if name is None:
+        return None
+    return f"{request.source_of(name)}: processes that join could not reach the job's burst buffer"
+
+
+def warnings_in_place(request: SbatchRequest) -> list[str]:
+    """Return what a user must know of options that mean something else in place."""
+    if not request.given("signal"):
+        return []
+    return [
+        f"{request.source_of('signal')} has no effect in place: all processes get SIGTERM before the time "
+        "limit, to write a checkpoint"
+    ]
 
 
 def divide(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.submit.anchor_request import divide
+from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
 from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest
@@ -152,9 +152,11 @@ def plan_submission(
     slice_s, total_s = _run_and_total_time_s(request, _last(options, "total-time"))
     in_place, warnings = _is_in_place(options, config, total_s), [*_warnings(request)]
     room = room_for_wings(request) if in_place else Room()
-    if room.none_because is not None:
+    if in_place and (because := not_in_place_because(request) or room.none_because):
         in_place = False
-        warnings.append(f"the job moves by requeue, not in place: {room.none_because}")
+        warnings.append(f"the job moves by requeue, not in place: {because}")
+    if in_place:
+        warnings += warnings_in_place(request)
     terms = JobTerms(
         token_sha256=token_sha256(token),
         user_id=token_user_id(token),

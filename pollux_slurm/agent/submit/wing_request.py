@@ -21,6 +21,8 @@ _OF_SHAPE = frozenset(
         *("mem", "mem-per-gpu", "mem-per-cpu", "distribution", "switches", "use-min-nodes"),
     }
 )
+# Nodes are rebooted before a training starts, not before processes join it.
+_OF_START = frozenset({"reboot"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,8 @@ class WingRequest:
 
     def newcomer_options(self, node: str, num_gpus: int) -> list[str]:
         """Return the options of a wing of so many GPUs on one node."""
-        kept = [option for option in self.options if option[2:].partition("=")[0] not in _OF_SHAPE]
+        left_out = _OF_SHAPE | _OF_START
+        kept = [option for option in self.options if option[2:].partition("=")[0] not in left_out]
         of_type = "" if self.gpu_type is None else f"{self.gpu_type}:"
         memory = [] if self.memory_per_gpu is None else [f"--mem-per-gpu={self.memory_per_gpu}"]
         return [

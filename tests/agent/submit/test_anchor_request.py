@@ -129,6 +129,15 @@ def test_that_newcomers_get_what_the_first_have_by_gpu(
     assert (found.cpus_per_gpu, found.memory_per_gpu) == (cpus, memory)
 
 
+def test_that_licenses_are_the_anchors_and_a_reboot_that_of_a_start() -> None:
+    found = divided("--licenses=solver:1", "--reboot", script=PLAIN)
+    assert found.options == ("--licenses=solver:1",)
+    assert found.wings.start_options() == ["--reboot", "--gpus=1", "--cpus-per-gpu=1"]
+    assert not {"--reboot", "--licenses=solver:1"} & set(found.wings.newcomer_options("n3", 1))
+    in_script = divided(script="#!/bin/sh\n#SBATCH --licenses=solver:1 --gpus=1\ntrain\n")
+    assert in_script.head == "#SBATCH --licenses=solver:1\n"
+
+
 def test_that_two_types_of_gpus_are_refused() -> None:
     with pytest.raises(UsageError, match="one type of GPU"):
         divided("--gpus=a100:1,t4:1")

@@ -75,6 +75,29 @@ def test_that_a_job_in_place_moves_by_requeue_where_slurm_has_no_room_for_wings(
     assert plan(["--no-in-place"]).warnings == ()
 
 
+@pytest.mark.parametrize("option", ["--bb=capacity=1G", "--bbf=buffer"])
+def test_that_a_job_with_a_burst_buffer_moves_by_requeue(option: str) -> None:
+    found = plan(["--in-place", option])
+    assert (found.terms.in_place, found.wings) == (False, None)
+    assert option in found.options
+    assert found.warnings == (
+        f"the job moves by requeue, not in place: {option.partition('=')[0]}: processes that join could not "
+        "reach the job's burst buffer",
+    )
+    assert plan([option]).warnings == ()
+
+
+def test_that_a_signal_that_has_no_effect_in_place_is_warned_of() -> None:
+    script = b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\ntrain\n"
+    found = plan(["--in-place"], stdin=script)
+    assert "USR1" not in found.script
+    assert found.warnings == (
+        "#SBATCH --signal has no effect in place: all processes get SIGTERM before the time limit, to write "
+        "a checkpoint",
+    )
+    assert plan([], stdin=script).warnings == ()
+
+
 # ------------------------------------------------------------------------------------------------ golden
 
 
