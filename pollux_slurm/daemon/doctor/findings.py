@@ -172,6 +172,18 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
             text=f"the settings name {', '.join(unknown)}; Slurm has {', '.join(sorted(known)) or 'none'}",
             cure="correct daemon.partitions or [policy.kept_shares]",
         )
+    without = sorted(node.name for node in snapshot.nodes if not node.num_gpus)
+    if config.moves.in_place and config.moves.anchor_partition is None and without:
+        on_gpus = {partition for node in with_gpus for partition in node.partitions}
+        apart = sorted({name for node in snapshot.nodes for name in node.partitions} - on_gpus)
+        some = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
+        yield Finding(
+            name="anchors",
+            verdict=Verdict.WARN,
+            text=f"anchors of jobs in place take CPUs of nodes with GPUs; nodes without GPUs: {some}",
+            cure="set moves.anchor_partition to a partition of nodes without GPUs"
+            + (f": {', '.join(apart[:3])}" if apart else ""),
+        )
 
 
 def examine_limits(site: SiteLimits) -> Finding:

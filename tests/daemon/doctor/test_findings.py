@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pollux_slurm.config import Config, DaemonConfig, PolicyConfig
+from pollux_slurm.config import Config, DaemonConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.doctor.findings import (
     Verdict,
     examine_daemon,
@@ -22,7 +23,7 @@ from pollux_slurm.daemon.doctor.findings import (
     examine_store,
 )
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, JobState, SlurmNode
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm.commands.accounting import Association, QosLimits
@@ -82,6 +83,33 @@ def test_that_each_fault_is_found_alone(changes: dict[str, Any], name: str, verd
 def test_that_partitions_that_do_not_exist_are_named() -> None:
     config = Config(daemon=DaemonConfig(partitions=("main", "gpus")))
     assert verdicts(config=config) == {"partitions": "FAIL"}
+
+
+def test_that_anchors_on_gpu_nodes_are_warned_of_where_there_are_others() -> None:
+    gpu, cpu = node("n0"), replace(node("c0"), num_gpus=0, partitions=("all", "cpu"))
+    gpu = replace(gpu, partitions=("all", "gpu"))
+
+    def found(*nodes: SlurmNode, **moves: Any) -> list[tuple[Verdict, str, str]]:
+        findings = examine_slurm(
+            Config(moves=MovesConfig(**moves)),
+            version="22.05.8",
+            site=SITE,
+            snapshot=snapshot(list(nodes), []),
+            clock_skew_s=0.0,
+        )
+        return [(one.verdict, one.text, one.cure) for one in findings if one.name == "anchors"]
+
+    assert found(gpu, cpu, in_place=True) == [
+        (
+            Verdict.WARN,
+            "anchors of jobs in place take CPUs of nodes with GPUs; nodes without GPUs: c0",
+            "set moves.anchor_partition to a partition of nodes without GPUs: cpu",
+        )
+    ]
+    assert found(gpu, replace(cpu, partitions=("all",)), in_place=True)[0][2].endswith("without GPUs")
+    assert found(gpu, in_place=True) == []
+    assert found(gpu, cpu, in_place=True, anchor_partition="cpu") == []
+    assert found(gpu, cpu) == []
 
 
 def test_that_the_interval_is_the_running_daemons_own() -> None:
