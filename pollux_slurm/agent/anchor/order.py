@@ -6,7 +6,6 @@ can read it. The *starts* count the starts of the training, over all runs of the
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -65,11 +64,19 @@ class Starts:
 
     @classmethod
     def read(cls, file: Path) -> Starts:
-        """Return what the file says; none where there is no file."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        """Return what the file says; none where there is no file. Raises `LaunchError`."""
+        try:
             data = json.loads(file.read_bytes())
             return cls(count=int(data["count"]), trained_s=float(data["trained_s"]))
-        return cls()
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            # To count anew would give two starts the same number.
+            raise LaunchError(
+                f"{file}, which counts the starts of the training, cannot be read ({error}): write "
+                '{"count": 3, "trained_s": 3600.0} into it if the last one was start 2 and an hour was '
+                "trained, and requeue the job with scontrol requeue"
+            ) from None
 
     def write(self, file: Path) -> None:
         """Write the file. Raises `LaunchError`."""

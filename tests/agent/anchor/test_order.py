@@ -48,5 +48,16 @@ def test_that_starts_are_counted_over_runs_of_the_anchor(tmp_path: Path) -> None
     assert Starts.read(file) == Starts(count=0, trained_s=0.0)
     Starts(count=3, trained_s=12.5).write(file)
     assert Starts.read(file) == Starts(count=3, trained_s=12.5)
-    file.write_text("damaged")
-    assert Starts.read(file).count == 0
+
+
+@pytest.mark.parametrize("content", ["", "damaged", "{}", '{"count": null, "trained_s": 1.0}'])
+def test_that_starts_that_cannot_be_read_are_not_counted_anew(tmp_path: Path, content: str) -> None:
+    """Two starts with one number would take each other's processes for their own."""
+    file = tmp_path / "p.starts"
+    file.write_text(content)
+    with pytest.raises(LaunchError, match=r'write {"count": 3, .* and requeue the job with scontrol requeue'):
+        Starts.read(file)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(LaunchError, match="Is a directory"):
+        Starts.read(file)
