@@ -57,12 +57,19 @@ class Link:
                 return False
         return True
 
-    def receive(self, max_bytes: int = _MAX_LINE_BYTES) -> Message | None:
-        """Return the next message; None at the connection's end, or for anything that is no message."""
+    def receive(self, max_bytes: int = _MAX_LINE_BYTES, *, within_s: float | None = None) -> Message | None:
+        """Return the next message; None at the connection's end, or for anything that is no message.
+
+        With `within_s`, it is None, too, where the whole message has not come by then.
+        """
+        deadline = None if within_s is None else time.monotonic() + within_s
         try:
             while b"\n" not in self._buffer:
                 if len(self._buffer) > max_bytes:
                     return None
+                if deadline is not None:
+                    # The time-out is that of one `recv`, of which each byte may need one.
+                    self._connection.settimeout(max(deadline - time.monotonic(), 1e-3))
                 received = self._connection.recv(65536)
                 if not received:
                     return None
@@ -113,9 +120,9 @@ class Listener:
     of `pollux run` reads them; it may be busy with Slurm for a while, and beats go on meanwhile.
     """
 
-    def __init__(self, secret: str, *, beat_s: float = _BEAT_S) -> None:
+    def __init__(self, secret: str, *, beat_s: float = _BEAT_S, handshake_s: float = _HANDSHAKE_S) -> None:
         self.messages: queue.SimpleQueue[tuple[Link, Message | None]] = queue.SimpleQueue()
-        self._secret, self._beat_s = secret, beat_s
+        self._secret, self._beat_s, self._handshake_s = secret, beat_s, handshake_s
         self._socket = socket.create_server(
             ("", 0), family=_family(), dualstack_ipv6=socket.has_dualstack_ipv6()
         )
@@ -167,14 +174,11 @@ class Listener:
         link.close()
 
     def _shake_hands(self, link: Link) -> bool:
-        deadline = time.monotonic() + _HANDSHAKE_S
-        link.set_timeout(_HANDSHAKE_S)
+        link.set_timeout(self._handshake_s)
         challenge = secrets.token_hex(32)
         link.send({"challenge": challenge})
-        reply = link.receive(_MAX_CHALLENGE_BYTES) or {}
-        if time.monotonic() > deadline or not hmac.compare_digest(
-            str(reply.get("answer")), _answer(self._secret, "wing", challenge)
-        ):
+        reply = link.receive(_MAX_CHALLENGE_BYTES, within_s=self._handshake_s) or {}
+        if not hmac.compare_digest(str(reply.get("answer")), _answer(self._secret, "wing", challenge)):
             return False
         return link.send({"answer": _answer(self._secret, "anchor", reply.get("challenge"))})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import socket
@@ -73,6 +74,32 @@ def test_that_junk_ends_its_own_connection_only(listener: Listener, junk: bytes)
         wing.send({"wing": "1"})
         assert listener.messages.get(timeout=DEADLINE_S)[1] == {"wing": "1"}
         wing.close()
+
+
+def test_that_strangers_that_are_slow_do_not_shut_out_a_wing() -> None:
+    """All places are theirs, and each sends a byte now and then; a handshake of them would take 15 s."""
+    listener, over = Listener(SECRET, handshake_s=0.5), threading.Event()
+    strangers = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(64)]
+
+    def trickle() -> None:
+        while not over.wait(0.05):
+            for stranger in strangers:
+                with contextlib.suppress(OSError):
+                    stranger.send(b"x")
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        wing = connect("127.0.0.1", listener.port, SECRET)
+        wing.send({"wing": "1"})
+        assert listener.messages.get(timeout=DEADLINE_S)[1] == {"wing": "1"}
+        wing.close()
+    finally:
+        over.set()
+        thread.join(DEADLINE_S)
+        for stranger in strangers:
+            stranger.close()
+        listener.close()
 
 
 def test_that_a_line_without_end_is_not_kept() -> None:
