@@ -87,17 +87,25 @@ def _run(order_file: Path, environ: dict[str, str]) -> int:
     go = _go(messages)
     if go is None:
         raise LaunchError(f"wing {job_id} is not wanted: job {order.anchor_id} trains without it")
-    with reserve_port() as port:
-        job = _prepare(order, go, gpus, processes, port, environ, runner, config, slurm, uses_gpus=uses_gpus)
-        os.chdir(order.directory)
-        started.set()
-        for number in early:
-            os.kill(os.getpid(), number)
-        status = run_step(order.command, job)
+    try:
+        with reserve_port() as port:
+            job = _prepare(
+                order, go, gpus, processes, port, environ, runner, config, slurm, uses_gpus=uses_gpus
+            )
+            _change_directory(order.directory)
+            started.set()
+            for number in early:
+                os.kill(os.getpid(), number)
+            code = run_step(order.command, job).exit_code
+    except PolluxError as error:
+        # Else it would count as lost, and be started again and again.
+        link.send({"exit": error.exit_code})
+        raise
+    finally:
         started.clear()
-    link.send({"exit": status.exit_code})
+    link.send({"exit": code})
     link.close()
-    return status.exit_code
+    return code
 
 
 def _go(messages: queue.SimpleQueue[Message]) -> Message | None:
@@ -109,6 +117,13 @@ def _go(messages: queue.SimpleQueue[Message]) -> Message | None:
                 go = message["go"]
                 return go if isinstance(go, dict) else None
     return None
+
+
+def _change_directory(path: str) -> None:
+    try:
+        os.chdir(path)
+    except OSError as error:
+        raise LaunchError(f"the job's directory {path} is not on this node: {error.strerror}") from None
 
 
 def _prepare(

@@ -1,0 +1,57 @@
+"""A wing's program whose step cannot begin: it says so, since only a wing that is lost is started again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from pollux_slurm.agent.anchor.link import Listener
+from pollux_slurm.agent.anchor.order import Order
+from pollux_slurm.agent.anchor.wing_jobs import PROGRAM
+
+DEADLINE_S = 60.0
+
+
+def test_that_a_wing_whose_step_cannot_begin_says_how_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    config = tmp_path / "pollux.toml"
+    config.write_text(f'[slurm]\nbin_dir = "{tmp_path}"\n')
+    listener = Listener("s")
+    order = Order(
+        command=("true",),
+        directory=str(tmp_path / "gone"),
+        anchor_id="1",
+        address="127.0.0.1",
+        port=listener.port,
+        link_secret="s",
+        run_secret="r",
+        num_processes=None,
+        kill_after_s=15.0,
+        wrapper=(),
+        srun_arguments=(),
+    )
+    order.write(tmp_path / "p.order")
+    job = {"SLURM_JOB_ID": "10", "SLURM_JOB_NUM_NODES": "1", "SLURMD_NODENAME": socket.gethostname()}
+    environ = {**os.environ, "POLLUX_CONFIG": str(config), "SLURM_GPUS_ON_NODE": "1", **job}
+    wing = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "p.order")],
+        env=environ, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        link, hello = listener.messages.get(timeout=DEADLINE_S)
+        assert hello is not None
+        assert hello["processes"] == {socket.gethostname(): 1}
+        link.send({"go": {"restart_count": 0, "members": [], "own": ["0.0.n0.0"], "joins": None}})
+        assert listener.messages.get(timeout=DEADLINE_S) == (link, {"exit": 1})
+        assert listener.messages.get(timeout=DEADLINE_S) == (link, None)
+        _, said = wing.communicate(timeout=DEADLINE_S)
+        assert wing.returncode == 1
+        assert f"the job's directory {tmp_path}/gone is not on this node: No such file or directory" in said
+    finally:
+        wing.kill()
+        wing.wait()
+        listener.close()
