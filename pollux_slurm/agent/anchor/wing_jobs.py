@@ -1,19 +1,20 @@
-"""The wings of one anchor as jobs of Slurm: submit, look, cancel."""
+"""The wings of one anchor, and the anchor itself, as jobs of Slurm: submit, look, hold, cancel, requeue."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from pollux_slurm.agent.anchor.seen_job import SEEN_FORMAT, SeenJob, parse_seen_job
 from pollux_slurm.config import Config
-from pollux_slurm.errors import SlurmError, SlurmReadError
-from pollux_slurm.model import JobState
+from pollux_slurm.errors import SlurmCommandError, SlurmError, SlurmReadError
 from pollux_slurm.rendering import render
 from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.commands.job_commands import error_of_result, is_unknown_job
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.job_json import state_of
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment, parse_wing_comment
@@ -33,15 +34,6 @@ _OF_DEVICES = frozenset(
         *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
     }
 )
-_SEEN = "JobID:20,State:20,Reason:60"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenWing:
-    """A wing as the queue shows it."""
-
-    state: JobState
-    reason: str
 
 
 class WingJobs:
@@ -60,7 +52,7 @@ class WingJobs:
     ) -> None:
         self._environ, self._client, self._runner, self._config = environ, client, runner, config
         self._order_file, self._cwd, self._token_sha256 = order_file, cwd, token_sha256
-        self.anchor_id = environ["SLURM_JOB_ID"]
+        self.anchor_id, self.node = environ["SLURM_JOB_ID"], environ.get("SLURMD_NODENAME", "")
 
     def submit(
         self,
@@ -120,24 +112,39 @@ class WingJobs:
             if key == "SLURM_CONF" or not (key.startswith(_OF_ALLOCATION) or key in _OF_DEVICES)
         }
 
-    def look(self, job_ids: Iterable[str]) -> dict[str, SeenWing]:
-        """Return the wings that Slurm still knows. Raises `SlurmError`."""
-        wanted = set(job_ids)
-        if not wanted:
-            return {}
+    def look(self, job_ids: Iterable[str]) -> dict[str, SeenJob]:
+        """Return the anchor and those of its wings that Slurm still knows. Raises `SlurmError`."""
+        wanted = {self.anchor_id, *job_ids}
         answer = self._runner.run(
-            "squeue", "--noheader", "--states=all", f"--jobs={','.join(sorted(wanted))}", f"--Format={_SEEN}"
+            "squeue",
+            "--noheader",
+            "--states=all",
+            f"--jobs={','.join(sorted(wanted))}",
+            f"--format={SEEN_FORMAT}",
         )
         if answer.exit_code != 0:
-            if "Invalid job id" in answer.error_text:
+            if is_unknown_job(answer):
                 return {}
-            raise SlurmReadError(f"squeue: {answer.error_text[:300]}")
-        found = {}
-        for line in answer.stdout.splitlines():
-            number, state, *reason = line.split()
-            if number in wanted:
-                found[number] = SeenWing(state=state_of((state,), f"job {number}"), reason=" ".join(reason))
-        return found
+            raise error_of_result(answer, SlurmReadError)
+        seen = (parse_seen_job(line) for line in answer.stdout.splitlines())
+        return {number: job for number, job in seen if number in wanted}
+
+    def is_node_drained(self) -> bool:
+        """Whether an administrator wants jobs to leave the anchor's node. False where that is not known."""
+        with contextlib.suppress(SlurmError):
+            answer = self._runner.run(
+                "sinfo", "--noheader", "--all", f"--nodes={self.node}", "--Format=StateLong:40"
+            )
+            return answer.exit_code == 0 and "drain" in answer.stdout
+        return False
+
+    def hold(self, job_id: str) -> None:
+        """Keep a wing that waits from starting. Raises `SlurmError`."""
+        self._client.hold(job_id)
+
+    def release(self, job_id: str) -> None:
+        """Let a held wing start. Raises `SlurmError`."""
+        self._client.release(job_id)
 
     def cancel(self, job_ids: Iterable[str], warn: Callable[[str], None]) -> None:
         """Cancel wings; what cannot be cancelled now ends by itself."""
@@ -153,7 +160,7 @@ class WingJobs:
             "squeue", "--noheader", "--me", "--states=all", "--Format=JobID:20,State:20,Comment:300"
         )
         if answer.exit_code != 0:
-            raise SlurmReadError(f"squeue: {answer.error_text[:300]}")
+            raise error_of_result(answer, SlurmReadError)
         found = []
         for line in answer.stdout.splitlines():
             # The Comments of the owner's other jobs may have any content, lines of their own included.
@@ -171,10 +178,14 @@ class WingJobs:
 
     def give_up_place(self, *, begin_s: float) -> None:
         """Requeue the anchor itself, to start again `begin_s` from now. Raises `SlurmError`."""
-        self._runner.run("scontrol", "requeue", self.anchor_id)
-        self._runner.run(
-            "scontrol", "update", f"JobId={self.anchor_id}", f"StartTime=now+{math.ceil(begin_s)}"
-        )
+        answer = self._runner.run("scontrol", "requeue", self.anchor_id)
+        if answer.exit_code != 0:
+            raise error_of_result(answer, SlurmCommandError)
+        # Without this it starts in two minutes.
+        with contextlib.suppress(SlurmError):
+            self._runner.run(
+                "scontrol", "update", f"JobId={self.anchor_id}", f"StartTime=now+{math.ceil(begin_s)}"
+            )
 
 
 def _file_of(descriptor: int) -> Path | None:

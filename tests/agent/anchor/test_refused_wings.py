@@ -17,13 +17,10 @@ import pytest
 from pollux_slurm.agent.anchor.anchor import Anchor
 from pollux_slurm.agent.anchor.generation_watch import GenerationWatch
 from pollux_slurm.agent.anchor.link import Link, Listener
-from pollux_slurm.agent.anchor.wing_jobs import WingJobs
 from pollux_slurm.agent.submit.wing_request import WingRequest
-from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmUnavailable
-from pollux_slurm.slurm.commands.command_client import CommandClient
-from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
+from tests.agent.anchor.site import TOKEN_SHA256, ScriptedSlurm
 from tests.agent.anchor.test_anchor import Wings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,39 +29,20 @@ LIMIT = "sbatch: error: AssocMaxSubmitJobLimit"
 AWAY = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
 
 
-class Site:
+class Site(ScriptedSlurm):
     """An anchor whose commands are scripts, and whose time passes ten seconds at each look."""
 
     def __init__(self, folder: Path, sbatch: str) -> None:
-        self.folder, self.said = folder, list[str]()
-        for name in ("squeue", "scontrol", "scancel"):
-            self.command(name, f'echo {name} "$@" >> {folder}/asked')
-        self.command("sbatch", f"echo sbatch >> {folder}/asked; {sbatch}")
+        super().__init__(folder)
+        self.command("sbatch", sbatch)
         ticks = itertools.count(step=10)
         self.monotonic: Callable[[], float] = lambda: float(next(ticks))
 
-    def command(self, name: str, body: str) -> None:
-        (self.folder / name).write_text(f"#!/bin/sh\n{body}\n")
-        (self.folder / name).chmod(0o755)
-
-    def asked(self, name: str) -> list[str]:
-        return [line for line in (self.folder / "asked").read_text().splitlines() if line.startswith(name)]
-
     def run(self, watch: Any = None) -> int:
         listener = Listener("s")
-        runner = CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=self.folder, timeout_s=300.0)
-        jobs = WingJobs(
-            environ={"SLURM_JOB_ID": "1", "PATH": "/usr/bin:/bin"},
-            client=CommandClient(runner),
-            runner=runner,
-            config=Config(),
-            order_file=self.folder / "p.order",
-            cwd=self.folder,
-            token_sha256="ab" * 32,
-        )
         try:
             return Anchor(
-                jobs=jobs,
+                jobs=self.jobs(),
                 listener=listener,
                 watch=watch,
                 request=WingRequest(options=("--gpus=2",)),
@@ -97,6 +75,36 @@ def test_that_a_limit_on_jobs_in_the_queue_sends_the_anchor_back_into_it(tmp_pat
     assert site.run() == 143
     assert "a limit on the number of jobs keeps its wing out of the queue: it goes back" in site.said[-1]
     assert site.asked("scontrol")[0] == "scontrol requeue 1"
+
+
+def test_that_an_anchor_that_cannot_go_back_into_the_queue_goes_on_trying(tmp_path: Path) -> None:
+    site = Site(tmp_path, f"""
+        [ $(grep -c sbatch {tmp_path}/asked) -lt 12 ] && {{ echo '{LIMIT}' >&2; exit 1; }}
+        echo '{DENIED}' >&2; exit 1""")  # fmt: skip
+    site.command("scontrol", "echo 'Requested operation is presently disabled for job 1' >&2; exit 1")
+    with pytest.raises(LaunchError, match="permission denied"):
+        site.run()
+    assert len(site.asked("sbatch")) == 12
+    assert len(site.asked("scontrol requeue")) > 3
+
+
+def test_that_a_wing_whose_number_was_lost_is_cancelled_before_the_next_is_submitted(tmp_path: Path) -> None:
+    """slurmctld had accepted it."""
+    mine = f"pollux-wing/1:anchor=1,restart=0,plan=0,sha256={TOKEN_SHA256}"
+    site = Site(tmp_path, f"""
+        grep -q scancel {tmp_path}/asked && {{ echo '{DENIED}' >&2; exit 1; }}
+        echo '{AWAY}' >&2; touch {tmp_path}/accepted; exit 1""")  # fmt: skip
+    site.command("squeue", f"""
+        [ -e {tmp_path}/accepted ] || exit 0
+        case "$*" in
+            *Comment*) printf '%s\n' '40 PENDING {mine}' '41 PENDING {mine.replace("anchor=1", "anchor=2")}';;
+            *) echo 40 40 N/A PENDING 42 1 0 0;;
+        esac""")  # fmt: skip
+    with pytest.raises(LaunchError, match="permission denied"):
+        site.run()
+    asked = [line.split()[0] for line in site.asked("s")]
+    assert asked[:5] == ["squeue", "sbatch", "squeue", "squeue", "scancel"]
+    assert site.asked("scancel") == ["scancel 40"]
 
 
 def test_that_slurmctld_may_be_away_for_minutes(tmp_path: Path) -> None:
@@ -237,3 +245,40 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
     assert len(tried) == num_times_away + 1
     assert all("--nodelist=n1" in request for request in tried)
     assert watch.refused == [(4, "no wing on n1: " + DENIED.replace("error: ", ""))]
+
+
+def test_that_a_generation_whose_wing_does_not_come_is_refused(tmp_path: Path) -> None:
+    """Also where no daemon gives it up."""
+    watch, listener = Watch(), Listener("s", beat_s=0.05)
+
+    class OneWing(Wings):
+        def submit(self, request: Sequence[str], **more: Any) -> str:
+            if not more["plan"]:
+                return super().submit(request, **more)
+            self.launched["77"] = waits
+            return "77"
+
+    def waits(_link: Link) -> None:
+        raise AssertionError("it does not start")
+
+    def trains_until_refused(link: Link) -> None:
+        watch.came.wait(60)
+        link.send({"exit": 0})
+
+    wings = OneWing(listener, [trains_until_refused])
+    try:
+        anchor = Anchor(
+            jobs=wings,  # type: ignore[arg-type]
+            monotonic=lambda: 1000 * time.monotonic(),
+            listener=listener,
+            watch=watch,  # type: ignore[arg-type]
+            request=WingRequest(options=("--gpus=2",)),
+            starts_file=tmp_path / "p.starts",
+            kill_after_s=1e9,
+            say=lambda _text: None,
+        )
+        assert anchor.run() == 0
+    finally:
+        listener.close()
+    assert watch.refused == [(4, "wing 77 has not come within 10 minutes")]
+    assert "77" in wings.cancelled
