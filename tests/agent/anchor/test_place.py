@@ -127,5 +127,6 @@ def test_that_the_hold_of_an_anchor_is_passed_on_and_so_is_its_end(site: Site) -
 
 
 def test_that_a_wing_that_its_owner_holds_stays_held(site: Site) -> None:
+    site.command("squeue", "echo 10 10 N/A PENDING 0 1 $(id -u) 0")
     assert not site.is_lost(OWN, replace(WAITS, is_held=True))
     assert site.asked("scontrol") == []
