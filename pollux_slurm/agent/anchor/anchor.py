@@ -288,8 +288,9 @@ class Anchor:
         self._drop(self._newcomers.unwanted(record))
         refusal = self._submit_newcomers(now) or self._newcomers.late(record, now)
         if refusal is not None:
-            # The wings of the plan are cancelled once the store has the refusal.
+            # It cannot be committed now. Wings that have come are cancelled once the store has the refusal.
             self._say(f"job {self._id}: {refusal}")
+            self._drop(wing for wing in self._start.left if wing.plan != 0 and not wing.has_come)
             self._newcomers.note_refusal()
             self._watch.refuse(record, refusal)
 

@@ -248,8 +248,8 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
 
 
 def test_that_a_generation_whose_wing_does_not_come_is_refused(tmp_path: Path) -> None:
-    """Also where no daemon gives it up."""
-    watch, listener = Watch(), Listener("s", beat_s=0.05)
+    """Also where no daemon gives it up, and before the store has the refusal."""
+    watch, listener, cancelled = Watch(), Listener("s", beat_s=0.05), list[str]()
 
     class OneWing(Wings):
         def submit(self, request: Sequence[str], **more: Any) -> str:
@@ -263,6 +263,7 @@ def test_that_a_generation_whose_wing_does_not_come_is_refused(tmp_path: Path) -
 
     def trains_until_refused(link: Link) -> None:
         watch.came.wait(60)
+        cancelled.extend(wings.cancelled)
         link.send({"exit": 0})
 
     wings = OneWing(listener, [trains_until_refused])
@@ -281,4 +282,4 @@ def test_that_a_generation_whose_wing_does_not_come_is_refused(tmp_path: Path) -
     finally:
         listener.close()
     assert watch.refused == [(4, "wing 77 has not come within 10 minutes")]
-    assert "77" in wings.cancelled
+    assert "77" in cancelled
