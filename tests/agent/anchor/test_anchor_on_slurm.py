@@ -76,8 +76,9 @@ def test_that_an_anchor_whose_wing_waits_leaves_a_node_that_is_drained(submit_di
     node = batch_host(at, job_id)
     scontrol(at, "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
     try:
-        at.wait(job_id, JobState.PENDING)
-        assert f"its wing waits, and its node {node} is drained: it goes back into the queue" in at.log()
+        said = f"its wing waits, and its node {node} is drained: it goes back into the queue"
+        wait_until(lambda: said in at.log(), timeout_s=200, what="it to leave its node")
+        wait_until(lambda: batch_host(at, job_id) == "n/a", timeout_s=120, what="it to wait itself")
         assert waiting_wing(at, "%i") == ""
         scontrol(at, "update", f"JobId={job_id}", "StartTime=now")
         wait_until(lambda: waiting_wing(at, "%i"), timeout_s=120, what="its wing to wait elsewhere")
