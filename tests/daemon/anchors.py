@@ -29,7 +29,9 @@ class Anchor(Agent):
     `brings_wings`, `is_ready` and `regroups` tell how far it goes in a move; with `acts` false it is silent.
     """
 
-    def __init__(self, harness: Harness, *, gpus: int, minutes: int = 600, user_id: int = 1000) -> None:
+    def __init__(
+        self, harness: Harness, *, gpus: int, minutes: int = 600, user_id: int = 1000, starts: bool = True
+    ) -> None:
         token = f"{user_id}-token-{len(harness.agents)}"
         self.token_hash = hash_token(token)
         terms = JobTerms(token_sha256=self.token_hash, user_id=user_id, min_gpus=1, max_gpus=8, in_place=True)
@@ -42,7 +44,8 @@ class Anchor(Agent):
         self._regrouped = 0
         self._own: set[str] = set()
         harness.agents[job_id] = self
-        self.start()
+        if starts:
+            self.start()
 
     def start(self, *, begin_s: float = 0.0) -> str:
         """Submit the wing that the next start begins with."""
@@ -66,6 +69,13 @@ class Anchor(Agent):
         return number
 
     @property
+    def alone(self) -> SlurmJob:
+        """The anchor without its wings."""
+        found = self.harness.slurm.read_job(self.job_id)
+        assert found is not None
+        return found
+
+    @property
     def job(self) -> SlurmJob:
         """The anchor, merged with its wings."""
         found = MergingClient(self.harness.slurm).read_job(self.job_id)
@@ -84,8 +94,7 @@ class Anchor(Agent):
 
     def act(self) -> None:
         job = self.job
-        alone = self.harness.slurm.read_job(self.job_id)
-        if not self.acts or alone is None or alone.state is not JobState.RUNNING:
+        if not self.acts or self.alone.state is not JobState.RUNNING:
             return
         self._act_on(job)
         states = [one.state for one in wings_of_start(job.wings)]

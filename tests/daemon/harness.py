@@ -28,7 +28,6 @@ from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, RunPhase, Store
 from tests.daemon.builders import MODEL
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
-from tests.fakes.wings import FakeAnchor
 
 CONFIG = DaemonConfig(
     interval_s=4,
@@ -41,16 +40,10 @@ CONFIG = DaemonConfig(
 
 
 class Agent:
-    """The agent in a job: it reports, and confirms requested checkpoints if it `answers`.
+    """The agent in a job: it reports, and confirms requested checkpoints if it `answers`."""
 
-    `anchor` is set for a job that moves in place.
-    """
-
-    def __init__(
-        self, harness: Harness, job_id: str, token: str, *, anchor: FakeAnchor | None = None
-    ) -> None:
+    def __init__(self, harness: Harness, job_id: str, token: str) -> None:
         self.harness, self.job_id, self.token = harness, job_id, token
-        self.anchor = anchor
         self.answers = True
         self.waits_to_be_stopped = True
         self.reports = True
@@ -60,8 +53,6 @@ class Agent:
         self._confirmed: int | None = None
 
     def act(self) -> None:
-        if self.anchor is not None:
-            self.anchor.act()
         self._act_on(self.harness.job(self.job_id))
 
     def _act_on(self, job: SlurmJob) -> None:
@@ -200,16 +191,6 @@ class Harness:
         self.slurm.set_job(job_id, user_id=user_id)
         self.agents[job_id] = Agent(self, job_id, token)
         return job_id
-
-    def submit_in_place(self, *, gpus: int = 1, start: bool = True) -> FakeAnchor:
-        """Submit a job that moves in place; with `start`, its first wing, too."""
-        token = f"1000-token-{len(self.agents)}"
-        terms = JobTerms(token_sha256=hash_token(token), user_id=1000, max_gpus=8, in_place=True)
-        anchor = FakeAnchor(self.slurm, gpus=gpus, terms=terms)
-        if start:
-            anchor.start()
-        self.agents[anchor.job_id] = Agent(self, anchor.job_id, token, anchor=anchor)
-        return anchor
 
     def submit_unmanaged(self, *, gpus: int) -> str:
         """Submit an unmanaged job."""

@@ -7,9 +7,9 @@ import pytest
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.store.contract.interface import Store
+from tests.daemon.anchors import Anchor
 from tests.daemon.enact.test_state_machine import Step
 from tests.daemon.harness import CONFIG, Harness
-from tests.fakes.wings import FakeAnchor
 
 
 @pytest.fixture
@@ -17,14 +17,14 @@ def harness(store: Store) -> Harness:
     return Harness(store, nodes=3)
 
 
-def started(harness: Harness, *, gpus: int = 1) -> FakeAnchor:
-    anchor = harness.submit_in_place(gpus=gpus)
+def started(harness: Harness, *, gpus: int = 1) -> Anchor:
+    anchor = Anchor(harness, gpus=gpus)
     harness.run_until(harness.daemon(), until=lambda: harness.has_stepped(anchor.job_id))
     return anchor
 
 
 def test_that_it_is_registered_once_its_first_wing_is_submitted(harness: Harness) -> None:
-    anchor = harness.submit_in_place(gpus=2, start=False)
+    anchor = Anchor(harness, gpus=2, starts=False)
     daemon = harness.daemon()
     harness.run_until(daemon, seconds=10)
     assert harness.store.jobs() == ()
@@ -43,26 +43,23 @@ def test_that_it_moves_through_every_step_of_a_requeue(harness: Harness) -> None
     assert harness.job(anchor.job_id).allocation == Allocation.of({"n1": 2, "n2": 1})
     (move,) = harness.store.reallocations(anchor.job_id)
     assert (move.step, move.from_restart_count) == (Step.CONFIRMED, 0)
-    first, second = anchor.wings
-    assert [anchor.job(one).state for one in (anchor.job_id, first, second)] == [
+    first, second = anchor.job.wings
+    assert [one.state for one in (anchor.alone, first, second)] == [
         JobState.RUNNING,
         JobState.CANCELLED,
         JobState.RUNNING,
     ]
     of_first, of_second = harness.store.allocation_history(anchor.job_id)
-    assert (of_first.started_at, of_first.ended_at) == (
-        anchor.job(first).started_at,
-        anchor.job(first).ended_at,
-    )
-    assert (of_second.started_at, of_second.ended_at) == (anchor.job(second).started_at, None)
+    assert (of_first.started_at, of_first.ended_at) == (first.started_at, first.ended_at)
+    assert (of_second.started_at, of_second.ended_at) == (second.started_at, None)
     assert not of_first.estimated
     assert [of_first.restart_count, of_second.restart_count] == [0, 1]
 
 
 def test_that_a_lost_wing_starts_it_again(harness: Harness) -> None:
     anchor = started(harness, gpus=2)
-    (first,) = anchor.wings
-    harness.slurm.cancel(first)
+    (first,) = anchor.wings()
+    harness.slurm.cancel(first.job_id)
     harness.targets = {anchor.job_id: {"n1": 1}}
     daemon = harness.daemon()
     harness.run_until(daemon, until=lambda: harness.job(anchor.job_id).restart_count == 1)
@@ -71,10 +68,11 @@ def test_that_a_lost_wing_starts_it_again(harness: Harness) -> None:
     (move,) = harness.store.reallocations(anchor.job_id)
     assert not move.moves_running
     harness.run_until(daemon, seconds=10)
+    anchor.end_wings()
     harness.slurm.finish(anchor.job_id)
     harness.run_until(daemon, seconds=10)
     assert harness.store.job(anchor.job_id).state is JobState.COMPLETED
-    of_wings = [(anchor.job(one).started_at, anchor.job(one).ended_at) for one in anchor.wings]
+    of_wings = [(one.started_at, one.ended_at) for one in anchor.job.wings]
     recorded = harness.store.allocation_history(anchor.job_id)
     assert [(one.started_at, one.ended_at) for one in recorded] == of_wings
 
@@ -98,16 +96,16 @@ def test_that_an_anchor_leaves_a_drained_node_with_a_checkpoint(harness: Harness
     harness.slurm.set_job(anchor.job_id, cpus_by_node=(("n2", 1),))
     harness.slurm.set_node("n2", available=False, draining=True)
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: anchor.job(anchor.job_id).state is JobState.PENDING)
+    harness.run_until(daemon, until=lambda: anchor.alone.state is JobState.PENDING)
     (move,) = harness.store.reallocations(anchor.job_id)
     assert move.reason is not None
     assert move.reason.startswith("its anchor leaves n2, which is drained")
     assert [step.value for step, _ in move.times][:4] == [
         *("planned", "checkpoint_requested", "checkpointed", "requeued")
     ]
-    anchor.act()  # its wings end without it
+    anchor.end_wings()
     harness.slurm.set_job(anchor.job_id, cpus_by_node=(("n1", 1),))
-    harness.run_until(daemon, until=lambda: anchor.job(anchor.job_id).state is JobState.RUNNING)
+    harness.run_until(daemon, until=lambda: anchor.alone.state is JobState.RUNNING)
     anchor.start()
     harness.run_until(daemon, until=lambda: harness.store.reallocations(anchor.job_id)[0].step.is_end)
     harness.run_until(daemon, seconds=200)
