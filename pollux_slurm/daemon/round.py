@@ -38,6 +38,7 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import ClusterSnapshot, Decision, Problem, ReallocationWay, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Store
 
 _log = logging.getLogger(__name__)
@@ -244,7 +245,7 @@ class Rounds:
         # Set again, with the targets of the moves that this round planned.
         self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
         if not self._config.shadow:
-            self._keep_anchors(snapshot, now)
+            self._keep_anchors(picture, now)
             moved = {move.job.slurm.job_id for move in moves}
             self._prolong_pauses(picture, moved, now)
             self._delay_jobs_with_leftovers(picture, moved, now)
@@ -327,10 +328,10 @@ class Rounds:
                 raise found
             return found
 
-    def _keep_anchors(self, snapshot: ClusterSnapshot, now: datetime) -> None:
-        slurm, user_id = self._slurm.guarded(self._lease.check), self._scope()
-        anchor_upkeep.cancel_orphans(snapshot, slurm, now, only_user_id=user_id)
-        anchor_upkeep.requeue_waiting_anchors(snapshot, slurm, only_user_id=user_id)
+    def _keep_anchors(self, picture: Picture, now: datetime) -> None:
+        slurm = self._slurm.guarded(self._lease.check)
+        anchor_upkeep.cancel_orphans(picture.snapshot, slurm, now, only_user_id=self._scope())
+        anchor_upkeep.requeue_waiting_anchors(picture.managed, slurm)
 
     def _prolong_pauses(self, picture: Picture, moved: Container[str], now: datetime) -> None:
         """Set later begin times for paused jobs whose begin time is near, or Slurm would start them."""
@@ -340,7 +341,8 @@ class Rounds:
             begins_at = job.slurm.begins_at
             if begins_at is None or begins_at > soon or not problem_building.is_parked(job, now):
                 continue
-            if job.slurm.job_id in moved:
+            # An anchor that waits itself must return: it has no GPUs to be kept from.
+            if job.slurm.job_id in moved or anchor_waits(job.slurm):
                 continue
             try:
                 slurm.set_begin_time(job.slurm.job_id, ahead_s=self._config.pause_ttl_s)

@@ -152,6 +152,10 @@ def _with_proxy() -> dict[str, str]:
 def _write_commands(folder: Path, root: Path, release: str) -> None:
     folder.mkdir(exist_ok=True)
     (root / _MARKER).touch()
+    # Jobs are on this machine: its name resolves, and an SQLite store is of the same host.
+    for name in ("etc/hosts", "etc/machine-id"):
+        if Path("/", name).is_file():
+            shutil.copy(Path("/", name), root / name)
     for place, programs in _PROGRAMS.items():
         for name in programs:
             script = folder / name

@@ -5,7 +5,7 @@
 - It gives it up while its start's wing waits, since nothing runs then, and goes back into the queue: where a
   limit on the number of jobs keeps the wing waiting for about a minute, since another job's wing may need the
   room; where less of the anchor's own time is left than the training needs, since that begins anew in the
-  queue; and where its node is drained.
+  queue, but not before a quarter of that has passed; and where its node is drained.
 - `scontrol hold` and `release` only leave a note on a job that runs (22.05). They are passed on to the wing
   that waits.
 """
@@ -25,8 +25,10 @@ from pollux_slurm.model import JobState
 _LIMITED_S = (40.0, 80.0)
 # What an anchor needs beside the training's time: until the wing begins, and for the last checkpoint.
 _MARGIN_S = 300.0
-# A younger place is kept: its wing would lose its own in the queue for little more time.
-_WORTH_S = 600.0
+# A younger place is kept, by seconds or by its share of the training's time: its wing would lose its own in
+# the queue for little more time.
+_WORTH_S, _WORTH_SHARE = 600.0, 0.25
+_REFUSED_S = 600.0
 _NODE_LOOK_INTERVAL_S = 60.0
 _BEGIN_S = (60.0, 180.0)
 
@@ -40,6 +42,7 @@ class Place:
         self._limited_since_s: float | None = None
         self._limited_s = 0.0
         self._next_node_look_s = began_s + _NODE_LOOK_INTERVAL_S
+        self._next_try_s = began_s
 
     def is_lost(
         self, start: Start, seen: Mapping[str, SeenJob], now_s: float, *, rest_s: float | None
@@ -58,18 +61,26 @@ class Place:
         if wing is None or wing.state is not JobState.PENDING:
             self._limited_since_s = None
             return False
-        because = self._reason_to_leave(own, wing, now_s, rest_s)
-        if because is not None and self.give_up(because):
+        # A wing that its owner holds would be followed by one that is not held.
+        may_leave = start.is_hold_passed_on or not wing.is_held
+        because = self._reason_to_leave(own, wing, now_s, rest_s) if may_leave else None
+        if because is not None and self.give_up(because, now_s):
             return True
         self._pass_on_hold(start, own, wing)
         return False
 
-    def give_up(self, because: str) -> bool:
-        """Requeue the anchor, and return whether that was possible: Slurm stops this run of it then."""
+    def give_up(self, because: str, now_s: float) -> bool:
+        """Requeue the anchor, and return whether that was possible: Slurm stops this run of it then.
+
+        After a refusal it is not tried again for ten minutes.
+        """
+        if now_s < self._next_try_s:
+            return False
         begin_s = random.uniform(*_BEGIN_S)
         try:
             self._jobs.give_up_place(begin_s=begin_s)
         except SlurmError as error:
+            self._next_try_s = now_s + _REFUSED_S
             self._say(f"job {self._id}: {because}, and it cannot be requeued: {in_one_line(error)}")
             return False
         self._say(f"job {self._id}: {because}: it goes back into the queue, to start in {begin_s:.0f} s")
@@ -78,8 +89,9 @@ class Place:
     def _reason_to_leave(self, own: SeenJob, wing: SeenJob, now_s: float, rest_s: float | None) -> str | None:
         if self._is_limited(wing, now_s):
             return "a limit on the number of jobs keeps its wing waiting"
-        is_worth_it = now_s - self._began_s >= _WORTH_S
-        if is_worth_it and own.time_left_s is not None and own.time_left_s < (rest_s or 0.0) + _MARGIN_S:
+        needed_s = rest_s or 0.0
+        is_worth_it = now_s - self._began_s >= max(_WORTH_S, _WORTH_SHARE * needed_s)
+        if is_worth_it and own.time_left_s is not None and own.time_left_s < needed_s + _MARGIN_S:
             return "its wing waits, and its own time limit leaves too little for the training"
         if now_s >= self._next_node_look_s:
             self._next_node_look_s = now_s + _NODE_LOOK_INTERVAL_S

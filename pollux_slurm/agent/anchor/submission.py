@@ -85,7 +85,9 @@ class Submission:
                         f"job {job_id}: no wing of it can be submitted on this node, so that it cannot "
                         f"train: {text}; where nodes may not submit jobs, use pollux sbatch --no-in-place"
                     )
-                if self._place.give_up("a limit on the number of jobs keeps its wing out of the queue"):
+                if self._place.give_up(
+                    "a limit on the number of jobs keeps its wing out of the queue", self._monotonic()
+                ):
                     return None
             if text != said:
                 self._say(f"job {job_id}: its wing cannot be submitted, and is tried again: {text}")

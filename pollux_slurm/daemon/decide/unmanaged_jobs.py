@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide.problem_building import UsableNodes
@@ -54,7 +54,7 @@ def _as_problem_job(job: SlurmJob, picture: Picture, usable: UsableNodes) -> Pro
         job_id=job.job_id,
         min_gpus=job.requested_gpus,
         max_gpus=job.requested_gpus,
-        cpus_per_gpu=_cpus_per_gpu(job, picture),
+        cpus_per_gpu=_cpus_per_gpu(job, picture, usable.by(job, job.required_nodes)),
         memory_per_gpu_mb=job.memory_per_gpu_mb or 0,
         waiting_s=max((picture.snapshot.read_at - since).total_seconds(), 0.0),
         partition_nodes=usable.by(job, job.required_nodes),
@@ -62,15 +62,19 @@ def _as_problem_job(job: SlurmJob, picture: Picture, usable: UsableNodes) -> Pro
     )
 
 
-def _cpus_per_gpu(job: SlurmJob, picture: Picture) -> int:
+def _cpus_per_gpu(job: SlurmJob, picture: Picture, usable: Container[str] | None) -> int:
     """Return the CPUs per GPU that a job asks for, or fewer where it lacks only those of anchors.
 
     Anchors leave a node that they alone keep from such a job (`anchor_nodes`). So the job counts as one that
-    fits there, and adaptive jobs make room for it.
+    fits there, and adaptive jobs make room for it. None of `usable` nodes are all.
     """
     wanted = job.cpus_per_gpu or max(math.ceil(job.num_cpus / job.requested_gpus), 0)
     on_node = math.ceil(job.requested_gpus / job.num_nodes)
-    rooms = {node.name: node.num_cpus for node in picture.nodes if node.num_gpus >= on_node}
+    rooms = {
+        node.name: node.num_cpus
+        for node in picture.nodes
+        if node.num_gpus >= on_node and (usable is None or node.name in usable)
+    }
     if any(room >= wanted * on_node for room in rooms.values()):
         return wanted
     of_anchors = _cpus_of_anchors(picture.managed)

@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import ClusterSnapshot, JobState
 from pollux_slurm.slurm.client import SlurmClient
@@ -42,17 +44,17 @@ def cancel_orphans(
             _log.warning("wing %s: %s", wing.job_id, error)
 
 
-def requeue_waiting_anchors(
-    snapshot: ClusterSnapshot, slurm: SlurmClient, *, only_user_id: int | None
-) -> None:
+def requeue_waiting_anchors(managed: Iterable[ManagedJob], slurm: SlurmClient) -> None:
     """Requeue the anchors that must leave their nodes while their trainings wait for GPUs."""
-    for job in snapshot.jobs:
-        if job.anchor_leaves_because is None or job.state is not JobState.PENDING:
+    for job in managed:
+        shown, record = job.slurm, job.record
+        if shown.anchor_leaves_because is None or shown.state is not JobState.PENDING:
             continue
-        if only_user_id not in (None, job.user_id):
+        # Its next wing would neither be held nor parked.
+        if shown.held or record.paused_at is not None or record.open_reallocation is not None:
             continue
-        _log.info("job %s: %s", job.job_id, job.anchor_leaves_because)
+        _log.info("job %s: %s", shown.job_id, shown.anchor_leaves_because)
         try:
-            slurm.requeue(job.job_id, restart_count=job.restart_count)
+            slurm.requeue(shown.job_id, restart_count=shown.restart_count)
         except SlurmCommandError as error:
-            _log.info("job %s: its anchor stays: %s", job.job_id, error)
+            _log.info("job %s: its anchor stays: %s", shown.job_id, error)

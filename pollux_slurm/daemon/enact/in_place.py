@@ -120,8 +120,12 @@ class StepsInPlace:
             elif self._are_gpus_lost(move, generation, ledger):
                 self._give_up(move, generation, "other jobs have its GPUs", job_failed=False)
         elif (self._actions.clock() - generation.at).total_seconds() > self._timeout_s:
-            # First of all, since it can be repeated: what follows ends the move, which nobody resumes.
-            self._actions.start_again(move)
+            # First of all, since it can be repeated: what follows ends the move, which nobody resumes. Where
+            # Slurm refuses it, or the job has changed, there is nothing to repeat.
+            try:
+                self._actions.start_again(move)
+            except SlurmCommandError as error:
+                _log.warning("job %s: it is not started again: %s", move.job_id, error)
             because = "the members made no step in the new generation in time"
             self._give_up(move, generation, because, job_failed=True)
 

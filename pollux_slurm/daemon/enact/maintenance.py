@@ -60,7 +60,7 @@ class Maintenance:
         self._release_late_holds(now)
         self._release_jobs_held_by_slurm(now)
         self._renew_limits(now)
-        self._move_anchors()
+        self._move_anchors(now)
         self._cancel_stray_wings(now)
         return self._is_not_over
 
@@ -195,7 +195,13 @@ class Maintenance:
             target, cause = job.allocation, ReallocationCause.TIME_LIMIT
             self._plan_stopped(record, job, target, target, cause, time_limits.RENEWAL)
 
-    def _move_anchors(self) -> None:
+    def _is_not_asked(self, record: JobRecord, now: datetime) -> bool:
+        """Whether the job is left alone for a while, after it has failed or not answered."""
+        timeout_s = self.config.checkpoint_timeout_s
+        unanswered = unanswered_requests.not_asked_because(record, now, timeout_s=timeout_s)
+        return (unanswered or failed_moves.not_moved_because(record)) is not None
+
+    def _move_anchors(self, now: datetime) -> None:
         """Requeue each job whose anchor must leave its node, and the anchor with it.
 
         Where the job has GPUs of a drained node, too, the decision moves those first. If that is a requeue,
@@ -206,6 +212,8 @@ class Maintenance:
             if job.anchor_leaves_because is None or job.state is not JobState.RUNNING:
                 continue
             if not is_recorded_job(job, record) or not draining.isdisjoint(job.allocation.nodes):
+                continue
+            if job.unschedulable_reason is not None or self._is_not_asked(record, now):
                 continue
             if record.open_reallocation is None and self._slots.has_room_for(self._mover(record)):
                 _log.info("job %s: %s", job.job_id, job.anchor_leaves_because)

@@ -2,20 +2,27 @@
 
 An anchor takes one CPU of a node of which its training may have no GPU. Slurm starts it where others are, as
 it does every small job (22.05). It must leave a node that is drained, and one where anchors alone keep a job
-out that waits for whole nodes, or for all of their CPUs.
+of others out that waits for whole nodes with GPUs, or for all of their CPUs.
+
+The second costs a training a start, and the job may not start there after all: Slurm may lack something that
+no read shows. So an anchor stays twice as long after each time that it was requeued.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
+from pollux_slurm.slurm.parsing.comment_terms import decode_comment
+from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 
-# It costs the training a start. So an anchor stays a while, however many such jobs come.
-_STAYS = timedelta(minutes=2)
+# How long an anchor stays that was never requeued; twelve requeues make it six days.
+_STAYS, _MOST_DOUBLED = timedelta(minutes=2), 12
+# Only the head of the queue: each is compared with all nodes.
+_MAX_WAITING = 10
 
 
 def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> Mapping[str, str]:
@@ -31,21 +38,44 @@ def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> M
         if node.draining and node.responds
         for anchor in by_node[node.name]
     }
-    # Slurm's reason for those whose turn it is; the others have "Priority".
-    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.reason == "Resources"]
-    for job in sorted(waiting, key=lambda job: -(job.priority or 0)):
-        lacking = job.num_nodes - sum(_fits(job, node, ()) for node in snapshot.nodes)
+    may_be_cleared = [
+        node
+        for node in nodes
+        if node.num_gpus and all(_may_leave(anchor, snapshot) for anchor in by_node[node.name])
+    ]
+    for job in _waiting(snapshot.jobs) if may_be_cleared else ():
         cleared = [
-            node for node in nodes if not _fits(job, node, ()) and _fits(job, node, by_node[node.name])
+            node
+            for node in may_be_cleared
+            if not _fits(job, node, ()) and _fits(job, node, by_node[node.name])
         ]
+        lacking = job.num_nodes - sum(_fits(job, node, ()) for node in snapshot.nodes if cleared)
         if not 0 < lacking <= len(cleared):
             continue
         for node in sorted(cleared, key=lambda node: len(by_node[node.name]))[:lacking]:
             for anchor in by_node[node.name]:
-                if anchor.started_at is not None and snapshot.read_at - anchor.started_at >= _STAYS:
-                    text = f"its anchor leaves {node.name}, for which job {job.job_id} waits"
-                    because.setdefault(anchor.job_id, text)
+                text = f"its anchor leaves {node.name}, for which job {job.job_id} waits"
+                because.setdefault(anchor.job_id, text)
     return because
+
+
+def _may_leave(anchor: SlurmJob, snapshot: ClusterSnapshot) -> bool:
+    stays = _STAYS * 2 ** min(anchor.restart_count, _MOST_DOUBLED)
+    return anchor.started_at is not None and snapshot.read_at - anchor.started_at >= stays
+
+
+def _waiting(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
+    """Return the jobs whose turn it is, and that no daemon could give another shape."""
+    found = [
+        job
+        for job in jobs
+        if job.state is JobState.PENDING
+        and job.reason == "Resources"  # those whose turn it is not have "Priority"
+        and (job.requested_gpus or job.exclusive)
+        and parse_wing_comment(job.comment) is None
+        and decode_comment(job.comment) is None
+    ]
+    return sorted(found, key=lambda job: -(job.priority or 0))[:_MAX_WAITING]
 
 
 def _fits(job: SlurmJob, node: SlurmNode, without: Iterable[SlurmJob]) -> bool:

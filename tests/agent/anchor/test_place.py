@@ -61,12 +61,13 @@ def test_that_a_job_that_the_queue_does_not_show_stays(site: Site) -> None:
 @pytest.mark.parametrize(
     ("now_s", "time_left_s", "rest_s", "is_lost"),
     [
-        (700.0, 3901.0, 3600.0, False),
-        (700.0, 3899.0, 3600.0, True),
+        (900.0, 3901.0, 3600.0, False),
+        (900.0, 3899.0, 3600.0, True),
         (700.0, 299.0, None, True),
-        (700.0, None, 3600.0, False),
-        # Where the two time limits are equal, it would never wait at all.
-        (500.0, 3899.0, 3600.0, False),
+        (900.0, None, 3600.0, False),
+        # Where the two time limits are equal, its wing would lose its place again and again.
+        (500.0, 299.0, None, False),
+        (899.0, 3899.0, 3600.0, False),
     ],
 )
 def test_that_an_anchor_with_too_little_time_for_the_training_goes_back_into_the_queue(
@@ -106,11 +107,12 @@ def test_that_an_anchor_whose_wing_waits_leaves_a_drained_node(site: Site, state
 def test_that_an_anchor_that_cannot_be_requeued_stays_and_tries_again(site: Site) -> None:
     site.command("scontrol", "echo 'Requested operation is presently disabled' >&2; exit 1")
     own = replace(OWN, time_left_s=0.0)
-    assert not site.is_lost(own, now_s=700.0)
-    assert not site.is_lost(own, now_s=705.0)
+    assert not site.is_lost(own, now_s=900.0)
+    assert not site.is_lost(own, now_s=1499.0)
+    assert not site.is_lost(own, now_s=1500.0)
     assert site.asked("scontrol") == ["scontrol requeue 1"] * 2
     site.command("scontrol", "")
-    assert site.is_lost(own, now_s=710.0)
+    assert site.is_lost(own, now_s=2100.0)
 
 
 def test_that_the_hold_of_an_anchor_is_passed_on_and_so_is_its_end(site: Site) -> None:
@@ -128,5 +130,5 @@ def test_that_the_hold_of_an_anchor_is_passed_on_and_so_is_its_end(site: Site) -
 
 def test_that_a_wing_that_its_owner_holds_stays_held(site: Site) -> None:
     site.command("squeue", "echo 10 10 N/A PENDING 0 1 $(id -u) 0")
-    assert not site.is_lost(OWN, replace(WAITS, is_held=True))
+    assert not site.is_lost(replace(OWN, time_left_s=0.0), replace(WAITS, is_held=True), now_s=700.0)
     assert site.asked("scontrol") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pollux_slurm.config import PolicyConfig
 from pollux_slurm.model import JobState
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.anchors import Anchor
@@ -41,6 +42,19 @@ def test_that_an_anchor_on_a_drained_node_is_requeued_while_its_training_waits(h
     assert alone is not None
     assert (alone.state, alone.restart_count, alone.held) == (JobState.PENDING, 1, False)
     assert harness.store.reallocations(anchor.job_id) == ()
+
+
+def test_that_an_anchor_that_was_requeued_while_its_training_was_paused_returns(harness: Harness) -> None:
+    anchor = started(harness)
+    harness.targets = {anchor.job_id: {}}
+    paused = daemon(harness, policy=PolicyConfig(pauses=True))
+    harness.run_until(paused, seconds=20)
+    assert anchor.job.state is JobState.PENDING
+    anchor.acts = False
+    for wing in anchor.wings():
+        harness.slurm.cancel(wing.job_id)
+    harness.slurm.requeue(anchor.job_id, restart_count=anchor.alone.restart_count)
+    harness.run_until(paused, until=lambda: anchor.alone.state is JobState.RUNNING, seconds=300)
 
 
 def test_that_a_daemon_without_rights_keeps_to_its_own_user(harness: Harness) -> None:

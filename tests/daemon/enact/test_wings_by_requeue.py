@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pollux_slurm.config import PolicyConfig
@@ -95,7 +97,7 @@ def test_that_an_anchor_leaves_a_drained_node_with_a_checkpoint(harness: Harness
     anchor = started(harness)
     harness.slurm.set_job(anchor.job_id, cpus_by_node=(("n2", 1),))
     harness.slurm.set_node("n2", available=False, draining=True)
-    daemon = harness.daemon()
+    daemon = harness.daemon(config=dataclasses.replace(CONFIG, start_timeout_s=120))
     harness.run_until(daemon, until=lambda: anchor.alone.state is JobState.PENDING)
     (move,) = harness.store.reallocations(anchor.job_id)
     assert move.reason is not None
@@ -106,8 +108,10 @@ def test_that_an_anchor_leaves_a_drained_node_with_a_checkpoint(harness: Harness
     anchor.end_wings()
     harness.slurm.set_job(anchor.job_id, cpus_by_node=(("n1", 1),))
     harness.run_until(daemon, until=lambda: anchor.alone.state is JobState.RUNNING)
+    anchor.restart_count += 1
     anchor.start()
     harness.run_until(daemon, until=lambda: harness.store.reallocations(anchor.job_id)[0].step.is_end)
     harness.run_until(daemon, seconds=200)
     assert harness.job(anchor.job_id).state is JobState.RUNNING
-    assert len(harness.store.reallocations(anchor.job_id)) == 1
+    (move,) = harness.store.reallocations(anchor.job_id)
+    assert (move.step, str(move.reason).endswith("its anchor started it again")) == (Step.ROLLED_BACK, True)

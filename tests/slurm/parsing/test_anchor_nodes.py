@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
+from pollux_slurm.model import ClusterSnapshot, JobState, JobTerms, SlurmJob, SlurmNode
 from pollux_slurm.slurm.parsing.anchor_nodes import anchors_to_move
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
 from tests.fakes.slurm import fake_node
 from tests.slurm.parsing.test_merged_wings import NOON, anchor, job
 
@@ -30,9 +32,9 @@ def waiting(gpus: int = 4, cpus: int = 8, **changes: Any) -> SlurmJob:
     return job("9", JobState.PENDING, requested_gpus=gpus, num_cpus=cpus, **fields)
 
 
-def leaving(nodes: list[SlurmNode], *jobs: SlurmJob, minutes: int = 10) -> Mapping[str, str]:
+def leaving(nodes: list[SlurmNode], *jobs: SlurmJob, minutes: float = 2) -> Mapping[str, str]:
     read_at = NOON + timedelta(minutes=minutes)
-    anchors = [one for one in jobs if one.comment]
+    anchors = [one for one in jobs if "inplace=1" in one.comment and one.state is JobState.RUNNING]
     return anchors_to_move(ClusterSnapshot(read_at=read_at, nodes=tuple(nodes), jobs=jobs), anchors)
 
 
@@ -67,6 +69,31 @@ def test_that_an_anchor_leaves_a_node_that_it_alone_keeps_from_a_waiting_job(wan
     assert leaving([node("n0", used_cpus=3, used_gpus=1, used_memory_mb=900)], anchor_on("n0"), wanted) == {}
     for changes in ({"reason": "Priority"}, {"excluded_nodes": ("n0",)}):
         assert leaving([node("n0")], anchor_on("n0"), dataclasses.replace(wanted, **changes)) == {}
+
+
+def test_that_jobs_without_gpus_wings_and_adaptive_jobs_move_no_anchor() -> None:
+    terms = WingTerms(anchor_id="7", restart_count=0, plan=0, token_sha256="ab" * 32)
+    adaptive = encode_comment("", JobTerms(token_sha256="cd" * 32, user_id=1000))
+    for changes in (
+        {"requested_gpus": 0},
+        {"comment": encode_wing_comment(terms)},
+        {"comment": adaptive},
+    ):
+        wanted = dataclasses.replace(waiting(), **changes)
+        assert leaving([node("n0")], anchor_on("n0"), wanted) == {}
+
+
+def test_that_an_anchor_stays_twice_as_long_after_each_requeue() -> None:
+    wanted, often = waiting(), anchor_on("n0", restart_count=3)
+    assert leaving([node("n0")], often, wanted, minutes=15.9) == {}
+    assert leaving([node("n0")], often, wanted, minutes=16) != {}
+
+
+def test_that_anchors_stay_while_one_beside_them_does() -> None:
+    full = node("n0", used_cpus=2, used_memory_mb=1000)
+    young = anchor_on("n0", "8", started_at=NOON + timedelta(minutes=9))
+    assert leaving([full], anchor_on("n0"), young, waiting(), minutes=10) == {}
+    assert set(leaving([full], anchor_on("n0"), young, waiting(), minutes=11)) == {"7", "8"}
 
 
 def test_that_a_job_that_fits_beside_the_anchor_moves_nothing() -> None:
