@@ -83,7 +83,8 @@ class Submission:
                 if not _SUBMIT_LIMIT.search(text):
                     raise LaunchError(
                         f"job {job_id}: no wing of it can be submitted on this node, so that it cannot "
-                        f"train: {text}; where nodes may not submit jobs, use pollux sbatch --no-in-place"
+                        f"train: {text}; if it is only that nodes may not submit, use pollux sbatch "
+                        "--no-in-place"
                     )
                 if self._place.give_up(
                     "a limit on the number of jobs keeps its wing out of the queue", self._monotonic()

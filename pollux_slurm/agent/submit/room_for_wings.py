@@ -76,7 +76,7 @@ def room(request: SbatchRequest, limits: SubmitterLimits, moves: MovesConfig) ->
     allowing = [limit_s for one in anchors if (limit_s := _or_infinite(one.max_s)) >= training_s]
     none_because = None if limits.room is None else _no_room(limits.room)
     if anchors and not allowing:
-        none_because = none_because or _too_short(anchors, training_s)
+        none_because = none_because or _too_short(anchors, training_s, trains_there=anchors is own)
     return Room(
         none_because=none_because,
         default_s=_or_none(default_s),
@@ -91,13 +91,13 @@ def _no_room(found: JobRoom) -> str | None:
     return f"it takes {MIN_JOBS} jobs at least, and {found.limit} leaves {found.jobs}"
 
 
-def _too_short(anchors: Sequence[PartitionTimes], training_s: float) -> str:
+def _too_short(anchors: Sequence[PartitionTimes], training_s: float, *, trains_there: bool) -> str:
     longest = max(anchors, key=lambda one: _or_infinite(one.max_s))
     asked = "without a limit" if math.isinf(training_s) else f"of {math.ceil(training_s / 60)} minutes"
-    return (
-        f"its anchor lasts as long as a training {asked}, and partition {longest.name} allows "
-        f"{_or_infinite(longest.max_s) / 60:.0f} minutes"
-    )
+    most = f"partition {longest.name} allows {_or_infinite(longest.max_s) / 60:.0f} minutes"
+    if trains_there:
+        return f"{most}, and Slurm starts no training {asked} there: ask for less --time"
+    return f"its anchor lasts as long as a training {asked}, and {most}"
 
 
 def _partitions(request: SbatchRequest) -> list[str]:

@@ -100,6 +100,8 @@ class Session:
         self.memory = memory_bounds(self.side_channel, checkpoint_dir)
         self.regrouping = Regrouping(self, environment.membership, backend=backend)
         for reason in self._obstacles(in_place):
+            if environment.membership is not None and self.rank == 0:
+                _LOG.warning("%s moves by requeue only: %s", job_name(environment), reason)
             self.regrouping.refuse(reason)
         self._watch = OutOfMemoryWatch(
             self.memory,

@@ -61,8 +61,8 @@ def test_that_a_node_that_may_not_submit_ends_the_job_with_one_plain_line(tmp_pa
         site.run()
     assert str(failed.value) == (
         "job 1: no wing of it can be submitted on this node, so that it cannot train: sbatch: Batch job "
-        "submission failed: Access/permission denied; where nodes may not submit jobs, use pollux sbatch "
-        "--no-in-place"
+        "submission failed: Access/permission denied; if it is only that nodes may not submit, use pollux "
+        "sbatch --no-in-place"
     )
     assert 1 < len(site.asked("sbatch")) < 10
     assert len(site.said) == 1, "the same refusal is said once"

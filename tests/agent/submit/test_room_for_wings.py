@@ -83,6 +83,13 @@ def test_that_there_is_no_room_where_an_anchor_may_not_outlast_its_training(
     assert found(*words, anchor="cpu").none_because == because
 
 
+def test_that_a_training_that_its_own_partition_does_not_allow_is_told_so() -> None:
+    assert found("-pshort", "--time=3:00:00").none_because == (
+        "partition short allows 5 minutes, and Slurm starts no training of 180 minutes there: "
+        "ask for less --time"
+    )
+
+
 def test_that_three_jobs_are_the_least() -> None:
     assert found(jobs=3).none_because is None
     assert found(jobs=2).none_because == "it takes 3 jobs at least, and MaxJobs=9 of ada leaves 2"
