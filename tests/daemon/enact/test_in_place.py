@@ -122,7 +122,8 @@ def test_that_newcomers_that_are_not_ready_in_time_are_given_up(harness: Harness
     assert anchor.job.restart_count == 0
 
 
-def test_that_a_generation_without_a_step_is_failed_and_the_job_starts_again(harness: Harness) -> None:
+def without_a_step(harness: Harness) -> Anchor:
+    """Let a job commit a generation, and stand still."""
     anchor = started(harness)
     anchor.regroups = False
     move_to(harness, anchor, {"n0": 4}, seconds=10)
@@ -131,6 +132,11 @@ def test_that_a_generation_without_a_step_is_failed_and_the_job_starts_again(har
     )
     harness.targets = {}
     anchor.acts = False
+    return anchor
+
+
+def test_that_a_generation_without_a_step_is_failed_and_the_job_starts_again(harness: Harness) -> None:
+    anchor = without_a_step(harness)
     harness.run_until(daemon(harness), seconds=50)
     (move,) = harness.store.reallocations(anchor.job_id)
     assert (move.step, move.job_failed) == (Step.FAILED, True)
@@ -138,14 +144,7 @@ def test_that_a_generation_without_a_step_is_failed_and_the_job_starts_again(har
 
 
 def test_that_a_start_again_without_an_answer_is_asked_for_again(harness: Harness) -> None:
-    anchor = started(harness)
-    anchor.regroups = False
-    move_to(harness, anchor, {"n0": 4}, seconds=10)
-    harness.store.advance_generation(
-        anchor.token, 1, GenerationState.COMMITTED, restart_count=0, at=harness.clock(), meeting="n0:1"
-    )
-    harness.targets = {}
-    anchor.acts = False
+    anchor = without_a_step(harness)
     harness.slurm.fail("cancel", SlurmUnavailable("no answer"))
     with contextlib.suppress(SlurmUnavailable):
         harness.run_until(daemon(harness), seconds=50)
