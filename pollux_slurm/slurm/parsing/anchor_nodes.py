@@ -49,7 +49,9 @@ def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> M
             for node in may_be_cleared
             if not _fits(job, node, ()) and _fits(job, node, by_node[node.name])
         ]
-        lacking = job.num_nodes - sum(_fits(job, node, ()) for node in snapshot.nodes if cleared)
+        if not cleared:
+            continue
+        lacking = job.num_nodes - sum(_fits(job, node, ()) for node in snapshot.nodes)
         if not 0 < lacking <= len(cleared):
             continue
         for node in sorted(cleared, key=lambda node: len(by_node[node.name]))[:lacking]:
