@@ -45,12 +45,18 @@ def takes_all_gpus(at: SubmitDirectory, seconds: int) -> str:
     return at.jobs[-1]
 
 
-def test_that_a_training_does_not_start_while_its_anchor_is_held(submit_dir: SubmitDirectory) -> None:
-    at = submit_dir
-    blocker = takes_all_gpus(at, 600)
+def waits_for_gpus(at: SubmitDirectory, seconds: int) -> tuple[str, str]:
+    """Submit a job in place whose wing waits for a job that has all GPUs; return that one first."""
+    blocker = takes_all_gpus(at, seconds)
     at.wait(blocker, JobState.RUNNING)
     job_id = at.submit(*IN_PLACE, body=BODY)
     wait_until(lambda: waiting_wing(at, "%i"), timeout_s=120, what="its wing to wait")
+    return blocker, job_id
+
+
+def test_that_a_training_does_not_start_while_its_anchor_is_held(submit_dir: SubmitDirectory) -> None:
+    at = submit_dir
+    blocker, job_id = waits_for_gpus(at, 600)
     scontrol(at, "hold", job_id)
     wait_until(lambda: waiting_wing(at, "%Q") == "0", timeout_s=120, what="its wing to be held")
     # All GPUs are free for a moment, and a later job gets them.
@@ -69,10 +75,7 @@ def test_that_a_training_does_not_start_while_its_anchor_is_held(submit_dir: Sub
 def test_that_an_anchor_whose_wing_waits_leaves_a_node_that_is_drained(submit_dir: SubmitDirectory) -> None:
     """It looks at its node once a minute."""
     at = submit_dir
-    blocker = takes_all_gpus(at, 900)
-    at.wait(blocker, JobState.RUNNING)
-    job_id = at.submit(*IN_PLACE, body=BODY)
-    wait_until(lambda: waiting_wing(at, "%i"), timeout_s=120, what="its wing to wait")
+    blocker, job_id = waits_for_gpus(at, 900)
     node = batch_host(at, job_id)
     scontrol(at, "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
     try:
