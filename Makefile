@@ -135,7 +135,7 @@ packages:
 
 $(STAMP): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q --upgrade -c .ci/constraints.txt -e '.[torch,postgres,lightning,transformers,trackers,dev]'
+	$(VENV)/bin/python -m pip install -q --upgrade -c .ci/constraints.txt -e '.[torch,postgres,lightning,transformers,trackers,view,docs,dev]'
 	touch $@
 
 clean:
