@@ -1,8 +1,8 @@
 """The demo: a private Slurm cluster, a store, the daemon, and three real training jobs on one machine.
 
-`make demo` runs it. It uses the commands that a user and an admin would type; only the live table and the
-summary read the store directly. It ends with an account of idle GPUs and with reports of the run as HTML
-pages, and exits with 0 if every check of the summary passes.
+`make demo` runs it. It uses the commands that a user and an admin would type; only the live view and the
+summary read the store directly. It ends with an account of idle GPUs, three sentences with figures, and
+reports of the run as HTML pages. It exits with 0 if every check of the summary passes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ EXAMPLES = Path(__file__).resolve().parent.parent
 if __package__ in (None, ""):  # run as a script: make `examples.demo` importable
     sys.path.insert(0, str(EXAMPLES.parent))
 
-from examples.demo.summary import Expectation, print_idle_gpus, print_summary  # noqa: E402
-from pollux_slurm.cli.jobs.status import jobs_table  # noqa: E402
-from pollux_slurm.daemon.observe.live_status import current_jobs  # noqa: E402
+from examples.demo.live_view import Story, gpu_picture, screen  # noqa: E402
+from examples.demo.summary import Expectation, print_idle_gpus, print_summary, three_sentences  # noqa: E402
 from pollux_slurm.report.charts.time_axes import Range  # noqa: E402
 from pollux_slurm.store import open_store  # noqa: E402
 from pollux_slurm.store.contract.interface import Store  # noqa: E402
@@ -56,6 +55,14 @@ class DemoJob:
     previous_gpus: int = 0
     latest_s: float = 0.0
 
+
+# The GPUs of the sandbox's nodes.
+NODES = {"n0": 4, "n1": 4}
+
+OPENING = """
+Three jobs share 8 GPUs. The first may have up to 8 and changes its size in place, while it trains.
+It gives way when the others arrive, and takes their GPUs when they end. This takes about three minutes.
+"""
 
 # Emulated device time of a micro-batch: a fixed part and a part per example, in seconds.
 JOBS = (
@@ -97,14 +104,14 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     if not console.is_terminal:
-        console.width = 150  # a log has no width
+        console.width = 80  # a log has no width
     directory = options.dir.resolve()
     stop_leftovers(directory)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     started_at = datetime.now(timezone.utc)
 
-    with private_slurm(directory / "slurm", console) as slurm_env:
+    with private_slurm(directory / "slurm") as slurm_env:
         url = f"sqlite:///{directory}/pollux.db"
         settings = directory / "pollux.toml"
         settings.write_text(SETTINGS)
@@ -122,16 +129,21 @@ def main() -> int:
         }
         is_right = print_summary(console, store, expectations, num_expected=len(JOBS))
         store.close()
-        ended_at = datetime.now(timezone.utc)
+        range_ = Range(since=started_at, until=datetime.now(timezone.utc))
         with open_view_reader(url) as reports:
-            use = reports.gpu_use(started_at, ended_at)
-        print_idle_gpus(console, use, Range(since=started_at, until=ended_at))
+            use = reports.gpu_use(range_.since, range_.until)
+            sentences = three_sentences(reports, use, range_, expectations, sum(NODES.values()))
+        print_idle_gpus(console, use, range_)
         pages = write_reports(directory, env, started_at, job_ids)
     left = processes_under(directory)
     console.print(f"processes left running: {len(left)}" + (f" {left}" if left else ""))
     console.print(f"logs, checkpoints and the database are in {directory}")
+    console.rule("in three sentences")
+    for sentence in sentences:
+        console.print(sentence, highlight=False)
+    console.print("\nLook at it in a browser:")
     for title, page in pages.items():
-        console.print(f"report of {title}: {page}", soft_wrap=True, highlight=False)
+        console.print(f"  {title}: {page}", soft_wrap=True, highlight=False)
     missing = [name for name in job_ids if name not in pages["the run"].read_text(encoding="utf-8")]
     if missing:
         console.print(f"the report of the run does not show {', '.join(missing)}")
@@ -156,27 +168,29 @@ gpu_types_without_nvlink = ["t4"]
 def submit_and_watch(
     store: Store, directory: Path, env: Mapping[str, str], console: Console, timeout_s: float
 ) -> dict[str, str]:
-    """Submit the jobs when they are due, show the live table, and return job ids by name."""
+    """Submit the jobs when they are due, show what happens and why, and return job ids by name.
+
+    A terminal gets a picture that changes; a log gets each event once, with the GPUs after it.
+    """
     waiting = list(JOBS)
     job_ids: dict[str, str] = {}
     begin = last_submitted = time.monotonic()
-    last_printed = float("-inf")
+    story = Story(datetime.now(timezone.utc))
+    console.print(OPENING, highlight=False)
     with Live(console=console, refresh_per_second=2, transient=False) as live:
         while (elapsed := time.monotonic() - begin) < timeout_s:
             if waiting and is_due(waiting[0], store, time.monotonic() - last_submitted):
                 job = waiting.pop(0)
                 job_ids[job.name] = submit(job, directory, env)
                 last_submitted = time.monotonic()
-            records = store.jobs()
-            table = jobs_table(
-                current_jobs(records, None), now=datetime.now(timezone.utc), width=console.width
-            )
-            table.title = f"pollux demo, {elapsed:.0f} s"
+            records = sorted(store.jobs(), key=lambda record: record.submitted_at)
+            news = story.update(store)
             if console.is_terminal:
-                live.update(table)
-            elif elapsed - last_printed >= 15:
-                console.print(table)
-                last_printed = elapsed
+                live.update(screen(records, story.events, gpus_by_node=NODES, at_s=elapsed))
+            elif news:
+                marks = {record.slurm_job_id: mark for mark, record in enumerate(records)}
+                console.print("\n".join(map(str, news)), highlight=False, markup=False)
+                console.print("      ", gpu_picture(records, marks, NODES), highlight=False)
             finished = {record.slurm_job_id for record in records if record.state.is_over}
             if not waiting and finished >= set(job_ids.values()):
                 break
@@ -226,18 +240,18 @@ def submit(job: DemoJob, directory: Path, env: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def private_slurm(directory: Path, console: Console) -> Iterator[dict[str, str]]:
+def private_slurm(directory: Path) -> Iterator[dict[str, str]]:
     """Run a sandbox of 2 nodes × 4 fake GPUs; yield the environment variables for its use."""
     dir_option = ("--dir", str(directory))
     command(
-        "sandbox", "up", *dir_option, "--nodes", "2", "--gpus-per-node", "4", "--gpu-type", "t4", show=True
+        "sandbox", "up", *dir_option, "--nodes", str(len(NODES)), "--gpus-per-node", "4", "--gpu-type", "t4"
     )
     try:
         lines = command("sandbox", "env", *dir_option).splitlines()
         exports = (shlex.split(line)[1] for line in lines if line.startswith("export "))
         yield dict(pair.split("=", 1) for pair in exports)
     finally:
-        command("sandbox", "down", *dir_option, show=True)
+        command("sandbox", "down", *dir_option)
 
 
 @contextmanager
@@ -257,15 +271,13 @@ def daemon(log: Path, env: Mapping[str, str], interval_s: float) -> Iterator[Non
                 process.kill()
 
 
-def command(*arguments: str, env: Mapping[str, str] | None = None, show: bool = False) -> str:
+def command(*arguments: str, env: Mapping[str, str] | None = None) -> str:
     """Run one `pollux` command and return its output; an error ends the demo."""
     done = subprocess.run(
         [*POLLUX, *arguments], env=env, stdout=subprocess.PIPE, text=True, timeout=120, check=False
     )
     if done.returncode != 0:
         raise SystemExit(f"pollux {shlex.join(arguments)} failed with exit code {done.returncode}")
-    if show and done.stdout.strip():
-        print(done.stdout.strip())
     return done.stdout
 
 

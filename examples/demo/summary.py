@@ -1,4 +1,4 @@
-"""The demo's summary: each job's GPUs, the cost of each move, the accuracy of predictions, checks, idle GPUs.
+"""The demo's summary: the cost of each move, checks, idle GPUs, and three sentences with figures.
 
 It reads the store and the result files of the training scripts.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,9 +20,10 @@ from rich.table import Table
 from pollux_slurm.model import JobState, ReallocationStep, ReallocationWay
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.parts.idle_gpus import idle_text, idle_times, why_text
-from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Sample, Store
+from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Store
 from pollux_slurm.store.journal.move_costs import reallocation_costs
 from pollux_slurm.store.reporting.gpu_use import GpuUse
+from pollux_slurm.store.reporting.queries import ViewReader
 
 Step = ReallocationStep
 
@@ -53,30 +53,49 @@ def print_summary(
     records = [record for record in store.jobs() if record.slurm_job_id in expected]
     results = {job_id: _result(expectation.result) for job_id, expectation in expected.items()}
     moves = [move for record in records for move in store.reallocations(record.slurm_job_id)]
-    begin = min((record.submitted_at for record in records), default=None)
-
-    console.rule("jobs")
-    console.print(_jobs_table(store, records, results))
-    console.rule("GPUs over time")
-    for record in records:
-        times = _timeline(store, record, begin or record.submitted_at)
-        console.print(f"[bold]{record.name}[/]: {times}", highlight=False)
-    console.print("Seconds count from the first submission.", style="dim")
     console.rule("moves of running jobs")
     console.print(_moves_table(records, [move for move in moves if move.moves_running]))
-    console.rule("throughput, examples/s: predicted and measured")
-    console.print(_predictions_table(store, records))
     console.rule("checks")
     checks = _checks(records, results, moves, expected, num_expected)
     for check in checks:
         mark = "[green]passed[/]" if check.passed else "[bold red]FAILED[/]"
         console.print(f"{mark}  {check.name}: {check.detail}", highlight=False)
-    console.print(
-        "The training scripts counted the samples: one counter per example, in each checkpoint, summed over"
-        " all replicas. So the counts are those of the final model.",
-        style="dim",
-    )
     return all(check.passed for check in checks)
+
+
+def three_sentences(
+    reports: ViewReader,
+    use: GpuUse,
+    range_: Range,
+    expected: Mapping[str, Expectation],
+    num_gpus: int,
+) -> tuple[str, str, str]:
+    """Return how many GPUs were idle, how fast training was against a fixed size, how many samples were lost.
+
+    The speed is that of the first job: its useful examples per second over its whole time, against those
+    that it measured with its first number of GPUs.
+    """
+    jobs = sorted(use.jobs, key=lambda job: job.submitted_at)
+    idle_gpu_s = sum(one.gpu_s for one in idle_times(use, range_))
+    first, last = jobs[0].submitted_at, max(job.finished_at or range_.until for job in jobs)
+    whole_gpu_s = num_gpus * (last - first).total_seconds()
+    idle = (
+        f"GPUs were idle for {idle_gpu_s / whole_gpu_s:.0%} of the {whole_gpu_s:.0f} GPU seconds while a job "
+        "could have used them."
+    )
+    job, samples = jobs[0], reports.samples(jobs[0].slurm_job_id, max_points=10_000)
+    num_first = samples[0].num_gpus
+    all_speeds = [one.goodput for one in samples if one.goodput is not None]
+    fixed_speeds = [one.goodput for one in samples if one.goodput is not None and one.num_gpus == num_first]
+    ratio = statistics.mean(all_speeds) / statistics.mean(fixed_speeds)
+    speed = f"{job.name} trained {ratio:.1f} times as fast as with the {num_first} GPUs that it began with."
+    counts = [epoch for one in expected.values() for epoch in _result(one.result).get("audit", [])]
+    lost, twice = sum(epoch["min"] < 1 for epoch in counts), sum(epoch["max"] > 1 for epoch in counts)
+    result = "samples lost: 0, used twice: 0"
+    if lost or twice:
+        result = f"samples were lost in {lost} and used twice in {twice}"
+    samples_text = f"Over {len(counts)} epochs of {len(jobs)} jobs, {result}."
+    return idle, speed, samples_text
 
 
 def print_idle_gpus(console: Console, use: GpuUse, range_: Range) -> None:
@@ -99,58 +118,15 @@ def print_idle_gpus(console: Console, use: GpuUse, range_: Range) -> None:
         console.print("Reasons are the journal's, and those of the last round before.", style="dim")
 
 
-def _jobs_table(store: Store, records: list[JobRecord], results: Mapping[str, dict[str, Any]]) -> Table:
-    table = Table(
-        "job",
-        "state",
-        "submit to finish",
-        "max GPUs",
-        "moves in place",
-        "by requeue",
-        "stood still",
-        "accuracy",
-        "epochs",
-        box=None,
-    )
-    for record in records:
-        moved = _moved(store, record)
-        in_place = [move for move in moved if move.way is ReallocationWay.IN_PLACE]
-        result = results.get(record.slurm_job_id, {})
-        peak = max(
-            (one.allocation.num_gpus for one in store.allocation_history(record.slurm_job_id)), default=0
-        )
-        table.add_row(
-            record.name,
-            record.state.value,
-            _seconds(_between(record.submitted_at, record.finished_at)),
-            str(peak),
-            str(len(in_place)),
-            str(len(moved) - len(in_place)),
-            _seconds(sum(_standstill_s(move) or 0.0 for move in moved)),
-            f"{result['accuracy']:.4f}" if "accuracy" in result else "-",
-            str(result.get("epochs", "-")),
-        )
-    return table
-
-
-def _timeline(store: Store, record: JobRecord, begin: datetime) -> str:
-    """Return the job's allocations with their times since `begin`."""
-    held = [
-        f"{_between(begin, one.started_at):.0f} s {one.allocation}"
-        for one in store.allocation_history(record.slurm_job_id)
-        if one.allocation
-    ]
-    submitted = f"submitted at {_between(begin, record.submitted_at):.0f} s"
-    ended = f"ended at {_between(begin, record.finished_at):.0f} s" if record.finished_at else "not ended"
-    return " → ".join([submitted, *held, ended])
-
-
 def _moves_table(records: list[JobRecord], moves: list[Reallocation]) -> Table:
     """Return what each move cost; columns that are of moves by requeue only where there is one."""
-    table = Table("job", "way", "from", "to", "end", box=None)
+    table = Table(box=None, pad_edge=False)
+    for column in ("job", "way", "from", "to"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("end")
     requeues = any(move.way is ReallocationWay.REQUEUE for move in moves)
     by_requeue = ("checkpoint", "requeue to start", "start to first step") if requeues else ()
-    for column in ("new processes start", *by_requeue, "stands still"):
+    for column in ("processes start", *by_requeue, "stands still"):
         table.add_column(column, justify="right")
     names = {record.slurm_job_id: record.name for record in records}
     for move in moves:
@@ -164,37 +140,13 @@ def _moves_table(records: list[JobRecord], moves: list[Reallocation]) -> Table:
             move.step.value + (f": {move.reason}" if move.reason else ""),
             *(_seconds(part) for part in (cost.warm_up_s, *parts, _standstill_s(move))),
         )
-    table.caption = "While new processes start, the others train."
+    table.caption = "While the new processes of a move in place start, the others train."
     return table
 
 
 def _standstill_s(move: Reallocation) -> float | None:
     cost = reallocation_costs(move)
     return cost.standstill_s if move.way is ReallocationWay.IN_PLACE else cost.total_s
-
-
-def _predictions_table(store: Store, records: list[JobRecord]) -> Table:
-    table = Table("job", "batch", box=None)
-    for column in ("samples", "predicted", "measured", "median error"):
-        table.add_column(column, justify="right")
-    for record in records:
-        groups: defaultdict[int, list[Sample]] = defaultdict(list)
-        for sample in store.sample_history(record.slurm_job_id):
-            if sample.throughput and sample.predicted_throughput and sample.batch:
-                groups[sample.batch.global_batch_size].append(sample)
-        for batch, samples in sorted(groups.items()):
-            predicted = statistics.median(sample.predicted_throughput or 0.0 for sample in samples)
-            measured = statistics.median(sample.throughput or 0.0 for sample in samples)
-            errors = [abs((one.predicted_throughput or 0) / (one.throughput or 1) - 1) for one in samples]
-            table.add_row(
-                record.name,
-                str(batch),
-                str(len(samples)),
-                f"{predicted:.0f}",
-                f"{measured:.0f}",
-                f"{statistics.median(errors):.0%}",
-            )
-    return table
 
 
 def _checks(
@@ -244,12 +196,6 @@ def _checks(
             )
         )
     return checks
-
-
-def _moved(store: Store, record: JobRecord) -> list[Reallocation]:
-    """Return the moves of a running job that were made."""
-    moves = store.reallocations(record.slurm_job_id)
-    return [move for move in moves if move.moves_running and move.step is Step.CONFIRMED]
 
 
 def _result(file: Path) -> dict[str, Any]:
