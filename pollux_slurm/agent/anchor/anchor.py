@@ -5,7 +5,7 @@ later generation are submitted when the daemon has planned it (`newcomers`).
 
 When the processes of all wings have ended, one rule says what comes:
 
-- all with 0: the training is over;
+- all with 0: the training is over, and so are newcomers that wait to join it;
 - one failed by itself: so does the job, with that exit code;
 - else they were stopped, or a wing was lost: the next start's wing is submitted, to start no sooner than two
   minutes later, as Slurm does after a requeue. The daemon gives it a shape, and lets it start earlier. There
@@ -44,7 +44,7 @@ from pollux_slurm.agent.submit.wing_request import WingRequest
 from pollux_slurm.errors import LaunchError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation
 from pollux_slurm.slurm.sbatch.request import sigterm_lead_s
-from pollux_slurm.store.contract.membership import wing_members
+from pollux_slurm.store.contract.membership import GenerationState, wing_members
 
 RESTART_WAIT_S = 120.0
 _PAUSE_S = 0.1
@@ -254,18 +254,33 @@ class Anchor:
         """Note that a wing's processes have ended. Where the training needs them, the others end, too."""
         start = self._start
         wing.code = code
-        if code == 0 or self._stopped or start.failure is not None:
+        if self._stopped or start.failure is not None:
             return
+        is_known = self._watch is None
         if self._watch is not None and len(start.wings) > 1:
-            # It may have left with any exit code; the store knows.
-            self._watch.read_now(timeout_s=3.0)
+            # It may have left, with any exit code; the store knows.
+            is_known = self._watch.read_now(timeout_s=3.0)
             self._handle_generation()
+        if code == 0:
+            if is_known and self._is_training_over():
+                self._stop_rest()
+            return
         if not start.needs(wing):
             return
         if code != LOST and code not in STOPPED_EXIT_CODES:
             start.failure = code
-        start.tell_all({"signal": int(signal.SIGTERM)})
-        start.kill_at_s = self._monotonic() + self._kill_after_s
+        self._stop_rest()
+
+    def _is_training_over(self) -> bool:
+        """Whether all processes that train have ended with 0, and none that has come will join them."""
+        record = None if self._watch is None else self._watch.latest
+        if record is not None and record.state is GenerationState.COMMITTED:
+            return False
+        return bool(self._start.members) and all(code == 0 for code in self._start.codes)
+
+    def _stop_rest(self) -> None:
+        self._start.tell_all({"signal": int(signal.SIGTERM)})
+        self._start.kill_at_s = self._monotonic() + self._kill_after_s
 
     def _handle_kill(self) -> None:
         """Cancel the wings that do not end after another one has failed or was lost."""

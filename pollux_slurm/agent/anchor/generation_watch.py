@@ -26,6 +26,7 @@ class GenerationWatch:
         self._restart_count = 0
         self._latest: GenerationRecord | None = None
         self._num_reads = 0
+        self._has_answered = False
         self._closed = False
         self._refusal: tuple[GenerationRecord, str] | None = None
         self._warnings = StoreWarnings()
@@ -41,14 +42,15 @@ class GenerationWatch:
         """The newest generation of the start, as last read."""
         return self._latest
 
-    def read_now(self, *, timeout_s: float) -> None:
-        """Wait for a read that begins after this call, at most so long."""
+    def read_now(self, *, timeout_s: float) -> bool:
+        """Wait for a read that begins after this call, at most so long; tell whether it succeeded."""
         with self._changed:
             # The one under way may have begun before.
             wanted = self._num_reads + 2
             deadline = timeout_s
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._num_reads >= wanted, deadline)
+            was_read = self._changed.wait_for(lambda: self._num_reads >= wanted, deadline)
+            return was_read and self._has_answered
 
     def refuse(self, record: GenerationRecord, reason: str) -> None:
         """Have the thread tell the store that a planned generation cannot be."""
@@ -101,6 +103,7 @@ class GenerationWatch:
                 if found is not None and restart_count == self._restart_count:
                     self._latest = found
                 self._num_reads += 1
+                self._has_answered = failures == 0
                 self._changed.notify_all()
                 pause_s = self._poll_interval_s * 2 ** min(failures, 6)
                 self._changed.wait(min(pause_s, max(_LONGEST_PAUSE_S, self._poll_interval_s)))

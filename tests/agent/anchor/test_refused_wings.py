@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,12 @@ import pytest
 
 from pollux_slurm.agent.anchor.anchor import Anchor
 from pollux_slurm.agent.anchor.generation_watch import GenerationWatch
-from pollux_slurm.agent.anchor.link import Link, Listener
+from pollux_slurm.agent.anchor.link import Link, Listener, connect
 from pollux_slurm.agent.submit.wing_request import WingRequest
 from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmUnavailable
 from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
 from tests.agent.anchor.site import TOKEN_SHA256, ScriptedSlurm
-from tests.agent.anchor.test_anchor import Wings
+from tests.agent.anchor.test_anchor import Act, Wings
 
 ROOT = Path(__file__).resolve().parents[3]
 DENIED = "sbatch: error: Batch job submission failed: Access/permission denied"
@@ -200,8 +202,8 @@ class Watch:
     def begin(self, restart_count: int) -> None:
         return
 
-    def read_now(self, *, timeout_s: float) -> None:
-        return
+    def read_now(self, *, timeout_s: float) -> bool:
+        return True
 
     def refuse(self, record: GenerationRecord, reason: str) -> None:
         self.refused.append((record.number, reason))
@@ -283,3 +285,60 @@ def test_that_a_generation_whose_wing_does_not_come_is_refused(tmp_path: Path) -
         listener.close()
     assert watch.refused == [(4, "wing 77 has not come within 10 minutes")]
     assert "77" in cancelled
+
+
+def answer(link: Link, key: str) -> Any:
+    """Return what the anchor says under a key; None once it says no more."""
+    while (message := link.receive()) is not None:
+        if key in message:
+            return message[key]
+    return None
+
+
+@pytest.mark.parametrize("state", [GenerationState.PLANNED, GenerationState.COMMITTED])
+def test_that_newcomers_do_not_outlive_a_training_that_ends_without_them(
+    tmp_path: Path, state: GenerationState
+) -> None:
+    """Once committed, they may be the ones that go on: then nobody stops them."""
+    watch, listener, has_come = Watch(), Listener("s", beat_s=0.05), threading.Event()
+    signals = list[int]()
+
+    def trains_until_another_has_come(link: Link) -> None:
+        assert has_come.wait(60)
+        watch.latest = replace(RECORD, state=state)
+        link.send({"exit": 0})
+
+    def waits_to_join(link: Link) -> None:
+        has_come.set()
+        if state is GenerationState.PLANNED:
+            too_late = threading.Timer(60.0, link.close)
+            too_late.start()
+            signals.append(answer(link, "signal"))
+            too_late.cancel()
+        link.send({"exit": 143 if signals else 0})
+
+    class TwoWings(Wings):
+        def _run(self, number: str, act: Act) -> None:
+            link = connect("127.0.0.1", self._listener.port, "s")
+            link.send({"wing": number, "processes": {"n0" if number == "10" else "n1": 1}})
+            assert answer(link, "go") is not None
+            act(link)
+            link.close()
+
+    wings = TwoWings(listener, [trains_until_another_has_come, waits_to_join])
+    try:
+        anchor = Anchor(
+            jobs=wings,  # type: ignore[arg-type]
+            monotonic=lambda: 0.0,  # nothing else ends them after a while
+            listener=listener,
+            watch=watch,  # type: ignore[arg-type]
+            request=WingRequest(options=("--gpus=2",)),
+            starts_file=tmp_path / "p.starts",
+            kill_after_s=1e9,
+            say=lambda _text: None,
+        )
+        assert anchor.run() == 0
+    finally:
+        listener.close()
+    assert signals == ([signal.SIGTERM] if state is GenerationState.PLANNED else [])
+    assert len(wings.submitted) == 2, "nothing is started again"
