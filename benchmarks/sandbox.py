@@ -113,7 +113,7 @@ def run_jobs(
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     url = f"sqlite:///{directory}/pollux.db"
-    with private_slurm(directory / "slurm", console) as slurm_env:
+    with private_slurm(directory / "slurm") as slurm_env:
         settings = directory / "pollux.toml"
         settings.write_text(SETTINGS[way])
         env = {

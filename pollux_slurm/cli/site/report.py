@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable
@@ -42,7 +43,10 @@ app = typer.Typer(
     "pollux report dashboard sqlite > grafana.json",
 )
 
-_FORM_OF_SUFFIX = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}
+_FORM_OF_SUFFIX = {
+    **{".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"},
+    **{".svg": "svg", ".png": "png", ".pdf": "pdf"},
+}
 
 _ALWAYS = "1970-01-01"
 _MONTH, _WEEK = "30d", "7d"
@@ -80,6 +84,7 @@ class Wanted:
     form: str
     table: str | None
     output: Path | None
+    static: bool
 
     def settings(self) -> Config:
         return settings(self.config_file, self.store_url)
@@ -101,15 +106,26 @@ def _wanted(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write to a file; .html, .csv, .json or .txt sets the format.",
+            help="Write to a file; its ending sets the format: .html, .csv, .json, .txt; .svg, .png and .pdf "
+            "draw the plots.",
         ),
     ] = None,
+    static: Annotated[bool, typer.Option("--static", help="An HTML page without a script.")] = False,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> Wanted:
     """Return the options of every report. Raises `UsageError` for those that exclude each other."""
     form = _form(as_html, as_csv, as_json, table, output)
-    return Wanted(config_file=config_file, store_url=store_url, form=form, table=table, output=output)
+    if static and form != "html":
+        raise UsageError("--static is for an HTML page: the other formats have no script")
+    return Wanted(
+        config_file=config_file,
+        store_url=store_url,
+        form=form,
+        table=table,
+        output=output,
+        static=static,
+    )
 
 
 def _report(make: Callable[..., Document]) -> Callable[..., None]:
@@ -119,7 +135,7 @@ def _report(make: Callable[..., Document]) -> Callable[..., None]:
     @functools.wraps(make)
     def command(**given: Any) -> None:
         wanted = _wanted(**{name: given.pop(name) for name in shared})
-        _write_report(make(wanted, **given), wanted.form, wanted.table, wanted.output)
+        _write_report(make(wanted, **given), wanted)
 
     # Without `wanted`, and without the return type, which is not imported here.
     hints = {name: hint for name, hint in make.__annotations__.items() if name not in ("wanted", "return")}
@@ -146,6 +162,7 @@ def job(
 
     Examples: pollux report job 1234
     · pollux report job 1234 -o job.html
+    · pollux report job 1234 -o job.png
     · pollux report job 1234 --csv --table samples
     · pollux report job 1234 --json
     """
@@ -279,7 +296,7 @@ def _form(as_html: bool, as_csv: bool, as_json: bool, table: str | None, output:
     if output is not None and not asked:
         if output.suffix.lower() not in _FORM_OF_SUFFIX:
             raise UsageError(
-                f"{output}: its ending is not a known format; use .html, .csv, .json or .txt, or add --html"
+                f"{output}: its ending is not a known format; use {', '.join(_FORM_OF_SUFFIX)}, or add --html"
             )
         form = _FORM_OF_SUFFIX[output.suffix.lower()]
     if table is not None and form != "csv":
@@ -293,15 +310,33 @@ def _form(as_html: bool, as_csv: bool, as_json: bool, table: str | None, output:
     return form
 
 
-def _write_report(document: Document, form: str, table: str | None, output: Path | None) -> None:
-    text = _text(document, form, table, to_file=output is not None)
-    if output is None:
-        _print(text, for_people=form == "text")
-        return
+def _write_report(document: Document, wanted: Wanted) -> None:
+    from pollux_slurm.report.charts.rendering import PICTURES
     from pollux_slurm.simulator.results.files import write_text
 
-    write_text(output, text)
-    typer.echo(f"wrote {output}")
+    if wanted.output is not None and wanted.form in PICTURES:
+        _write_pictures(document, wanted.form, wanted.output)
+        return
+    text = _text(document, wanted)
+    if wanted.output is None:
+        _print(text, for_people=wanted.form == "text")
+        return
+    write_text(wanted.output, text)
+    typer.echo(f"wrote {wanted.output}")
+
+
+def _write_pictures(document: Document, kind: str, output: Path) -> None:
+    """Write each plot to a file of its own; where there are several, its title is in the file's name."""
+    from pollux_slurm.report.charts.rendering import picture
+
+    plots = [plot for part in document.parts for plot in part.plots]
+    if not plots:
+        raise UsageError("this report has no plot in this time: there is nothing to draw")
+    for plot in plots:
+        title = re.sub(r"[^a-z0-9]+", "-", plot.chart.title.lower()).strip("-")
+        file = output if len(plots) == 1 else output.with_name(f"{output.stem}-{title}{output.suffix}")
+        file.write_bytes(picture(plot.chart, kind))
+        typer.echo(f"wrote {file}")
 
 
 def _print(text: str, *, for_people: bool) -> None:
@@ -316,21 +351,21 @@ def _print(text: str, *, for_people: bool) -> None:
     typer.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
 
 
-def _text(document: Document, form: str, table: str | None, *, to_file: bool) -> str:
+def _text(document: Document, wanted: Wanted) -> str:
     from pollux_slurm.report.document.exports import data_csv, document_json
     from pollux_slurm.report.document.html import document_html
 
-    if form == "html":
-        return document_html(document)
-    if form == "json":
+    if wanted.form == "html":
+        return document_html(document, static=wanted.static)
+    if wanted.form == "json":
         return escaped_json(document_json(document))
-    if form == "csv":
-        return data_csv(document.table(table))
+    if wanted.form == "csv":
+        return data_csv(document.table(wanted.table))
     from rich.console import Console
 
     from pollux_slurm.report.document.terminal import print_document
 
-    console = Console(no_color=True, force_terminal=False) if to_file else Console()
+    console = Console() if wanted.output is None else Console(no_color=True, force_terminal=False)
     if not console.is_terminal:
         console.width = 120  # a pipe or a file has no width
     with console.capture() as captured:

@@ -1,15 +1,20 @@
-"""What reallocations cost and brought, a row for each, as SVG text."""
+"""What reallocations cost and brought, a row for each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.report.charts.line_charts import WIDTH, Box, legend_rows, panel_frame, svg_element, text_at
-from pollux_slurm.report.charts.safe_texts import safe, shortened
-from pollux_slurm.report.charts.scales import Axis, linear_axis
+from pollux_slurm.report.charts.encodings import WIDTH, altair, colour, looked, position
+from pollux_slurm.report.charts.palette import PAGE, SERIES, SOFT
+from pollux_slurm.report.charts.safe_texts import shown
+from pollux_slurm.report.charts.scales import linear_axis
 
-_LABELS, _BETWEEN, _RIGHT, _BOTTOM = 208.0, 38.0, 18.0, 46.0
-_ROW = 26.0
+if TYPE_CHECKING:
+    import altair as alt
+    from altair.typing import ChartType
+
+_LABELS_WIDTH, _ROW = 200, 26
 COST_PARTS = (
     ("checkpoint", 0),
     ("stopped, queued, started", 4),
@@ -20,11 +25,12 @@ COST_PARTS = (
 
 A move by requeue has the first three, a move in place the last.
 """
+_GAIN, _LOSS = SERIES[2], SERIES[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRow:
-    """One reallocation: `label` and `description` name it, `link` is the id of its row in a table.
+    """One reallocation: `label` and `description` name it.
 
     `cost_s` are seconds of standstill by `COST_PARTS`, none where it cost nothing that was measured; `note`
     stands in their place, such as "rolled back". `before` and `after` are goodputs, None where not known.
@@ -32,7 +38,6 @@ class MoveRow:
 
     label: str
     description: str
-    link: str
     cost_s: tuple[float, ...] = ()
     note: str = ""
     before: float | None = None
@@ -43,71 +48,95 @@ class MoveRow:
 class MoveChart:
     """Rows of reallocations: the standstill on the left, goodput before and after on the right.
 
-    `text` describes the chart in words. Each row is a link to its numbers.
+    `text` describes the chart in words.
     """
 
     title: str
     text: str
     rows: tuple[MoveRow, ...]
 
-    def svg(self, name: str) -> str:
-        """Return the chart as an SVG element; `name` makes its ids unique on the page."""
-        legend, top = legend_rows([(label, style, "bar") for label, style in COST_PARTS])
-        top += 26
-        wide = (WIDTH - _LABELS - _BETWEEN - _RIGHT) / 2
-        height = _ROW * max(len(self.rows), 1)
-        cost_box = Box(left=_LABELS, top=top, width=wide, height=height)
-        gain_box = Box(left=_LABELS + wide + _BETWEEN, top=top, width=wide, height=height)
-        costs = linear_axis("standstill (s)", [sum(row.cost_s) for row in self.rows])
-        gains = linear_axis(
-            "goodput (examples/s)",
-            [value for row in self.rows for value in (row.before, row.after) if value is not None],
+    def altair(self) -> ChartType:
+        """Return the chart. Raises `UsageError` where Altair is not installed."""
+        alt = altair()
+        wide, height = (WIDTH - _LABELS_WIDTH) / 2, _ROW * max(len(self.rows), 1)
+        rows = [self._row(index, row) for index, row in enumerate(self.rows)]
+        y = alt.Y(
+            "place:O",
+            axis=alt.Axis(
+                title=None,
+                labelExpr=f"{[row['label'] for row in rows]!r}[datum.value]",
+                labelLimit=_LABELS_WIDTH - 10,
+                ticks=False,
+            ),
         )
+        both = alt.hconcat(
+            self._costs(y).properties(width=wide, height=height, title="what it cost"),
+            self._gains(rows).properties(
+                width=wide, height=height, title="what it brought: goodput before ○, after ●"
+            ),
+            spacing=24,
+        )
+        return looked(both, self.title, self.text)
+
+    def _row(self, index: int, row: MoveRow) -> dict[str, Any]:
+        before, after = row.before, row.after
+        is_loss = before is not None and after is not None and after < before
+        return {
+            **{
+                "place": index,
+                "label": shown(row.label),
+                "what": shown(row.description),
+                "note": shown(row.note),
+            },
+            **{"total": sum(row.cost_s), "before": before, "after": after, "loss": is_loss},
+        }
+
+    def _costs(self, y: alt.Y) -> Any:
+        alt = altair()
+        labels, styles = [label for label, _ in COST_PARTS], [style for _, style in COST_PARTS]
+        axis = linear_axis("standstill (s)", [sum(row.cost_s) for row in self.rows])
         parts = [
-            legend,
-            text_at(cost_box.left, top - 9, "what it cost", kind="panel-title"),
-            text_at(gain_box.left, top - 9, "what it brought: goodput before ○, after ●", kind="panel-title"),
-            panel_frame(costs, None, cost_box),
-            panel_frame(gains, None, gain_box),
+            {"place": index, "label": label, "order": order, "s": seconds, "what": shown(row.description)}
+            for index, row in enumerate(self.rows)
+            for order, (label, seconds) in enumerate(zip(labels, row.cost_s, strict=False))
         ]
-        for index, row in enumerate(self.rows):
-            parts.append(_row(row, top + _ROW * index, costs, cost_box, gains, gain_box))
-        return svg_element(name, self.title, self.text, top + height + _BOTTOM, "".join(parts), role="group")
-
-
-def _row(row: MoveRow, y: float, costs: Axis, cost_box: Box, gains: Axis, gain_box: Box) -> str:
-    middle = y + _ROW / 2
-    parts = [
-        f'<rect class="row" x="0" y="{y:.1f}" width="{WIDTH:g}" height="{_ROW:g}"/>',
-        text_at(_LABELS - 10, middle + 4.5, shortened(row.label, 29), anchor="end"),
-    ]
-    total = 0.0
-    for (_, style), seconds in zip(COST_PARTS, row.cost_s, strict=False):
-        left, total = cost_box.x(costs.at(total)), total + seconds
-        right = cost_box.x(costs.at(total))
-        if right - left >= 0.05:
-            parts.append(
-                f'<rect class="bar s{style}" x="{left:.2f}" y="{y + 6:.1f}" width="{right - left:.2f}"'
-                f' height="{_ROW - 12:g}"/>'
+        notes = [
+            {"place": index, "note": shown(row.note), "total": sum(row.cost_s)}
+            for index, row in enumerate(self.rows)
+            if row.note
+        ]
+        bars = (
+            alt.Chart(alt.Data(values=parts))
+            .mark_bar(stroke=PAGE, strokeWidth=0.6, height=13)
+            .encode(
+                x=alt.X(**position("s", axis) | {"stack": "zero"}),
+                y=y,
+                color=colour(labels, styles, legend="square"),
+                order="order:O",
+                tooltip=[alt.Tooltip("what:N", title="move"), alt.Tooltip("label:N", title="part"), "s:Q"],
             )
-    if row.note:
-        parts.append(text_at(cost_box.x(costs.at(total)) + 6, middle + 4.5, row.note, kind="note"))
-    parts.append(_gain(row, middle, gains, gain_box))
-    return (
-        f'<a class="move" href="#{safe(row.link)}" aria-label="{safe(row.description)}">'
-        f"<title>{safe(row.description)}</title>{''.join(parts)}</a>"
-    )
+        )
+        texts = (
+            alt.Chart(alt.Data(values=notes))
+            .mark_text(align="left", dx=6, fill=SOFT)
+            .encode(x=alt.X("total:Q"), y=y, text="note:N")
+        )
+        return alt.layer(bars, texts)
 
+    def _gains(self, rows: list[dict[str, Any]]) -> Any:
+        alt = altair()
+        known = [value for row in self.rows for value in (row.before, row.after) if value is not None]
+        axis = linear_axis("goodput (examples/s)", known)
+        colours = alt.condition("datum.loss", alt.value(_LOSS), alt.value(_GAIN))
+        base = alt.Chart(alt.Data(values=rows)).encode(
+            y=alt.Y("place:O", axis=alt.Axis(title=None, labels=False, ticks=False)),
+            color=colours,
+            tooltip=[alt.Tooltip("what:N", title="move")],
+        )
 
-def _gain(row: MoveRow, middle: float, gains: Axis, box: Box) -> str:
-    before = None if row.before is None else box.x(gains.at(row.before))
-    after = None if row.after is None else box.x(gains.at(row.after))
-    style = "s2" if row.before is None or row.after is None or row.after >= row.before else "s1"
-    parts = []
-    if before is not None and after is not None:
-        parts.append(f'<path class="gain {style}" d="M{before:.1f} {middle:.1f}H{after:.1f}"/>')
-    if before is not None:
-        parts.append(f'<circle class="hollow {style}" cx="{before:.1f}" cy="{middle:.1f}" r="4.5"/>')
-    if after is not None:
-        parts.append(f'<circle class="dot {style}" cx="{after:.1f}" cy="{middle:.1f}" r="5"/>')
-    return "".join(parts)
+        def of(field: str) -> Any:
+            return base.transform_filter(f"datum.{field} !== null").encode(x=alt.X(**position(field, axis)))
+
+        between = of("before").transform_filter("datum.after !== null").mark_rule(strokeWidth=2.6)
+        hollow = of("before").mark_point(size=70, fill=PAGE, strokeWidth=2)
+        return alt.layer(between.encode(x2="after"), hollow, of("after").mark_point(size=80, filled=True))

@@ -1,7 +1,8 @@
-"""Axes: map values to positions between 0 and 1, with ticks at round numbers."""
+"""Axes: what they measure, from where to where. Vega draws their ticks."""
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,19 +16,33 @@ _DURATIONS_S = (
 )
 
 
+class Scale(enum.Enum):
+    """How an axis maps values to places. Times are in seconds since 1970, shares are of 1."""
+
+    LINEAR = "linear"
+    SHARE = "share"
+    TIME = "time"
+    LOG = "log"
+    DURATION = "duration"
+
+    @property
+    def is_log(self) -> bool:
+        return self in (Scale.LOG, Scale.DURATION)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """From `low` to `high`, with a label that names the unit. `ticks` are values and their texts."""
+    """From `low` to `high`, with a label that names the unit; `ticks` only where they are not Vega's own."""
 
     label: str
     low: float
     high: float
-    ticks: tuple[tuple[float, str], ...]
-    log: bool = False
+    scale: Scale = Scale.LINEAR
+    ticks: tuple[float, ...] = ()
 
     def at(self, value: float) -> float:
         """Return where `value` is: 0 at `low`, 1 at `high`, never beyond."""
-        if self.log:
+        if self.scale.is_log:
             low, high = math.log(self.low), math.log(self.high)
             place = (math.log(max(value, self.low)) - low) / (high - low)
         else:
@@ -39,24 +54,13 @@ class Axis:
 _LEAST, _MOST = 1e-300, 1e300
 
 
-def linear_axis(label: str, values: Iterable[float], *, zero: bool = True, percent: bool = False) -> Axis:
-    """Return an axis over `values`, by default from 0, with about six ticks.
-
-    With `percent`, values are shares and the ticks are in %.
-    """
-    finite = [value if abs(value) > _LEAST else 0.0 for value in values if abs(value) < _MOST] or [0.0, 1.0]
-    low, high = min(finite), max(finite)
-    if zero:
-        low, high = min(low, 0.0), max(high, 0.0)
+def linear_axis(label: str, values: Iterable[float], *, percent: bool = False) -> Axis:
+    """Return an axis over `values` and 0. With `percent`, values are shares and the ticks are in %."""
+    finite = [value for value in values if _LEAST < abs(value) < _MOST]
+    low, high = min([*finite, 0.0]), max([*finite, 0.0])
     if high <= low:
-        high = low + (abs(low) or 1.0)
-    step = _round_step((high - low) / 6)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = tuple(
-        (index * step, _text(100 * index * step if percent else index * step))
-        for index in range(first, last + 1)
-    )
-    return Axis(label=label, low=first * step, high=last * step, ticks=ticks)
+        high = 1.0
+    return Axis(label=label, low=low, high=high, scale=Scale.SHARE if percent else Scale.LINEAR)
 
 
 def log_axis(label: str, values: Iterable[float], *, around: float | None = None) -> Axis:
@@ -72,7 +76,7 @@ def log_axis(label: str, values: Iterable[float], *, around: float | None = None
         for power in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
         for factor in (1, 2, 5)
     ]
-    return _log_between(label, low, high, [(value, _text(value)) for value in candidates])
+    return _log_between(label, low, high, candidates, Scale.LOG)
 
 
 def duration_axis(label: str, values_s: Iterable[float]) -> Axis:
@@ -80,7 +84,15 @@ def duration_axis(label: str, values_s: Iterable[float]) -> Axis:
     positive = [value for value in values_s if value > 0 and math.isfinite(value)]
     low, high = min(positive, default=60.0), max(positive, default=3600.0)
     low, high = max(low, _DURATIONS_S[0]), min(max(high, _DURATIONS_S[0]), _DURATIONS_S[-1])
-    return _log_between(label, low, high, [(float(value), duration_text(value)) for value in _DURATIONS_S])
+    return _log_between(label, low, high, [float(value) for value in _DURATIONS_S], Scale.DURATION)
+
+
+def value_axis(label: str, values: Iterable[float]) -> Axis:
+    """Return an axis with ticks at the values themselves, for few of them."""
+    ordered = sorted(set(values))
+    low, high = ordered[0], ordered[-1]
+    edge = 0.03 * (high - low) or 1.0
+    return Axis(label=label, low=low - edge, high=high + edge, ticks=tuple(ordered))
 
 
 def duration_text(seconds: float) -> str:
@@ -101,30 +113,14 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:,.2f}"
 
 
-def _log_between(label: str, low: float, high: float, candidates: list[tuple[float, str]]) -> Axis:
+def _log_between(label: str, low: float, high: float, candidates: list[float], scale: Scale) -> Axis:
     """Return the axis between the candidate at or below `low` and the one at or above `high`."""
-    first = max((value for value, _ in candidates if value <= low * (1 + 1e-9)), default=low)
-    last = min((value for value, _ in candidates if value >= high * (1 - 1e-9)), default=high)
+    first = max((value for value in candidates if value <= low * (1 + 1e-9)), default=low)
+    last = min((value for value in candidates if value >= high * (1 - 1e-9)), default=high)
     if last <= first:
-        last = min((value for value, _ in candidates if value > first), default=2 * first)
-    ticks = tuple((value, text) for value, text in candidates if first <= value <= last)
-    return Axis(label=label, low=first, high=last, ticks=ticks, log=True)
-
-
-def _round_step(raw: float) -> float:
-    """Return the least of 1, 2, 2.5 and 5 times a power of ten that is not below `raw`."""
-    unit = 10.0 ** math.floor(math.log10(raw))
-    return next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= raw * (1 - 1e-9))
-
-
-def value_axis(label: str, values: Iterable[float]) -> Axis:
-    """Return an axis with ticks at the values themselves, for few of them."""
-    ordered = sorted(set(values))
-    low, high = ordered[0], ordered[-1]
-    edge = 0.03 * (high - low) or 1.0
-    return Axis(
-        label=label, low=low - edge, high=high + edge, ticks=tuple((value, _text(value)) for value in ordered)
-    )
+        last = min((value for value in candidates if value > first), default=2 * first)
+    ticks = tuple(value for value in candidates if first <= value <= last)
+    return Axis(label=label, low=first, high=last, ticks=ticks, scale=scale)
 
 
 def _text(value: float) -> str:

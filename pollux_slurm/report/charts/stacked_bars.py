@@ -1,25 +1,31 @@
-"""Stacked bars over time as SVG text, such as GPU hours by account and day."""
+"""Stacked bars over time, such as GPU hours by account and day."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pollux_slurm.report.charts.line_charts import (
-    NUM_STYLES,
+from pollux_slurm.report.charts.encodings import (
     WIDTH,
-    Box,
-    legend_rows,
-    panel_frame,
-    svg_element,
+    altair,
+    chosen,
+    colour,
+    frame,
+    looked,
+    place,
+    position,
+    zoom,
 )
-from pollux_slurm.report.charts.safe_texts import safe, shortened
+from pollux_slurm.report.charts.palette import PAGE
+from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.report.charts.scales import Axis
 
-_WIDEST = 90.0
-# Narrower bars have no edge between them: it would be all that is seen.
-_EDGED = 4.0
-_LEFT, _RIGHT, _BOTTOM = 64.0, 16.0, 46.0
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+# The share of its interval that a bar leaves free on each side.
+_EDGE = 0.06
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +43,8 @@ class StackedBars:
     """A bar for each interval of the x axis. `text` describes the chart in words.
 
     `styles` are those of the labels, by default 0, 1, ...; `value_text` formats a part's value for its
-    tooltip. Beyond eight, labels share styles: group the smallest before.
+    tooltip. Beyond eight, labels share styles: group the smallest before. A click in the legend shows a
+    label alone.
     """
 
     title: str
@@ -50,37 +57,46 @@ class StackedBars:
     value_text: Callable[[float], str] = "{:,.3g}".format
     height: float = 280.0
 
-    def svg(self, name: str) -> str:
-        """Return the chart as an SVG element; `name` makes its ids unique on the page."""
+    def altair(self) -> ChartType:
+        """Return the chart. Raises `UsageError` where Altair is not installed."""
+        alt = altair()
         styles = self.styles or tuple(range(len(self.labels)))
-        legend, top = legend_rows(
-            [(shortened(label), style, "bar") for label, style in zip(self.labels, styles, strict=True)]
-        )
-        box = Box(left=_LEFT, top=top, width=WIDTH - _LEFT - _RIGHT, height=self.height)
-        parts = [
-            legend,
-            panel_frame(self.x, self.y, box),
-            *(self._stack(stack, styles, box) for stack in self.stacks),
+        labels = [shortened(shown(label)) for label in self.labels]
+        rows = [
+            {
+                "low": place(self.x, stack.low + _EDGE * (stack.high - stack.low)),
+                "high": place(self.x, stack.high - _EDGE * (stack.high - stack.low)),
+                "name": shown(stack.name),
+                "label": label,
+                "order": order,
+                "value": value,
+                "text": self.value_text(value),
+            }
+            for stack in self.stacks
+            for order, (label, value) in enumerate(zip(labels, stack.parts, strict=True))
+            if value > 0
         ]
-        return svg_element(name, self.title, self.text, box.bottom + _BOTTOM, "".join(parts))
-
-    def _stack(self, stack: Stack, styles: tuple[int, ...], box: Box) -> str:
-        left, right = box.x(self.x.at(stack.low)), box.x(self.x.at(stack.high))
-        spare = max(right - left - _WIDEST, 0.0) / 2
-        left, right = left + spare, right - spare
-        # Adjacent bars have a gap, unless there are too many to see one.
-        gap = min(2.0, 0.15 * (right - left))
-        wide = max(right - left - gap, 0.8)
-        kind = "bar" if wide >= _EDGED else "bar thin"
-        total, rects = 0.0, []
-        for label, style, value in zip(self.labels, styles, stack.parts, strict=True):
-            below, total = box.y(self.y.at(total)), total + value
-            above = box.y(self.y.at(total))
-            if below - above < 0.05:
-                continue
-            description = f"{stack.name}, {label}: {self.value_text(value)}"
-            rects.append(
-                f'<rect class="{kind} s{style % NUM_STYLES}" x="{left + gap / 2:.1f}" y="{above:.2f}"'
-                f' width="{wide:.1f}" height="{below - above:.2f}"><title>{safe(description)}</title></rect>'
+        choice = chosen("chosen")
+        bars = (
+            alt.Chart(alt.Data(values=rows))
+            .mark_rect(stroke=PAGE, strokeWidth=0.6)
+            .encode(
+                x=alt.X(**position("low", self.x)),
+                x2="high",
+                y=alt.Y(**position("from", self.y)),
+                y2="to",
+                color=colour(labels, styles, legend="square"),
+                tooltip=[
+                    alt.Tooltip("name:N", title="when"),
+                    alt.Tooltip("label:N", title="of"),
+                    alt.Tooltip("text:N", title="value"),
+                ],
             )
-        return "".join(rects)
+            .transform_filter(choice)
+            .transform_stack(
+                stack="value", as_=["from", "to"], groupby=["low"], sort=[alt.SortField("order", "ascending")]
+            )
+            .add_params(choice, zoom())
+        )
+        chart = alt.layer(bars, frame(self.x)).properties(width=WIDTH, height=self.height)
+        return looked(chart, self.title, self.text)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import MAXYEAR, date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
 from pollux_slurm.durations import LONGEST_DURATION, parse_duration
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report.charts.scales import Axis
+from pollux_slurm.report.charts.scales import Axis, Scale
 
 _FORMS = "write 30d, 12h or 2w ago, or a time in UTC such as 2026-10-01 or 2026-10-01T12:00"
 
@@ -85,54 +85,15 @@ def day_text(moment: datetime) -> str:
     return f"{moment.day} {moment:%b}"
 
 
-def time_axis(moments: Iterable[datetime], *, most_ticks: int = 8) -> Axis:
-    """Return an axis from the first to the last of `moments`, in seconds since 1970, ticks at round times.
-
-    One moment, or none, makes an axis of a minute around it.
-    """
+def time_axis(moments: Iterable[datetime]) -> Axis:
+    """Return an axis from the first to the last of `moments`; one, or none, makes a minute around it."""
     found = sorted(moments) or [datetime(1970, 1, 1, tzinfo=timezone.utc)]
     first, last = found[0], found[-1]
     if (last - first).total_seconds() < 1.0:
         first, last = first - timedelta(seconds=30), last + timedelta(seconds=30)
-    ticks = tuple((tick.timestamp(), text) for tick, text in _ticks(first, last, most_ticks))
     within = first.date() == last.date()
     label = f"time (UTC), {day_text(first)} {first.year}" if within else "time (UTC)"
-    return Axis(label=label, low=first.timestamp(), high=last.timestamp(), ticks=ticks)
-
-
-_STEPS_S = (
-    *(1, 2, 5, 10, 15, 30),
-    *(60 * minutes for minutes in (1, 2, 5, 10, 15, 30)),
-    *(3600 * hours for hours in (1, 2, 3, 6, 12)),
-    *(86400 * days for days in (1, 2, 7, 14)),
-)
-_STEPS_MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240)
-
-
-def _ticks(first: datetime, last: datetime, most: int) -> Iterator[tuple[datetime, str]]:
-    span_s = (last - first).total_seconds()
-    step_s = next((step for step in _STEPS_S if span_s / step <= most), None)
-    if step_s is None:
-        months = next((step for step in _STEPS_MONTHS if span_s / (step * 30.4 * 86400) <= most), 1200)
-        yield from _monthly(first, last, months)
-        return
-    midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
-    passed = -(-(first - midnight).total_seconds() // step_s)
-    tick = midnight + timedelta(seconds=passed * step_s)
-    while tick <= last:
-        at_midnight = (tick.hour, tick.minute, tick.second) == (0, 0, 0)
-        yield tick, day_text(tick) if at_midnight else f"{tick:%H:%M:%S}" if step_s < 60 else f"{tick:%H:%M}"
-        tick += timedelta(seconds=step_s)
-
-
-def _monthly(first: datetime, last: datetime, months: int) -> Iterator[tuple[datetime, str]]:
-    number = -(-(12 * first.year + first.month - 1 + (first.day > 1)) // months) * months
-    while number // 12 <= MAXYEAR:
-        tick = datetime(number // 12, number % 12 + 1, 1, tzinfo=timezone.utc)
-        if tick > last:
-            return
-        yield tick, f"{tick:%b %Y}"
-        number += months
+    return Axis(label=label, low=first.timestamp(), high=last.timestamp(), scale=Scale.TIME)
 
 
 def midnight(day: date) -> datetime:
@@ -146,21 +107,15 @@ def day_ends(day: date) -> tuple[float, float]:
     return begin, begin + 86400.0
 
 
-def days_axis(days: Iterable[date], range_: Range, *, most_ticks: int = 10) -> Axis:
-    """Return an axis over whole days, those of the range and all that have a value; ticks are at noon."""
+def days_axis(days: Iterable[date], range_: Range) -> Axis:
+    """Return an axis over whole days: those of the range and all that have a value."""
     found = [midnight(day) for day in days]
     first = min([*found, midnight(range_.since.date())])
     last = max([*found, midnight((range_.until - timedelta(microseconds=1)).date())])
-    count = (last - first).days + 1
-    step = next((step for step in (1, 2, 7, 14, 28) if count / step <= most_ticks), -(-count // most_ticks))
-    ticks = []
-    for number in range(0, count, step):
-        day = first + timedelta(days=number)
-        ticks.append(((day + timedelta(hours=12)).timestamp(), day_text(day)))
     years = "" if first.year == last.year else f" to {last.year}"
     return Axis(
         label=f"day (UTC), {first.year}{years}",
         low=first.timestamp(),
         high=(last + timedelta(days=1)).timestamp(),
-        ticks=tuple(ticks),
+        scale=Scale.TIME,
     )

@@ -1,22 +1,27 @@
-"""The GPUs of each job over time: a row for each job, as SVG text."""
+"""The GPUs of each job over time: a row for each job."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.report.charts.line_charts import WIDTH, Box, panel_frame, svg_element, text_at
-from pollux_slurm.report.charts.safe_texts import safe, shortened
+from pollux_slurm.report.charts.encodings import WIDTH, altair, frame, looked, place, position, tooltip, zoom
+from pollux_slurm.report.charts.palette import CLASSES, GRID, WAITING
+from pollux_slurm.report.charts.safe_texts import plural, shortened, shown
 from pollux_slurm.report.charts.scales import Axis
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
 
 # The most GPUs of each class except the last, which has no limit; classes differ in thickness and shade.
 _CLASSES = (1, 2, 4, 8, 16)
 _CLASS_TEXTS = ("1 GPU", "2", "3–4", "5–8", "9–16", "more")
-_LEFT, _RIGHT, _TOP, _BOTTOM = 150.0, 16.0, 34.0, 46.0
-# What the two lines of a group's label take.
-_LABEL = 30.0
+# What the two lines of a group's label take, and the gap between groups, in pixels.
+_LABEL, _GAP = 30.0, 10.0
 # So that a timeline fits a printed page with its title and caption.
 _TALLEST = 950.0
+_LABELS_WIDTH = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,72 +44,98 @@ class Timeline:
     x: Axis
     bars: tuple[Bar, ...]
 
-    def svg(self, name: str) -> str:
-        """Return the chart as an SVG element; `name` makes its ids unique on the page."""
+    def altair(self) -> ChartType:
+        """Return the chart. Raises `UsageError` where Altair is not installed."""
+        alt = altair()
         row = min(14.0, max(1.0, _TALLEST / max(len(self.bars), 1)))
-        gap = 10.0
         ordered = sorted(self.bars, key=lambda bar: (bar.group, bar.begin, bar.name))
-        groups = [(group, list(bars)) for group, bars in groupby(ordered, key=lambda bar: bar.group)]
-        tall = [max(row * len(bars), _LABEL) for _, bars in groups]
-        height = sum(tall) + gap * max(len(groups) - 1, 0)
-        box = Box(left=_LEFT, top=_TOP, width=WIDTH - _LEFT - _RIGHT, height=height)
-        parts = [_legend(), panel_frame(self.x, None, box)]
-        y = box.top
-        for index, (group, bars) in enumerate(groups):
-            if index:
-                parts.append(f'<path class="grid" d="M{box.left:.1f} {y - gap / 2:.1f}h{box.width:.1f}"/>')
-            parts.append(_group_label(group, len(bars), y + tall[index] / 2))
-            top = y + (tall[index] - row * len(bars)) / 2
-            parts += [_row(bar, self.x, box, top + row * place, row) for place, bar in enumerate(bars)]
-            y += tall[index] + gap
-        return svg_element(name, self.title, self.text, box.bottom + _BOTTOM, "".join(parts))
-
-
-def _group_label(group: str, num_jobs: int, y: float) -> str:
-    count = f"{num_jobs} job" + "s" * (num_jobs != 1)
-    return text_at(_LEFT - 8, y - 1, shortened(group, 19), kind="group", anchor="end") + text_at(
-        _LEFT - 8, y + 14, count, kind="note", anchor="end"
-    )
-
-
-def _row(bar: Bar, x: Axis, box: Box, y: float, row: float) -> str:
-    """Return a thin line from begin to end, and a bar while the job has GPUs."""
-    begin, end, middle = box.x(x.at(bar.begin)), box.x(x.at(bar.end)), y + row / 2
-    thin = min(0.8, 0.25 * row)
-    parts = [
-        f'<path class="waiting" style="stroke-width:{thin:.2g}" d="M{begin:.1f} {middle:.1f}H{end:.1f}"/>'
-    ]
-    shapes: dict[int, list[str]] = {}
-    ends = [at for at, _ in bar.gpu_changes[1:]] + [bar.end]
-    for (since, gpus), until in zip(bar.gpu_changes, ends, strict=False):
-        if gpus < 1 or until <= since:
-            continue
-        kind = class_of(gpus)
-        tall = row * (0.35 + 0.55 * kind / (len(_CLASSES)))
-        left, right = box.x(x.at(since)), box.x(x.at(until))
-        wide = max(right - left, 0.6)
-        shapes.setdefault(kind, []).append(
-            f"M{left:.1f} {middle - tall / 2:.2f}h{wide:.1f}v{tall:.2f}h-{wide:.1f}z"
+        y, held, lives, labels, edges = 0.0, [], [], [], []
+        for group, several in groupby(ordered, key=lambda bar: bar.group):
+            bars = list(several)
+            tall = max(row * len(bars), _LABEL)
+            if y:
+                edges.append({"y": y - _GAP / 2})
+            labels.append({"y": y + tall / 2 - 7, "text": shortened(shown(group), 19), "weight": "bold"})
+            labels.append({"y": y + tall / 2 + 8, "text": plural(len(bars), "job"), "weight": "normal"})
+            top = y + (tall - row * len(bars)) / 2 + row / 2
+            for index, bar in enumerate(bars):
+                middle = top + row * index
+                lives.append(self._life(bar, middle))
+                held += self._held(bar, middle, row)
+            y += tall + _GAP
+        height = max(y - _GAP, _LABEL)
+        down = alt.Scale(domain=[0, height], reverse=True, nice=False, zero=False)
+        x = alt.X(**position("begin", self.x))
+        names = [alt.Tooltip("name:N", title="job"), alt.Tooltip("most:Q", title="GPUs")]
+        moments = [tooltip("begin", self.x, "from"), tooltip("end", self.x, "to")][: 2 if held else 0]
+        thin = (
+            alt.Chart(alt.Data(values=lives))
+            .mark_rule(color=WAITING, strokeWidth=max(min(1.2, row / 3), 0.5))
+            .encode(x=x, x2="end", y=alt.Y("y:Q", scale=down, axis=None), tooltip=names)
         )
-    parts += [f'<path class="g{kind}" d="{"".join(found)}"/>' for kind, found in sorted(shapes.items())]
-    most = max((gpus for _, gpus in bar.gpu_changes), default=0)
-    return f"<g><title>{safe(bar.name)}: up to {most} GPUs</title>{''.join(parts)}</g>"
+        thick = (
+            alt.Chart(alt.Data(values=held))
+            .mark_rect()
+            .encode(
+                x=x,
+                x2="end",
+                y=alt.Y("low:Q", scale=down, axis=None),
+                y2="high",
+                color=alt.Color(
+                    "kind:O",
+                    scale=alt.Scale(domain=list(_CLASS_TEXTS), range=list(CLASSES)),
+                    legend=alt.Legend(title="holds", orient="top", columns=6, symbolType="square"),
+                ),
+                tooltip=[*names, *moments],
+            )
+        )
+        side = (
+            alt.Chart(alt.Data(values=labels))
+            .mark_text(align="right", baseline="middle", clip=False)
+            .encode(
+                x=alt.value(-8),
+                y=alt.Y("y:Q", scale=down, axis=None),
+                text="text:N",
+            )
+        )
+        between = (
+            alt.Chart(alt.Data(values=edges))
+            .mark_rule(color=GRID)
+            .encode(y=alt.Y("y:Q", scale=down, axis=None))
+        )
+        chart = (
+            alt.layer(frame(self.x), between, thin, thick, side)
+            .properties(width=WIDTH - _LABELS_WIDTH, height=height)
+            .add_params(zoom())
+        )
+        return looked(chart, self.title, self.text)
+
+    def _life(self, bar: Bar, y: float) -> dict[str, Any]:
+        most = max((gpus for _, gpus in bar.gpu_changes), default=0)
+        return {
+            **{"begin": place(self.x, bar.begin), "end": place(self.x, bar.end)},
+            **{"y": y, "name": shown(bar.name), "most": most},
+        }
+
+    def _held(self, bar: Bar, y: float, row: float) -> list[dict[str, Any]]:
+        """Return a bar for each time in which a job held GPUs, the thicker the more."""
+        ends = [at for at, _ in bar.gpu_changes[1:]] + [bar.end]
+        found = []
+        for (since, gpus), until in zip(bar.gpu_changes, ends, strict=False):
+            if gpus < 1 or until <= since:
+                continue
+            kind = class_of(gpus)
+            tall = row * (0.35 + 0.55 * kind / len(_CLASSES))
+            found.append(
+                {
+                    **{"begin": place(self.x, since), "end": place(self.x, until)},
+                    **{"low": y - tall / 2, "high": y + tall / 2, "kind": _CLASS_TEXTS[kind]},
+                    **{"name": shown(bar.name), "most": gpus},
+                }
+            )
+        return found
 
 
 def class_of(gpus: int) -> int:
     """Return the class of a number of GPUs, from 0."""
     return next((index for index, most in enumerate(_CLASSES) if gpus <= most), len(_CLASSES))
-
-
-def _legend() -> str:
-    parts = [text_at(_LEFT, 18, "holds")]
-    x = _LEFT + 46
-    for kind, text in enumerate(_CLASS_TEXTS):
-        tall = 14 * (0.35 + 0.55 * kind / len(_CLASSES))
-        parts.append(
-            f'<rect class="g{kind}" x="{x:.1f}" y="{13.5 - tall / 2:.1f}" width="30" height="{tall:.1f}"/>'
-        )
-        parts.append(text_at(x + 36, 18, text))
-        x += 54 + 7 * len(text)
-    parts.append(f'<path class="waiting" d="M{x:.1f} 13.5h30"/>' + text_at(x + 36, 18, "waits"))
-    return "".join(parts)

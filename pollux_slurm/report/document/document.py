@@ -14,10 +14,10 @@ from datetime import date, datetime
 from typing import Any, Literal
 
 from pollux_slurm.errors import UsageError
+from pollux_slurm.report.charts.rendering import Chart
 from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.report.charts.scales import duration_text
 from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.page import Chart
 
 _LONGEST_SENTENCE = 1000
 Value = str | int | float | bool | datetime | date | None
@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A table of raw values. `anchors` are ids of its rows, where something links to them.
+    """A table of raw values.
 
     `keep` selects which of too many rows are shown: the `first` (of a ranking), the `last`, or rows `spread`
     evenly over all.
@@ -67,7 +67,6 @@ class Data:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
     note: str = ""
-    anchors: tuple[str, ...] = ()
     keep: Literal["first", "last", "spread"] = "first"
 
     def places(self, most: int) -> list[int]:

@@ -11,9 +11,9 @@ MOST_ROWS = 50
 MOST_VALUES = 200
 
 
-def document_html(document: Document) -> str:
-    """Return the report as HTML text that needs nothing else."""
-    return render_page(document_page(document))
+def document_html(document: Document, *, static: bool = False) -> str:
+    """Return the report as HTML text that needs nothing else; `static`: without a script."""
+    return render_page(document_page(document), static=static)
 
 
 def document_page(document: Document) -> Page:
@@ -58,5 +58,4 @@ def _table(data: Data, document: Document, most: int) -> Table:
         title=data.title,
         texts=tuple(place for place, (_, column) in enumerate(columns) if column.kind is Kind.TEXT),
         sentences=tuple(place for place, (_, column) in enumerate(columns) if column.is_sentence),
-        anchors=tuple(data.anchors[place] for place in places) if data.anchors else (),
     )

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pollux_slurm import __version__
+from pollux_slurm.report.charts.palette import DARK, LIGHT
+from pollux_slurm.report.charts.rendering import Chart, page_svg, script, specification
 from pollux_slurm.report.charts.safe_texts import shown
 from pollux_slurm.resources import resource_dir
-
-
-class Chart(Protocol):
-    """What draws itself."""
-
-    @property
-    def title(self) -> str: ...
-
-    def svg(self, name: str) -> str:
-        """Return an SVG element whose ids begin with `name`; what is in it is escaped."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Rows of texts; the first column names the row. `note` explains the columns.
 
-    `texts` are the places of columns that are words, not numbers, `sentences` of those that are never cut;
-    `anchors` are ids of the rows that something on the page links to.
+    `texts` are the places of columns that are words, not numbers, `sentences` of those that are never cut.
     """
 
     columns: tuple[str, ...]
@@ -40,7 +31,6 @@ class Table:
     title: str = ""
     texts: tuple[int, ...] = ()
     sentences: tuple[int, ...] = ()
-    anchors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +68,51 @@ class Page:
     wide_facts: tuple[tuple[str, str], ...] = ()
 
 
-def render_page(page: Page) -> str:
-    """Return the page as HTML text. All text in it is escaped, whoever wrote it."""
-    environment = Environment(
+def render_page(page: Page, *, static: bool = False) -> str:
+    """Return the page as HTML text. All text in it is escaped, whoever wrote it.
+
+    Charts are pictures, which a script makes react to a pointer; a `static` page has no script.
+    """
+    names = _ids([section.title for section in page.sections])
+    drawn = [
+        [
+            DrawnFigure(
+                svg=Markup(page_svg(figure.chart, f"{name}-{index}")),
+                specification=Markup("" if static else specification(figure.chart)),
+            )
+            for index, figure in enumerate(section.figures)
+        ]
+        for name, section in zip(names, page.sections, strict=True)
+    ]
+    code = "" if static or not any(drawn) else script()
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            page=page,
+            names=names,
+            drawn=drawn,
+            version=__version__,
+            script=Markup(code),
+            policy=f"script-src 'sha256-{digest}'" if code else "script-src 'none'",
+            light=LIGHT,
+            dark=DARK,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnFigure:
+    """A chart as it stands on a page: a picture, and the specification for the script, if there is one."""
+
+    svg: Markup
+    specification: Markup
+
+
+def page_environment() -> Environment:
+    """Return what renders pages: all text is escaped, and cannot reorder or hide other text."""
+    return Environment(
         loader=FileSystemLoader(resource_dir("templates")),
         undefined=StrictUndefined,
         autoescape=True,
@@ -88,14 +120,6 @@ def render_page(page: Page) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalize=_finalize,
-    )
-    names = _ids([section.title for section in page.sections])
-    drawn = [
-        [Markup(figure.chart.svg(f"{name}-{index}")) for index, figure in enumerate(section.figures)]
-        for name, section in zip(names, page.sections, strict=True)
-    ]
-    return environment.get_template("report.html.j2").render(
-        page=page, names=names, drawn=drawn, version=__version__
     )
 
 

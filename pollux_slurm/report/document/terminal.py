@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pollux_slurm.report.charts.line_charts import LineChart
 from pollux_slurm.report.charts.safe_texts import shortened, shown
-from pollux_slurm.report.charts.scales import Axis
+from pollux_slurm.report.charts.scales import Axis, Scale
 from pollux_slurm.report.charts.stacked_bars import StackedBars
+from pollux_slurm.report.charts.time_axes import moment_text
 from pollux_slurm.report.document.document import Data, Document, Kind, Plot, number_text, text_of
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
     chart = plot.chart
-    if isinstance(chart, LineChart) and not chart.x.log:
+    if isinstance(chart, LineChart) and not chart.x.scale.is_log:
         lines = [
             (one.label, one.points, one.step, panel.y.label) for panel in chart.panels for one in panel.series
         ]
@@ -122,9 +124,14 @@ def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
         span = low if low == high else f"{low} to {high}"
         line.append(f" {span} {_unit(unit)}".rstrip(), style="dim")
         yield line
-    first, last = chart.x.ticks[:1], chart.x.ticks[1:][-1:]
-    ends = " to ".join(text for _, text in (*first, *last))
-    yield Text(f"{'':<22} {chart.x.label}: ticks {ends}", style="dim")
+    ends = " to ".join(_end_text(end, chart.x) for end in (chart.x.low, chart.x.high))
+    yield Text(f"{'':<22} {chart.x.label}: {ends}", style="dim")
+
+
+def _end_text(value: float, axis: Axis) -> str:
+    if axis.scale is Scale.TIME:
+        return moment_text(datetime.fromtimestamp(value, timezone.utc))
+    return number_text(value)
 
 
 def _unit(label: str) -> str:

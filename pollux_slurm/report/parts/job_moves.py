@@ -110,7 +110,7 @@ def moves_part(rows: Sequence[ReallocationEntry]) -> Part:
                 chart=chart,
                 caption="Left: how long training stood still. Right: mean goodput of the run before and of "
                 "the run after; a gain is green and goes to the right, a loss, where the job made room for "
-                "others, is orange. Each row leads to its numbers.",
+                "others, is orange.",
             ),
         ),
         tables=(_data(moves),),
@@ -147,7 +147,6 @@ def _data(moves: Sequence[Move]) -> Data:
         rows=values,
         note="Goodput in examples/s, means over the run before and the run after. Paid back after: how "
         "long it took at the new goodput to make up for the standstill; none where the job made room.",
-        anchors=tuple(_anchor(move) for move in moves),
         keep="last",
     )
 
@@ -165,7 +164,6 @@ def _drawn(move: Move) -> MoveRow:
     return MoveRow(
         label=f"{row.planned_at:%d %b %H:%M:%S}  {size}",
         description=_description(move, size, note),
-        link=_anchor(move),
         cost_s=move.parts_s,
         note=note,
         before=row.goodput_before,
@@ -197,7 +195,3 @@ def _best(done: Sequence[Move]) -> str:
         f"The largest change of goodput was from {number_text(before)} to {number_text(after)} examples "
         "per second."
     )
-
-
-def _anchor(move: Move) -> str:
-    return f"move-{int(move.row.reallocation_id)}"

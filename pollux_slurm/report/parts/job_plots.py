@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series, Tip
+from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
 from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.scales import Axis, linear_axis
 from pollux_slurm.report.charts.thinning import Point, thinned
-from pollux_slurm.report.charts.time_axes import Range, day_text, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, spread
+from pollux_slurm.report.charts.time_axes import Range, time_axis
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
 from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
 
-_MOST_TIPS = 150
 _MOST_MARKS = 24
 # Reports come evenly; where one is this many times as late as is usual, nobody knows what went on.
 _LATE = 4
@@ -68,11 +67,10 @@ def history_part(
             tables=(_data(()),),
         )
     x = time_axis([shown.since, shown.until])
-    tips = _tips(samples, x)
     summary = "" if samples else "The job has held GPUs, but none of its runs has reported a measurement."
-    plots = [Plot(chart=_goodput(samples, held, moves, x, tips), caption=_GOODPUT, data=_data(samples))]
+    plots = [Plot(chart=_goodput(samples, held, moves, x), caption=_GOODPUT, data=_data(samples))]
     if samples:
-        plots.append(Plot(chart=_batch(samples, x, tips), caption=_BATCH))
+        plots.append(Plot(chart=_batch(samples, x), caption=_BATCH))
     return Part(title="Over time", text=summary, plots=tuple(plots))
 
 
@@ -96,7 +94,6 @@ def _goodput(
     held: Sequence[Point],
     moves: Sequence[ReallocationEntry],
     x: Axis,
-    tips: tuple[Tip, ...],
 ) -> LineChart:
     goodput, throughput = points_of(samples, "goodput"), points_of(samples, "throughput")
     moved = [row.planned_at for row in moves if row.step == "confirmed"]
@@ -123,11 +120,10 @@ def _goodput(
             ),
         ),
         marks=tuple(Mark(x=at.timestamp(), text="") for at in moved) if len(moved) <= _MOST_MARKS else (),
-        tips=tips,
     )
 
 
-def _batch(samples: Sequence[JobSample], x: Axis, tips: tuple[Tip, ...]) -> LineChart:
+def _batch(samples: Sequence[JobSample], x: Axis) -> LineChart:
     batch, efficiency = points_of(samples, "global_batch_size"), points_of(samples, "efficiency")
     shares = [100 * share for share in _known(efficiency)]
     efficiency_text = (
@@ -149,7 +145,6 @@ def _batch(samples: Sequence[JobSample], x: Axis, tips: tuple[Tip, ...]) -> Line
                 height=140.0,
             ),
         ),
-        tips=tips,
         legend=False,
     )
 
@@ -181,31 +176,6 @@ def _held(events: Sequence[JobEvent], shown: Range) -> list[Point]:
             points.append((points[-1][0], math.nan))
         points += [(begin, num_gpus), (max(begin, end), num_gpus)]
     return points
-
-
-def _tips(rows: Sequence[JobSample], x: Axis) -> tuple[Tip, ...]:
-    """Return a tooltip for each sample, or for evenly spread samples where there are too many."""
-    if not rows:
-        return ()
-    places = [(rows[place].at.timestamp(), rows[place]) for place in spread(rows, _MOST_TIPS)]
-    edges = [x.low, *((before + after) / 2 for (before, _), (after, _) in pairwise(places)), x.high]
-    return tuple(
-        Tip(low=low, high=high, text=_description(row))
-        for (low, high), (_, row) in zip(pairwise(edges), places, strict=True)
-    )
-
-
-def _description(row: JobSample) -> str:
-    at = row.at
-    known = [
-        ("goodput {}/s", row.goodput),
-        ("throughput {}/s", row.throughput),
-        ("batch {}", row.global_batch_size),
-        ("{} GPUs", row.num_gpus),
-        ("efficiency {} %", None if row.efficiency is None else 100 * row.efficiency),
-    ]
-    summary = ", ".join(text.format(number_text(value)) for text, value in known if value is not None)
-    return f"{day_text(at)} {at:%H:%M:%S}: {summary or 'nothing was measured'}"
 
 
 def _known(points: Sequence[Point]) -> list[float]:

@@ -215,7 +215,6 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[
             text=f"{axis.caption} " + "; ".join(point_texts) + ".",
             x=value_axis(axis.label, x_values),
             panels=(Panel(y=y, series=tuple(series)),),
-            end_labels=True,
         ),
         caption=axis.caption + (f" At {at}." if at else "") + seeds,
     )

@@ -107,7 +107,7 @@ def test_that_the_last_decision_is_in_the_report(url: str) -> None:
         (("job", "1", "--csv", "--table", "x"), 2, "no table 'x'; it has samples, reallocations, events"),
         (("job", "1", "--table", "samples"), 2, "--table samples is for --csv"),
         (("job", "1", "--csv", "--json"), 2, "--csv and --json exclude each other"),
-        (("job", "1", "-o", "report.pdf"), 2, "report.pdf: its ending is not a known format"),
+        (("job", "1", "-o", "report.doc"), 2, "report.doc: its ending is not a known format"),
         (("job", "1", "-o", "/nowhere/report.html"), 2, "there is no folder /nowhere"),
         (("dashboard", "mysql"), 2, "no dashboard for 'mysql'"),
     ],

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.charts.time_axes import Range, days_axis, parse_range, range_of, time_axis
@@ -67,53 +65,31 @@ def test_that_what_is_no_range_is_refused_with_what_to_write(
 
 
 @pytest.mark.parametrize(
-    ("length", "label", "ticks"),
-    [
-        (timedelta(seconds=20), "time (UTC), 21 Nov 2026", ["11:02:50", "11:02:55", "11:03:00", "11:03:05"]),
-        (
-            timedelta(hours=3),
-            "time (UTC), 21 Nov 2026",
-            ["08:30", "09:00", "09:30", "10:00", "10:30", "11:00"],
-        ),
-        (timedelta(hours=30), "time (UTC)", ["06:00", "12:00", "18:00", "21 Nov", "06:00"]),
-        (timedelta(days=9), "time (UTC)", ["14 Nov", "16 Nov", "18 Nov", "20 Nov"]),
-        (timedelta(days=160), "time (UTC)", ["Jul 2026", "Aug 2026", "Sep 2026", "Oct 2026", "Nov 2026"]),
-    ],
+    ("length", "label"),
+    [(timedelta(seconds=20), "time (UTC), 21 Nov 2026"), (timedelta(hours=30), "time (UTC)")],
 )
-def test_that_ticks_are_round_times(length: timedelta, label: str, ticks: list[str]) -> None:
+def test_that_an_axis_of_time_names_the_day_that_it_is_within(length: timedelta, label: str) -> None:
     axis = time_axis([NOW - length, NOW])
-    assert (axis.label, [text for _, text in axis.ticks]) == (label, ticks)
+    assert axis.label == label
     assert (axis.at((NOW - length).timestamp()), axis.at(NOW.timestamp())) == (0, 1)
 
 
-@given(
-    begin=st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(9000, 1, 1)),  # noqa: DTZ001
-    seconds=st.floats(min_value=0, max_value=1e10),
-)
-def test_that_any_range_has_few_ticks_in_order_within_it(begin: datetime, seconds: float) -> None:
-    first = begin.replace(tzinfo=timezone.utc)
-    axis = time_axis([first, first + timedelta(seconds=seconds)])
-    moments = [moment for moment, _ in axis.ticks]
-    assert axis.low < axis.high
-    assert moments == sorted(set(moments))
-    assert len(moments) <= 10
-    assert all(axis.low <= moment <= axis.high for moment in moments)
+def test_that_one_moment_makes_an_axis_of_a_minute() -> None:
+    axis = time_axis([NOW])
+    assert (axis.high - axis.low, axis.at(NOW.timestamp())) == (60, 0.5)
 
 
 def test_that_an_axis_of_days_holds_all_of_each() -> None:
     range_ = Range(since=utc(2026, 11, 2, 12), until=utc(2026, 11, 4, 12))
     axis = days_axis([date(2026, 11, 1)], range_)
     assert (axis.low, axis.high) == (utc(2026, 11, 1).timestamp(), utc(2026, 11, 5).timestamp())
-    assert [text for _, text in axis.ticks] == ["1 Nov", "2 Nov", "3 Nov", "4 Nov"]
-    assert axis.at(axis.ticks[0][0]) == pytest.approx(1 / 8), "the middle of the first of four days"
     assert axis.label == "day (UTC), 2026"
     until_midnight = Range(since=utc(2026, 11, 1), until=utc(2026, 11, 2))
     assert days_axis([], until_midnight).high == utc(2026, 11, 2).timestamp(), "a day, not two"
 
 
-def test_that_years_of_days_have_few_ticks() -> None:
+def test_that_an_axis_of_days_names_its_years() -> None:
     axis = days_axis([], Range(since=utc(2024, 1, 1), until=utc(2026, 12, 31)))
-    assert len(axis.ticks) <= 10
     assert axis.label == "day (UTC), 2024 to 2026"
 
 

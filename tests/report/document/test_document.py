@@ -127,12 +127,3 @@ def test_that_a_page_shows_some_of_many_rows_and_says_how_to_get_all(
     names = [cell.text for cell in page.all("th", scope="row")]
     assert (len(names), names[0], names[-1]) == (MOST_ROWS, f"j{first}", f"j{last}")
     assert "all: pollux report cluster --since 1d --csv --table jobs" in page.texts()
-
-
-def test_that_rows_that_are_linked_to_are_on_the_page() -> None:
-    rows = [(f"j{i}", NOW, 1.0, i) for i in range(60)]
-    linked = table(*rows, anchors=tuple(f"move-{i}" for i in range(60)), keep="last")
-    page = parse(document_html(document(linked)).replace("<!DOCTYPE html>", ""))
-    assert [row.attributes["id"] for row in page.all("tbody")[0].all("tr")] == [
-        f"move-{i}" for i in range(10, 60)
-    ]

@@ -1,0 +1,86 @@
+"""Charts as JSON for a page with scripts, as SVG within a page, and as pictures in files.
+
+All of a chart's forms are made from the same specification. No form needs a browser or a network.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import warnings
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pollux_slurm.report.charts.encodings import altair
+from pollux_slurm.report.charts.palette import on_paper
+from pollux_slurm.resources import resource_dir
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+PICTURES = ("svg", "png", "pdf")
+"""The kinds of pictures, by the ending of their files."""
+
+
+class Chart(Protocol):
+    """What draws itself; `text` describes it in words."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+    def altair(self) -> ChartType:
+        """Return the chart for Altair, with CSS variables as colours."""
+        ...
+
+
+def specification(chart: Chart) -> str:
+    """Return the chart's Vega-Lite specification as JSON that may stand within a script element."""
+    return json.dumps(_dict(chart), separators=(",", ":")).replace("<", "\\u003c")
+
+
+def page_svg(chart: Chart, name: str) -> str:
+    """Return the chart as an SVG element for a page; `name` makes its ids unique there."""
+    import vl_convert
+
+    svg: str = vl_convert.vegalite_to_svg(json.dumps(_dict(chart)))
+    svg = re.sub(r'(id="|url\(#)(\w+)', rf"\g<1>{name}-\g<2>", svg)
+    return re.sub(r'^<svg ([^>]*?)width="[\d.]+" height="[\d.]+"', r"<svg \1", svg, count=1)
+
+
+def picture(chart: Chart, kind: str) -> bytes:
+    """Return the chart as a file of one of `PICTURES`, in the colours for paper."""
+    import vl_convert
+
+    text = on_paper(json.dumps(_dict(chart) | {"background": "white"}))
+    if kind == "svg":
+        return str(vl_convert.vegalite_to_svg(text)).encode()
+    if kind == "png":
+        return bytes(vl_convert.vegalite_to_png(text, scale=2.0))
+    return bytes(vl_convert.vegalite_to_pdf(text))
+
+
+def notebook_chart(chart: Chart) -> ChartType:
+    """Return the chart for a notebook: an Altair object, in the colours for paper."""
+    found = json.loads(on_paper(json.dumps(_dict(chart))))
+    return altair().Chart.from_dict(found)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def script() -> str:
+    """Return the script that makes a page's charts react to a pointer: Vega, and `templates/charts.js`."""
+    altair()
+    import vl_convert
+
+    code = (resource_dir("templates") / "charts.js").read_text(encoding="utf-8")
+    bundle: str = vl_convert.javascript_bundle(code)
+    return re.sub(r"</(script)", r"<\\/\1", bundle, flags=re.IGNORECASE)
+
+
+def _dict(chart: Chart) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        # Plots above each other share their zoom, which is meant.
+        warnings.filterwarnings("ignore", message="Automatically deduplicated selection parameter")
+        return dict(chart.altair().to_dict(validate=False))
