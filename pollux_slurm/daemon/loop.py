@@ -253,6 +253,7 @@ class Daemon:
                     _log.info("another daemon has the lease; waiting")
                     logged = True
             except StoreError as error:
+                self.metrics.errors.labels("store").inc()
                 _log.warning("the store cannot be reached: %s", error)
             self._stop.wait(self._lease.retry_interval_s)
         return False

@@ -256,6 +256,8 @@ class Rounds:
             decision.fitness,
             len(moves),
         )
+        enacted = () if self._config.shadow else moves
+        self.metrics.count_gpus(picture, {move.job.slurm.job_id for move in enacted})
         self.metrics.end_round(round_id, decision, tuple(job.record for job in picture.managed))
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))

@@ -75,10 +75,11 @@ def daemon(
     effective = daemon_settings(config, interval_s=interval, shadow=shadow)
     metrics = DaemonMetrics(monotonic=time.monotonic)
 
-    config.require_store_url()
+    url = config.require_store_url()
     slurm = connect(config.slurm, os.environ, on_run=metrics.count_command)
     scope = scope_of(config, slurm)
     _log_scope(scope)
+    metrics.describe_build(slurm=_slurm_release(slurm), store=url.partition(":")[0].partition("+")[0])
     with (
         opened_store(config) as store,
         serve_metrics(metrics, listen=OFF if once else effective.config.metrics_listen),
@@ -173,6 +174,14 @@ def _log_scope(scope: Scope) -> None:
         log.warning("it is not known yet whose jobs may be moved: %s", error)
     else:
         log.info("moves %s", f"the jobs of {user_name()} only" if own else "the jobs of all users")
+
+
+def _slurm_release(slurm: SlurmClient) -> str:
+    """Return slurmctld's release, empty where it does not answer."""
+    try:
+        return slurm.settings().get("SLURM_VERSION", "")
+    except SlurmError:
+        return ""
 
 
 def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -> Settings:

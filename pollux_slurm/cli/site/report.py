@@ -266,12 +266,14 @@ def shadow(
 @app.command()
 def dashboard(
     database: Annotated[
-        str, typer.Argument(metavar="postgresql|sqlite", help="The database that Grafana reads.")
+        str,
+        typer.Argument(metavar="postgresql|sqlite|prometheus", help="The database that Grafana reads."),
     ] = "postgresql",
 ) -> None:
-    """Print a Grafana dashboard of the reporting views as JSON, for import.
+    """Print a Grafana dashboard as JSON, for import: of the reporting views, or of the daemon's metrics.
 
-    Example: pollux report dashboard postgresql > pollux.json
+    Examples: pollux report dashboard postgresql > pollux.json
+    · pollux report dashboard prometheus > daemon.json
     """
     from pollux_slurm.resources import resource_dir
 
@@ -279,6 +281,18 @@ def dashboard(
     if database not in files:
         raise UsageError(f"no dashboard for {database!r}; there is one for {' and one for '.join(files)}")
     typer.echo(files[database].read_text(encoding="utf-8"), nl=False)
+
+
+@app.command()
+def alerts() -> None:
+    """Print alerts on the daemon's metrics, for Prometheus' rule_files.
+
+    Example: pollux report alerts > /etc/prometheus/pollux.yml
+    """
+    from pollux_slurm.resources import resource_dir
+
+    text = (resource_dir("sql") / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
+    typer.echo(text, nl=False)
 
 
 def _range(since: str, until: str | None, now: datetime) -> Range:

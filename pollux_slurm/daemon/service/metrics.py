@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import statistics
 from collections import Counter as Count
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, Summary
 from prometheus_client.metrics import MetricWrapperBase
 
+from pollux_slurm import __version__
+from pollux_slurm.daemon.observe.cluster_picture import Picture
+from pollux_slurm.daemon.observe.gpu_counts import gpus_by_state, idle_while_waiting
 from pollux_slurm.daemon.observe.live_status import daemon_absence_text, is_silent
 from pollux_slurm.model import Decision, JobState, ReallocationStep, ReallocationWay
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation
@@ -20,6 +25,8 @@ from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reall
 # phase in the current one.
 _MAX_INTERVALS = 3
 _STATES = ("paused", *(state.value for state in JobState if not state.is_over))
+_SKIP_REASONS = ("bug", "lease", "policy", "slurm", "stopped", "store")
+_KINDS = ("move", "pause", "start")
 
 
 class DaemonMetrics:
@@ -43,23 +50,51 @@ class DaemonMetrics:
         self._round_began_s: float | None = None
         self._last_phase_s = self._decision_limit_s = 0.0
         self._commands_in_round = 0
+        self._gpu_labels: set[tuple[str, str]] = set()
 
         self.registry = CollectorRegistry()
         counter = functools.partial(Counter, registry=self.registry)
         gauge = functools.partial(Gauge, registry=self.registry)
+        # Labels are exported as 0 from the start: an increase from nothing is none to Prometheus.
+        self._build = Info("pollux_build", "Versions, and the kind of store.", registry=self.registry)
+        self.describe_build(slurm="", store="")
         self._rounds = counter("pollux_rounds", "Rounds that were completed.")
         self.skipped = counter("pollux_rounds_skipped", "Rounds that were skipped, by reason.", ["reason"])
+        for reason in _SKIP_REASONS:
+            self.skipped.labels(reason)
         self.phases = Summary(
             "pollux_round_seconds", "Time of rounds, by phase.", ["phase"], registry=self.registry
         )
-        age = gauge("pollux_last_round_age_seconds", "Time since the last completed round.")
+        age = gauge(
+            "pollux_last_round_age_seconds",
+            "Time since the last completed round; before one, since the first attempt.",
+        )
         age.set_function(self._age_s)
+        interval = gauge("pollux_round_interval_seconds", "The setting daemon.interval_s.")
+        interval.set_function(lambda: self._interval_s)
         self._jobs = gauge("pollux_jobs", "Adaptive jobs in the last round, by state.", ["state"])
+        self._gpus = gauge(
+            "pollux_gpus",
+            "GPUs in the last round: of adaptive or other jobs, free, or on unavailable nodes.",
+            ["state", "gpu_type"],
+        )
+        self._idle = gauge(
+            "pollux_gpus_idle_while_waiting",
+            "Free GPUs in the last round on which a waiting adaptive job could run.",
+        )
+        self._error = gauge(
+            "pollux_prediction_error_ratio",
+            "Median over running jobs of |measured/predicted throughput - 1|.",
+        )
+        self._error.set(math.nan)
         self.outcomes = counter(
             "pollux_reallocations",
             "Reallocations that ended, by kind, way and outcome.",
             ["kind", "way", "outcome"],
         )
+        ends = [step.value for step in ReallocationStep if step.is_end]
+        for kind, way, outcome in itertools.product(_KINDS, ReallocationWay, ends):
+            self.outcomes.labels(kind, way.value, outcome)
         open_moves_gauge = gauge("pollux_reallocations_open", "Open reallocations.")
         open_moves_gauge.set_function(lambda: self.open_moves)
         self.lost_s = counter(
@@ -68,21 +103,31 @@ class DaemonMetrics:
             ["way"],
         )
         for way in ReallocationWay:
-            self.lost_s.labels(way.value)  # exported as 0 from the start
+            self.lost_s.labels(way.value)
         self._gap = gauge("pollux_decision_gap", "How far the last decision may be from the best.")
         self._gap.set(math.nan)
         self._fitness = gauge("pollux_decision_fitness", "Value of the last decision's objective.")
         self._fitness.set(math.nan)
         self.errors = counter("pollux_errors", "Errors of the store and of Slurm.", ["source"])
         for source in ("slurm", "store"):
-            self.errors.labels(source)  # exported as 0 from the start
+            self.errors.labels(source)
         self.commands = counter("pollux_slurm_commands", "Slurm commands run, by command.", ["command"])
         self._last_commands = gauge("pollux_slurm_commands_last_round", "Slurm commands of the last round.")
         leader = gauge("pollux_leader", "1 where this daemon has the lease.")
         leader.set_function(lambda: self.is_leader)
 
+    def describe_build(self, *, slurm: str, store: str) -> None:
+        """Set Slurm's release and the kind of store, beside this package's version."""
+        self._build.info({"version": __version__, "slurm": slurm, "store": store})
+
     def _age_s(self) -> float:
-        return math.nan if self._last_round_s is None else self.monotonic() - self._last_round_s
+        since_s = self._since_s
+        return math.nan if since_s is None else self.monotonic() - since_s
+
+    @property
+    def _since_s(self) -> float | None:
+        # Without a completed round, since the first attempt: Slurm or the store may not be reachable.
+        return self._first_round_began_s if self._last_round_s is None else self._last_round_s
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -127,6 +172,19 @@ class DaemonMetrics:
         states = Count("paused" if one.paused_at is not None else one.state.value for one in records)
         for state in _STATES:
             self._jobs.labels(state).set(states[state])
+        # 0 is a run that has reported nothing to compare.
+        errors = [one.prediction_error for one in records if one.allocation and one.prediction_error > 0]
+        self._error.set(statistics.median(errors) if errors else math.nan)
+
+    def count_gpus(self, picture: Picture, moved: Container[str]) -> None:
+        """Record who has the GPUs in a round that moves the jobs `moved`."""
+        counts = gpus_by_state(picture)
+        for key in self._gpu_labels - counts.keys():
+            self._gpus.labels(*key).set(0)
+        for key, num_gpus in counts.items():
+            self._gpus.labels(*key).set(num_gpus)
+        self._gpu_labels |= counts.keys()
+        self._idle.set(idle_while_waiting(picture, moved))
 
     def end_move(self, reallocation: Reallocation, step: ReallocationStep, at: datetime) -> None:
         """Count a reallocation that ended."""
@@ -148,8 +206,7 @@ class DaemonMetrics:
         at = now_utc or datetime.now(timezone.utc)
         missing = None if self.is_leader else daemon_absence_text(self.lease, at)
         silent = missing is not None and is_silent(self.lease, at)
-        # Without a completed round, since the first attempt: Slurm or the store may not be reachable.
-        since_s = self._first_round_began_s if self._last_round_s is None else self._last_round_s
+        since_s = self._since_s
         limit_s = _MAX_INTERVALS * self._interval_s + 60.0
         now = self.monotonic()
         until_s = now if self._round_began_s is None else self._round_began_s
@@ -168,7 +225,9 @@ class DaemonMetrics:
             "held_jobs": list(self.held_jobs),
             "round": self._round_id,
             "last_round_age_s": None if self._last_round_s is None else round(self._age_s(), 1),
-            "skipped_rounds": {reason: int(times) for (reason,), times in totals(self.skipped).items()},
+            "skipped_rounds": {
+                reason: int(times) for (reason,), times in totals(self.skipped).items() if times
+            },
             "reallocations_open": self.open_moves,
         }
 
