@@ -176,7 +176,7 @@ class FunctionError(JobFailedError):
 
 
 class TraceError(PolluxError):
-    """A trace or workload file cannot be read, or lacks the data that is needed."""
+    """A trace, a workload file or sacct's text cannot be read, or lacks the data that is needed."""
 
     exit_code = 2
 

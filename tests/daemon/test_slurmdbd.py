@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -15,7 +16,9 @@ from pollux_slurm.daemon.observe import association_limits, cluster_picture
 from pollux_slurm.model import JobShape, JobState, Problem, ProblemJob, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
+from pollux_slurm.slurm.commands.accounting import JOB_COLUMNS, Accounting
 from pollux_slurm.slurm.commands.command_client import CommandClient
+from pollux_slurm.slurm.parsing.sacct_text import parse_sacct
 from tests.conftest import running_sandbox
 from tests.daemon.builders import record
 from tests.slurm.accounting_site import accounting_of, missing_programs, sacctmgr
@@ -102,6 +105,16 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
     sacctmgr(site.runner(), "modify", "qos", "partition", "set", "GrpTRES=gres/gpu=6")
     slurm.cancel(two)
     runs(more)  # the partition's limit comes first: with the job before, five are in use
+
+    def accounted() -> dict[str, tuple[str, int, bool]]:
+        now = datetime.now(timezone.utc)
+        text = Accounting(site.runner()).jobs_text(now - timedelta(hours=1), now + timedelta(hours=1))
+        jobs = parse_sacct(text, required=JOB_COLUMNS[1:-1])
+        return {job.job_id: (job.account, job.num_gpus, job.started_at is None) for job in jobs}
+
+    # What `pollux report before-after` reads of them; slurmdbd hears of a start within seconds.
+    expected = {one: ("vision", 2, False), two: ("physics", 0, True), more: ("physics", 2, False)}
+    wait_until(lambda: expected.items() <= accounted().items(), timeout_s=120, what="sacct", every_s=0.5)
 
 
 def test_that_slurm_keeps_of_a_moved_job_only_limits_on_gpus(

@@ -23,18 +23,19 @@ from pollux_slurm.cli.shared.settings_and_store import (
     opened_store,
     settings,
 )
-from pollux_slurm.errors import StoreError, UsageError
+from pollux_slurm.errors import StoreError, TraceError, UsageError
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.report.charts.time_axes import Range
     from pollux_slurm.report.document.document import Document
+    from pollux_slurm.report.spans.jobs import Span
 
 app = typer.Typer(
     name="report",
     add_completion=False,
-    help="Report on a job, an account, the cluster or a shadow daemon: on the terminal, as CSV, JSON or one "
-    "HTML page.",
+    help="Report on a job, an account, the cluster, a shadow daemon or two spans of time: on the terminal, "
+    "as CSV, JSON or one HTML page.",
     no_args_is_help=True,
     epilog="Examples: pollux report job 1234 · pollux report account vision --since 30d · "
     "pollux report cluster --since 7d --html > week.html · "
@@ -261,6 +262,95 @@ def shadow(
     if since is None and until is None:
         range_ = range_of((one.at for one in findings.history.rounds), range_)
     return shadow_document(findings, range_, made_at=now, command=_command("shadow", "", since, until))
+
+
+@app.command("before-after")
+@_report
+def before_after(
+    wanted: Wanted,
+    before: Annotated[
+        str,
+        typer.Option("--before", metavar="FROM..TO", help="Without Pollux: 2026-09-01..2026-10-01 (UTC)."),
+    ],
+    after: Annotated[str, typer.Option("--after", metavar="FROM..TO", help="With Pollux.")],
+    sacct: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--sacct",
+            metavar="FILE",
+            help="Text of sacct --parsable2 to read instead of asking Slurm; may be repeated.",
+        ),
+    ] = None,
+) -> Document:
+    """Compare two spans of time: completion and waiting times, GPU hours, fairness, what is not comparable.
+
+    Jobs are read from Slurm's accounting, and adaptive ones from the store, where there is one.
+
+    Examples: pollux report before-after --before 2026-09-01..2026-10-01
+    --after 2026-10-15..2026-11-15 -o page.html
+    · TZ=UTC sacct -a -D -X -P -S 2026-09-01 -E 2026-10-01
+    --format=JobIDRaw,User,Account,Submit,Start,End,ElapsedRaw,AllocTRES,State,JobName > september.txt
+    """
+    import shlex
+
+    from pollux_slurm.report.charts.time_axes import parse_span
+    from pollux_slurm.report.spans.document import before_after_document
+
+    now = datetime.now(timezone.utc)
+    ranges = (
+        parse_span(before, now=now, option="--before"),
+        parse_span(after, now=now, option="--after"),
+    )
+    if ranges[1].since < ranges[0].until:
+        raise UsageError(f"--after {after} begins before --before {before} ends")
+    words = ["pollux", "report", "before-after", "--before", before, "--after", after]
+    for file in sacct or ():
+        words += ["--sacct", str(file)]
+    spans = _spans(wanted.settings(), ranges, sacct or [])
+    return before_after_document(*spans, made_at=now, command=shlex.join(words))
+
+
+def _spans(config: Config, ranges: tuple[Range, Range], files: list[Path]) -> tuple[Span, Span]:
+    """Return both spans; raises `TraceError` where one has no jobs with GPUs."""
+    import contextlib
+    import os
+
+    from pollux_slurm.report.spans.jobs import span_of
+    from pollux_slurm.slurm.connection import accounting
+    from pollux_slurm.slurm.parsing.sacct_text import parse_sacct
+    from pollux_slurm.store.reporting.queries import MOST_ROWS, open_view_reader
+    from pollux_slurm.store.reporting.view_rows import AccountUsage, JobGoodput
+
+    needed = ("User", "Account", "Start", "End", "State")
+    read = [parse_sacct(_lines(file), required=needed) for file in files]
+    with contextlib.ExitStack() as opened:
+        store = None if config.store.url is None else opened.enter_context(open_view_reader(config.store.url))
+
+        def span(name: str, range_: Range) -> Span:
+            text = [] if files else accounting(config.slurm, os.environ).jobs_text(range_.since, range_.until)
+            jobs = [job for one in read or [parse_sacct(text)] for job in one]
+            if store is None:
+                return span_of(name, range_, jobs)
+            since, until = range_.since, range_.until
+            known = store.rows(JobGoodput, since=since, until=until, limit=MOST_ROWS).rows
+            usage = store.rows(AccountUsage, since=since, until=until, limit=MOST_ROWS).rows
+            return span_of(name, range_, jobs, known, usage)
+
+        spans = span("before", ranges[0]), span("after", ranges[1])
+    for one in spans:
+        if not one.jobs:
+            raise TraceError(
+                f"no job with GPUs was submitted {one.name}, {one.range.text()} ({one.num_without} without): "
+                "Slurm counts them where slurm.conf has AccountingStorageTRES=gres/gpu"
+            )
+    return spans
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
 
 
 @app.command()

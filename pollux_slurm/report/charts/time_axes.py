@@ -65,6 +65,18 @@ def parse_range(since: str, until: str | None, *, now: datetime) -> Range:
     return Range(since=begin, until=end)
 
 
+def parse_span(text: str, *, now: datetime, option: str) -> Range:
+    """Return the range that `FROM..TO` names. Raises `UsageError`, which names the `option`."""
+    since, dots, until = text.partition("..")
+    if not dots or not since or not until:
+        raise UsageError(f"{option} {text!r} is no span: write FROM..TO, such as 2026-09-01..2026-10-01")
+    begin = parse_moment(since, now=now, option=option)
+    end = parse_moment(until, now=now, option=option)
+    if begin >= min(end, now):
+        raise UsageError(f"{option} {text!r} does not end after its begin, or has not begun")
+    return Range(since=begin, until=min(end, now))
+
+
 def range_of(moments: Iterable[datetime], within: Range) -> Range:
     """Return the part of `within` that `moments` span, with some room at both ends; all of it for none."""
     found = [moment for moment in moments if within.since <= moment < within.until]

@@ -77,7 +77,7 @@ def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[s
             Panel(
                 y=linear_axis("share of jobs (%)", [0.0, 1.0], percent=True),
                 series=tuple(
-                    _distribution(
+                    distribution(
                         f"{name} ({plural(len(found), 'job')})", found, axis, styles.get(name, MOST_GROUPS)
                     )
                     for name, found in own.items()
@@ -101,7 +101,8 @@ def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[s
     )
 
 
-def _distribution(label: str, values: Sequence[float], axis: Axis, style: int) -> Series:
+def distribution(label: str, values: Sequence[float], axis: Axis, style: int) -> Series:
+    """Return the share of `values`, in ascending order, up to each point of the axis."""
     steps = [(value, (index + 1) / len(values)) for index, value in enumerate(values)]
     points = thinned([(axis.low, 0.0), *steps, (axis.high, 1.0)])
     return Series(label=label, points=points, style=style, step=True)

@@ -18,6 +18,11 @@ LIMITS_LIFTED_BY_UPDATES = ("cpu", "mem", "node")
 
 Limits on GPUs and other generic resources stay enforced.
 """
+JOB_COLUMNS = (
+    *("JobIDRaw", "User", "Account", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES", "State"),
+    "JobName",  # may contain the delimiter
+)
+_LONGEST_QUERY_S = 600.0  # a year of a large site
 _NO_NODES = ("", "None assigned", "Unknown", "(null)")
 
 
@@ -141,6 +146,19 @@ class Accounting:
         for row in rows:
             found.append(_run_of(row, found))
         return tuple(found)
+
+    def jobs_text(self, since: datetime, until: datetime) -> list[str]:
+        """Return sacct's text of all runs of all users' jobs in a range of time, for `parse_sacct`."""
+        answer = self.runner.run(
+            "sacct", "-D", "-X", "-P", "--noconvert", "--allusers",
+            f"--starttime={since.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}",
+            f"--endtime={until.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}",
+            f"--format={','.join(JOB_COLUMNS)}",
+            timeout_s=max(self.runner.timeout_s, _LONGEST_QUERY_S),
+        )  # fmt: skip
+        if answer.exit_code != 0:
+            raise SlurmReadError(f"sacct failed: {answer.error_text}")
+        return answer.stdout.splitlines()
 
     def _table(self, columns: tuple[str, ...], *query: str) -> list[list[str]]:
         answer = self.runner.run("sacctmgr", "-n", "-P", *query, f"format={','.join(columns)}")

@@ -1,4 +1,5 @@
 """Slurm's texts and JSON, read into typed values.
 
-May be imported by `agent`, `cli`, `daemon`, `slurm/commands`, `slurm/pyslurm`.
+May be imported by `agent`, `cli`, `daemon`, `report`, `simulator`, `slurm/commands`,
+`slurm/pyslurm`.
 """

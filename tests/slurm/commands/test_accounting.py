@@ -126,3 +126,16 @@ def test_that_a_malformed_list_of_nodes_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
     with pytest.raises(SlurmReadError, match="nodes"):
         asked.runs(["3"], since=datetime(2026, 11, 22, tzinfo=timezone.utc))
+
+
+def test_that_jobs_of_a_range_of_time_are_asked_for_with_their_names_last(tmp_path: Path) -> None:
+    since = datetime(2026, 9, 1, tzinfo=timezone.utc)
+    asked = accounting(tmp_path, "JobIDRaw|JobName\n1|a|b\n")
+    (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
+    assert asked.jobs_text(since, since.replace(month=10)) == ["JobIDRaw|JobName", "1|a|b"]
+    words = (tmp_path / "asked").read_text()
+    assert "--starttime=2026-09-01T00:00:00 --endtime=2026-10-01T00:00:00" in words
+    assert words.rstrip().endswith("State,JobName")
+    silent = accounting(tmp_path, "", exit_code=1)
+    with pytest.raises(SlurmReadError, match="sacct failed"):
+        silent.jobs_text(since, since)

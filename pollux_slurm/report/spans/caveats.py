@@ -1,0 +1,126 @@
+"""What is not comparable in two spans of time: other loads, other jobs, or too few of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, number_text, text_of
+from pollux_slurm.report.parts.groups import NAMELESS
+from pollux_slurm.report.spans.jobs import Span, SpanJob, relative
+
+Caveat = tuple[str, ...]
+_OTHER_LOAD = 0.2
+_OTHER_MIX = 0.1
+_MANY_UNFINISHED = 0.05
+_FEW_JOBS = 30
+
+
+def caveats_part(before: Span, after: Span) -> Part:
+    """Return the part that says what else changed between the spans."""
+    found = tuple(caveats(before, after))
+    return Part(
+        title="What is not comparable",
+        text="Two spans are no experiment: whatever else changed between them is in every number here. "
+        "Slurm's accounting has neither the cluster's size nor what jobs trained; make sure that both stayed "
+        "as they were. "
+        + (
+            f"Of what it has, {plural(len(found), 'difference')} must be weighed:"
+            if found
+            else "Of what it has, load, mix and number of jobs are alike."
+        ),
+        tables=(
+            Data(
+                key="caveats",
+                title="",
+                columns=(
+                    Column(key="about", title="about", kind=Kind.TEXT),
+                    Column(key="before", title="before", kind=Kind.TEXT),
+                    Column(key="after", title="after", kind=Kind.TEXT),
+                    Column(key="caveat", title="what to weigh", kind=Kind.TEXT, is_sentence=True),
+                ),
+                rows=found,
+            ),
+        ),
+    )
+
+
+def caveats(before: Span, after: Span) -> Iterator[Caveat]:
+    """Yield what keeps the spans from being compared: its name, both values, and what follows from it."""
+    both = (before, after)
+    numbers = [len(span.jobs) for span in both]
+    if min(numbers) < _FEW_JOBS:
+        yield "number of jobs", *map(str, numbers), "Chance decides about the quartiles of so few jobs."
+    for what, per_day in (
+        ("jobs a day", [len(span.jobs) / span.days for span in both]),
+        ("GPU hours a day", [span.gpu_hours / span.days for span in both]),
+    ):
+        change = relative(*per_day)
+        if change is not None and abs(change) > _OTHER_LOAD:
+            how = ("less", "less") if change < 0 else ("more", "longer")
+            yield (
+                what,
+                *map(number_text, per_day),
+                f"Another load ({change_text(change)}): with {how[0]} to do, jobs wait {how[1]} under any "
+                "scheduler.",
+            )
+    for what, key in (("size of jobs", _size), ("account", _account)):
+        shares = [span.shares_by(key) for span in both]
+        name, moved = _most_moved(*shares)
+        if moved > _OTHER_MIX:
+            yield (
+                f"GPU hours by {what}",
+                *(f"{_percent(found.get(name, 0.0))} {name}" for found in shares),
+                f"Another mix: {_percent(moved)} of the GPU hours are in another group than before; {name} "
+                "changed most.",
+            )
+    open_jobs = [sum(job.ended_at is None for job in span.jobs) for span in both]
+    if any(one > _MANY_UNFINISHED * number for one, number in zip(open_jobs, numbers, strict=True)):
+        yield (
+            "jobs without an end",
+            *map(str, open_jobs),
+            "Their completion times, which are long, are missing.",
+        )
+    failed = [span.share(lambda job: job.state not in ("completed", "running")) or 0.0 for span in both]
+    if abs(failed[1] - failed[0]) > _OTHER_MIX:
+        yield (
+            "GPU hours of jobs that did not complete",
+            *map(_percent, failed),
+            "Failures, time limits and cancellations: an early end is a short completion time.",
+        )
+    adaptive = [span.share(lambda job: job.adaptive) or 0.0 for span in both]
+    if adaptive[1] < 1.0:
+        yield (
+            "GPU hours of adaptive jobs",
+            *map(_percent, adaptive),
+            "Only adaptive jobs are moved; the others gain or lose by what these leave to them."
+            if adaptive[1]
+            else "No job was adaptive after: nothing that changed is the daemon's doing.",
+        )
+
+
+def change_text(change: float) -> str:
+    """Return a relative change such as +20 %."""
+    sign = "+" if change > 0 else "\N{MINUS SIGN}" if change < 0 else "±"
+    return f"{sign}{abs(change) * 100:.0f} %"
+
+
+def _most_moved(before: dict[str, float], after: dict[str, float]) -> tuple[str, float]:
+    """Return the group whose share changed most, and the share that is in other groups than before."""
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before | after}
+    if not changes:
+        return "", 0.0
+    largest = max(sorted(changes), key=lambda name: abs(changes[name]))
+    return largest, sum(abs(change) for change in changes.values()) / 2
+
+
+def _size(job: SpanJob) -> str:
+    return job.size
+
+
+def _account(job: SpanJob) -> str:
+    return job.account or NAMELESS
+
+
+def _percent(share: float) -> str:
+    return text_of(share, Kind.SHARE)

@@ -1,0 +1,278 @@
+"""Two spans of time beside each other: times of jobs, GPU hours, the mix of jobs, accounts and users."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain
+from statistics import fmean
+
+from pollux_slurm.report.charts.line_charts import LineChart, Panel
+from pollux_slurm.report.charts.scales import Axis, duration_axis, linear_axis
+from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, Value, text_of
+from pollux_slurm.report.parts.fairness import distribution
+from pollux_slurm.report.parts.groups import NAMELESS
+from pollux_slurm.report.spans.jobs import SIZES, Span, SpanJob, quartiles, relative
+
+Measure = Callable[[SpanJob], float | None]
+
+
+def completion_s(job: SpanJob) -> float | None:
+    """Return a job's completion time."""
+    return job.completion_s
+
+
+def waited_s(job: SpanJob) -> float | None:
+    """Return how long a job waited for its first start."""
+    return job.waited_s
+
+
+MEASURES: tuple[tuple[str, Measure], ...] = (
+    ("completion time", completion_s),
+    ("waiting time", waited_s),
+)
+_GROUPS: tuple[tuple[str, Callable[[SpanJob], bool]], ...] = (
+    ("all", lambda _: True),
+    ("adaptive", lambda job: job.adaptive),
+    ("other", lambda job: not job.adaptive),
+)
+
+
+def values_of(jobs: Sequence[SpanJob], measure: Measure) -> list[float]:
+    """Return a measure of all jobs that have it, in ascending order."""
+    return sorted(value for value in map(measure, jobs) if value is not None)
+
+
+def times_part(before: Span, after: Span) -> Part:
+    """Return how long jobs took and waited: quartiles, and distributions."""
+    rows: list[tuple[Value, ...]] = []
+    for name, measure in MEASURES:
+        for group, belongs in _GROUPS:
+            if group != "all" and not any(job.adaptive for job in (*before.jobs, *after.jobs)):
+                continue
+            medians: list[float | None] = []
+            for span in (before, after):
+                values = values_of([job for job in span.jobs if belongs(job)], measure)
+                first, median, third = quartiles(values)
+                medians.append(median)
+                change = relative(*medians) if len(medians) == 2 else None
+                mean = fmean(values) if values else None
+                rows.append((name, group, span.name, len(values), first, median, third, mean, change))
+    columns = (
+        Column(key="measure", title="measure", kind=Kind.TEXT),
+        Column(key="jobs", title="jobs", kind=Kind.TEXT),
+        Column(key="span", title="span", kind=Kind.TEXT),
+        Column(key="num_jobs", title="number", kind=Kind.COUNT),
+        Column(key="first_quartile_s", title="first quartile", kind=Kind.SECONDS),
+        Column(key="median_s", title="median", kind=Kind.SECONDS),
+        Column(key="third_quartile_s", title="third quartile", kind=Kind.SECONDS),
+        Column(key="mean_s", title="mean", kind=Kind.SECONDS),
+        Column(key="median_change", title="change of the median", kind=Kind.SHARE),
+    )
+    data = Data(
+        key="times",
+        title="",
+        columns=columns,
+        rows=tuple(rows),
+        note="Completion time: from submission to the end, of jobs that ended. Waiting time: from submission "
+        "to the first start; a dependency or a begin time counts as waiting.",
+    )
+    found = [[values_of(span.jobs, measure) for span in (before, after)] for _, measure in MEASURES]
+    axis = duration_axis("time (logarithmic)", chain.from_iterable(chain.from_iterable(found)))
+    y = linear_axis("share of jobs (%)", [0.0, 1.0], percent=True)
+    panels = tuple(
+        Panel(
+            y=y,
+            title=name,
+            height=200.0,
+            series=tuple(
+                distribution(span.name, values, axis, style)
+                for style, (span, values) in enumerate(zip((before, after), pair, strict=True))
+                if values
+            ),
+        )
+        for (name, _), pair in zip(MEASURES, found, strict=True)
+    )
+    text = " ".join(
+        f"Half of the jobs had a {name} of at most {_seconds(quartiles(pair[0])[1])} before and "
+        f"{_seconds(quartiles(pair[1])[1])} after."
+        for (name, _), pair in zip(MEASURES, found, strict=True)
+    )
+    chart = LineChart(title="How long jobs took and waited", text=text, x=axis, panels=panels)
+    caption = "Share of jobs with a time up to a value. The line further to the left is the shorter time."
+    return Part(
+        title="Completion and waiting times",
+        text=text,
+        plots=(Plot(chart=chart, caption=caption),),
+        tables=(data,),
+    )
+
+
+def hours_part(before: Span, after: Span) -> Part:
+    """Return GPU hours and what was made of them."""
+    columns = (
+        Column(key="span", title="span", kind=Kind.TEXT),
+        Column(key="since", title="from (UTC)", kind=Kind.MOMENT, shown=False),
+        Column(key="until", title="to", kind=Kind.MOMENT, shown=False),
+        Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
+        Column(key="num_without", title="without GPUs or a start", kind=Kind.COUNT),
+        Column(key="gpu_hours", title="GPU hours"),
+        Column(key="gpu_hours_a_day", title="GPU hours a day"),
+        Column(key="adaptive_share", title="of adaptive jobs", kind=Kind.SHARE),
+        Column(key="completed_share", title="of jobs that completed", kind=Kind.SHARE),
+        Column(key="progress_share", title="with progress", kind=Kind.SHARE),
+        Column(key="useful_share", title="useful", kind=Kind.SHARE),
+    )
+    rows = tuple(
+        (
+            span.name,
+            span.range.since,
+            span.range.until,
+            len(span.jobs),
+            span.num_without,
+            span.gpu_hours,
+            span.gpu_hours / span.days,
+            span.share(lambda job: job.adaptive),
+            span.share(lambda job: job.state == "completed"),
+            *measured_shares(span),
+        )
+        for span in (before, after)
+    )
+    note = (
+        "GPU hours of the jobs that were submitted in a span, also those after its end. With progress: the "
+        "share of adaptive jobs' GPU hours in which they reported training. Useful: these, weighted with "
+        "their statistical efficiency. Slurm knows neither of other jobs."
+    )
+    return Part(
+        title="GPU hours",
+        tables=(Data(key="gpu_hours", title="", columns=columns, rows=rows, note=note),),
+    )
+
+
+def measured_shares(span: Span) -> tuple[float | None, float | None]:
+    """Return the shares of the measured GPU hours with progress, and after efficiency."""
+    if not span.measured_gpu_hours:
+        return None, None
+    return (
+        min(span.trained_gpu_hours / span.measured_gpu_hours, 1.0),
+        min(span.useful_gpu_hours / span.measured_gpu_hours, 1.0),
+    )
+
+
+def mix_part(before: Span, after: Span) -> Part:
+    """Return which jobs there were, by number of GPUs."""
+    spans = (before, after)
+    shares = [span.shares_by(lambda job: job.size) for span in spans]
+    counted = [Counter(job.size for job in span.jobs) for span in spans]
+    rows: tuple[tuple[Value, ...], ...] = tuple(
+        (size, *(one[size] for one in counted), *(one.get(size, 0.0) for one in shares)) for size in SIZES
+    )
+    columns = (
+        Column(key="num_gpus", title="GPUs", kind=Kind.TEXT),
+        Column(key="num_jobs_before", title="jobs before", kind=Kind.COUNT),
+        Column(key="num_jobs_after", title="jobs after", kind=Kind.COUNT),
+        Column(key="share_before", title="GPU hours before", kind=Kind.SHARE),
+        Column(key="share_after", title="GPU hours after", kind=Kind.SHARE),
+    )
+    stacks = tuple(
+        Stack(
+            name=span.name,
+            low=float(place),
+            high=place + 1.0,
+            parts=tuple(found.get(size, 0.0) for size in SIZES),
+        )
+        for place, (span, found) in enumerate(zip(spans, shares, strict=True))
+    )
+    chart = StackedBars(
+        title="GPU hours by the jobs' number of GPUs",
+        text="Shares of the GPU hours before and after, by the number of GPUs of the jobs.",
+        x=Axis(label="span", low=0.0, high=2.0, ticks=((0.5, "before"), (1.5, "after"))),
+        y=linear_axis("share of the GPU hours (%)", [0.0, 1.0], percent=True),
+        labels=SIZES,
+        stacks=stacks,
+        value_text=lambda share: text_of(share, Kind.SHARE),
+        height=200.0,
+    )
+    data = Data(
+        key="mix",
+        title="",
+        columns=columns,
+        rows=rows,
+        note="An adaptive job counts with its mean from start to end, any other with what Slurm gave it.",
+    )
+    caption = "Bars alike: jobs of the same sizes took the same part of the cluster."
+    return Part(title="Mix of jobs", plots=(Plot(chart=chart, caption=caption),), tables=(data,))
+
+
+def groups_part(before: Span, after: Span) -> Part:
+    """Return how accounts and users fared."""
+    note = (
+        "Slowdown: completion time over the time since the start, at least 1; its median shows who waits for "
+        "the cluster. GPU hours are by day, so that spans of different length can be compared."
+    )
+    return Part(
+        title="Fairness between accounts and users",
+        text=" ".join(_spread_text(span) for span in (before, after)),
+        tables=(
+            _groups("accounts", "account", lambda job: job.account or NAMELESS, before, after, note),
+            _groups("users", "user", lambda job: job.user_name or NAMELESS, before, after, ""),
+        ),
+    )
+
+
+def _groups(
+    key: str, title: str, group: Callable[[SpanJob], str], before: Span, after: Span, note: str
+) -> Data:
+    spans = (before, after)
+    columns = [Column(key=title, title=title, kind=Kind.TEXT)]
+    for name, text, kind in (
+        ("num_jobs", "jobs", Kind.COUNT),
+        ("gpu_hours_a_day", "GPU hours a day", Kind.NUMBER),
+        ("median_waiting_s", "median waiting time", Kind.SECONDS),
+        ("median_slowdown", "median slowdown", Kind.NUMBER),
+    ):
+        columns += [
+            Column(key=f"{name}_{span.name}", title=f"{text} {span.name}", kind=kind) for span in spans
+        ]
+    found: list[tuple[Value, ...]] = []
+    for name in sorted({group(job) for span in spans for job in span.jobs}):
+        own = [[job for job in span.jobs if group(job) == name] for span in spans]
+        found.append(
+            (
+                name,
+                *(len(jobs) for jobs in own),
+                *(
+                    sum(job.gpu_hours for job in jobs) / span.days
+                    for jobs, span in zip(own, spans, strict=True)
+                ),
+                *(quartiles(values_of(jobs, waited_s))[1] for jobs in own),
+                *(quartiles(values_of(jobs, _slowdown))[1] for jobs in own),
+            )
+        )
+    found.sort(key=lambda row: -(float(str(row[3])) + float(str(row[4]))))
+    return Data(key=key, title=f"By {title}", columns=tuple(columns), rows=tuple(found), note=note)
+
+
+def _slowdown(job: SpanJob) -> float | None:
+    return job.slowdown
+
+
+def _spread_text(span: Span) -> str:
+    medians = {
+        name: quartiles(
+            values_of([job for job in span.jobs if (job.account or NAMELESS) == name], _slowdown)
+        )[1]
+        for name in {job.account or NAMELESS for job in span.jobs}
+    }
+    known = sorted(median for median in medians.values() if median is not None)
+    if len(known) < 2:
+        return f"There was one account at most with jobs that ended {span.name}."
+    return (
+        f"{span.name.capitalize()}, the median slowdown of accounts was between "
+        f"{text_of(known[0], Kind.NUMBER)} and {text_of(known[-1], Kind.NUMBER)}."
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return text_of(value, Kind.SECONDS)

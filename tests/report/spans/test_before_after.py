@@ -1,0 +1,253 @@
+"""Two spans of time beside each other: what is compared, and what is said not to be comparable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.document.document import Document
+from pollux_slurm.report.document.exports import document_json
+from pollux_slurm.report.document.html import document_html
+from pollux_slurm.report.spans.caveats import caveats
+from pollux_slurm.report.spans.document import before_after_document
+from pollux_slurm.report.spans.jobs import Span, SpanJob, quartiles, span_of
+from pollux_slurm.slurm.parsing.sacct_text import SacctJob
+from pollux_slurm.store.reporting.queries import open_view_reader
+from pollux_slurm.store.reporting.view_rows import AccountUsage, JobGoodput
+from tests.cli.inside import pollux
+from tests.report.document.test_page import assert_self_contained
+from tests.report.stories import HOSTILE, filled_store
+from tests.store.builders import at
+
+SEPTEMBER = datetime(2026, 9, 1, tzinfo=timezone.utc)
+RANGE = Range(since=SEPTEMBER, until=SEPTEMBER + timedelta(days=10))
+RECORDED = Path(__file__).parents[2] / "slurm" / "recorded" / "sacct-22.05.txt"
+
+
+def accounted(job_id: str = "1", *, since: datetime = SEPTEMBER, **changes: Any) -> SacctJob:
+    """Return a job that waited for a minute, and then had two GPUs for an hour."""
+    fields: dict[str, Any] = {
+        "job_id": job_id,
+        "name": "train",
+        "user_name": "ada",
+        "account": "vision",
+        "state": "COMPLETED",
+        "submitted_at": since,
+        "started_at": since + timedelta(minutes=1),
+        "ended_at": since + timedelta(minutes=61),
+        "num_gpus": 2,
+        "gpu_s": 7200,
+    }
+    return SacctJob(**{**fields, **changes})
+
+
+def span(name: str = "before", *, number: int = 40, **changes: Any) -> Span:
+    adaptive = changes.pop("adaptive", True)
+    one = span_of("x", RANGE, [accounted(**changes)]).jobs[0]
+    return Span(name=name, range=RANGE, jobs=(dataclasses.replace(one, adaptive=adaptive),) * number)
+
+
+def abouts(before: Span, after: Span) -> list[str]:
+    return [about for about, _, _, _ in caveats(before, after)]
+
+
+def test_that_a_span_has_the_jobs_that_were_submitted_in_it_and_had_gpus() -> None:
+    found = span_of(
+        "before",
+        RANGE,
+        [
+            accounted("1"),
+            accounted("2", state="CANCELLED", started_at=None, num_gpus=0, gpu_s=0),
+            accounted("3", since=RANGE.until),
+            accounted("4", since=SEPTEMBER - timedelta(seconds=1)),
+            accounted("5", state="RUNNING", ended_at=None),
+        ],
+    )
+    assert (len(found.jobs), found.num_without) == (2, 1)
+    first, runs = found.jobs
+    assert (first.waited_s, first.completion_s, first.gpu_hours, first.size) == (60.0, 3660.0, 2.0, "2–3")
+    assert first.slowdown == pytest.approx(3660 / 3600)
+    assert (runs.completion_s, runs.slowdown) == (None, None)
+
+
+def test_that_a_job_of_seconds_has_no_slowdown_of_thousands() -> None:
+    ended = SEPTEMBER + timedelta(minutes=1, seconds=1)
+    (job,) = span_of("before", RANGE, [accounted(ended_at=ended)]).jobs
+    assert job.slowdown == pytest.approx(61 / 60)
+
+
+def test_that_the_stores_adaptive_jobs_replace_slurms_rows_and_their_wings(
+    store_template: Path, tmp_path: Path
+) -> None:
+    day = Range(since=at(-3600), until=at(7200))
+    with open_view_reader(filled_store(store_template, tmp_path)) as reports:
+        rows = reports.rows(JobGoodput).rows
+        usage = reports.rows(AccountUsage).rows
+    (own,) = [row for row in rows if row.slurm_job_id == "1"]
+    own_name = {"name": own.name, "user_name": own.user_name, "account": own.account}
+    wing = {**own_name, "name": f"{own.name}+2"}
+    others_wing = {**wing, "user_name": "mallory"}
+    found = span_of(
+        "after",
+        day,
+        [
+            accounted("1", since=own.submitted_at, **own_name),
+            accounted("8", since=at(10), **wing),
+            accounted("9", since=at(10), **others_wing),
+        ],
+        rows,
+        usage,
+    )
+    adaptive = [job for job in found.jobs if job.adaptive]
+    assert [job.user_name for job in found.jobs if not job.adaptive] == ["mallory"]
+    assert len(adaptive) == 2, "the third waits"
+    # Two GPUs from 4 s to 20 s or so, then four until 89 s.
+    assert adaptive[0].completion_s == 89.0
+    assert 3.0 < adaptive[0].num_gpus < 4.0
+    assert found.num_without == 1
+    assert 0 < found.useful_gpu_hours < found.trained_gpu_hours < found.measured_gpu_hours
+    document = before_after_document(found, found, made_at=day.until, command="pollux report")
+    assert_self_contained(document_html(document))
+    assert json.loads(document_json(document))["tables"]["gpu_hours"][0]["useful_share"] > 0
+
+
+def test_that_quartiles_are_those_of_the_textbook() -> None:
+    assert quartiles([1, 2, 3, 4, 5]) == (2, 3, 4)
+    assert quartiles([7]) == (7, 7, 7)
+    assert quartiles([]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        (span("after"), []),
+        (span("after", number=47), []),
+        (span("after", number=49), ["jobs a day", "GPU hours a day"]),
+        (span("after", number=31), ["jobs a day", "GPU hours a day"]),
+        (span("after", number=29), ["number of jobs", "jobs a day", "GPU hours a day"]),
+        (span("after", gpu_s=9000), ["GPU hours a day"]),
+        (span("after", num_gpus=4), ["GPU hours by size of jobs"]),
+        (span("after", account="speech"), ["GPU hours by account"]),
+        (span("after", state="RUNNING", ended_at=None), ["jobs without an end"]),
+        (span("after", state="FAILED"), ["GPU hours of jobs that did not complete"]),
+        (span("after", adaptive=False), ["GPU hours of adaptive jobs"]),
+    ],
+)
+def test_that_each_difference_is_said_and_no_other(after: Span, found: list[str]) -> None:
+    assert abouts(span(), after) == found
+
+
+def test_that_hours_in_other_groups_count_once_for_the_mix() -> None:
+    mixed = dataclasses.replace(
+        span("after"), jobs=(*span(number=36).jobs, *span(number=4, account="speech").jobs)
+    )
+    assert abouts(span(), mixed) == [], "a tenth belongs to others"
+    others = (*span(number=3, account="a").jobs, *span(number=3, account="b").jobs)
+    mixed = dataclasses.replace(mixed, jobs=(*span(number=34).jobs, *others))
+    ((_, before, after, text),) = caveats(span(), mixed)
+    assert (before, after) == ("100.0 % vision", "85.0 % vision")
+    assert "15.0 % of the GPU hours" in text
+
+
+def document(before: Span, after: Span) -> Document:
+    return before_after_document(before, after, made_at=RANGE.until, command="pollux report before-after")
+
+
+def test_that_medians_and_their_change_are_in_the_table() -> None:
+    def jobs(*minutes: int) -> tuple[SpanJob, ...]:
+        ends = [SEPTEMBER + timedelta(minutes=number) for number in minutes]
+        return span_of("x", RANGE, [accounted(str(i), ended_at=end) for i, end in enumerate(ends)]).jobs
+
+    before = dataclasses.replace(span(), jobs=jobs(10, 20, 60))
+    after = dataclasses.replace(span("after"), jobs=jobs(5, 10, 30))
+    table = document(before, after).table("times")
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in table.rows if row[0] == "completion time"]
+    assert [(row["span"], row["median_s"], row["median_change"]) for row in rows] == [
+        ("before", 1200.0, None),
+        ("after", 600.0, -0.5),
+    ]
+    assert rows[0]["mean_s"] == 1800.0
+
+
+def test_that_names_of_others_are_escaped_on_the_page() -> None:
+    html = document_html(document(span(account=HOSTILE, user_name=HOSTILE), span("after")))
+    assert_self_contained(html)
+    assert "<script>document.title" not in html
+    assert "\x1b" not in html
+
+
+FILE = ("report", "before-after", "--sacct", str(RECORDED))
+SPANS = (
+    "--before", "2026-11-26T07:27:00..2026-11-26T07:27:30",
+    "--after", "2026-11-26T07:27:30..2026-11-26T07:28",
+)  # fmt: skip
+
+
+def test_that_what_a_real_sacct_wrote_becomes_every_form(tmp_path: Path) -> None:
+    """Slurm 22.05.8 with slurmdbd; the second span is made of the same jobs, half a minute later."""
+    later = tmp_path / "later.txt"
+    head, *rows = RECORDED.read_text().splitlines()
+    later.write_text(shifted(head, rows))
+    words = (*FILE, "--sacct", str(later), *SPANS)
+    text = pollux(*words)
+    assert (text.returncode, text.stderr) == (0, "")
+    assert "Chance decides" in text.stdout
+    found = json.loads(pollux(*words, "--json").stdout)
+    assert found["report"] == "before_after"
+    before, after = found["tables"]["gpu_hours"]
+    assert (before["num_jobs"], before["num_without"]) == (5, 2)
+    assert (after["num_jobs"], after["num_without"]) == (5, 2)
+    # 4·4 + 4·6 + 2·3 + 1·2 s, and the two runs of the requeued job.
+    assert before["gpu_hours"] == pytest.approx((16 + 24 + 6 + 2 + 1 + 5) / 3600)
+    completions = [row for row in found["tables"]["times"] if row["measure"] == "completion time"]
+    assert [row["median_s"] for row in completions] == [7.0, 7.0], "4, 6, 7, 8, and 132 s with a requeue"
+    page = tmp_path / "page.html"
+    assert pollux(*words, "-o", str(page)).returncode == 0
+    assert_self_contained(page.read_text())
+
+
+def shifted(head: str, rows: list[str]) -> str:
+    """Return the same jobs with other ids, half a minute later."""
+    lines = [head]
+    for row in rows:
+        fields = row.split("|")
+        for place in (3, 4, 5):
+            if fields[place] != "None":
+                later = datetime.fromisoformat(fields[place]) + timedelta(seconds=30)
+                fields[place] = later.isoformat()
+        lines.append("|".join([f"9{fields[0]}", *fields[1:]]))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--before", "soon", "--after", "2026-10-01..2026-11-01"), 2, "write FROM..TO"),
+        (("--before", "x..y", "--after", "2026-10-01..2026-11-01"), 2, "--before 'x' is no time"),
+        (("--before", "2026-10-01..2026-09-01", "--after", "1d..now"), 2, "does not end after its begin"),
+        (("--before", "2026-09-01..2026-10-01", "--after", "2026-09-20..2026-10-20"), 2, "begins before"),
+        (("--before", "2026-09-01..2026-10-01", "--after", "2026-10-01..2026-11-01"), 2, "no job with GPUs"),
+        ((*SPANS, "--sacct", "/nowhere"), 2, "cannot read /nowhere"),
+    ],
+)
+def test_that_an_error_is_one_line_with_what_to_write(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    done = pollux(*FILE, *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert words in done.stderr
+
+
+def test_that_a_missing_column_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "sacct.txt"
+    file.write_text("JobIDRaw|Submit|ElapsedRaw|AllocTRES\n")
+    done = pollux("report", "before-after", "--sacct", str(file), *SPANS)
+    assert "has no column User" in done.stderr
+    assert "--format=JobIDRaw,Submit,ElapsedRaw,AllocTRES,User,Account,Start,End,State" in done.stderr
