@@ -13,7 +13,7 @@ from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.slurm.parsing.sacct_text import SacctJob
 from pollux_slurm.store.reporting.view_rows import AccountUsage, JobGoodput
 
-SIZES = ("1 GPU", "2–3", "4–7", "8–15", "16 or more")
+SIZES = ("1 GPU", "2–3 GPUs", "4–7 GPUs", "8–15 GPUs", "16 GPUs or more")
 _SMALLEST = (1, 2, 4, 8, 16)
 # A slowdown of a job of seconds says nothing about its time in the queue.
 _SHORTEST_RUN_S = 60.0

@@ -71,7 +71,12 @@ def test_that_a_span_has_the_jobs_that_were_submitted_in_it_and_had_gpus() -> No
     )
     assert (len(found.jobs), found.num_without) == (2, 1)
     first, runs = found.jobs
-    assert (first.waited_s, first.completion_s, first.gpu_hours, first.size) == (60.0, 3660.0, 2.0, "2–3")
+    assert (first.waited_s, first.completion_s, first.gpu_hours, first.size) == (
+        60.0,
+        3660.0,
+        2.0,
+        "2–3 GPUs",
+    )
     assert first.slowdown == pytest.approx(3660 / 3600)
     assert (runs.completion_s, runs.slowdown) == (None, None)
 
