@@ -319,7 +319,7 @@ def test_that_what_the_search_raises_skips_the_round(harness: Harness) -> None:
 
     daemon = harness.daemon(owner="first", decide=broken)
     assert daemon.round().skipped == "bug: a bug in a solver"
-    assert totals(daemon.metrics.skipped) == {("bug",): 1}
+    assert totals(daemon.metrics.skipped)["bug",] == 1
 
 
 def test_that_a_store_that_stops_answering_after_a_command_is_no_lost_lease(harness: Harness) -> None:
