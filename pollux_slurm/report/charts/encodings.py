@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,10 @@ def position(field: str, axis: Axis, *, labels: bool = True) -> dict[str, Any]:
     more: dict[str, Any] = {"title": axis.label if labels else None, "labels": labels}
     if axis.ticks:
         more["values"] = list(axis.ticks)
-    if axis.scale is Scale.TIME:
+    if axis.tick_texts:
+        texts = dict(zip(axis.ticks, axis.tick_texts, strict=True))
+        more["labelExpr"] = f"{json.dumps(texts)}[datum.value]"
+    elif axis.scale is Scale.TIME:
         more |= {"format": _TIME_FORMS, "tickCount": 8}
     elif axis.scale is Scale.SHARE:
         more["format"] = "~%"

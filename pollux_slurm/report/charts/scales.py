@@ -32,13 +32,17 @@ class Scale(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """From `low` to `high`, with a label that names the unit; `ticks` only where they are not Vega's own."""
+    """From `low` to `high`, with a label that names the unit.
+
+    `ticks`, with their `tick_texts`, only where they are not Vega's own.
+    """
 
     label: str
     low: float
     high: float
     scale: Scale = Scale.LINEAR
     ticks: tuple[float, ...] = ()
+    tick_texts: tuple[str, ...] = ()
 
     def at(self, value: float) -> float:
         """Return where `value` is: 0 at `low`, 1 at `high`, never beyond."""

@@ -187,7 +187,7 @@ def mix_part(before: Span, after: Span) -> Part:
     chart = StackedBars(
         title="GPU hours by the jobs' number of GPUs",
         text="Shares of the GPU hours before and after, by the number of GPUs of the jobs.",
-        x=Axis(label="span", low=0.0, high=2.0, ticks=((0.5, "before"), (1.5, "after"))),
+        x=Axis(label="span", low=0.0, high=2.0, ticks=(0.5, 1.5), tick_texts=("before", "after")),
         y=linear_axis("share of the GPU hours (%)", [0.0, 1.0], percent=True),
         labels=SIZES,
         stacks=stacks,
