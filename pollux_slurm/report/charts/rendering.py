@@ -64,8 +64,11 @@ def picture(chart: Chart, kind: str) -> bytes:
 
 def notebook_chart(chart: Chart) -> ChartType:
     """Return the chart for a notebook: an Altair object, in the colours for paper."""
+    alt = altair()
     found = json.loads(on_paper(json.dumps(_dict(chart))))
-    return altair().Chart.from_dict(found)  # type: ignore[no-any-return]
+    kinds = {"layer": alt.LayerChart, "vconcat": alt.VConcatChart, "hconcat": alt.HConcatChart}
+    kind = next((of for key, of in kinds.items() if key in found), alt.Chart)
+    return kind.from_dict(found, validate=False)  # type: ignore[no-any-return]
 
 
 @functools.cache

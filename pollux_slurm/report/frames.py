@@ -1,0 +1,165 @@
+"""Views of the store as pandas frames, and the plots of reports as Altair charts: for notebooks.
+
+    from pollux_slurm.report.frames import open_frames
+
+    with open_frames("sqlite:////var/lib/pollux/pollux.db") as frames:
+        usage = frames.view("account_usage", since="30d")
+        usage.groupby("account")[["gpu_hours", "useful_gpu_hours"]].sum()
+        frames.cluster_plots(since="30d")["GPU hours by account and day"]
+
+Needs the extra `view`: pip install 'pollux-slurm[view]'.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from pollux_slurm.config import load_config
+from pollux_slurm.errors import UsageError
+from pollux_slurm.report.charts.rendering import notebook_chart
+from pollux_slurm.report.charts.time_axes import Range, parse_moment
+from pollux_slurm.report.document.document import Document
+from pollux_slurm.report.group import account_document, cluster_document
+from pollux_slurm.report.job import job_document
+from pollux_slurm.report.reading import read_group, read_job
+from pollux_slurm.store.reporting.queries import MOST_ROWS, ViewReader, column_types, open_view_reader
+from pollux_slurm.store.reporting.view_rows import ROW_TYPES, SamplePoint
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from altair.typing import ChartType
+
+VIEWS: dict[str, type[Any]] = {kind.VIEW: kind for kind in ROW_TYPES}
+"""The class of rows of each view, by the view's name; docs/sql.md says what their columns mean."""
+
+_TYPES = {datetime: "datetime64[us, UTC]", date: "datetime64[s]", int: "Int64", float: "float64"}
+_TYPES |= {bool: "boolean", str: "string"}
+_CATEGORIES = frozenset(
+    {"account", "user_name", "partition", "state", "event", "cause", "way", "step", "objective", "solver"}
+    | {"node_name", "gpu_type"}
+)
+_SAMPLE_TYPES = {"at": _TYPES[datetime], **dict.fromkeys(("run_number", "num_gpus", "epoch"), "Int64")}
+
+Moment = str | datetime
+"""An aware time, or a text such as 30d (ago), 2026-10-01 or 2026-10-01T12:00 (UTC)."""
+
+
+class Frames:
+    """What a reader's login may see of one store. Every query is bounded and read-only."""
+
+    def __init__(self, reader: ViewReader) -> None:
+        self._reader = reader
+
+    def view(
+        self,
+        name: str,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        job: str | None = None,
+        account: str | None = None,
+        user: str | None = None,
+        limit: int = MOST_ROWS,
+    ) -> pd.DataFrame:
+        """Return the rows of one of `VIEWS`, the oldest first; the newest `limit` where there are more.
+
+        `attrs["truncated"]` says whether there were more. Times are aware, in UTC; days are midnights;
+        numbers that may be unknown are nullable. Raises `UsageError` for an unknown view or column,
+        `UnknownJobError` for an unknown job.
+        """
+        if name not in VIEWS:
+            raise UsageError(f"no view {name!r}; there are {', '.join(VIEWS)}")
+        found = self._reader.rows(
+            VIEWS[name],
+            since=_moment(since, "since"),
+            until=_moment(until, "until"),
+            slurm_job_id=job,
+            account=account,
+            user_name=user,
+            limit=limit,
+        )
+        types = {
+            column: "category" if column in _CATEGORIES else _TYPES[of]
+            for column, (_, of) in column_types(VIEWS[name]).items()
+        }
+        rows = [{column: getattr(row, column) for column in types} for row in found.rows]
+        frame: pd.DataFrame = _pandas().DataFrame(rows, columns=list(types)).astype(types)
+        frame.attrs["truncated"] = found.truncated
+        return frame
+
+    def samples(self, job: str, *, max_points: int = 5000) -> pd.DataFrame:
+        """Return a job's goodput samples, the oldest first, averaged to about `max_points` rows.
+
+        Rates are in examples per second. Raises `UnknownJobError` for an unknown job.
+        """
+        names = [one.name for one in fields(SamplePoint) if one.name != "batch"]
+        rows = [
+            {name: getattr(point, name) for name in names}
+            | {"global_batch_size": None if point.batch is None else point.batch.global_batch_size}
+            for point in self._reader.samples(job, max_points=max_points)
+        ]
+        types = {
+            name: _SAMPLE_TYPES.get(name, "Int64" if name.startswith("num_") else "float64") for name in names
+        }
+        types["global_batch_size"] = "Int64"
+        frame: pd.DataFrame = _pandas().DataFrame(rows, columns=list(types)).astype(types)
+        return frame
+
+    def job_plots(self, job: str) -> dict[str, ChartType]:
+        """Return the plots of `pollux report job`, by title. Raises `UnknownJobError`."""
+        return _plots(job_document(read_job(self._reader, job), made_at=_now()))
+
+    def account_plots(
+        self, account: str | None = None, *, since: Moment = "30d", until: Moment = "now"
+    ) -> dict[str, ChartType]:
+        """Return the plots of `pollux report account`, by title; of all accounts without a name."""
+        range_ = _range(since, until)
+        history = read_group(self._reader, range_, account=account)
+        return _plots(account_document(history, range_, account=account, made_at=_now(), command=""))
+
+    def cluster_plots(self, *, since: Moment = "30d", until: Moment = "now") -> dict[str, ChartType]:
+        """Return the plots of `pollux report cluster`, by title."""
+        range_ = _range(since, until)
+        history = read_group(self._reader, range_)
+        return _plots(cluster_document(history, range_, made_at=_now(), command=""))
+
+
+@contextmanager
+def open_frames(url: str | None = None) -> Iterator[Frames]:
+    """Open a store; without a URL that of the settings. Raises what `pollux_slurm.store.open_store` does."""
+    with open_view_reader(load_config(os.environ).require_store_url() if url is None else url) as reader:
+        yield Frames(reader)
+
+
+def _plots(document: Document) -> dict[str, ChartType]:
+    return {plot.chart.title: notebook_chart(plot.chart) for part in document.parts for plot in part.plots}
+
+
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError("frames need pandas: pip install 'pollux-slurm[view]'") from None
+    return pd
+
+
+def _range(since: Moment, until: Moment) -> Range:
+    begin, end = _moment(since, "since"), _moment(until, "until")
+    assert begin is not None
+    assert end is not None
+    if begin >= end:
+        raise UsageError(f"since {since!r} is not before until {until!r}")
+    return Range(since=begin, until=end)
+
+
+def _moment(wanted: Moment | None, option: str) -> datetime | None:
+    return parse_moment(wanted, now=_now(), option=option) if isinstance(wanted, str) else wanted
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
