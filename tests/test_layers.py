@@ -26,6 +26,7 @@ LAYERS = (
     {"torch", "daemon", "simulator", "rehearsal"},
     {"trackers"},
     {"lightning", "huggingface", "functions"},
+    {"live"},
     {"cli"},
     {"__main__"},
 )

@@ -1,7 +1,7 @@
 """The frozen types that cross layers. No I/O, no formulas beyond one-line properties.
 
-May be imported by `agent`, `cli`, `daemon`, `goodput`, `policy`, `report`, `simulator`, `slurm`, `store`,
-`torch`, `huggingface`.
+May be imported by `agent`, `cli`, `daemon`, `goodput`, `huggingface`, `live`, `policy`, `report`,
+`simulator`, `slurm`, `store`, `torch`.
 
 Six files: allocations; wings of jobs that move in place; one job's goodput model; nodes and jobs of Slurm;
 the scheduling problem and its decision; warnings of jobs. Types that only the store and its users exchange

@@ -37,6 +37,7 @@ from pollux_slurm.store.contract.interface import (
     JobRecord,
     JobRegistration,
     Move,
+    NodeRecord,
     Poll,
     Reallocation,
     Report,
@@ -202,6 +203,10 @@ class SqlStore:
     def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
         with self.database.read() as connection:
             return rounds.read_round(connection, round_id)
+
+    def nodes(self) -> tuple[NodeRecord, ...]:
+        with self.database.read() as connection:
+            return rounds.read_nodes(connection)
 
     def decision(self, slurm_job_id: str, round_id: int | None = None) -> DecisionRecord | None:
         with self.database.read() as connection:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm.cli.shared.decision_text import ended, moment, move_text, moved_since, owners_lines
-from pollux_slurm.cli.shared.job_warnings import missing_reports, warnings_as_dicts
 from pollux_slurm.cli.shared.problem_files import read_problem
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
@@ -21,8 +19,11 @@ from pollux_slurm.cli.shared.settings_and_store import (
     print_text,
     settings,
 )
-from pollux_slurm.cli.shared.slurm_state import describe_unknown_job, read_slurm
+from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
+from pollux_slurm.live.decision_text import ended, moment, move_text, moved_since, owners_lines
+from pollux_slurm.live.job_warnings import missing_reports, warnings_as_dicts
+from pollux_slurm.live.slurm_reading import read_slurm
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text
-from pollux_slurm.cli.shared.decision_text import move_text, paused, summary
-from pollux_slurm.cli.shared.job_warnings import missing_reports, warning_lines, warnings_as_dicts
+from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
@@ -21,20 +21,33 @@ from pollux_slurm.cli.shared.settings_and_store import (
     print_text,
     settings,
 )
-from pollux_slurm.cli.shared.slurm_state import describe_unknown_job, read_slurm
-from pollux_slurm.errors import UnknownJobError
+from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
+from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
+from pollux_slurm.live.decision_text import move_text, paused, summary
+from pollux_slurm.live.job_warnings import missing_reports, warning_lines, warnings_as_dicts
+from pollux_slurm.live.slurm_reading import read_slurm
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from pollux_slurm.config import Config
     from pollux_slurm.daemon.observe.live_status import CurrentJob
+    from pollux_slurm.live.picture import Picture
     from pollux_slurm.model import ClusterSnapshot
-    from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
+    from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Store
+
+_LEAST_S = 0.5
+"""`--watch` does not read Slurm more often."""
 
 
 def status(
     job: Annotated[str | None, typer.Argument(help="A Slurm job id; default: all active jobs.")] = None,
     all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also finished jobs.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again until Ctrl-C.")] = False,
+    every_s: Annotated[
+        float,
+        typer.Option("--every", parser=seconds(), metavar="TIME", help="How often, with --watch: 5, 1m."),
+    ] = 5.0,
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
@@ -43,34 +56,67 @@ def status(
 
     States and GPUs are read from Slurm where it can be reached, else from the store.
 
-    Example: pollux status 1234 --json
+    Examples: pollux status 1234 --json · pollux status --watch
     """
-    from pollux_slurm.daemon.observe.live_status import current_jobs, daemon_absence_text, jobs_left_held
-
     config = settings(config_file, store_url)
-    now = datetime.now(timezone.utc)
-    with opened_store(config) as store:
-        seen = store.daemon_status()
-        try:
-            records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
-        except UnknownJobError:
-            text = None
-            if job is not None and not as_json:
-                text = describe_unknown_job(config, job, store.active_jobs(), seen, now)
-            if text is None:
-                raise
-            print_text(text)
-            return
-        decided = store.decision(job) if job is not None and not as_json else None
-    reads_slurm = job is None or any(not record.state.is_over for record in records)
-    snapshot, why_not = read_slurm(config) if reads_slurm else (None, "")
-    unregistered = _unregistered_jobs(snapshot, records, seen, now) if job is None else []
-    jobs = current_jobs(records, snapshot)
-    records = tuple(shown.record for shown in jobs)
-    missing = daemon_absence_text(seen, now, jobs_left_held(jobs))
+    if not watch:
+        with opened_store(config) as store:
+            _show(config, store, job, all_jobs=all_jobs, as_json=as_json)
+        return
     if as_json:
-        if missing is not None:
-            typer.echo(f"pollux: {missing}", err=True)
+        raise UsageError("--watch and --json exclude each other: for a program, repeat the command")
+    _watch(config, job, every_s=max(every_s, _LEAST_S), all_jobs=all_jobs)
+
+
+def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -> None:
+    """Print the status every `every_s` seconds until Ctrl-C; on a terminal, over the last one."""
+    import time
+
+    from rich.console import Console
+
+    console = Console()
+    try:
+        while True:
+            if console.is_terminal:
+                console.clear()
+            print_text(
+                f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC, every {every_s:g} s; end: Ctrl-C"
+            )
+            try:
+                with opened_store(config) as store:
+                    _show(config, store, job, all_jobs=all_jobs, as_json=False)
+            except StoreUnavailable as error:
+                print_text(f"the store cannot be read: {error}")
+            sys.stdout.flush()
+            time.sleep(every_s)
+    except KeyboardInterrupt:
+        return
+
+
+def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_json: bool) -> None:
+    """Print the status once."""
+    from pollux_slurm.live.picture import read_picture
+
+    now = datetime.now(timezone.utc)
+    try:
+        picture = read_picture(
+            store, now=now, slurm=lambda: read_slurm(config), job_id=job, include_finished=all_jobs
+        )
+    except UnknownJobError:
+        text = None
+        if job is not None and not as_json:
+            text = describe_unknown_job(config, job, store.active_jobs(), store.daemon_status(), now)
+        if text is None:
+            raise
+        print_text(text)
+        return
+    seen, jobs = picture.daemon, picture.jobs
+    decided = store.decision(job) if job is not None and not as_json else None
+    records = tuple(shown.record for shown in jobs)
+    unregistered = _unregistered_jobs(picture.slurm, records, seen, now) if job is None else []
+    if as_json:
+        if picture.missing is not None:
+            typer.echo(f"pollux: {picture.missing}", err=True)
         print_json(
             [
                 job_as_dict(shown.record)
@@ -84,9 +130,9 @@ def status(
     console = Console()
     if not console.is_terminal:
         console.width = 200  # a pipe or a log has no width
-    if missing is not None:
-        print_text(missing)
-    for line in _freshness_lines(jobs, seen, now, why_not):
+    if picture.missing is not None:
+        print_text(picture.missing)
+    for line in _freshness_lines(picture):
         print_text(line)
     for line in unregistered:
         print_text(line)
@@ -95,7 +141,7 @@ def status(
     if not records:
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
-    console.print(jobs_table(jobs, now=now, width=console.width, is_served=missing is None))
+    console.print(jobs_table(picture, width=console.width))
     for line in warning_lines(records, now):
         typer.echo(line)
     if decided is not None:
@@ -125,23 +171,21 @@ def _unregistered_jobs(
     ]
 
 
-def _freshness_lines(
-    jobs: tuple[CurrentJob, ...], seen: DaemonStatus, now: datetime, why_not: str
-) -> Iterator[str]:
+def _freshness_lines(picture: Picture) -> Iterator[str]:
     """Yield lines on how old the shown states and decisions are."""
     from pollux_slurm.daemon.observe.live_status import elapsed_text
 
-    open_jobs = [shown for shown in jobs if not shown.record.state.is_over or shown.is_now]
+    open_jobs = [shown for shown in picture.jobs if not shown.record.state.is_over or shown.is_now]
     if not open_jobs:
         return
-    round_was = (
-        "there was none yet"
-        if seen.last_round_at is None
-        else f"{elapsed_text(now - seen.last_round_at)} ago"
-    )
+    last = picture.daemon.last_round_at
+    round_was = "there was none yet" if last is None else f"{elapsed_text(picture.read_at - last)} ago"
     unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
-    if why_not:
-        yield f"states as of the daemon's last round ({round_was}); Slurm cannot be read: {why_not}"
+    if picture.slurm_missing is not None:
+        yield (
+            f"states as of the daemon's last round ({round_was}); Slurm cannot be read: "
+            f"{picture.slurm_missing}"
+        )
         return
     yield f"states and GPUs: Slurm, now; decisions: the last round ({round_was}); the rest: as REPORTED"
     if unknown:
@@ -205,17 +249,14 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
 _WIDE = 120
 
 
-def jobs_table(jobs: tuple[CurrentJob, ...], *, now: datetime, width: int, is_served: bool = True) -> Table:
-    """Return the table that `pollux status` prints, for a terminal of `width` characters.
-
-    `is_served` tells whether a daemon runs: without one, no job is shown as moving.
-    """
+def jobs_table(picture: Picture, *, width: int) -> Table:
+    """Return the table that `pollux status` prints, for a terminal of `width` characters."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    rows = [_cells(shown, now, is_served) for shown in jobs]
+    rows = [job_cells(shown, picture) for shown in picture.jobs]
     left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
     narrow = {"USER", "RESTARTS", "CHECKPOINT", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
     columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
@@ -242,14 +283,14 @@ def _make_room(widths: dict[str, int], room: int) -> None:
         widths[widest] -= 1
 
 
-def _cells(shown: CurrentJob, now: datetime, is_served: bool) -> dict[str, str]:
+def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
     """Return one job's row as column → text, in the order of the columns."""
-    record, sample = shown.record, shown.record.sample
+    record, sample, now = shown.record, shown.record.sample, picture.read_at
     return {
         "JOB": record.slurm_job_id,
         "NAME": _printable(record.name, 20),
         "USER": _printable(record.user_name, 12),
-        "STATE": _state(shown, is_served) + (" !" if record.warnings or missing_reports(record, now) else ""),
+        "STATE": picture.state_of(shown) + (" !" if record.warnings or missing_reports(record, now) else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
         "GOODPUT/s": _number(sample.goodput if sample else None),
@@ -262,16 +303,6 @@ def _cells(shown: CurrentJob, now: datetime, is_served: bool) -> dict[str, str]:
         "NODES": str(record.allocation),
         "DECISION": _decision(record),
     }
-
-
-def _state(shown: CurrentJob, is_served: bool) -> str:
-    from pollux_slurm.daemon.observe.live_status import is_moving
-
-    if is_served and is_moving(shown):
-        return "moving"
-    if shown.held:
-        return "held"
-    return "paused" if shown.record.paused_at is not None else shown.record.state.value
 
 
 def _decision(record: JobRecord) -> str:

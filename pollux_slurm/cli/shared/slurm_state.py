@@ -1,34 +1,16 @@
-"""What `pollux status` and `explain` read from Slurm, also about jobs that the store does not know."""
+"""What `pollux status` and `explain` say of jobs that Slurm knows and the store does not."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pollux_slurm.errors import SlurmError
+from pollux_slurm.live.slurm_reading import read_slurm
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
-    from pollux_slurm.model import ClusterSnapshot
     from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
-
-# A slow slurmctld must not delay what the store can answer.
-_MAX_TIMEOUT_S = 10.0
-
-
-def read_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
-    """Return a snapshot of Slurm, or None and the reason why it cannot be read."""
-    from pollux_slurm.slurm import connect
-
-    timeout_s = min(config.slurm.command_timeout_s, _MAX_TIMEOUT_S)
-    slurm = dataclasses.replace(config.slurm, backend="commands", command_timeout_s=timeout_s)
-    try:
-        return connect(slurm, os.environ).snapshot(), ""
-    except SlurmError as error:
-        return None, str(error)
 
 
 def describe_unknown_job(

@@ -62,6 +62,7 @@ from pollux_slurm.store.contract.types import (
     JobRecord,
     JobRegistration,
     Move,
+    NodeRecord,
     Poll,
     Reallocation,
     RecentRun,
@@ -93,6 +94,7 @@ __all__ = [
     "JobStore",
     "MembershipStore",
     "Move",
+    "NodeRecord",
     "Poll",
     "Reallocation",
     "RecentRun",
@@ -233,6 +235,9 @@ class Store(JobStore, Protocol):
 
         Raises `StoreError` when there is no such round.
         """
+
+    def nodes(self) -> tuple[NodeRecord, ...]:
+        """Return the nodes of the last round, by name; none before the first."""
 
     def decision(self, slurm_job_id: str, round_id: int | None = None) -> DecisionRecord | None:
         """Return the decision about a job in its last round, or in `round_id`; None if there is none.

@@ -312,6 +312,15 @@ class TrainingRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A node of the last round, with the GPUs that it could allocate there; `gpu_type` may be empty."""
+
+    name: str
+    gpu_type: str
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
     """What the store knows of the daemon.
 

@@ -15,9 +15,10 @@ from pollux_slurm.errors import StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.store.access.sanitizing import clean_text, utc
 from pollux_slurm.store.access.statements import inserted_id, is_one_of
+from pollux_slurm.store.contract.interface import NodeRecord
 from pollux_slurm.store.rounds.daily_sums import round_columns, sum_decisions, sum_nodes
 from pollux_slurm.store.rounds.explanations import explanation_columns
-from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow, JobRow, RoundRow
+from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow, JobRow, NodeRow, RoundRow
 
 
 def round_texts(problem: Problem, decision: Decision) -> tuple[str, str]:
@@ -134,3 +135,11 @@ def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, D
             f"round {round_id} is older than what is kept for replays: `pollux db prune` deleted its problem"
         )
     return problem_from_json(row.problem), decision_from_json(row.decision)
+
+
+def read_nodes(connection: Connection) -> tuple[NodeRecord, ...]:
+    """Return the nodes of the last round: see `Store.nodes`."""
+    last = select(func.max(NodeRow.last_seen_at)).scalar_subquery()
+    wanted = select(NodeRow.node_name, NodeRow.gpu_type, NodeRow.num_gpus)
+    rows = connection.execute(wanted.where(NodeRow.last_seen_at == last).order_by(NodeRow.node_name))
+    return tuple(NodeRecord(name=row.node_name, gpu_type=row.gpu_type, num_gpus=row.num_gpus) for row in rows)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from pollux_slurm.cli.jobs.status import jobs_table
-from pollux_slurm.daemon.observe.live_status import CurrentJob
+from pollux_slurm.live.picture import read_picture
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
@@ -141,11 +144,11 @@ def test_that_the_table_shows_jobs_and_escapes_a_hostile_name(url: str) -> None:
 
 def test_that_texts_cut_in_a_narrow_terminal_are_marked(url: str) -> None:
     store = open_store(url)
-    jobs = tuple(CurrentJob(record=record) for record in store.jobs())
+    picture = read_picture(store, now=NOON)
     store.close()
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as captured:
-        console.print(jobs_table(jobs, now=NOON, width=80))
+        console.print(jobs_table(picture, width=80))
     (line,) = (line for line in captured.get().splitlines() if line.startswith("7 "))
     assert len(line) <= 80
     assert line.rstrip().endswith("…")
@@ -200,3 +203,24 @@ def test_that_a_job_with_a_warning_is_marked_and_explained(url: str) -> None:
     explained = pollux("explain", "7", "--store", url).stdout
     assert JobWarning.REPLICAS_DIFFER.sentence in explained
     assert JobWarning.REPLICAS_DIFFER.cure in explained
+
+
+def test_that_watch_prints_again_and_again_without_control_characters_in_a_pipe(url: str) -> None:
+    command = [sys.executable, "-m", "pollux_slurm", "status", "--watch", "--every", "0.5", "--store", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        seen = []
+        for line in watching.stdout:
+            seen.append(line)
+            if sum(" every 0.5 s; end: Ctrl-C" in one for one in seen) == 3:
+                break
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=60) == 0
+    assert sum(line.startswith("7 ") for line in seen) == 2
+    assert "\x1b" not in "".join(seen)
+
+
+def test_that_watch_and_json_exclude_each_other(url: str) -> None:
+    done = pollux("status", "--watch", "--json", "--store", url)
+    assert done.returncode != 0
+    assert "exclude each other" in done.stderr

@@ -78,6 +78,15 @@ def summary(decided: DecisionRecord, record: JobRecord) -> str:
     return f"job {job.job_id}: {has}; not more: {why}"
 
 
+def short_reason(record: JobRecord) -> str:
+    """Return why a job has no more GPUs by its last decision, in one short sentence."""
+    if record.open_reallocation is not None:
+        return f"it is being moved: {move_text(record.open_reallocation, record.state)}"
+    if record.paused_at is not None:
+        return f"it is {paused(record)}"
+    return record.not_moved_reason or _why(record.last_decision_bound_by or "nothing", None)
+
+
 def paused(record: JobRecord) -> str:
     """Return until when a paused job waits."""
     until = (

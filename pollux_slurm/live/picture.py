@@ -1,0 +1,205 @@
+"""What is now: the daemon, each node's GPUs and who holds them, the jobs, the moves under way.
+
+`read_picture` reads the store in a number of statements that does not depend on the number of jobs, and
+Slurm once where it can be reached. Without Slurm, the nodes are those of the last round.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pollux_slurm.daemon.observe.live_status import (
+    CurrentJob,
+    current_jobs,
+    daemon_absence_text,
+    is_moving,
+    jobs_left_held,
+)
+from pollux_slurm.live.decision_text import short_reason
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState
+from pollux_slurm.store.contract.interface import DaemonStatus, NodeRecord, Reallocation, Store
+
+SlurmReader = Callable[[], tuple[ClusterSnapshot | None, str]]
+"""Returns Slurm's snapshot, or None and why it cannot be read."""
+
+
+class NodeState(enum.Enum):
+    """Whether a node takes jobs: `UP`, `DRAINED` (takes no new ones), `DOWN` (does not answer or is off)."""
+
+    UP = "up"
+    DRAINED = "drained"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveNode:
+    """One node with GPUs. `held` has job ids with their GPUs there; `num_other` are held by unknown jobs."""
+
+    name: str
+    gpu_type: str
+    num_gpus: int
+    state: NodeState
+    held: tuple[tuple[str, int], ...]
+    num_other: int = 0
+
+    @property
+    def num_held(self) -> int:
+        return sum(number for _, number in self.held) + self.num_other
+
+    @property
+    def num_free(self) -> int:
+        """GPUs that a job could get now: none on a node that takes no jobs."""
+        return max(self.num_gpus - self.num_held, 0) if self.state is NodeState.UP else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDecision:
+    """The last decision about one job that is not over; `reason` is short, and for people."""
+
+    slurm_job_id: str
+    at: datetime
+    allocation: Allocation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """All that is shown of now.
+
+    `missing` says that no daemon runs, and why; None while one does. `slurm_missing` says why Slurm was not
+    read; None where it was. `jobs` are in the order of their submission.
+    """
+
+    read_at: datetime
+    daemon: DaemonStatus
+    missing: str | None
+    slurm: ClusterSnapshot | None
+    slurm_missing: str | None
+    nodes: tuple[LiveNode, ...]
+    jobs: tuple[CurrentJob, ...]
+
+    @property
+    def next_round_at(self) -> datetime | None:
+        """When the next round is due at the latest; None without a daemon."""
+        last, interval_s = self.daemon.last_round_at, self.daemon.interval_s
+        if self.missing is not None or last is None or interval_s is None:
+            return None
+        return last + timedelta(seconds=interval_s)
+
+    @property
+    def moves(self) -> tuple[tuple[CurrentJob, Reallocation], ...]:
+        """The jobs with an open reallocation, the oldest move first."""
+        found = [(job, move) for job in self.jobs if (move := job.record.open_reallocation) is not None]
+        return tuple(sorted(found, key=lambda one: one[1].id))
+
+    @property
+    def decisions(self) -> tuple[LiveDecision, ...]:
+        """The last decision about each job that is not over, the newest first."""
+        found = [
+            LiveDecision(
+                slurm_job_id=job.record.slurm_job_id,
+                at=job.record.last_decision_at,
+                allocation=job.record.last_decision,
+                reason=short_reason(job.record),
+            )
+            for job in self.jobs
+            if not job.record.state.is_over
+            and job.record.last_decision is not None
+            and job.record.last_decision_at is not None
+        ]
+        return tuple(sorted(found, key=lambda one: one.at, reverse=True))
+
+    def state_of(self, job: CurrentJob) -> str:
+        """Return a job's state as one word; without a daemon, no job is moving."""
+        if self.missing is None and is_moving(job):
+            return "moving"
+        if job.held:
+            return "held"
+        return "paused" if job.record.paused_at is not None else job.record.state.value
+
+
+def read_picture(
+    store: Store,
+    *,
+    now: datetime,
+    slurm: SlurmReader | None = None,
+    job_id: str | None = None,
+    include_finished: bool = False,
+) -> Picture:
+    """Read what is now; of one job only with `job_id`.
+
+    Raises `UnknownJobError` for a job that the store does not know, and what the store raises.
+    """
+    daemon = store.daemon_status()
+    records = (store.job(job_id),) if job_id is not None else store.jobs(include_finished=include_finished)
+    snapshot, why_not = None, "it was not asked"
+    if slurm is not None and (job_id is None or not records[0].state.is_over):
+        snapshot, why_not = slurm()
+    jobs = current_jobs(records, snapshot)
+    return Picture(
+        read_at=now,
+        daemon=daemon,
+        missing=daemon_absence_text(daemon, now, jobs_left_held(jobs)),
+        slurm=snapshot,
+        slurm_missing=None if snapshot is not None else why_not,
+        nodes=_nodes_of_store(store.nodes(), jobs) if snapshot is None else _nodes_of_slurm(snapshot),
+        jobs=jobs,
+    )
+
+
+def _nodes_of_slurm(snapshot: ClusterSnapshot) -> tuple[LiveNode, ...]:
+    held = _held(
+        (job.job_id, job.allocation)
+        for job in snapshot.jobs
+        if job.state in (JobState.RUNNING, JobState.COMPLETING)
+    )
+    nodes = []
+    for node in snapshot.nodes:
+        if not node.num_gpus:
+            continue
+        known = sum(number for _, number in held[node.name])
+        state = NodeState.UP
+        if not node.available:
+            state = NodeState.DRAINED if node.draining and node.responds else NodeState.DOWN
+        nodes.append(
+            LiveNode(
+                name=node.name,
+                gpu_type=node.gpu_type or "",
+                num_gpus=node.num_gpus,
+                state=state,
+                held=tuple(held[node.name]),
+                num_other=max(node.used_gpus - known, 0),
+            )
+        )
+    return tuple(nodes)
+
+
+def _nodes_of_store(nodes: Iterable[NodeRecord], jobs: Iterable[CurrentJob]) -> tuple[LiveNode, ...]:
+    """Return the last round's nodes; where jobs hold more than a round could allocate, a node has so many."""
+    held = _held((job.record.slurm_job_id, job.record.allocation) for job in jobs)
+    known = {node.name: node for node in nodes}
+    return tuple(
+        LiveNode(
+            name=name,
+            gpu_type=known[name].gpu_type if name in known else "",
+            num_gpus=max(
+                known[name].num_gpus if name in known else 0, sum(number for _, number in held[name])
+            ),
+            state=NodeState.UP,
+            held=tuple(held[name]),
+        )
+        for name in sorted({*known, *held})
+    )
+
+
+def _held(allocations: Iterable[tuple[str, Allocation]]) -> defaultdict[str, list[tuple[str, int]]]:
+    """Return node name → job ids with their GPUs there."""
+    held: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    for job_id, allocation in allocations:
+        for name, num_gpus in allocation.as_dict().items():
+            held[name].append((job_id, num_gpus))
+    return held

@@ -1,0 +1,107 @@
+"""The picture of now, from a real store, with and without Slurm."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pollux_slurm.live.picture import LiveNode, NodeState, read_picture
+from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationWay, SlurmNode
+from tests.report.stories import fill
+from tests.store.builders import at, plan, registration
+
+if TYPE_CHECKING:
+    from pollux_slurm.store.contract.interface import Store
+    from pollux_slurm.store.sql_store import SqlStore
+
+NOW: datetime = at(100)
+
+
+def node(name: str, **changes: object) -> SlurmNode:
+    values: dict[str, object] = {
+        "name": name,
+        "gpu_type": "t4",
+        "num_gpus": 4,
+        "used_gpus": 0,
+        "num_cpus": 8,
+        "used_cpus": 0,
+        "memory_mb": 1000,
+        "used_memory_mb": 0,
+        "available": True,
+        "state": "IDLE",
+    }
+    return SlurmNode(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_that_without_slurm_nodes_are_those_of_the_last_round_with_what_jobs_hold(store: Store) -> None:
+    fill(store)
+    picture = read_picture(store, now=NOW)
+    free = {"state": NodeState.UP, "gpu_type": "t4", "num_gpus": 4, "held": ()}
+    assert picture.nodes == (
+        LiveNode(name="n1", **free),  # type: ignore[arg-type]
+        LiveNode(name="n2", **free),  # type: ignore[arg-type]
+        LiveNode(name="n3", gpu_type="", num_gpus=1, state=NodeState.UP, held=(("2", 1),)),
+    )
+    assert [(job.record.slurm_job_id, picture.state_of(job)) for job in picture.jobs] == [
+        ("2", "running"),
+        ("3", "pending"),
+    ]
+    assert picture.slurm_missing == "it was not asked"
+    assert picture.missing is not None and picture.missing.startswith(
+        "no daemon runs: the last one was stopped"
+    )
+    assert picture.next_round_at is None
+
+
+def test_that_nodes_of_slurm_say_what_is_free_drained_down_and_held_by_others(store: Store) -> None:
+    nodes = (
+        node("a", used_gpus=3),
+        node("b", available=False, draining=True),
+        node("c", available=False, responds=False),
+        node("login", num_gpus=0),
+    )
+    snapshot = ClusterSnapshot(read_at=NOW, nodes=nodes, jobs=())
+    picture = read_picture(store, now=NOW, slurm=lambda: (snapshot, ""))
+    assert [(one.name, one.state, one.num_other, one.num_free) for one in picture.nodes] == [
+        ("a", NodeState.UP, 3, 1),
+        ("b", NodeState.DRAINED, 0, 0),
+        ("c", NodeState.DOWN, 0, 0),
+    ]
+    assert picture.slurm_missing is None
+
+
+def test_that_a_slurm_that_does_not_answer_is_named_and_the_store_is_shown(store: Store) -> None:
+    fill(store)
+    picture = read_picture(store, now=NOW, slurm=lambda: (None, "squeue: no answer in 10 s"))
+    assert picture.slurm_missing == "squeue: no answer in 10 s"
+    assert [one.name for one in picture.nodes] == ["n1", "n2", "n3"]
+
+
+def test_that_moves_and_decisions_have_their_step_way_and_reason(store: Store) -> None:
+    fill(store)
+    plan(store, 2, seconds=95, source=Allocation.of({"n3": 1}), way=ReallocationWay.IN_PLACE)
+    picture = read_picture(store, now=NOW)
+    ((job, move),) = picture.moves
+    assert (job.record.slurm_job_id, move.way) == ("2", ReallocationWay.IN_PLACE)
+    (decision,) = picture.decisions
+    assert (decision.slurm_job_id, decision.at) == ("2", at(60))
+    assert decision.reason.startswith("it is being moved: ")
+
+
+def test_that_the_number_of_statements_does_not_grow_with_the_jobs(clean_store: SqlStore) -> None:
+    from sqlalchemy import event
+
+    counts = []
+    for number in (1, 60):
+        clean_store.register_jobs([registration(n) for n in range(1, number + 1)], at=at(0))
+        statements: list[str] = []
+        engine = clean_store.database.engine
+
+        def count(*arguments: object, into: list[str] = statements) -> None:
+            into.append(str(arguments[2]))
+
+        event.listen(engine, "before_cursor_execute", count)
+        read_picture(clean_store, now=NOW)
+        event.remove(engine, "before_cursor_execute", count)
+        counts.append(len(statements))
+    assert counts[0] == counts[1]
