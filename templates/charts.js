@@ -18,6 +18,10 @@ async function draw(holder) {
   holder.append(plot);
   holder.classList.add("live");
 }
-for (const holder of document.querySelectorAll(".chart")) {
-  if (holder.querySelector("script[type='application/json']")) draw(holder).catch((error) => console.error(error));
-}
+// The pages of `pollux web` change: they draw again what is new.
+window.drawCharts = function (root) {
+  for (const holder of root.querySelectorAll(".chart:not(.live)")) {
+    if (holder.querySelector("script[type='application/json']")) draw(holder).catch((error) => console.error(error));
+  }
+};
+window.drawCharts(document);

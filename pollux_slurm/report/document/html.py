@@ -56,6 +56,7 @@ def _table(data: Data, document: Document, most: int) -> Table:
         ),
         note=f"{data.note} {more}".strip(),
         title=data.title,
+        keys=tuple(column.key for _, column in columns),
         texts=tuple(place for place, (_, column) in enumerate(columns) if column.kind is Kind.TEXT),
         sentences=tuple(place for place, (_, column) in enumerate(columns) if column.is_sentence),
     )

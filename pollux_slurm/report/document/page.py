@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -22,7 +21,8 @@ from pollux_slurm.resources import resource_dir
 class Table:
     """Rows of texts; the first column names the row. `note` explains the columns.
 
-    `texts` are the places of columns that are words, not numbers, `sentences` of those that are never cut.
+    `texts` are the places of columns that are words, not numbers, `sentences` of those that are never cut;
+    `keys` name the columns for programs, where they have such names.
     """
 
     columns: tuple[str, ...]
@@ -31,6 +31,7 @@ class Table:
     title: str = ""
     texts: tuple[int, ...] = ()
     sentences: tuple[int, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +74,7 @@ def render_page(page: Page, *, static: bool = False) -> str:
 
     Charts are pictures, which a script makes react to a pointer; a `static` page has no script.
     """
-    names = _ids([section.title for section in page.sections])
-    drawn = [
-        [
-            DrawnFigure(
-                svg=Markup(page_svg(figure.chart, f"{name}-{index}")),
-                specification=Markup("" if static else specification(figure.chart)),
-            )
-            for index, figure in enumerate(section.figures)
-        ]
-        for name, section in zip(names, page.sections, strict=True)
-    ]
+    names, drawn = section_ids(page), drawn_figures(page, with_picture=True, with_specification=not static)
     code = "" if static or not any(drawn) else script()
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     return (
@@ -102,9 +93,23 @@ def render_page(page: Page, *, static: bool = False) -> str:
     )
 
 
+def drawn_figures(page: Page, *, with_picture: bool, with_specification: bool) -> list[list[DrawnFigure]]:
+    """Return the charts of each section as they stand on a page."""
+    return [
+        [
+            DrawnFigure(
+                svg=Markup(page_svg(figure.chart, f"{name}-{index}") if with_picture else ""),
+                specification=Markup(specification(figure.chart) if with_specification else ""),
+            )
+            for index, figure in enumerate(section.figures)
+        ]
+        for name, section in zip(section_ids(page), page.sections, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnFigure:
-    """A chart as it stands on a page: a picture, and the specification for the script, if there is one."""
+    """A chart as it stands on a page: a picture, the specification for the script, or both."""
 
     svg: Markup
     specification: Markup
@@ -128,9 +133,9 @@ def _finalize(value: object) -> object:
     return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _ids(titles: Sequence[str]) -> list[str]:
-    """Return an id for each title: its letters and digits, and its place."""
+def section_ids(page: Page) -> list[str]:
+    """Return an id for each section: its title's letters and digits, and its place."""
     return [
-        f"{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}-{index}"
-        for index, title in enumerate(titles)
+        f"{re.sub(r'[^a-z0-9]+', '-', section.title.lower()).strip('-')}-{index}"
+        for index, section in enumerate(page.sections)
     ]
