@@ -27,6 +27,7 @@ LAYERS = (
     {"trackers"},
     {"lightning", "huggingface", "functions"},
     {"live"},
+    {"web"},
     {"cli"},
     {"__main__"},
 )

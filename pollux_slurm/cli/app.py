@@ -25,6 +25,7 @@ from pollux_slurm.cli.site import config, db, report, sandbox
 from pollux_slurm.cli.site.daemon import daemon
 from pollux_slurm.cli.site.doctor import doctor
 from pollux_slurm.cli.site.replay import replay
+from pollux_slurm.cli.site.web import web
 from pollux_slurm.errors import PolluxError
 
 app = typer.Typer(
@@ -58,6 +59,7 @@ app.command()(daemon)
 app.command()(doctor)
 app.command()(status)
 app.command()(explain)
+app.command()(web)
 app.command()(replay)
 app.command()(pause)
 app.command()(resume)

@@ -1,8 +1,8 @@
-"""Pages and plots: one self-contained HTML file, drawn without a network or a plotting library.
+"""Reports: pages with plots, terminal text, CSV and JSON, pictures, and frames for notebooks.
 
-May be imported by `cli`, `simulator`.
+May be imported by `cli`, `live`, `simulator`, `web`.
 
-`charts` draws SVG out of plain numbers, `page` puts charts and tables into the template report.html.j2.
+`charts` makes charts of plain numbers, `document` the forms of a report, `parts` one subject each.
 """
 
 from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series

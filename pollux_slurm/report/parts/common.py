@@ -76,9 +76,10 @@ _JOBS = (
 )
 
 
-def jobs_part(rows: Sequence[JobGoodput]) -> Part:
-    """Return the jobs, rows of job_goodput, those with the most GPU hours first."""
-    ordered = sorted(rows, key=lambda row: (-row.gpu_hours, str(row.slurm_job_id)))
+def jobs_part(rows: Sequence[JobGoodput], *, ordered: bool = False) -> Part:
+    """Return the jobs, rows of job_goodput: as `ordered`, or those with the most GPU hours first."""
+    if not ordered:
+        rows = sorted(rows, key=lambda row: (-row.gpu_hours, str(row.slurm_job_id)))
     has_regroups = any(row.regroups for row in rows)
     columns = tuple(
         replace(one, shown=one.shown and (has_regroups or one.key != "regroups")) for one in _JOBS
@@ -87,8 +88,9 @@ def jobs_part(rows: Sequence[JobGoodput]) -> Part:
         key="jobs",
         title="",
         columns=columns,
-        rows=tuple(tuple(getattr(row, column.key) for column in columns) for row in ordered),
-        note="The most GPU hours first; each value is of the job's whole life. Moves are those by requeue, "
+        rows=tuple(tuple(getattr(row, column.key) for column in columns) for row in rows),
+        note=("" if ordered else "The most GPU hours first. ")
+        + "Each value is of the job's whole life. Moves are those by requeue, "
         "unless in place.",
     )
     return Part(title="Jobs", text="" if rows else "There was no adaptive job in this time.", tables=(data,))

@@ -1,0 +1,219 @@
+"""The application: an address in, a rendered page out. Each request reads the store once, in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from pollux_slurm import __version__
+from pollux_slurm.errors import PolluxError, StoreError, StoreUnavailable, UnknownJobError, UsageError
+from pollux_slurm.live.decision_text import summary
+from pollux_slurm.live.picture import Picture, read_picture
+from pollux_slurm.report.charts.palette import DARK, LIGHT
+from pollux_slurm.report.charts.rendering import script
+from pollux_slurm.report.document.document import Document, Kind, text_of
+from pollux_slurm.report.document.html import document_page
+from pollux_slurm.report.document.page import drawn_figures, page_environment, section_ids
+from pollux_slurm.resources import resource_dir
+from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.reporting.queries import ViewReader
+from pollux_slurm.web import pages
+from pollux_slurm.web.guard import Guard
+from pollux_slurm.web.now import now_page
+
+NAVIGATION = (
+    ("", "Now"),
+    ("jobs", "Jobs"),
+    ("cluster", "GPUs"),
+    ("rounds", "Rounds"),
+    ("moves", "Moves"),
+    ("fairness", "Fairness"),
+    ("accounts", "Accounts"),
+)
+RANGES = ("1d", "7d", "30d", "365d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The store as a reader's login sees it. `store` has what is now, None for one that reads views only."""
+
+    reader: ViewReader
+    store: Store | None
+    why_no_store: str
+    clock: Callable[[], datetime]
+
+    def site(self) -> pages.Site:
+        return pages.Site(reader=self.reader, now=self.clock())
+
+    def picture(self) -> Picture | None:
+        """Return what is now, by the store alone: a page that reloads itself costs slurmctld nothing."""
+        return None if self.store is None else read_picture(self.store, now=self.clock())
+
+    def explain(self, number: str) -> str:
+        """Return one line on a job's last decision; empty for a login that reads views only."""
+        if self.store is None:
+            return ""
+        decided = self.store.decision(number)
+        return "" if decided is None else summary(decided, self.store.job(number))
+
+
+def make_app(source: Source, *, hosts: frozenset[str] | None, token: str | None) -> Guard:
+    """Return the application behind its guard."""
+
+    def documents(make: Callable[[pages.Site, pages.Words], Document]) -> Callable[[Request], Response]:
+        return lambda request: _page(request, make(source.site(), request.query_params))
+
+    def now(request: Request) -> Response:
+        picture = source.picture()
+        return _render(
+            request,
+            "web/now.html.j2",
+            title="Now",
+            now=None if picture is None else now_page(picture),
+            why=source.why_no_store,
+        )
+
+    def job_list(request: Request) -> Response:
+        found = pages.jobs(source.site(), request.query_params)
+        return _page(
+            request, found.document, template="web/jobs.html.j2", jobs=found, sorts=tuple(pages.SORTS)
+        )
+
+    def job(request: Request) -> Response:
+        found = pages.job(source.site(), request.query_params, request.path_params["number"], source.explain)
+        return _page(request, found, ranges=())
+
+    def account(request: Request) -> Response:
+        return _page(request, pages.account(source.site(), request.query_params, request.path_params["name"]))
+
+    plain = {
+        "cluster": pages.cluster,
+        "rounds": pages.rounds,
+        "fairness": pages.fairness,
+        "moves": pages.moves,
+        "accounts": pages.accounts,
+    }
+    routes = [
+        Route("/", _guarded(now)),
+        Route("/jobs", _guarded(job_list)),
+        Route("/jobs/{number}", _guarded(job)),
+        Route("/accounts/{name:path}", _guarded(account)),
+        *(Route(f"/{path}", _guarded(documents(make))) for path, make in plain.items()),
+        Route("/static/{name}", _static),
+    ]
+    return Guard(app=Starlette(routes=routes, exception_handlers={404: _not_found}), hosts=hosts, token=token)
+
+
+def _guarded(endpoint: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Return an endpoint that answers errors with a page of one line."""
+
+    def answer(request: Request) -> Response:
+        try:
+            return endpoint(request)
+        except PolluxError as error:
+            kinds = ((UsageError, 400), (UnknownJobError, 404), (StoreUnavailable, 503), (StoreError, 404))
+            status = next((code for kind, code in kinds if isinstance(error, kind)), 500)
+            return _error(request, str(error), status)
+
+    return answer
+
+
+def _not_found(request: Request, error: Exception) -> Response:
+    return _error(request, "there is no such page", 404)
+
+
+def _error(request: Request, message: str, status: int) -> Response:
+    return _render(request, "web/error.html.j2", status=status, title="Not shown", message=message)
+
+
+def _page(
+    request: Request,
+    document: Document,
+    *,
+    template: str = "web/report.html.j2",
+    ranges: tuple[str, ...] = RANGES,
+    **more: Any,
+) -> Response:
+    """Return a document's page; with `static=1` its charts are pictures, for readers without scripts."""
+    page, is_static = document_page(document), "static" in request.query_params
+    drawn = drawn_figures(page, with_picture=is_static, with_specification=not is_static)
+    return _render(
+        request,
+        template,
+        title=page.title,
+        page=page,
+        names=section_ids(page),
+        drawn=drawn,
+        ranges=ranges,
+        **more,
+    )
+
+
+def _render(request: Request, template: str, *, status: int = 200, title: str, **more: Any) -> Response:
+    # Relative addresses only: a proxy may have put a prefix before the path, and we do not know it.
+    up = "../" * (request.scope["path"].removeprefix(request.scope.get("root_path", "")).count("/") - 1)
+
+    def link(key: str, text: str) -> str:
+        if key == "slurm_job_id":
+            return f"{up}jobs/{quote(text, safe='')}"
+        return f"{up}accounts/{quote(text)}" if key == "account" and text not in ("–", "(none)") else ""
+
+    def with_words(**changes: str) -> str:
+        found = {key: text for key, text in {**request.query_params, **changes}.items() if text}
+        return f"?{urlencode(found)}"
+
+    text = (
+        _environment()
+        .get_template(template)
+        .render(
+            title=title,
+            up=up,
+            home=up or "./",
+            here=request.scope["path"]
+            .removeprefix(request.scope.get("root_path", ""))
+            .strip("/")
+            .partition("/")[0],
+            navigation=NAVIGATION,
+            words=request.query_params,
+            with_words=with_words,
+            link=link,
+            version=__version__,
+            read_at=text_of(datetime.now(timezone.utc), Kind.MOMENT) + " UTC",
+            **more,
+        )
+    )
+    return HTMLResponse(text, status_code=status)
+
+
+@cache
+def _environment() -> Any:
+    return page_environment()
+
+
+def _static(request: Request) -> Response:
+    """Return a file of the pages; it may be kept, since its address has the release."""
+    name = request.path_params["name"]
+    if name == "charts.js":
+        body, kind = script(), "text/javascript"
+    elif name == "web.js":
+        body, kind = (
+            (resource_dir("templates") / "web" / "web.js").read_text(encoding="utf-8"),
+            "text/javascript",
+        )
+    elif name == "style.css":
+        body, kind = (
+            _environment().get_template("web/style.css.j2").render(light=LIGHT, dark=DARK),
+            "text/css",
+        )
+    else:
+        return _error(request, "there is no such file", 404)
+    return Response(body, media_type=kind, headers={"cache-control": "max-age=86400"})

@@ -1,0 +1,188 @@
+"""The page of now: GPUs by node, jobs, moves under way, last decisions, as texts for a template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.live.picture import LiveNode, Picture
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.scales import duration_text
+from pollux_slurm.report.document.document import Kind, text_of
+from pollux_slurm.report.document.page import Table
+
+MOST_JOBS, MOST_DECISIONS = 200, 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Neighbouring GPUs of a node: of one `job`, or free, or of others where that is empty."""
+
+    job: str
+    text: str
+    num_gpus: int
+    style: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """A node as a row of blocks."""
+
+    name: str
+    text: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NowPage:
+    """All that the page shows, in the order in which it does."""
+
+    daemon: str
+    is_served: bool
+    totals: str
+    nodes: tuple[NodeRow, ...]
+    jobs: Table
+    moves: Table | None
+    decisions: Table | None
+
+
+def now_page(picture: Picture) -> NowPage:
+    """Return the page of a picture."""
+    active = [job for job in picture.jobs if not job.record.state.is_over]
+    shown = active[:MOST_JOBS]
+    styles = {job.record.slurm_job_id: index for index, job in enumerate(active)}
+    total = sum(node.num_gpus for node in picture.nodes)
+    free = sum(node.num_free for node in picture.nodes)
+    running = sum(job.record.allocation.num_gpus > 0 for job in active)
+    rows = tuple(
+        (
+            job.record.slurm_job_id,
+            text_of(job.record.name, Kind.TEXT, most=30),
+            text_of(job.record.user_name, Kind.TEXT, most=20),
+            text_of(job.record.account, Kind.TEXT, most=30),
+            picture.state_of(job),
+            text_of(job.record.allocation.num_gpus, Kind.COUNT),
+            "–" if sample is None or sample.batch is None else f"{sample.batch.global_batch_size:,}",
+            text_of(None if sample is None else sample.goodput, Kind.NUMBER),
+            "–" if sample is None else f"{sample.epoch}/{sample.total_epochs or '?'}",
+            _ago(None if sample is None else sample.at, picture.read_at),
+        )
+        for job in shown
+        for sample in [job.record.sample]
+    )
+    return NowPage(
+        daemon=_daemon_text(picture),
+        is_served=picture.missing is None,
+        totals=f"{total - free:,} of {plural(total, 'GPU')} held; {plural(running, 'job')} hold GPUs, "
+        f"{len(active) - running:,} wait.",
+        nodes=tuple(_node(node, styles) for node in picture.nodes),
+        jobs=Table(
+            columns=(
+                "job",
+                "name",
+                "user",
+                "account",
+                "state",
+                "GPUs",
+                "batch",
+                "goodput (/s)",
+                "epoch",
+                "reported",
+            ),
+            keys=(
+                "slurm_job_id",
+                "name",
+                "user_name",
+                "account",
+                "state",
+                "gpus",
+                "batch",
+                "goodput",
+                "epoch",
+                "at",
+            ),
+            rows=rows,
+            texts=(1, 2, 3, 4),
+            note=""
+            if len(shown) == len(active)
+            else f"{len(shown):,} of {len(active):,} jobs, the oldest first; all are on the page of jobs.",
+        ),
+        moves=_moves(picture),
+        decisions=_decisions(picture),
+    )
+
+
+def _daemon_text(picture: Picture) -> str:
+    if picture.missing is not None:
+        return picture.missing[0].upper() + picture.missing[1:] + "."
+    last = picture.daemon.last_round_at
+    return (
+        "A daemon runs; it has made no round yet."
+        if last is None
+        else (f"The last round was {_ago(last, picture.read_at)}.")
+    )
+
+
+def _ago(moment: datetime | None, now: datetime) -> str:
+    return "–" if moment is None else f"{duration_text(max(round((now - moment).total_seconds()), 0))} ago"
+
+
+def _node(node: LiveNode, styles: dict[str, int]) -> NodeRow:
+    blocks = [
+        Block(
+            job=job,
+            text=f"{job} ×{number}" if number > 1 else job,
+            num_gpus=number,
+            style=styles.get(job, 7) % 8,
+        )
+        for job, number in node.held
+    ]
+    rest = node.num_gpus - sum(block.num_gpus for block in blocks) - node.num_other
+    if node.num_other:
+        blocks.append(Block(job="", text=f"others ×{node.num_other}", num_gpus=node.num_other, style=-1))
+    if rest > 0:
+        word = "free" if node.num_free else node.state.value
+        blocks.append(Block(job="", text=f"{word} ×{rest}", num_gpus=rest, style=-2))
+    return NodeRow(name=node.name, text=node.gpu_type or "GPU", blocks=tuple(blocks))
+
+
+def _moves(picture: Picture) -> Table | None:
+    rows = tuple(
+        (
+            job.record.slurm_job_id,
+            text_of(job.record.name, Kind.TEXT, most=30),
+            str(move.source),
+            str(move.target),
+            "in place" if move.way.value == "in_place" else "by requeue",
+            move.step.text,
+            _ago(move.times[0][1] if move.times else None, picture.read_at),
+        )
+        for job, move in picture.moves
+    )
+    return (
+        Table(
+            columns=("job", "name", "from", "to", "way", "step", "planned"),
+            keys=("slurm_job_id", "name", "from", "to", "way", "step", "planned"),
+            rows=rows,
+            texts=(1, 2, 3, 4, 5),
+        )
+        if rows
+        else None
+    )
+
+
+def _decisions(picture: Picture) -> Table | None:
+    rows = tuple(
+        (one.slurm_job_id, str(one.allocation), one.reason, _ago(one.at, picture.read_at))
+        for one in picture.decisions[:MOST_DECISIONS]
+    )
+    return (
+        Table(
+            columns=("job", "allocation", "bound by", "decided"),
+            keys=("slurm_job_id", "allocation", "reason", "at"),
+            rows=rows,
+            texts=(1, 2),
+        )
+        if rows
+        else None
+    )

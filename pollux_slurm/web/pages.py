@@ -1,0 +1,208 @@
+"""What each page shows: documents of reports, for a range of time that the address names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.time_axes import Range, parse_range
+from pollux_slurm.report.document.document import Document, Part
+from pollux_slurm.report.group import account_document
+from pollux_slurm.report.job import job_document
+from pollux_slurm.report.parts.common import jobs_part
+from pollux_slurm.report.parts.fairness import fairness_part
+from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS, gpus_over_time_part
+from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
+from pollux_slurm.report.parts.rounds import nodes_part, rounds_part
+from pollux_slurm.report.parts.usage import usage_part
+from pollux_slurm.report.reading import read_group, read_job
+from pollux_slurm.store.reporting.queries import ViewReader
+from pollux_slurm.store.reporting.view_rows import (
+    AccountUsage,
+    Fairness,
+    JobEvent,
+    JobGoodput,
+    NodeUsage,
+    ReallocationEntry,
+    RoundEntry,
+)
+
+MOST_ROWS = 20_000
+PAGE_ROWS = 100
+SORTS = {
+    "submitted": lambda row: row.submitted_at,
+    "gpu-hours": lambda row: row.gpu_hours,
+    "goodput": lambda row: row.goodput or 0.0,
+    "waited": lambda row: row.waited_s,
+    "moves": lambda row: row.restarts + row.regroups,
+}
+"""How the page of jobs may be sorted, the largest first."""
+
+Words = Mapping[str, str]
+"""The query of an address, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What pages are made from: the views that the reader's login may see, and the time."""
+
+    reader: ViewReader
+    now: datetime
+
+    def range(self, words: Words, default: str) -> Range:
+        """Return the range that `since` and `until` name. Raises `UsageError`."""
+        return parse_range(words.get("since") or default, words.get("until") or None, now=self.now)
+
+    def rows(self, kind: type[Any], range_: Range, **equal: str | None) -> tuple[Any, ...]:
+        found = self.reader.rows(kind, since=range_.since, until=range_.until, limit=MOST_ROWS, **equal)
+        return tuple(found.rows)
+
+
+def cluster(site: Site, words: Words) -> Document:
+    """Return who held the GPUs over time, and how busy nodes were."""
+    range_ = site.range(words, "7d")
+    usage = site.rows(AccountUsage, range_)
+    jobs = site.rows(JobGoodput, range_)
+    events = site.rows(JobEvent, range_) if 0 < len(jobs) <= MOST_JOBS else ()
+    note = ""
+    if len(jobs) > MOST_JOBS:
+        note = f" {plural(len(jobs), 'job')} are too many to be drawn one by one: choose a shorter time."
+    return _document(
+        site,
+        "GPUs over time",
+        f"GPU hours of adaptive jobs, and who held what when.{note}",
+        range_,
+        usage_part(usage, range_, by="account", title="Usage"),
+        *gpus_over_time_part(jobs, events, range_, by="account"),
+        nodes_part(site.rows(NodeUsage, range_)),
+    )
+
+
+def rounds(site: Site, words: Words) -> Document:
+    """Return what rounds decided, and what they expected of it."""
+    range_ = site.range(words, "1d")
+    return _document(
+        site,
+        "Rounds",
+        "What each round of the daemon had, gave, and expected of it. A job's page says why it has its GPUs.",
+        range_,
+        rounds_part(site.rows(RoundEntry, range_), range_),
+    )
+
+
+def fairness(site: Site, words: Words) -> Document:
+    """Return what sharing cost the jobs, by account."""
+    range_ = site.range(words, "7d")
+    return _document(
+        site,
+        "Fairness",
+        "What sharing cost each job, against a fair share of the cluster of its own.",
+        range_,
+        fairness_part(site.rows(Fairness, range_), by="account"),
+    )
+
+
+def moves(site: Site, words: Words) -> Document:
+    """Return what reallocations cost and brought."""
+    range_ = site.range(words, "7d")
+    return _document(
+        site,
+        "Moves",
+        "Reallocations of running jobs: the standstill of each day by its parts, and the longest ones.",
+        range_,
+        moves_by_day_part(site.rows(ReallocationEntry, range_), range_),
+    )
+
+
+def accounts(site: Site, words: Words) -> Document:
+    """Return all accounts beside each other."""
+    range_ = site.range(words, "30d")
+    return _document(
+        site,
+        "Accounts",
+        "GPU hours of each account, and what was made of them.",
+        range_,
+        usage_part(site.rows(AccountUsage, range_), range_, by="account", title="Usage"),
+    )
+
+
+def account(site: Site, words: Words, name: str) -> Document:
+    """Return one account. Raises `StoreError` for one without a job in the range."""
+    range_ = site.range(words, "30d")
+    history = read_group(site.reader, range_, account=name, most_rows=MOST_ROWS)
+    command = f"pollux report account --since {words.get('since') or '30d'}"
+    return account_document(history, range_, account=name, made_at=site.now, command=command)
+
+
+def job(site: Site, words: Words, number: str, explain: Callable[[str], str]) -> Document:
+    """Return one job, with the words of its last decision. Raises `UnknownJobError`."""
+    history = read_job(site.reader, number, explanation=explain(number))
+    return job_document(history, made_at=site.now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobList:
+    """A page of jobs: `document` has `PAGE_ROWS` of the `total` that match."""
+
+    document: Document
+    total: int
+    page: int
+    states: tuple[str, ...]
+
+    @property
+    def pages(self) -> int:
+        return max(-(-self.total // PAGE_ROWS), 1)
+
+
+def jobs(site: Site, words: Words) -> JobList:
+    """Return the jobs that match `q` (in number, name, user or account), `account`, `user` and `state`.
+
+    `sort` is one of `SORTS`, `page` counts from 1. Raises `UsageError` for another.
+    """
+    range_ = site.range(words, "7d")
+    sort, number = words.get("sort") or "submitted", words.get("page") or "1"
+    if sort not in SORTS:
+        raise UsageError(f"jobs are not sorted by {sort!r}; use {', '.join(SORTS)}")
+    if not number.isdecimal() or not 0 < int(number) < 10**6:
+        raise UsageError(f"there is no page {number!r}")
+    rows = site.rows(
+        JobGoodput, range_, account=words.get("account") or None, user_name=words.get("user") or None
+    )
+    states = tuple(sorted({row.state for row in rows}))
+    wanted = (words.get("q") or "").strip().lower()
+    found = [
+        row
+        for row in rows
+        if (not words.get("state") or row.state == words["state"])
+        and (
+            not wanted
+            or any(
+                wanted in str(text).lower()
+                for text in (row.slurm_job_id, row.name, row.user_name, row.account)
+            )
+        )
+    ]
+    found.sort(key=lambda row: str(row.slurm_job_id))
+    found.sort(key=SORTS[sort], reverse=True)
+    page = min(int(number), max(-(-len(found) // PAGE_ROWS), 1))
+    part = jobs_part(found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], ordered=True)
+    document = _document(site, "Jobs", f"{plural(len(found), 'adaptive job')}.", range_, part)
+    return JobList(document=document, total=len(found), page=page, states=states)
+
+
+def _document(site: Site, title: str, lead: str, range_: Range, *parts: Part) -> Document:
+    return Document(
+        kind="web",
+        title=title,
+        subject="",
+        lead=f"{lead} {range_.text()}.",
+        facts=(),
+        parts=parts,
+        made_at=site.now,
+        range=range_,
+        command="pollux report cluster",
+    )

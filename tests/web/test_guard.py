@@ -1,0 +1,78 @@
+"""Who may look at the pages, and what a browser may do with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from pollux_slurm.web.app import Source, make_app
+from pollux_slurm.web.guard import COOKIE, LOOPBACK
+
+TOKEN = "a-token-of-twenty-four-bytes"
+
+
+def guarded(source: Source, **more: Any) -> TestClient:
+    app = make_app(source, hosts=None, token=TOKEN)
+    return TestClient(app, base_url="http://node7:8265", follow_redirects=False, **more)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_that_nothing_but_reading_is_allowed(client: TestClient, method: str) -> None:
+    answer = client.request(method, "/jobs")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert client.head("/jobs").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8265", 200),
+        ("localhost", 200),
+        ("[::1]:8265", 200),
+        ("LOCALHOST:80", 200),
+        ("evil.example:8265", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_that_another_sites_name_for_this_address_is_refused(
+    client: TestClient, host: str, status: int
+) -> None:
+    """So that a page of that site cannot read ours (DNS rebinding)."""
+    assert client.get("/jobs", headers={"host": host}).status_code == status
+
+
+def test_that_a_token_in_the_link_becomes_a_cookie_and_leaves_the_address(source: Source) -> None:
+    client = guarded(source)
+    assert client.get("/jobs").status_code == 403
+    assert client.get("/jobs?token=wrong").status_code == 403
+    first = client.get(f"/jobs?since=7d&token={TOKEN}")
+    assert (first.status_code, first.headers["location"]) == (303, "jobs?since=7d")
+    cookie = first.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+    assert client.get("/jobs?since=7d").status_code == 200
+    assert client.get(f"/?token={TOKEN}").headers["location"] == "."
+    assert guarded(source, cookies={COOKIE: "wrong"}).get("/jobs").status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/99", "/static/style.css", "/nothing"])
+def test_that_every_answer_has_secure_headers(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self';")
+    assert "unsafe-eval" not in policy
+    assert "http" not in policy
+    assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    assert headers["cache-control"] == ("max-age=86400" if "static" in path else "no-store")
+
+
+def test_that_a_proxys_prefix_is_no_part_of_any_link(source: Source) -> None:
+    app = make_app(source, hosts=LOOPBACK, token=None)
+    client = TestClient(app, base_url="http://127.0.0.1", root_path="/node/n7/8265")
+    text = client.get("/node/n7/8265/jobs/1").text
+    assert 'href="../jobs"' in text
+    assert 'href="../"' in text
+    assert "/node/" not in text

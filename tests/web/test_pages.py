@@ -1,0 +1,129 @@
+"""What the pages show, and what they say where they cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from starlette.testclient import TestClient
+
+from pollux_slurm.errors import StoreUnavailable
+from pollux_slurm.web.app import NAVIGATION, Source, make_app
+from pollux_slurm.web.guard import LOOPBACK
+from tests.report.parsed import Element, parse
+from tests.report.stories import HOSTILE
+
+
+def page(client: TestClient, path: str) -> Element:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    return parse(answer.text.replace("<!DOCTYPE html>", ""))
+
+
+@pytest.mark.parametrize(
+    "path", [f"/{path}" for path, _ in NAVIGATION] + ["/jobs/1", "/jobs/2", "/accounts/vision"]
+)
+def test_that_a_page_loads_only_what_is_its_own(client: TestClient, path: str) -> None:
+    found = page(client, path)
+    up = "../" * (path.count("/") - 1)
+    addresses = [
+        one.attributes.get("src") or one.attributes.get("href", "")
+        for one in found.all("script") + found.all("link")
+    ]
+    assert all(one.startswith((f"{up}static/", "data:", "")) and "//" not in one for one in addresses)
+    assert HOSTILE not in client.get(path).text
+    assert len(found.all("h1")) == 1
+
+
+def test_that_now_shows_who_holds_which_gpus(client: TestClient) -> None:
+    found = page(client, "/")
+    rows = {
+        row.all("span", kind="node-name")[0].text.strip(): row
+        for row in found.all("li")
+        if row.all("span", kind="gpus")
+    }
+    (held,) = rows["n3"].all("a")
+    assert (held.text, held.attributes["href"]) == ("2", "jobs/2")
+    assert (
+        "no daemon has run on this store yet" in found.texts().lower()
+        or "last round" in found.texts().lower()
+    )
+    (jobs,) = found.all("table")[:1]
+    assert [row.all("th")[0].texts().strip() for row in jobs.all("tbody")[0].all("tr")] == ["2", "3"]
+
+
+def test_that_jobs_are_found_sorted_and_linked(client: TestClient) -> None:
+    def numbers(query: str) -> list[str]:
+        return [cell.texts().strip() for cell in page(client, f"/jobs?{query}").all("th", scope="row")]
+
+    assert sorted(numbers("")) == ["1", "2", "3"]
+    assert numbers("sort=gpu-hours")[0] == "2", "it holds its GPU until now"
+    assert numbers("q=train-1") == ["1"]
+    assert numbers("q=EDSGER") == ["3"]
+    assert numbers("state=completed") == ["1"]
+    assert numbers("account=vision") == ["1"]
+    assert numbers("q=nobody") == []
+    (link,) = [one for one in page(client, "/jobs?q=train-1").all("a") if one.attributes["href"] == "jobs/1"]
+    assert link.text == "1"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/jobs/99", 404, "job 99 is not known"),
+        ("/accounts/nobody", 404, "has no adaptive job"),
+        ("/nothing", 404, "there is no such page"),
+        ("/static/../../pyproject.toml", 404, "no such"),
+        ("/jobs?since=yesterday", 400, "is no time"),
+        ("/jobs?sort=luck", 400, "not sorted by"),
+        ("/jobs?page=0", 400, "no page"),
+        ("/jobs?page=²", 400, "no page"),
+    ],
+)
+def test_that_what_cannot_be_shown_is_said(client: TestClient, path: str, status: int, words: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert words in answer.text
+
+
+def test_that_a_store_that_is_away_is_said_and_comes_back(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = TestClient(make_app(source, hosts=LOOPBACK, token=None), base_url="http://127.0.0.1")
+
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the store cannot be reached: no route to host")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source.reader, "rows", away)
+        answer = client.get("/jobs")
+        assert answer.status_code == 503
+        assert "cannot be reached" in answer.text
+    assert client.get("/jobs").status_code == 200
+
+
+def test_that_a_login_that_reads_views_only_sees_all_other_pages(source: Source) -> None:
+    bare = replace(source, store=None, why_no_store="this login may not read its tables")
+    client = TestClient(make_app(bare, hosts=LOOPBACK, token=None), base_url="http://127.0.0.1")
+    assert "this login may not read its tables" in client.get("/").text
+    assert client.get("/jobs/1").status_code == 200
+
+
+def test_that_links_keep_what_was_chosen(client: TestClient) -> None:
+    found = page(client, "/jobs?q=train&state=completed&since=7d")
+    ranges = [one.attributes["href"] for one in found.all("a") if one.text.startswith("last ")]
+    assert ranges[0] == "?q=train&state=completed&since=1d"
+    hidden = [one.attributes for one in found.all("input") if one.attributes.get("type") == "hidden"]
+    assert [(one["name"], one["value"]) for one in hidden] == [("since", "7d")]
+
+
+def test_that_charts_are_pictures_for_readers_without_scripts(client: TestClient) -> None:
+    assert "<svg" not in client.get("/jobs/1").text
+    text = client.get("/jobs/1?static=1").text
+    assert text.count("<svg") >= 3
+    assert "application/json" not in text
+
+
+def test_that_an_account_may_have_any_name(client: TestClient) -> None:
+    assert client.get("/accounts/a%2Fb%20%3Cc%3E").status_code == 404
+    assert "<c>" not in client.get("/accounts/a%2Fb%20%3Cc%3E").text
