@@ -47,9 +47,8 @@ def test_that_without_slurm_nodes_are_those_of_the_last_round_with_what_jobs_hol
         ("3", "pending"),
     ]
     assert picture.slurm_missing == "it was not asked"
-    assert picture.missing is not None and picture.missing.startswith(
-        "no daemon runs: the last one was stopped"
-    )
+    assert picture.missing is not None
+    assert picture.missing.startswith("no daemon runs: the last one was stopped")
     assert picture.next_round_at is None
 
 

@@ -1,4 +1,4 @@
 """Queries of the reporting views, with one row class per view. Read-only.
 
-May be imported by `cli`, `report`.
+May be imported by `cli`, `report`, `web`.
 """
