@@ -26,6 +26,7 @@ from pollux_slurm.cli.site.daemon import daemon
 from pollux_slurm.cli.site.doctor import doctor
 from pollux_slurm.cli.site.replay import replay
 from pollux_slurm.cli.site.web import web
+from pollux_slurm.cli.top.command import top
 from pollux_slurm.errors import PolluxError
 
 app = typer.Typer(
@@ -58,6 +59,7 @@ def _root(
 app.command()(daemon)
 app.command()(doctor)
 app.command()(status)
+app.command()(top)
 app.command()(explain)
 app.command()(web)
 app.command()(replay)

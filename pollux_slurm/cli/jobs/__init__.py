@@ -1,4 +1,4 @@
 """Commands about a user's own jobs.
 
-May be imported by `cli` itself only.
+May be imported by `cli/top`, which shows the same texts.
 """

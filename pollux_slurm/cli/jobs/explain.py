@@ -89,10 +89,10 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
         if round_id is None and not record.state.is_over:
             # Its state may have changed since the daemon's last round.
             record = current_jobs([record], read_slurm(config)[0])[0].record
-        return _facts_of_job(store, record, found, round_id, seen, now)
+        return facts_of_job(store, record, found, round_id, seen, now)
 
 
-def _facts_of_job(
+def facts_of_job(
     store: Store,
     record: JobRecord,
     found: DecisionRecord | None,
@@ -100,6 +100,7 @@ def _facts_of_job(
     seen: DaemonStatus,
     now: datetime,
 ) -> dict[str, Any]:
+    """Return what `pollux explain` says about a job, from the decision `found` and the job as it is now."""
     from pollux_slurm.daemon.observe.live_status import next_read_text
 
     job = record.slurm_job_id

@@ -41,7 +41,7 @@ def pause(
     from pollux_slurm.daemon.enact import admin_orders
 
     _order(
-        lambda store: admin_orders.pause(store, job, by=_who(), drain=False, at=_now()),
+        lambda store: admin_orders.pause(store, job, by=who(), drain=False, at=_now()),
         wait,
         settings(config_file, store_url).require_store_url(),
         done=f"job {job}: its checkpoint is requested; it then waits until: pollux resume {job}",
@@ -58,7 +58,7 @@ def drain(
     from pollux_slurm.daemon.enact import admin_orders
 
     _order(
-        lambda store: admin_orders.pause(store, job, by=_who(), drain=True, at=_now()),
+        lambda store: admin_orders.pause(store, job, by=who(), drain=True, at=_now()),
         wait,
         settings(config_file, store_url).require_store_url(),
         done=f"job {job}: its checkpoint is requested; it is then held until: pollux resume {job}",
@@ -75,7 +75,7 @@ def resume(
     from pollux_slurm.daemon.enact import admin_orders
 
     _order(
-        lambda store: admin_orders.resume(store, job, by=_who(), at=_now()),
+        lambda store: admin_orders.resume(store, job, by=who(), at=_now()),
         wait,
         settings(config_file, store_url).require_store_url(),
         done=f"job {job}: it is started again",
@@ -116,7 +116,8 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, do
         store.close()
 
 
-def _who() -> str:
+def who() -> str:
+    """Return the name of the user who gives an order, for the journal."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name

@@ -1,0 +1,341 @@
+"""The live view: a cluster line, the jobs, the GPUs by node, moves under way and last decisions.
+
+The store and Slurm are read in a thread, one read at a time, so that no key waits for them. When a read
+fails, the last picture stays and a line says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Footer, Input, Static
+
+from pollux_slurm.cli.jobs.pause_resume_drain import who
+from pollux_slurm.cli.jobs.status import job_cells
+from pollux_slurm.cli.shared.settings_and_store import opened_store
+from pollux_slurm.cli.top.dialogs import Keys, Question
+from pollux_slurm.cli.top.drawings import letter_style, letters_of, node_lines
+from pollux_slurm.cli.top.job_rows import SORT_KEYS, selected_jobs
+from pollux_slurm.cli.top.job_screen import JobScreen, read_story
+from pollux_slurm.config import Config
+from pollux_slurm.daemon.enact import admin_orders
+from pollux_slurm.daemon.observe.live_status import elapsed_text
+from pollux_slurm.errors import PolluxError
+from pollux_slurm.live.decision_text import move_text
+from pollux_slurm.live.picture import NodeState, Picture, read_picture
+from pollux_slurm.live.slurm_reading import read_slurm
+from pollux_slurm.report.charts.safe_texts import shown
+from pollux_slurm.store.contract.interface import Store
+
+_COLUMNS = ("JOB", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH")
+_WIDE_COLUMNS = ("RESTARTS", "AGE", "REPORTED", "NODES")
+_WIDE = 120
+_RIGHT = {"GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH", "RESTARTS", "AGE", "REPORTED"}
+_MOST_MOVES = 3
+_MOST_DECISIONS = 3
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class TopApp(App[None]):
+    """`pollux top`. `is_ascii` draws with ASCII characters only; `clock` returns the present time."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #head, #away, #nodes, #news { height: auto; padding: 0 1; }
+    #away { display: none; text-style: bold; }
+    #jobs { height: 1fr; min-height: 4; }
+    #filter { display: none; height: 1; border: none; padding: 0 1; }
+    .dialog { width: auto; max-width: 100%; height: auto; padding: 1 2; background: $panel; }
+    Question, Keys { align: center middle; }
+    #story { padding: 0 1; height: auto; }
+    .ascii { scrollbar-size: 0 0; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", key_display="/"),
+        ("s", "sort", "Sort"),
+        Binding("S", "reverse", "Turn", show=False),
+        ("p", "pause", "Pause"),
+        ("r", "resume", "Resume"),
+        Binding("question_mark", "keys", "Help", key_display="?"),
+        ("q", "quit", "Quit"),
+        Binding("escape", "unfilter", "All", show=False),
+    ]
+
+    def __init__(
+        self, config: Config, *, every_s: float, is_ascii: bool = False, clock: Callable[[], datetime] = _now
+    ) -> None:
+        super().__init__()
+        self._config = config
+        self._every_s = every_s
+        self._is_ascii = is_ascii
+        self._clock = clock
+        self._reads = False
+        self._sort_by, self._reverse, self._words = SORT_KEYS[0], False, ""
+        self.picture: Picture | None = None
+
+    # ------------------------------------------------------------------------------------------ the screen
+
+    def compose(self) -> ComposeResult:
+        yield Static("reading ...", id="head", markup=False)
+        yield Static("", id="away", markup=False)
+        table: DataTable[Text] = DataTable(id="jobs", cursor_type="row")
+        table.set_class(self._is_ascii, "ascii")
+        yield table
+        yield Input(id="filter", placeholder="words, or user: account: state: name: job:", compact=True)
+        yield Static("", id="nodes", markup=False)
+        yield Static("", id="news", markup=False)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self._table.focus()
+        self.action_read()
+        self.set_interval(self._every_s, self.action_read)
+
+    @property
+    def _table(self) -> DataTable[Text]:
+        return self.screen_stack[0].query_one("#jobs", DataTable)
+
+    def _static(self, name: str) -> Static:
+        return self.screen_stack[0].query_one(f"#{name}", Static)
+
+    @property
+    def chosen(self) -> str | None:
+        """The id of the job that an order is for: the one looked into, else the one under the cursor."""
+        if isinstance(self.screen, JobScreen):
+            return self.screen.job_id
+        table = self._table
+        if not table.row_count:
+            return None
+        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+
+    # ---------------------------------------------------------------------------------------------- reading
+
+    def action_read(self) -> None:
+        """Read in a thread, if no read is under way."""
+        if self._reads:
+            return
+        self._reads = True
+        screen = self.screen if isinstance(self.screen, JobScreen) else None
+        self.run_worker(lambda: self._read(screen), thread=True, exit_on_error=True)
+
+    def _read(self, screen: JobScreen | None) -> None:
+        found: Picture | PolluxError
+        try:
+            with opened_store(self._config) as store:
+                if screen is not None:
+                    story = read_story(store, screen.job_id, self._clock())
+                    self.call_from_thread(screen.show, story)
+                found = read_picture(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
+        except PolluxError as error:
+            found = error
+        self.call_from_thread(self._show_read, found, screen)
+
+    def _show_read(self, found: Picture | PolluxError, screen: JobScreen | None) -> None:
+        self._reads = False
+        if isinstance(found, Picture):
+            self.picture = found
+        elif screen is not None and screen.is_attached:
+            screen.show(found)
+        self._show_away(found)
+        self._draw()
+        if isinstance(self.screen, JobScreen) and self.screen is not screen:
+            self.action_read()  # it was opened during this read
+
+    def _show_away(self, found: Picture | PolluxError) -> None:
+        if isinstance(found, Picture):
+            slurm = found.slurm_missing
+            reasons = [found.missing, None if slurm is None else f"Slurm cannot be read: {slurm}"]
+        else:
+            reasons = [f"the store cannot be read, what is shown is old: {found}"]
+        text = "\n".join("! " + " ".join(shown(one).split()) for one in reasons if one is not None)
+        away = self._static("away")
+        away.display = bool(text)
+        away.update(self._text(text))
+
+    # ---------------------------------------------------------------------------------------------- drawing
+
+    def _text(self, text: str) -> str:
+        return text.replace("→", "->").encode("ascii", "replace").decode() if self._is_ascii else text
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        if self.picture is not None:
+            self._draw_jobs(self.picture)
+            self._draw_nodes(self.picture)
+            self._static("news").update(self._text(self._news(self.picture)))
+
+    def _draw_jobs(self, picture: Picture) -> None:
+        jobs, num_more = selected_jobs(
+            picture, words=self._words, sort_by=self._sort_by, reverse=self._reverse
+        )
+        self._static("head").update(self._text(self._head(picture, len(jobs), num_more)))
+        table, letters = self._table, letters_of(picture)
+        chosen, row, scroll_y = self._under_cursor(), table.cursor_row, table.scroll_y
+        columns = _COLUMNS + (_WIDE_COLUMNS if self.size.width >= _WIDE else ())
+        table.clear(columns=True)
+        table.add_column(" ", width=1)
+        cells = [job_cells(job, picture) for job in jobs]
+        for column in columns:
+            table.add_column(self._text(column.replace("×", "x") if self._is_ascii else column))
+        for index, one in enumerate(cells):
+            letter = letters.get(one["JOB"], " ")
+            style = "" if letter == " " else letter_style(letter)
+            table.add_row(
+                Text(letter, style=style),
+                *(
+                    Text(
+                        self._text(shown(one[column])),
+                        justify="right" if column in _RIGHT else "left",
+                        no_wrap=True,
+                    )
+                    for column in columns
+                ),
+                key=one["JOB"] if all(one["JOB"] != other["JOB"] for other in cells[:index]) else None,
+            )
+        rows = {one["JOB"]: index for index, one in reversed(list(enumerate(cells)))}
+        table.move_cursor(row=rows.get(chosen or "", min(row, max(len(cells) - 1, 0))), scroll=False)
+        table.scroll_to(y=scroll_y, animate=False)
+
+    def _under_cursor(self) -> str | None:
+        table = self._table
+        if not table.row_count:
+            return None
+        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+
+    def _draw_nodes(self, picture: Picture) -> None:
+        most = max(2, min(12, self.size.height // 4))
+        drawn = node_lines(picture, width=self.size.width - 2, most=most, chosen=self._under_cursor())
+        self._static("nodes").update(Text("\n").join(drawn) if drawn else "no nodes are known yet")
+
+    def _head(self, picture: Picture, num_shown: int, num_more: int) -> str:
+        states = Counter(picture.state_of(job) for job in picture.jobs)
+        held = sum(node.num_held for node in picture.nodes)
+        free = sum(node.num_free for node in picture.nodes)
+        total = sum(node.num_gpus for node in picture.nodes)
+        off = {
+            state: sum(node.num_gpus - node.num_held for node in picture.nodes if node.state is state)
+            for state in (NodeState.DRAINED, NodeState.DOWN)
+        }
+        gpus = f"{total} GPUs: {held} held, {free} free" + "".join(
+            f", {number} {state.value}" for state, number in off.items() if number
+        )
+        last, due = picture.daemon.last_round_at, picture.next_round_at
+        rounds = "no round yet" if last is None else f"round {elapsed_text(picture.read_at - last)} ago"
+        if due is not None:
+            rounds += f", next in {elapsed_text(due - picture.read_at)}"
+        counts = ", ".join(f"{number} {state}" for state, number in states.most_common()) or "no active jobs"
+        order = f"by {self._sort_by}{', turned' if self._reverse else ''}"
+        filtered = f", only {shown(self._words)!r}" if self._words else ""
+        more = f", {num_more} more: filter with /" if num_more else ""
+        return (
+            f"{picture.read_at:%H:%M:%S} UTC   {rounds}   {gpus}\n"
+            f"jobs: {counts}   ({num_shown} shown {order}{filtered}{more})"
+        )
+
+    def _news(self, picture: Picture) -> str:
+        moves = picture.moves
+        found = [f"moves under way: {len(moves) or 'none'}"]
+        for job, move in moves[:_MOST_MOVES]:
+            since = elapsed_text(picture.read_at - move.times[0][1])
+            found.append(f"  job {move.slurm_job_id} {move_text(move, job.record.state)}, since {since}")
+        moving = {move.slurm_job_id for _, move in moves}
+        decisions = [one for one in picture.decisions if one.slurm_job_id not in moving]
+        if decisions:
+            found.append("last decisions:")
+        for one in decisions[:_MOST_DECISIONS]:
+            found.append(f"  job {one.slurm_job_id} {one.allocation or 'no GPUs'}: {one.reason}")
+        width = max(self.size.width - 2, 10)
+        return "\n".join(shown(line)[:width] for line in found)
+
+    # ------------------------------------------------------------------------------------------------- keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of the table do nothing while another screen is shown."""
+        of_table = action in ("filter", "unfilter", "sort", "reverse", "keys")
+        return not (of_table and len(self.screen_stack) > 1)
+
+    def on_data_table_row_highlighted(self) -> None:
+        if self.picture is not None:
+            self._draw_nodes(self.picture)
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        if event.row_key.value is not None:
+            self.push_screen(JobScreen(event.row_key.value, self._clock, is_ascii=self._is_ascii))
+            self.action_read()
+
+    def action_keys(self) -> None:
+        self.push_screen(Keys())
+
+    def action_sort(self) -> None:
+        self._sort_by = SORT_KEYS[(SORT_KEYS.index(self._sort_by) + 1) % len(SORT_KEYS)]
+        self._draw()
+
+    def action_reverse(self) -> None:
+        self._reverse = not self._reverse
+        self._draw()
+
+    def action_filter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def action_unfilter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.value = ""
+        field.display = False
+        self._table.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._words = event.value
+        self._draw()
+
+    def on_input_submitted(self) -> None:
+        self.query_one("#filter", Input).display = bool(self._words)
+        self._table.focus()
+
+    def action_pause(self) -> None:
+        self._ask("pause", "It writes a checkpoint, gives its GPUs back and waits until it is resumed.")
+
+    def action_resume(self) -> None:
+        self._ask("resume", "It gets GPUs again as soon as some are free.")
+
+    def _ask(self, verb: str, meaning: str) -> None:
+        job_id = self.chosen
+        if job_id is None:
+            return
+
+        def answer(is_yes: bool | None) -> None:
+            if is_yes:
+                self.run_worker(lambda: self._order(verb, job_id), thread=True)
+
+        self.push_screen(Question(f"{verb} job {job_id}?\n{meaning}"), answer)
+
+    def _order(self, verb: str, job_id: str) -> None:
+        """Write the order into the journal, as `pollux pause` and `pollux resume` do."""
+
+        def give(store: Store) -> None:
+            if verb == "pause":
+                admin_orders.pause(store, job_id, by=who(), drain=False, at=self._clock())
+            else:
+                admin_orders.resume(store, job_id, by=who(), at=self._clock())
+
+        try:
+            with opened_store(self._config) as store:
+                give(store)
+        except PolluxError as error:
+            self.call_from_thread(self.notify, shown(str(error)), severity="error", markup=False)
+        else:
+            text = f"{verb} job {job_id}: ordered, the daemon does so in its next round"
+            self.call_from_thread(self.notify, text, markup=False)
+        self.call_from_thread(self.action_read)

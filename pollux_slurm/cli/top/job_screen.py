@@ -1,0 +1,112 @@
+"""A look into one job: goodput, batch size and GPUs over time, and what `pollux explain` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from pollux_slurm.cli.jobs.explain import facts_of_job, lines
+from pollux_slurm.cli.top.drawings import bar_plot
+from pollux_slurm.errors import PolluxError
+from pollux_slurm.report.charts.safe_texts import shortened, shown
+from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
+
+_MOST_INTERVALS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStory:
+    """What the store has of one job over time, and its explanation in lines."""
+
+    title: str
+    samples: tuple[Sample, ...]
+    allocations: tuple[AllocationRecord, ...]
+    explanation: tuple[str, ...]
+
+
+def read_story(store: Store, job_id: str, now: datetime) -> JobStory:
+    """Read one job; raises what the store raises."""
+    record = store.job(job_id)
+    facts = facts_of_job(store, record, store.decision(job_id), None, store.daemon_status(), now)
+    return JobStory(
+        title=f"job {job_id}  {shortened(shown(record.name), 30)}  of {shown(record.user_name)}",
+        samples=store.sample_history(job_id),
+        allocations=store.allocation_history(job_id),
+        explanation=tuple(shown(line) for line in lines(facts)),
+    )
+
+
+def story_text(story: JobStory, *, width: int, now: datetime, is_ascii: bool) -> str:
+    """Return the page for a terminal of `width` characters."""
+    goodputs = [(one.at, one.goodput) for one in story.samples if one.goodput is not None]
+    batches = [(one.at, float(one.batch.global_batch_size)) for one in story.samples if one.batch is not None]
+    found = [story.title, "", *story.explanation, ""]
+    for name, unit, points in (("goodput", " examples/s", goodputs), ("batch size", "", batches)):
+        if not points:
+            found.append(f"{name}: nothing reported yet")
+            continue
+        low, high = min(value for _, value in points), max(value for _, value in points)
+        ends = f"since {points[0][0]:%m-%d %H:%M} UTC"
+        found.append(f"{name}: {low:.4g} to {high:.4g}{unit}, now {points[-1][1]:.4g}  ({ends})")
+        found.append("  " + bar_plot(points, width=min(max(width - 4, 10), len(points)), is_ascii=is_ascii))
+    found += ["", "GPUs over time (UTC)" if story.allocations else "GPUs over time: none yet"]
+    most = max((one.allocation.num_gpus for one in story.allocations), default=1) or 1
+    hidden = len(story.allocations) - _MOST_INTERVALS
+    if hidden > 0:
+        found.append(f"  and {hidden} earlier")
+    for one in story.allocations[-_MOST_INTERVALS:]:
+        number = one.allocation.num_gpus
+        bar = ("#" if is_ascii else "█") * max(round(20 * number / most), 1 if number else 0)
+        minutes = ((one.ended_at or now) - one.started_at).total_seconds() / 60
+        where = shortened(shown(str(one.allocation)), max(width - 62, 12))
+        found.append(f"  {one.started_at:%m-%d %H:%M:%S} {minutes:8.1f} min {number:4} {bar:<20} {where}")
+    return "\n".join(found)
+
+
+class JobScreen(Screen[None]):
+    """Shows the story of one job; the app reads it in a worker and gives it to `show`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape", "app.pop_screen", "Back"),
+        ("p", "app.pause", "Pause"),
+        ("r", "app.resume", "Resume"),
+        ("q", "app.quit", "Quit"),
+    ]
+
+    def __init__(self, job_id: str, now: Callable[[], datetime], *, is_ascii: bool) -> None:
+        super().__init__()
+        self.job_id = job_id
+        self._now = now
+        self._is_ascii = is_ascii
+        self._story: JobStory | None = None
+
+    def compose(self) -> ComposeResult:
+        yield VerticalScroll(Static(f"reading job {self.job_id} ...", id="story", markup=False))
+        yield Footer()
+
+    def show(self, story: JobStory | PolluxError) -> None:
+        """Show what was read; after an error, the last story stays."""
+        if isinstance(story, JobStory):
+            self._story = story
+            self.on_resize()
+        elif self._story is None:
+            self.query_one("#story", Static).update(f"job {self.job_id} cannot be read: {shown(str(story))}")
+
+    def on_resize(self) -> None:
+        if self._story is not None:
+            text = story_text(
+                self._story, width=self.size.width - 2, now=self._now(), is_ascii=self._is_ascii
+            )
+            self.query_one("#story", Static).update(_encoded(text, self._is_ascii))
+
+
+def _encoded(text: str, is_ascii: bool) -> str:
+    return text.replace("→", "->").encode("ascii", "replace").decode() if is_ascii else text
