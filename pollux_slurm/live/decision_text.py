@@ -60,8 +60,11 @@ def move_text(move: Reallocation, state: JobState) -> str:
     return f"{move.source} → {move.target}{way} ({step.text})"
 
 
-def summary(decided: DecisionRecord, record: JobRecord) -> str:
-    """Return the last decision about a job in one line, without the policy's numbers."""
+def summary(decided: DecisionRecord, record: JobRecord, now: str | None = None) -> str:
+    """Return the last decision about a job in one line, without the policy's numbers.
+
+    `now` is its present state, where that differs (`pollux_slurm.live.present_state`).
+    """
     job, excluded = decided.job, decided.excluded_reason
     if record.state.is_over:
         finished_at = None if record.finished_at is None else record.finished_at.isoformat()
@@ -71,11 +74,26 @@ def summary(decided: DecisionRecord, record: JobRecord) -> str:
         return f"job {job.job_id} is being moved: {move_text(record.open_reallocation, record.state)}"
     if record.paused_at is not None:
         return f"job {job.job_id} is {paused(record)}"
+    first = f"job {job.job_id}" if now is None else f"job {job.job_id} {now}; the last round"
     if excluded is not None:
-        return f"job {job.job_id} is left as it is: {excluded}"
+        return f"{first} {'is left' if now is None else 'left it'} as it is: {excluded}"
     has = _gpus_of(job.allocation.as_dict(), job.gpu_type)
-    why = _MOVED_SINCE if moved_since(decided, record) else _why(job.bound_by, job.pinned_because)
-    return f"job {job.job_id}: {has}; not more: {why}"
+    size = record.allocation.num_gpus or job.allocation.num_gpus
+    why = _why(
+        "max_gpus" if has_maximum(size, record.terms.max_gpus, job.bound_by) else job.bound_by,
+        job.pinned_because,
+        moved_since=moved_since(decided, record),
+    )
+    return f"{first}: {has}; not more: {why}"
+
+
+# Bounds of a job that say more than its owner's maximum does, where it has that.
+_STRONGER = ("max_gpus", "nothing", "rigid")
+
+
+def has_maximum(num_gpus: int, max_gpus: int | None, bound_by: str | None) -> bool:
+    """Whether what keeps a job from more GPUs is that it has the maximum that its owner allows."""
+    return max_gpus is not None and num_gpus >= max_gpus and bound_by not in _STRONGER
 
 
 def short_reason(record: JobRecord) -> str:
@@ -107,15 +125,17 @@ def moved_since(decided: DecisionRecord, record: JobRecord) -> bool:
 def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the lines for a job's owner, from the facts that `pollux explain --json` prints."""
     is_over = facts.get("ended") is not None
-    found = _over(facts) if is_over else [_headline(facts)]
-    if facts.get("moving") is not None:
-        found += _line("moving", facts["moving"])
+    found = _over(facts) if is_over else _headlines(facts)
+    found += _wings(facts)
     is_paused = facts.get("paused_at") is not None
     if facts.get("excluded_reason") is None and facts.get("allocation") is not None and not is_paused:
         found += _expected_move(facts)
         found += _predicted(facts)
         then = "at that time: " if is_over else ""
-        why = _MOVED_SINCE if facts.get("moved_since") else _why(facts["bound_by"], facts["pinned_because"])
+        size = facts.get("num_gpus_now") or facts["num_gpus"]
+        at_most = has_maximum(size, facts.get("max_gpus"), facts["bound_by"])
+        bound = "max_gpus" if at_most else facts["bound_by"]
+        why = _why(bound, facts["pinned_because"], moved_since=bool(facts.get("moved_since")))
         found += _line("not more", then + why)
         found += _next_size(facts)
         found += _runner_up(facts)
@@ -136,6 +156,28 @@ def _over(facts: Mapping[str, Any]) -> list[str]:
         else _gpus_of(facts["allocation"], facts["gpu_type"])
     )
     return [*found, *_line("last", f"{of_round}: {last}")]
+
+
+def _headlines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the present state first, where it differs from the last round's decision."""
+    job, headline = f"job {facts['job_id']}", _headline(facts)
+    if facts.get("now") is None:
+        return [headline]
+    return [f"{job} {facts['now']}", *_line("last round", headline.removeprefix(f"{job} "))]
+
+
+def _wings(facts: Mapping[str, Any]) -> list[str]:
+    """Return a line for each wing of a job that moves in place."""
+    found = []
+    for place, wing in enumerate(facts.get("wings", ())):
+        has = f"{_num(wing['num_gpus'])} on {', '.join(wing['nodes'])}" if wing["nodes"] else "no GPUs yet"
+        state = "" if wing["state"] == "running" else f" ({wing['state']}{_because(wing['reason'])})"
+        found += _line("" if place else "wings", f"job {wing['job_id']}: {has}{state}")
+    return found
+
+
+def _because(reason: str) -> str:
+    return "" if reason in ("", "None") else f": {reason}"
 
 
 def _headline(facts: Mapping[str, Any]) -> str:
@@ -248,8 +290,10 @@ def _restarts(facts: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _why(bound_by: str, pinned_because: str | None) -> str:
-    return pinned_because or _MORE.get(bound_by, bound_by)
+def _why(bound_by: str, pinned_because: str | None, *, moved_since: bool) -> str:
+    if bound_by == "max_gpus":
+        return _MORE["max_gpus"]
+    return _MOVED_SINCE if moved_since else pinned_because or _MORE.get(bound_by, bound_by)
 
 
 def _line(name: str, text: str) -> list[str]:

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.anchor.seen_job import SEEN_FORMAT, SeenJob, parse_seen_job
+from pollux_slurm.agent.submit.wing_request import wing_environ, wing_script
 from pollux_slurm.config import Config
 from pollux_slurm.errors import SlurmCommandError, SlurmError, SlurmReadError
-from pollux_slurm.rendering import render
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.job_commands import error_of_result, is_unknown_job
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.job_json import state_of
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment, parse_wing_comment
 from pollux_slurm.slurm.sbatch.request import sigterm_lead_s
-
-TEMPLATE = "wing.sbatch.j2"
-# Not `python -m`: that would import modules from the working directory, from the user's own files.
-PROGRAM = (
-    "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
-    "from pollux_slurm.agent.anchor.wing_program import main; main()"
-)
-# Variables that describe the anchor's own allocation, or are options of sbatch and srun.
-_OF_ALLOCATION = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_")
-_OF_DEVICES = frozenset(
-    {
-        *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
-        *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
-    }
-)
 
 
 class WingJobs:
@@ -90,12 +73,8 @@ class WingJobs:
             options.append(f"--time={max(math.ceil(time_limit_s / 60), 1)}")
         if begin_s > 0:
             options.append(f"--begin=now+{math.ceil(begin_s)}")
-        script = render(
-            TEMPLATE,
-            override_dir=self._config.templates.dir,
-            command=shlex.join([sys.executable, "-c", PROGRAM, str(self._order_file)]),
-        )
-        return self._client.submit(script, options, (), self._wing_environ())
+        script = wing_script(self._order_file, self._config.templates.dir)
+        return self._client.submit(script, options, (), wing_environ(self._environ))
 
     def _of_anchor(self, request: Sequence[str]) -> list[str]:
         """Return the options that a wing has from its anchor where its request does not name them."""
@@ -104,13 +83,6 @@ class WingJobs:
         names = ("account", "qos", *(() if self._config.moves.anchor_partition else ("partition",)))
         values = {name: self._environ.get(f"SLURM_JOB_{name.upper()}") for name in names}
         return [f"--{name}={value}" for name, value in values.items() if value and name not in given]
-
-    def _wing_environ(self) -> dict[str, str]:
-        return {
-            key: value
-            for key, value in self._environ.items()
-            if key == "SLURM_CONF" or not (key.startswith(_OF_ALLOCATION) or key in _OF_DEVICES)
-        }
 
     def look(self, job_ids: Iterable[str]) -> dict[str, SeenJob]:
         """Return the anchor and those of its wings that Slurm still knows. Raises `SlurmError`."""

@@ -7,6 +7,8 @@ sbatch refuses the job they are removed again.
 from __future__ import annotations
 
 import contextlib
+import re
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +16,14 @@ from pathlib import Path
 
 from pollux_slurm.agent.submit.submission_plan import SubmissionPlan
 from pollux_slurm.agent.submit.token import make_private_dir, remove_empty_dirs, write_token
-from pollux_slurm.errors import LaunchError, SlurmCommandError
+from pollux_slurm.agent.submit.wing_request import wing_environ
+from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmError
 from pollux_slurm.slurm.commands.runner import CommandRunner
+
+# Slurm's words for a request that no wing can ever have: "Invalid feature specification", "invalid partition
+# specified", "Invalid account or account/partition combination specified", "User's group not permitted to use
+# this partition". Others may pass, as "Requested node configuration is not available" for drained nodes does.
+_NEVER = re.compile(r"\binvalid\b|unrecognized|not permitted", re.IGNORECASE)
 
 
 def run_sbatch(
@@ -23,9 +31,11 @@ def run_sbatch(
 ) -> int:
     """Submit a plan; sbatch prints to this process's stdout and stderr. Returns sbatch's exit code.
 
-    It does not use the runner's `run`, which has a time limit: with `--wait`, sbatch ends with the job.
+    Raises `SlurmCommandError` where the wings of a job in place would be refused. It does not use the
+    runner's `run`, which has a time limit: with `--wait`, sbatch ends with the job.
     """
     sbatch = runner.find("sbatch")
+    _refuse_impossible_wings(plan, runner)
     with _plan_files(plan, token) as (script_file, undo):
         # --export-file may name a file descriptor of the user's shell.
         done = _call_sbatch(sbatch, plan, script_file, environ, cwd, close_fds=False)
@@ -40,9 +50,10 @@ def submit_plan(
 ) -> str:
     """Submit a plan that has `--parsable`, print nothing, and return the job's number.
 
-    Raises `SlurmCommandError` with sbatch's message when it refuses the job.
+    Raises `SlurmCommandError` with sbatch's message when it refuses the job, or would refuse its wings.
     """
     sbatch = runner.find("sbatch")
+    _refuse_impossible_wings(plan, runner)
     with _plan_files(plan, token) as (script_file, undo):
         done = _call_sbatch(sbatch, plan, script_file, environ, cwd, capture_output=True)
         if done.returncode != 0:
@@ -51,6 +62,31 @@ def submit_plan(
             raise SlurmCommandError(f"sbatch has refused the job: {text.removeprefix('sbatch: error: ')}")
     # With a cluster's name after a semicolon for `--clusters`.
     return done.stdout.strip().partition(";")[0]
+
+
+def _refuse_impossible_wings(plan: SubmissionPlan, runner: CommandRunner) -> None:
+    """Raise `SlurmCommandError` where Slurm would never start a wing of the job, which then never trained.
+
+    The anchor's own sbatch does not see what its wings ask for. Where Slurm does not answer, nothing is said.
+    """
+    if plan.wings is None:
+        return
+    try:
+        tried = runner.run(
+            "sbatch",
+            "--test-only",
+            *plan.first_wing_options,
+            stdin=plan.wing_script,
+            environ=wing_environ(runner.environ),
+        )
+    except SlurmError:
+        return
+    if tried.exit_code != 0 and _NEVER.search(tried.error_text):
+        text = re.sub(r"(sbatch: error: |sbatch: fatal: |allocation failure: )+", "", tried.error_text)
+        raise SlurmCommandError(
+            f"Slurm would refuse the job's wings, which have its GPUs: {text}; nothing was submitted. They "
+            f"ask for: {shlex.join(plan.first_wing_options)}"
+        )
 
 
 def _call_sbatch(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from pathlib import Path
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
 from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, token_sha256, token_user_id
-from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest
+from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
 from pollux_slurm.config import Config
 from pollux_slurm.durations import DURATION_FORMS, parse_duration
 from pollux_slurm.errors import UsageError
@@ -57,6 +58,10 @@ _POLLUX_NAMES = frozenset(option.name for option in POLLUX_OPTIONS)
 _FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
 _LONGEST_TOTAL_S = 999_999_999  # nine digits in the Comment: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
+_NO_STORE = (
+    "no store is set: the job trains, but is neither moved nor measured, unless its nodes' settings name a "
+    "store; to set one: POLLUX_STORE_URL=sqlite:////path/to/pollux.db, then pollux db init"
+)
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
 
@@ -66,8 +71,8 @@ class SubmissionPlan:
 
     `options` are sbatch's arguments before the script, `arguments` those after it. `creates_job` is False for
     `--test-only`, which must write nothing. With `waits`, sbatch ends when the job does. `warnings` are for
-    the user. A job in place has `wings`, whose request is in `wing_file`; its anchor's sbatch must not read
-    `hidden_variables`.
+    the user. A job in place has `wings`, whose request is in `wing_file`, and `wing_script`; its anchor's
+    sbatch must not read `hidden_variables`.
     """
 
     script: str
@@ -82,11 +87,21 @@ class SubmissionPlan:
     waits: bool
     warnings: tuple[str, ...] = ()
     wings: WingRequest | None = None
+    wing_script: str = ""
     hidden_variables: frozenset[str] = frozenset()
 
     @property
     def wing_file(self) -> Path:
         return self.token_file.with_suffix(".wing")
+
+    @property
+    def first_wing_options(self) -> list[str]:
+        """Return sbatch's options for the wing that the job starts with, but for its name and its files."""
+        if self.wings is None:
+            return []
+        limit_s = self.wings.time_limit_s
+        time = [] if limit_s is None else [f"--time={max(math.ceil(limit_s / 60), 1)}"]
+        return [*self.wings.start_options(), *time]
 
     def as_shell_commands(self) -> str:
         """Return the plan as shell commands that would submit it."""
@@ -103,7 +118,15 @@ class SubmissionPlan:
             shlex.join(["sbatch", *self.options, str(self.script_file), *self.arguments]),
         ]
         if self.wings is not None:
-            lines.insert(2, "# Its wings ask for: " + shlex.join(self.wings.start_options()))
+            lines[2:2] = [
+                "#",
+                "# The job is an anchor, which takes one CPU. While it runs it submits wings, which have the",
+                "# GPUs. The first one, with more options that say whose it is:",
+                "#",
+                f"#   {shlex.join(['sbatch', *self.first_wing_options])}",
+                *(f"#   {line}" for line in self.wing_script.splitlines()),
+                "#",
+            ]
         return "\n".join(lines) + "\n"
 
 
@@ -157,6 +180,8 @@ def plan_submission(
         warnings.append(f"the job moves by requeue, not in place: {because}")
     if in_place:
         warnings += warnings_in_place(request)
+    if config.store.url is None:
+        warnings.append(_NO_STORE)
     terms = JobTerms(
         token_sha256=token_sha256(token),
         user_id=token_user_id(token),
@@ -204,6 +229,9 @@ def plan_submission(
         waits=request.given("wait"),
         warnings=tuple(warnings),
         wings=None if anchor is None else anchor.wings,
+        wing_script=""
+        if anchor is None
+        else wing_script(token_file.with_suffix(".order"), config.templates.dir),
         hidden_variables=frozenset() if anchor is None else anchor.hidden_variables,
     )
 

@@ -1,18 +1,39 @@
-"""What the wings of a job ask of Slurm: the part of its owner's request that shapes and places it."""
+"""What the wings of a job ask of Slurm: the part of its owner's request that shapes and places it.
+
+Also their script and environment, with which a submission is tried before there is an anchor.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import shlex
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.rendering import render
 
 ANCHOR_VARIABLE = "POLLUX_ANCHOR"
 """The file of the wing request, in the environment of an anchor's batch script."""
 
+TEMPLATE = "wing.sbatch.j2"
+# Not `python -m`: that would import modules from the working directory, from the user's own files.
+PROGRAM = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
+    "from pollux_slurm.agent.anchor.wing_program import main; main()"
+)
+# Variables that describe the anchor's own allocation, or are options of sbatch and srun.
+_OF_ALLOCATION = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_")
+_OF_DEVICES = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+        *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
+    }
+)
 _OF_SHAPE = frozenset(
     {
         *("nodes", "nodelist", "nodefile", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core"),
@@ -73,6 +94,21 @@ class WingRequest:
             return cls(**(data | {"options": tuple(str(option) for option in data["options"])}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LaunchError(f"what the job's wings ask for cannot be read: {error}") from None
+
+
+def wing_script(order_file: Path, template_dir: str | None) -> str:
+    """Return the script of a wing, which finds its orders in a file."""
+    command = shlex.join([sys.executable, "-c", PROGRAM, str(order_file)])
+    return render(TEMPLATE, override_dir=template_dir, command=command)
+
+
+def wing_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with which a wing is submitted, without what describes another job."""
+    return {
+        key: value
+        for key, value in environ.items()
+        if key == "SLURM_CONF" or not (key.startswith(_OF_ALLOCATION) or key in _OF_DEVICES)
+    }
 
 
 def per_gpu(amount: str, num_gpus: int) -> str:

@@ -23,10 +23,12 @@ from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 from pollux_slurm.live.decision_text import ended, moment, move_text, moved_since, owners_lines
 from pollux_slurm.live.job_warnings import missing_reports, warnings_as_dicts
+from pollux_slurm.live.present_state import present_state
 from pollux_slurm.live.slurm_reading import read_slurm
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
+    from pollux_slurm.daemon.observe.live_status import CurrentJob
     from pollux_slurm.model import Decision, JobDecision, Problem
     from pollux_slurm.store.contract.interface import (
         DaemonStatus,
@@ -70,7 +72,7 @@ def explain(
 
 
 def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str, Any]:
-    from pollux_slurm.daemon.observe.live_status import current_jobs
+    from pollux_slurm.daemon.observe.live_status import CurrentJob, current_jobs
 
     now = datetime.now(timezone.utc)
     with opened_store(config) as store:
@@ -86,15 +88,16 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
             if text is None:
                 raise
             return {"job_id": job, "round": None, "explanation": text}
+        shown = CurrentJob(record=record)
         if round_id is None and not record.state.is_over:
             # Its state may have changed since the daemon's last round.
-            record = current_jobs([record], read_slurm(config)[0])[0].record
-        return facts_of_job(store, record, found, round_id, seen, now)
+            shown = current_jobs([record], read_slurm(config)[0])[0]
+        return facts_of_job(store, shown, found, round_id, seen, now)
 
 
 def facts_of_job(
     store: Store,
-    record: JobRecord,
+    shown: CurrentJob,
     found: DecisionRecord | None,
     round_id: int | None,
     seen: DaemonStatus,
@@ -103,6 +106,7 @@ def facts_of_job(
     """Return what `pollux explain` says about a job, from the decision `found` and the job as it is now."""
     from pollux_slurm.daemon.observe.live_status import next_read_text
 
+    record = shown.record
     job = record.slurm_job_id
     silent, warnings = missing_reports(record, now), warnings_as_dicts(record)
     facts: dict[str, Any]
@@ -124,7 +128,25 @@ def facts_of_job(
         with contextlib.suppress(StoreError):
             if decided.excluded_reason is None:
                 facts |= _outlook(store.round_problem(decided.round_id)[0], decided.job, last)
+    if round_id is None:
+        facts |= {"now": present_state(shown), "wings": _wings(shown)}
+        facts |= {"max_gpus": record.terms.max_gpus, "num_gpus_now": record.allocation.num_gpus}
     return {**facts, **_present(record, round_id), "warnings": warnings, "silent": silent}
+
+
+def _wings(shown: CurrentJob) -> list[dict[str, Any]]:
+    """Return the jobs that have the GPUs of a job that moves in place, or wait for them, by number."""
+    return [
+        {
+            "job_id": wing.job_id,
+            "state": wing.state.value,
+            "reason": wing.reason,
+            "nodes": list(wing.allocation.nodes),
+            "num_gpus": wing.allocation.num_gpus,
+        }
+        for wing in (() if shown.job is None else shown.job.wings)
+        if not wing.state.is_over
+    ]
 
 
 def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
@@ -261,6 +283,7 @@ def facts_of_decision(problem: Problem, decision: Decision, job_id: str) -> dict
     excluded = dict(decision.excluded).get(job_id)
     return {
         **_facts(job, decision),
+        "max_gpus": next(one.max_gpus for one in problem.jobs if one.job_id == job_id),
         **(_outlook(problem, job) if excluded is None else {}),
         "round": None,
         "at": None,
@@ -305,6 +328,9 @@ def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, An
         "declared_gain": job.declared_gain,
         "declaration_doubt": job.declaration_doubt,
         "pinned_because": job.pinned_because,
+        # The owner's, and what the job has now.
+        "max_gpus": None,
+        "num_gpus_now": None,
         # From the round's problem, where that is stored.
         "before": None,
         "predicted": None,

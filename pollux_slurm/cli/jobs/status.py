@@ -23,8 +23,9 @@ from pollux_slurm.cli.shared.settings_and_store import (
 )
 from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
 from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
-from pollux_slurm.live.decision_text import move_text, paused, summary
+from pollux_slurm.live.decision_text import has_maximum, move_text, paused, summary
 from pollux_slurm.live.job_warnings import missing_reports, warning_lines, warnings_as_dicts
+from pollux_slurm.live.present_state import present_state
 from pollux_slurm.live.slurm_reading import read_slurm
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     for line in warning_lines(records, now):
         typer.echo(line)
     if decided is not None:
-        print_text(f"{summary(decided, records[0])} (more: pollux explain {decided.job.job_id})")
+        text = summary(decided, records[0], present_state(jobs[0]))
+        print_text(f"{text} (more: pollux explain {decided.job.job_id})")
 
 
 def _unregistered_jobs(
@@ -301,19 +303,25 @@ def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
         "AGE": _duration((record.finished_at or now) - record.submitted_at),
         "REPORTED": _duration(now - sample.at) if sample else "-",
         "NODES": str(record.allocation),
-        "DECISION": _decision(record),
+        "DECISION": _decision(shown),
     }
 
 
-def _decision(record: JobRecord) -> str:
+def _decision(shown: CurrentJob) -> str:
+    record = shown.record
     if record.open_reallocation is not None:
         return move_text(record.open_reallocation, record.state)
     if record.paused_at is not None:
         return paused(record)
+    now = present_state(shown)
+    first = "" if now is None else now.removeprefix("is ")
     if record.last_decision is None:
-        return "-"
+        return first or "-"
     bound = None if record.state.is_over else record.last_decision_bound_by
-    return f"{record.last_decision}" + (f" (bound by {bound})" if bound and bound != "nothing" else "")
+    if bound is not None and has_maximum(record.allocation.num_gpus, record.terms.max_gpus, bound):
+        bound = "max_gpus"
+    decided = f"{record.last_decision}" + (f" (bound by {bound})" if bound and bound != "nothing" else "")
+    return f"{first}; {decided}" if first else decided
 
 
 def _epochs(record: JobRecord) -> str:

@@ -28,11 +28,15 @@ _HOLDING = (ReallocationStep.REQUEUED, ReallocationStep.RESHAPED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentJob:
-    """One job as it is now. `held` and `state` are Slurm's if `is_now`, else the store's last."""
+    """One job as it is now. `held` and `state` are Slurm's if `is_now`, else the store's last.
+
+    `job` is what Slurm shows, None unless `is_now`.
+    """
 
     record: JobRecord
     is_now: bool = False
     held: bool = False
+    job: SlurmJob | None = None
 
 
 def current_jobs(records: Iterable[JobRecord], snapshot: ClusterSnapshot | None) -> tuple[CurrentJob, ...]:
@@ -54,7 +58,7 @@ def current_jobs(records: Iterable[JobRecord], snapshot: ClusterSnapshot | None)
             finished_at=job.ended_at if job.state.is_over else None,
         )
         held = job.held and job.state is JobState.PENDING
-        found.append(CurrentJob(record=now, is_now=True, held=held))
+        found.append(CurrentJob(record=now, is_now=True, held=held, job=job))
     return tuple(found)
 
 
