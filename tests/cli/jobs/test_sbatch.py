@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "POLLUX"))}
+PLAIN["POLLUX_STORE_URL"] = "sqlite:////srv/pollux.db"
 SCRIPT = "#!/bin/bash\n#SBATCH --time=10\npollux run -- python train.py\n"
 
 
@@ -58,6 +59,52 @@ def test_that_the_image_of_a_container_is_not_taken_for_the_script(tmp_path: Pat
     assert "pollux run --srun-args --container-image=x.sqsh -- python" in warning
     flag = pollux("--dry-run", "--site-flag", "--", "train.sbatch", cwd=tmp_path)
     assert "sbatch --site-flag --comment=pollux/1:" in flag.stdout
+
+
+def test_that_a_submission_without_a_store_says_what_that_means(tmp_path: Path) -> None:
+    done = pollux("--dry-run", "--wrap=pollux run -- true", cwd=tmp_path, environ={"POLLUX_STORE_URL": ""})
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("pollux: no store is set: the job trains, but is neither moved nor measured")
+    assert "pollux db init" in first
+    with_store = pollux("--dry-run", "--wrap=pollux run -- true", cwd=tmp_path)
+    assert "no store" not in with_store.stderr
+
+
+def test_that_a_dry_run_in_place_shows_the_script_of_a_wing(tmp_path: Path) -> None:
+    words = ["--in-place", "--dry-run", "-C", "a100", "-t", "10", "--wrap=pollux run -- true"]
+    lines = pollux(*words, cwd=tmp_path, environ={"PATH": str(tmp_path)}).stdout.splitlines()
+    at = lines.index("#   sbatch --constraint=a100 --gpus=1 --cpus-per-gpu=1 --time=10")
+    assert lines[at + 1] == "#   #!/bin/sh"
+    assert "wing_program import main" in lines[at + 2]
+    assert lines[at + 2].endswith(".order")
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_refused"),
+    [
+        ("allocation failure: Invalid feature specification", True),
+        ("sbatch: error: invalid partition specified: nowhere", True),
+        ("allocation failure: Requested node configuration is not available", False),
+        ("allocation failure: Unable to contact slurm controller (connect failure)", False),
+    ],
+)
+def test_that_wings_that_slurm_never_starts_are_refused_at_submission(
+    tmp_path: Path, answer: str, is_refused: bool
+) -> None:
+    (tmp_path / "sbatch").write_text(
+        f'#!/bin/sh\ncase "$*" in *--test-only*) echo "{answer}" >&2; exit 1;; esac\n'
+        "echo Submitted batch job 1\n"
+    )
+    (tmp_path / "sbatch").chmod(0o755)
+    environ = {"PATH": str(tmp_path)}
+    done = pollux("--in-place", "-C", "x", "--wrap=pollux run -- true", cwd=tmp_path, environ=environ)
+    assert done.returncode == int(is_refused), done.stderr
+    if is_refused:
+        assert "Slurm would refuse the job's wings" in done.stderr
+        assert "nothing was submitted. They ask for: --constraint=x" in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["sbatch"]
+    else:
+        assert "Submitted batch job 1" in done.stdout
 
 
 def test_that_the_script_may_come_from_stdin(tmp_path: Path) -> None:
