@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.cli.shared.decision_text import has_maximum
-from pollux_slurm.cli.shared.present_state import present_state
 from pollux_slurm.daemon.observe.live_status import CurrentJob
+from pollux_slurm.live.decision_text import has_maximum
+from pollux_slurm.live.present_state import present_state
 from pollux_slurm.model import Allocation, JobState
 from tests.daemon.builders import TERMS, job, record
 
