@@ -102,7 +102,10 @@ def short_reason(record: JobRecord) -> str:
         return f"it is being moved: {move_text(record.open_reallocation, record.state)}"
     if record.paused_at is not None:
         return f"it is {paused(record)}"
-    return record.not_moved_reason or _why(record.last_decision_bound_by or "nothing", None)
+    bound = record.last_decision_bound_by or "nothing"
+    if has_maximum(record.allocation.num_gpus, record.terms.max_gpus, bound):
+        bound = "max_gpus"
+    return record.not_moved_reason or _why(bound, None, moved_since=False)
 
 
 def paused(record: JobRecord) -> str:

@@ -15,6 +15,7 @@ from textual.widgets import Footer, Static
 
 from pollux_slurm.cli.jobs.explain import facts_of_job, lines
 from pollux_slurm.cli.top.drawings import bar_plot
+from pollux_slurm.daemon.observe.live_status import CurrentJob
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
@@ -35,7 +36,8 @@ class JobStory:
 def read_story(store: Store, job_id: str, now: datetime) -> JobStory:
     """Read one job; raises what the store raises."""
     record = store.job(job_id)
-    facts = facts_of_job(store, record, store.decision(job_id), None, store.daemon_status(), now)
+    shown_job = CurrentJob(record=record)
+    facts = facts_of_job(store, shown_job, store.decision(job_id), None, store.daemon_status(), now)
     return JobStory(
         title=f"job {job_id}  {shortened(shown(record.name), 30)}  of {shown(record.user_name)}",
         samples=store.sample_history(job_id),
