@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--report-s", type=float, default=30.0)
     parser.add_argument("--poll-s", type=float, default=30.0)
     parser.add_argument("--round-s", type=float, default=30.0)
-    parser.add_argument("--pgbouncer", action="store_true", help="agents: as docs/admin.md has it")
+    parser.add_argument("--pgbouncer", action="store_true", help="agents: as docs/postgresql.md has it")
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--jobs", type=int, default=None, help="round: 2000; views: 100000")
     parser.add_argument("--plans", action="store_true", help="views: show each plan")

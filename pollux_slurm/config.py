@@ -27,24 +27,35 @@ else:
 DEFAULT_PATH = Path("/etc/pollux/pollux.toml")
 
 
-def _choice(*choices: str) -> Any:
+def _setting(meaning: str, default: Any, *, example: str | None = None, **rules: Any) -> Any:
+    """Return a field that `pollux config example` and `table` describe by `meaning`.
+
+    `example` is TOML for a key that has no default of its own.
+    """
+    return field(default=default, metadata={"meaning": meaning, "example": example, **rules})
+
+
+def _choice(meaning: str, *choices: str) -> Any:
     """Return a text field with these `choices`; the first is the default."""
-    return field(default=choices[0], metadata={"choices": choices})
+    return _setting(meaning, choices[0], choices=choices)
 
 
-def _number(default: float, least: float, most: float, *, below: bool = False) -> Any:
+def _number(
+    meaning: str,
+    default: float | None,
+    least: float,
+    most: float,
+    *,
+    below: bool = False,
+    example: str | None = None,
+) -> Any:
     """Return a number field from `least` to `most`; with `below`, `most` itself is not allowed."""
-    return field(default=default, metadata={"least": least, "most": most, "below": below})
+    return _setting(meaning, default, example=example, least=least, most=most, below=below)
 
 
-def _optional_number(least: float, most: float, default: float | None = None) -> Any:
-    """Return a number field that may be None."""
-    return field(default=default, metadata={"least": least, "most": most, "below": False})
-
-
-def _number_table(least: float, most: float, *, everyone: bool = False) -> Any:
+def _number_table(meaning: str, example: str, least: float, most: float, *, everyone: bool = False) -> Any:
     """Return a field of (name, number) pairs; with `everyone`, the name `*` stands for all others."""
-    return field(default=(), metadata={"least": least, "most": most, "below": False, "everyone": everyone})
+    return _setting(meaning, (), example=example, least=least, most=most, below=False, everyone=everyone)
 
 
 # The maximum of all time-outs: thirty days.
@@ -53,132 +64,194 @@ _LONGEST_S = 2_592_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """The database of jobs and daemon. `url` is an SQLAlchemy URL; None: no store is configured."""
+    """The database of jobs and daemon. Without a `url`, no store is configured."""
 
-    url: str | None = field(default=None, repr=False)
+    url: str | None = field(
+        default=None,
+        repr=False,
+        metadata={
+            "meaning": "SQLAlchemy URL: SQLite for one host, PostgreSQL for a cluster",
+            "example": '"postgresql://pollux@dbhost/pollux"',
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmConfig:
-    """How to reach Slurm. `bin_dir` contains its commands; None: they are in PATH.
+    """How to reach Slurm."""
 
-    With `backend` "pyslurm", reads and commands of each move use PySlurm.
-    """
-
-    backend: str = _choice("commands", "pyslurm")
-    bin_dir: str | None = None
-    command_timeout_s: float = _number(30.0, 1.0, 3600.0)
+    backend: str = _choice("with pyslurm, reads and commands of each move use PySlurm", "commands", "pyslurm")
+    bin_dir: str | None = _setting("Slurm's commands; default: in PATH", None, example='"/opt/slurm/bin"')
+    command_timeout_s: float = _number("time-out of one command", 30.0, 1.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
-    """The daemon's intervals and time-outs. Every step of a reallocation has one of these time-outs.
+    """The daemon's intervals and time-outs. Every step of a reallocation has one of these time-outs."""
 
-    `jobs` selects the jobs that it moves: all users' ("all"), its own user's ("own"), or what its rights
-    allow ("auto").
-    """
-
-    interval_s: float = _number(60.0, 0.5, 86400.0)
-    tick_s: float = _number(0.5, 0.05, 60.0)
-    checkpoint_timeout_s: float = _number(300.0, 1.0, _LONGEST_S)
-    requeue_timeout_s: float = _number(90.0, 1.0, _LONGEST_S)
-    start_timeout_s: float = _number(120.0, 1.0, _LONGEST_S)
-    first_report_timeout_s: float = _number(600.0, 1.0, _LONGEST_S)
-    restart_delay_s: float = _number(30.0, 0.1, 86400.0)
-    max_restart_delay_s: float = _number(300.0, 0.1, 86400.0)
-    in_place_delay_s: float = _number(15.0, 0.1, 86400.0)
-    max_in_flight: int = _number(8, 1, 10**6)
-    lease_ttl_s: float = _number(30.0, 1.0, 86400.0)
-    pause_ttl_s: float = _number(900.0, 10.0, _LONGEST_S)
-    watch_s: float = _number(10.0, 0.5, 86400.0)
-    metrics_listen: str = "127.0.0.1:9748"
-    partitions: tuple[str, ...] = ()
-    jobs: str = field(default="auto", metadata={"choices": ("auto", "all", "own")})
-    shadow: bool = False
-    problems_dir: str | None = None
-    problems_kept: int = _number(100, 1, 10**6)
+    interval_s: float = _number("time between rounds without events", 60.0, 0.5, 86400.0)
+    tick_s: float = _number("time between ticks, which advance open moves", 0.5, 0.05, 60.0)
+    checkpoint_timeout_s: float = _number(
+        "a checkpoint must be confirmed in this time; a job that misses it is left alone as long",
+        300.0,
+        1.0,
+        _LONGEST_S,
+    )
+    requeue_timeout_s: float = _number(
+        "time that Slurm may take to requeue; above its KillWait", 90.0, 1.0, _LONGEST_S
+    )
+    start_timeout_s: float = _number("time that a released job may take to start", 120.0, 1.0, _LONGEST_S)
+    first_report_timeout_s: float = _number("time until its first step is reported", 600.0, 1.0, _LONGEST_S)
+    restart_delay_s: float = _number(
+        "assumed restart delay until a job's own is measured", 30.0, 0.1, 86400.0
+    )
+    max_restart_delay_s: float = _number("upper limit of a measured one", 300.0, 0.1, 86400.0)
+    in_place_delay_s: float = _number(
+        "assumed delay of a move in place, until gained GPUs train", 15.0, 0.1, 86400.0
+    )
+    max_in_flight: int = _number("running jobs that move at a time", 8, 1, 10**6)
+    lease_ttl_s: float = _number(
+        "after so long without renewal another daemon takes over", 30.0, 1.0, 86400.0
+    )
+    pause_ttl_s: float = _number(
+        "a paused job starts by itself so long after the last renewal of its begin time",
+        900.0,
+        10.0,
+        _LONGEST_S,
+    )
+    watch_s: float = _number(
+        "time between reads of Slurm for events; least time between rounds", 10.0, 0.5, 86400.0
+    )
+    metrics_listen: str = _setting("address of /metrics and /health; off: neither", "127.0.0.1:9748")
+    partitions: tuple[str, ...] = _setting("whose jobs are moved; empty: all", ())
+    jobs: str = _choice(
+        "whose jobs are moved: all, own (this user's), or what its rights allow", "auto", "all", "own"
+    )
+    shadow: bool = _setting("decide and record, enact nothing", False)
+    problems_dir: str | None = _setting(
+        "folder for the last rounds' problems, for pollux replay", None, example='"/var/lib/pollux/problems"'
+    )
+    problems_kept: int = _number("how many of them", 100, 1, 10**6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
     """The objective, the rules and the solver of decisions: docs/policy.md.
 
-    `between` selects what has equal shares: users, accounts or jobs. `yields_to_pending` makes room for
-    unmanaged jobs when it is their turn. `kept_shares` is the part of each partition's GPUs that adaptive
-    jobs leave to others. `pauses` allows pausing running jobs; None: with the objectives that are made for
-    it. Tables are (name, number) pairs, in the order of the file. In `account_limits` and `user_limits`, the
-    name `*` stands for every account or user that is not named.
+    Tables are (name, number) pairs, in the order of the file.
     """
 
-    objective: str = _choice("generalized-mean", "osdi21", "price-rank", "attained-work")
-    between: str = _choice("users", "accounts", "jobs")
-    exponent: float = _number(-1.0, -20.0, 20.0)
-    floor: float = _number(1e-3, 1e-9, 1.0)
-    fair_share_gpus: int | None = _optional_number(1, 1024)
-    penalty: str = _choice("paper", "amortised")
-    horizon_s: float = _number(600.0, 1.0, 1e12)
-    solver: str = _choice("exact", "genetic", "greedy")
-    time_limit_s: float = _number(10.0, 0.001, 86400.0)
-    seed: int = _number(0, 0, 2**63 - 1)
-    max_wait_s: float | None = _optional_number(0.0, 1e12)
-    hysteresis: float = _number(0.0, 0.0, 1.0, below=True)
-    max_reallocations: int | None = _optional_number(0, 10**6)
-    min_age_s: float = _number(0.0, 0.0, 1e12)
-    min_remaining_s: float = _number(0.0, 0.0, 1e12)
-    pauses: bool | None = None
-    yields_to_pending: bool = True
-    account_limits: tuple[tuple[str, int], ...] = _number_table(0, 10**6, everyone=True)
-    user_limits: tuple[tuple[str, int], ...] = _number_table(0, 10**6, everyone=True)
-    account_weights: tuple[tuple[str, float], ...] = _number_table(0.01, 100.0)
-    user_weights: tuple[tuple[str, float], ...] = _number_table(0.01, 100.0)
-    job_weights: tuple[tuple[str, float], ...] = _number_table(0.01, 100.0)
-    gpu_speeds: tuple[tuple[str, float], ...] = _number_table(1e-6, 1e6)
-    kept_shares: tuple[tuple[str, float], ...] = _number_table(0.0, 1.0)
+    objective: str = _choice("what is maximised", "generalized-mean", "osdi21", "price-rank", "attained-work")
+    between: str = _choice("whose shares are equal", "users", "accounts", "jobs")
+    exponent: float = _number(
+        "p: 1 sum of speedups, 0 geometric mean, -1 fair, lower: fairer", -1.0, -20.0, 20.0
+    )
+    floor: float = _number("the speedup that counts for a job without GPUs", 1e-3, 1e-9, 1.0)
+    fair_share_gpus: int | None = _number(
+        "GPUs at which the speedup is 1; default: all GPUs over all jobs", None, 1, 1024, example="4"
+    )
+    penalty: str = _choice("restart penalty: by age and restarts, or over horizon_s", "paper", "amortised")
+    horizon_s: float = _number("horizon of the amortised penalty", 600.0, 1.0, 1e12)
+    solver: str = _choice("how decisions are searched", "exact", "genetic", "greedy")
+    time_limit_s: float = _number("of a decision; after it the best so far is taken", 10.0, 0.001, 86400.0)
+    seed: int = _number("seed of all random choices", 0, 0, 2**63 - 1)
+    max_wait_s: float | None = _number(
+        "GPUs are reserved for a job that has waited so long; default: never",
+        None,
+        0.0,
+        1e12,
+        example="3600.0",
+    )
+    hysteresis: float = _number(
+        "share of its speedup that a running job loses by any change", 0.0, 0.0, 1.0, below=True
+    )
+    max_reallocations: int | None = _number(
+        "running jobs that may move in one round; default: all", None, 0, 10**6, example="20"
+    )
+    min_age_s: float = _number("running jobs younger than this are not moved", 0.0, 0.0, 1e12)
+    min_remaining_s: float = _number("nor those that declare to end sooner", 0.0, 0.0, 1e12)
+    pauses: bool | None = _setting(
+        "running jobs may be paused; default: with price-rank and attained-work", None, example="true"
+    )
+    yields_to_pending: bool = _setting(
+        "make room for pending unmanaged jobs that are next in the queue", True
+    )
+    account_limits: tuple[tuple[str, int], ...] = _number_table(
+        'GPUs of all adaptive jobs of an account together; "*": of each not named',
+        "vision = 64",
+        0,
+        10**6,
+        everyone=True,
+    )
+    user_limits: tuple[tuple[str, int], ...] = _number_table(
+        "the same for users", "ada = 8", 0, 10**6, everyone=True
+    )
+    account_weights: tuple[tuple[str, float], ...] = _number_table(
+        "weight in the objective; a job's is the product of all three", "vision = 2.0", 0.01, 100.0
+    )
+    user_weights: tuple[tuple[str, float], ...] = _number_table(
+        "the same for users", "ada = 1.5", 0.01, 100.0
+    )
+    job_weights: tuple[tuple[str, float], ...] = _number_table(
+        "the same by job number", "1234 = 4.0", 0.01, 100.0
+    )
+    gpu_speeds: tuple[tuple[str, float], ...] = _number_table(
+        "relative speed of one GPU, for jobs not measured on a type", "a100 = 5.2", 1e-6, 1e6
+    )
+    kept_shares: tuple[tuple[str, float], ...] = _number_table(
+        "part of a partition's GPUs that adaptive jobs leave to others", "main = 0.25", 0.0, 1.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovesConfig:
-    """Moves in place: docs/moves.md.
+    """Moves in place: docs/moves.md."""
 
-    With `in_place`, `pollux sbatch` submits every job so that it moves in place. The anchor of such a job has
-    `wait_allowance_s` more time than its training, `anchor_memory`, and stands in `anchor_partition`; None:
-    in that of its wings. On nodes with `gpu_types_without_nvlink`, a job may have several wings; `*` stands
-    for every type.
-    """
-
-    in_place: bool = False
-    wait_allowance_s: float = _number(86400.0, 0.0, _LONGEST_S)
-    anchor_partition: str | None = None
-    anchor_memory: str = "512M"
-    gpu_types_without_nvlink: tuple[str, ...] = ()
+    in_place: bool = _setting("pollux sbatch submits every job so that it moves in place", False)
+    wait_allowance_s: float = _number(
+        "how much longer an anchor may last than its training", 86400.0, 0.0, _LONGEST_S
+    )
+    anchor_partition: str | None = _setting(
+        "where anchors stand; default: the partition of their wings", None, example='"cpu"'
+    )
+    anchor_memory: str = _setting("memory of an anchor", "512M")
+    gpu_types_without_nvlink: tuple[str, ...] = _setting(
+        'a job may have several wings on a node with these; "*": with any', ()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """The agent's intervals, and the name of the throughput equation that it fits.
+    """What the agents of jobs do."""
 
-    `keep_connection` is for a store behind a connection pooler: jobs stay connected between their calls.
-    """
-
-    report_interval_s: float = _number(30.0, 0.1, 3600.0)
-    poll_interval_s: float = _number(2.0, 0.05, 600.0)
-    keep_connection: bool = False
-    epoch_end_wait_s: float = _number(60.0, 0.0, 86400.0)
-    throughput_equation: str = "pollux"
+    report_interval_s: float = _number("time between a job's reports", 30.0, 0.1, 3600.0)
+    poll_interval_s: float = _number("time between its polls for requests", 2.0, 0.05, 600.0)
+    keep_connection: bool = _setting(
+        "jobs stay connected; only with a connection pooler before the store", False
+    )
+    epoch_end_wait_s: float = _number(
+        "a move waits for the end of the epoch, if so near; at most half of checkpoint_timeout_s",
+        60.0,
+        0.0,
+        86400.0,
+    )
+    throughput_equation: str = _setting("what is fitted to step times; other names are plug-ins", "pollux")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsConfig:
-    """How many checkpoints of a job are kept on disk; while one is written, there is one more."""
+    """The checkpoints of a job."""
 
-    keep: int = _number(2, 1, 1000)
+    keep: int = _number("a job's checkpoints on disk; while one is written, one more", 2, 1, 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplatesConfig:
-    """`dir` contains an admin's own templates, which replace the packaged ones of the same name."""
+    """Job scripts and pages."""
 
-    dir: str | None = None
+    dir: str | None = _setting(
+        "your own templates, by the same file names", None, example='"/etc/pollux/templates"'
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +282,11 @@ class Config:
         return self.store.url
 
 
+def known_sections() -> tuple[str, ...]:
+    """Return the names of the tables of a settings file."""
+    return tuple(entry.name for entry in dataclasses.fields(Config) if entry.name not in ("path", "origins"))
+
+
 def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Config:
     """Read the settings file and the variables in `environ`.
 
@@ -232,14 +310,12 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
 
     sections: dict[str, Any] = {}
     origins: list[tuple[str, str]] = []
-    for section in dataclasses.fields(Config):
-        if section.name in ("path", "origins"):
-            continue
-        kind = typing.get_type_hints(Config)[section.name]
-        table = tables.pop(section.name, {})
+    hints = typing.get_type_hints(Config)
+    for section in known_sections():
+        table = tables.pop(section, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"{source.at(section.name)}: [{section.name}] must be a table")
-        sections[section.name] = _read_section(kind, section.name, table, environ, source, origins)
+            raise ConfigError(f"{source.at(section)}: [{section}] must be a table")
+        sections[section] = _read_section(hints[section], section, table, environ, source, origins)
     _refuse_misspelled_variables(environ, {name.upper() for name in sections}, [name for name, _ in origins])
     if tables:
         unknown = sorted(tables)[0]

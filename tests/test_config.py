@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.cli.site import settings_text
 from pollux_slurm.config import Config, PolicyConfig, load_config
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.policy import OBJECTIVES, SOLVERS
 from pollux_slurm.policy.participation.problem_checks import PENALTIES
-from pollux_slurm.resources import resource_dir
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -175,7 +175,7 @@ def test_that_objectives_solvers_and_penalties_are_those_of_the_policy() -> None
 
 
 def test_that_the_example_holds_the_defaults_and_names_every_key(tmp_path: Path) -> None:
-    text = (resource_dir("templates") / "pollux.toml").read_text(encoding="utf-8")
+    text = settings_text.example()
     assert load_config({}, path=written(tmp_path, text)) == dataclasses.replace(
         Config(), path=tmp_path / "pollux.toml"
     )

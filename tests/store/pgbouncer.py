@@ -1,4 +1,4 @@
-"""A private PgBouncer in front of the tests' PostgreSQL, set up as in docs/admin.md."""
+"""A private PgBouncer in front of the tests' PostgreSQL, set up as in docs/postgresql.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.store.postgres import PostgresServer
 from tests.waiting import wait_until
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "admin.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "postgresql.md"
 
 
 class PgBouncerMissingError(Exception):
@@ -37,7 +37,7 @@ class Pooler:
 
 
 def documented_settings() -> str:
-    """Return the pgbouncer.ini of docs/admin.md."""
+    """Return the pgbouncer.ini of docs/postgresql.md."""
     found = re.search(r"```\n(\[databases\].*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     return found[1]

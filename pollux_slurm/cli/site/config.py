@@ -1,4 +1,4 @@
-"""`pollux config`: check the settings, print an example, print the systemd unit."""
+"""`pollux config`: check the settings, print an example or a table of them, print the systemd unit."""
 
 from __future__ import annotations
 
@@ -63,9 +63,20 @@ def example() -> None:
 
     Example: pollux config example > /etc/pollux/pollux.toml
     """
-    from pollux_slurm.resources import resource_dir
+    from pollux_slurm.cli.site import settings_text
 
-    typer.echo((resource_dir("templates") / "pollux.toml").read_text(encoding="utf-8"), nl=False)
+    typer.echo(settings_text.example(), nl=False)
+
+
+@app.command()
+def table() -> None:
+    """Print a Markdown table of every key: default, bounds and meaning. docs/settings.md has it.
+
+    Example: pollux config table
+    """
+    from pollux_slurm.cli.site import settings_text
+
+    typer.echo(settings_text.table(), nl=False)
 
 
 @app.command()

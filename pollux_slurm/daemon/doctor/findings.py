@@ -251,7 +251,7 @@ def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, 
         name="store",
         verdict=Verdict.WARN,
         text=f"{text}, a file that serves this host only; other hosts by Slurm: {some}",
-        cure="jobs on other hosts cannot report to it: use PostgreSQL (docs/admin.md)",
+        cure="jobs on other hosts cannot report to it: use PostgreSQL (docs/postgresql.md)",
     )
 
 

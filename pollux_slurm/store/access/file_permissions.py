@@ -112,7 +112,7 @@ def share_with_group(url: StoreUrl, path: Path, group: str) -> None:
 
 
 def _use_postgresql(several: str) -> str:
-    return f"for several {several} use PostgreSQL: POLLUX_STORE_URL=postgresql://HOST/pollux (docs/admin.md)"
+    return f"for several {several} use PostgreSQL: POLLUX_STORE_URL=postgresql://HOST/pollux (docs/postgresql.md)"
 
 
 def _user(number: int) -> str:

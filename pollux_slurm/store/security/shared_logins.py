@@ -3,7 +3,7 @@
 PostgreSQL lets every role change its own defaults: whoever has a shared login could set its statements' time
 to a millisecond, or make its transactions read-only, for all who come after. In each round the
 daemon checks and restores them, as the login itself: it may become that role, which may do less than its own.
-Nobody can prevent a changed password; docs/admin.md describes how to do without one.
+Nobody can prevent a changed password; docs/postgresql.md describes how to do without one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How people prove to a real PostgreSQL who they are, with the lines of pg_hba.conf in docs/admin.md."""
+"""How people prove to a real PostgreSQL who they are, with the lines of pg_hba.conf in docs/postgresql.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.store.builders import at, observation, registration, report, token_of
 from tests.store.pgbouncer import PgBouncerMissingError, Pooler, running_pgbouncer
 from tests.store.postgres import PostgresServer, postgres_of_test
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "admin.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "postgresql.md"
 NETWORK = "10.1.0.0/16"
 
 pytestmark = pytest.mark.skipif(
