@@ -112,7 +112,8 @@ def share_with_group(url: StoreUrl, path: Path, group: str) -> None:
 
 
 def _use_postgresql(several: str) -> str:
-    return f"for several {several} use PostgreSQL: POLLUX_STORE_URL=postgresql://HOST/pollux (docs/postgresql.md)"
+    url = "POLLUX_STORE_URL=postgresql://HOST/pollux"
+    return f"for several {several} use PostgreSQL: {url} (docs/postgresql.md)"
 
 
 def _user(number: int) -> str:
