@@ -15,6 +15,9 @@ _EXTRAS = {
     "wandb": "trackers",
 }
 
+INSTALL_VIEW = "in a checkout of pollux-slurm: pip install '.[view]'"
+"""How to install what people who look at things need."""
+
 
 @contextlib.contextmanager
 def extras_named() -> Iterator[None]:

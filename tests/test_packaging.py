@@ -71,8 +71,8 @@ def test_that_an_installed_wheel_creates_a_store(installed: Path, tmp_path: Path
 def test_that_the_wheel_holds_no_tests_and_every_template(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if name.startswith(("tests/", "examples/"))]
-    for template in (ROOT / "templates").iterdir():
-        assert f"pollux_slurm/templates/{template.name}" in names
+    for template in (ROOT / "templates").rglob("*.*"):
+        assert f"pollux_slurm/templates/{template.relative_to(ROOT / 'templates')}" in names
     for query in (ROOT / "sql").rglob("*.sql"):
         assert f"pollux_slurm/sql/{query.relative_to(ROOT / 'sql')}" in names
 

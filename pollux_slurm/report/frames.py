@@ -7,7 +7,7 @@
         usage.groupby("account")[["gpu_hours", "useful_gpu_hours"]].sum()
         frames.cluster_plots(since="30d")["GPU hours by account and day"]
 
-Needs the extra `view`: pip install 'pollux-slurm[view]'.
+Needs the extra `view`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.config import load_config
 from pollux_slurm.errors import UsageError
+from pollux_slurm.extras import INSTALL_VIEW
 from pollux_slurm.report.charts.rendering import notebook_chart
 from pollux_slurm.report.charts.time_axes import Range, parse_moment
 from pollux_slurm.report.document.document import Document
@@ -144,7 +145,7 @@ def _pandas() -> Any:
     try:
         import pandas as pd
     except ImportError:
-        raise UsageError("frames need pandas: pip install 'pollux-slurm[view]'") from None
+        raise UsageError(f"frames need pandas; {INSTALL_VIEW}") from None
     return pd
 
 

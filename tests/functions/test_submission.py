@@ -59,7 +59,7 @@ def test_that_in_place_is_that_of_pollux_sbatch(monkeypatch: pytest.MonkeyPatch)
     def submitted(**options: Any) -> str:
         return str(pollux_slurm.submit(train, 0.1, dry_run=True, min_gpus=2, **options))
 
-    assert "# Its wings ask for: --gpus=2 --cpus-per-gpu=1" in submitted(in_place=True)
+    assert "#   sbatch --cpus-per-gpu=1 --gpus=2" in submitted(in_place=True)
     assert ",inplace=1" in submitted(in_place=True)
     assert "inplace" not in submitted()
     assert " --in-place -- " in submitted(in_place=True, cluster="local")
@@ -76,6 +76,7 @@ def test_that_in_place_is_that_of_pollux_sbatch(monkeypatch: pytest.MonkeyPatch)
 def test_that_it_says_where_limits_on_jobs_have_no_room_for_wings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("POLLUX_STORE_URL", "sqlite:////shared/pollux.db")
     limits = SubmitterLimits(room=JobRoom(2, "MaxJobs=2 of ada in account lab"))
     monkeypatch.setattr("pollux_slurm.agent.submit.room_for_wings.read_limits", lambda *_: limits)
     assert "inplace" not in pollux_slurm.submit(train, 0.1, dry_run=True, in_place=True)

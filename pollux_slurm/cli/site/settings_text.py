@@ -55,7 +55,7 @@ def _assignment(entry: dataclasses.Field[Any]) -> str:
 
 def _meaning(entry: dataclasses.Field[Any]) -> str:
     choices = entry.metadata.get("choices")
-    return entry.metadata["meaning"] + (f" ({', '.join(choices)})" if choices else "")
+    return str(entry.metadata["meaning"]) + (f" ({', '.join(choices)})" if choices else "")
 
 
 def _toml(value: Any) -> str:

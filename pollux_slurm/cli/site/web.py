@@ -8,6 +8,7 @@ import typer
 
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
 from pollux_slurm.errors import UsageError
+from pollux_slurm.extras import INSTALL_VIEW
 
 
 def web(
@@ -39,7 +40,7 @@ def web(
     try:
         from pollux_slurm.web.server import serve
     except ImportError:
-        raise UsageError("pages need Starlette and uvicorn: pip install 'pollux-slurm[view]'") from None
+        raise UsageError(f"pages need Starlette and uvicorn; {INSTALL_VIEW}") from None
     serve(
         settings(config_file, store_url).require_store_url(),
         host=host,

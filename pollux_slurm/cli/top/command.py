@@ -10,6 +10,7 @@ import typer
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
 from pollux_slurm.errors import UsageError
+from pollux_slurm.extras import INSTALL_VIEW
 
 _LEAST_S = 0.5
 
@@ -31,7 +32,7 @@ def top(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise
-        raise UsageError("pollux top needs Textual: pip install 'pollux-slurm[view]'") from None
+        raise UsageError(f"pollux top needs Textual; {INSTALL_VIEW}") from None
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("pollux top needs a terminal; in a pipe or a log: pollux status --watch")
     config = settings(config_file, store_url)

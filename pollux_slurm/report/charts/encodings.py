@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.errors import UsageError
+from pollux_slurm.extras import INSTALL_VIEW
 from pollux_slurm.report.charts.palette import DASHES, GRID, SERIES, SOFT, TEXT
 from pollux_slurm.report.charts.scales import Axis, Scale
 
@@ -41,7 +42,7 @@ def altair() -> Any:
         import altair as alt
         import vl_convert  # noqa: F401
     except ImportError:
-        raise UsageError("plots need Altair and vl-convert: pip install 'pollux-slurm[view]'") from None
+        raise UsageError(f"plots need Altair and vl-convert; {INSTALL_VIEW}") from None
     return alt
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import warnings
 from typing import TYPE_CHECKING, Any, Protocol
@@ -86,4 +87,13 @@ def _dict(chart: Chart) -> dict[str, Any]:
     with warnings.catch_warnings():
         # Plots above each other share their zoom, which is meant.
         warnings.filterwarnings("ignore", message="Automatically deduplicated selection parameter")
-        return dict(chart.altair().to_dict(validate=False))
+        return dict(_finite(chart.altair().to_dict(validate=False)))
+
+
+def _finite(value: Any) -> Any:
+    """Return a value of JSON with null in place of numbers that are none: JSON has no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

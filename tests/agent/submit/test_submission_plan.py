@@ -47,6 +47,10 @@ def plan(
     )
 
 
+# With one, nothing is said of a store that is missing.
+STORED = Config(store=StoreConfig(url="sqlite:////shared/pollux.db"))
+
+
 def added(script: str) -> list[str]:
     """Return the directives that were added."""
     ours = script.partition("# --- added")[2].partition("# --- the user's")[0]
@@ -59,7 +63,7 @@ def test_that_a_job_in_place_moves_by_requeue_where_slurm_has_no_room_for_wings(
             parse_words(["--in-place"], exact=POLLUX_OPTIONS),
             environ={},
             cwd=Path("/home/ada/work"),
-            config=Config(),
+            config=STORED,
             token=TOKEN,
             identifier="1a2b3c4d",
             read_stdin=SIMPLE.encode,
@@ -70,32 +74,32 @@ def test_that_a_job_in_place_moves_by_requeue_where_slurm_has_no_room_for_wings(
     found = planned("MaxJobs=2 of ada leaves 2")
     assert (found.terms.in_place, found.wings) == (False, None)
     assert found.warnings == ("the job moves by requeue, not in place: MaxJobs=2 of ada leaves 2",)
-    assert found.script == plan([]).script
+    assert found.script == plan([], config=STORED).script
     # Where it is the site's default, no other job asks.
-    assert plan(["--no-in-place"]).warnings == ()
+    assert plan(["--no-in-place"], config=STORED).warnings == ()
 
 
 @pytest.mark.parametrize("option", ["--bb=capacity=1G", "--bbf=buffer"])
 def test_that_a_job_with_a_burst_buffer_moves_by_requeue(option: str) -> None:
-    found = plan(["--in-place", option])
+    found = plan(["--in-place", option], config=STORED)
     assert (found.terms.in_place, found.wings) == (False, None)
     assert option in found.options
     assert found.warnings == (
         f"the job moves by requeue, not in place: {option.partition('=')[0]}: processes that join could not "
         "reach the job's burst buffer",
     )
-    assert plan([option]).warnings == ()
+    assert plan([option], config=STORED).warnings == ()
 
 
 def test_that_a_signal_that_has_no_effect_in_place_is_warned_of() -> None:
     script = b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\ntrain\n"
-    found = plan(["--in-place"], stdin=script)
+    found = plan(["--in-place"], stdin=script, config=STORED)
     assert "USR1" not in found.script
     assert found.warnings == (
         "#SBATCH --signal has no effect in place: all processes get SIGTERM before the time limit, to write "
         "a checkpoint",
     )
-    assert plan([], stdin=script).warnings == ()
+    assert plan([], stdin=script, config=STORED).warnings == ()
 
 
 # ------------------------------------------------------------------------------------------------ golden

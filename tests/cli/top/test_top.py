@@ -211,4 +211,7 @@ def test_that_without_textual_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "textual", None)
     monkeypatch.setitem(sys.modules, "textual.app", None)
     done = pollux("top", "--store", url)
-    assert done.stderr == "pollux: pollux top needs Textual: pip install 'pollux-slurm[view]'\n"
+    assert (
+        done.stderr
+        == "pollux: pollux top needs Textual; in a checkout of pollux-slurm: pip install '.[view]'\n"
+    )

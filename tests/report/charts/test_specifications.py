@@ -221,5 +221,5 @@ def test_that_the_script_cannot_end_its_element() -> None:
 @pytest.mark.parametrize("package", ["altair", "vl_convert"])
 def test_that_what_is_missing_is_said_in_one_line(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UsageError, match=r"pip install 'pollux-slurm\[view\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[view\]'"):
         specification(bars())
