@@ -59,7 +59,7 @@ def test_that_in_place_is_that_of_pollux_sbatch(monkeypatch: pytest.MonkeyPatch)
     def submitted(**options: Any) -> str:
         return str(pollux_slurm.submit(train, 0.1, dry_run=True, min_gpus=2, **options))
 
-    assert "#   sbatch --cpus-per-gpu=1 --gpus=2" in submitted(in_place=True)
+    assert "#   sbatch --gpus=2 --cpus-per-gpu=1" in submitted(in_place=True)
     assert ",inplace=1" in submitted(in_place=True)
     assert "inplace" not in submitted()
     assert " --in-place -- " in submitted(in_place=True, cluster="local")
