@@ -19,7 +19,9 @@ from pollux_slurm.cli.jobs.rehearse import rehearse
 from pollux_slurm.cli.jobs.resize import resize
 from pollux_slurm.cli.jobs.run import run
 from pollux_slurm.cli.jobs.sbatch import HELP, RawCommand, sbatch
+from pollux_slurm.cli.jobs.standing import standing_lines
 from pollux_slurm.cli.jobs.status import status
+from pollux_slurm.cli.shared.settings_and_store import print_text
 from pollux_slurm.cli.simulate import command
 from pollux_slurm.cli.site import config, db, report, sandbox
 from pollux_slurm.cli.site.daemon import daemon
@@ -32,7 +34,7 @@ from pollux_slurm.errors import PolluxError
 app = typer.Typer(
     name="pollux",
     help="Pollux for Slurm: adaptive deep-learning jobs that share a cluster by goodput.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     epilog="Examples: pollux sbatch --max-gpus 8 train.sbatch · pollux status · pollux explain 1234 · "
     "pollux daemon --shadow",
@@ -48,11 +50,18 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Define the options of `pollux` itself."""
+    """Pollux for Slurm: adaptive deep-learning jobs that share a cluster by goodput.
+
+    Without a command: where you stand, and what is likely wanted next.
+    """
+    if context.invoked_subcommand is None:
+        for line in standing_lines():
+            print_text(line)
 
 
 # In the order in which the help lists them.
