@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.anchor.link import Listener
 from pollux_slurm.agent.anchor.order import Order
-from pollux_slurm.agent.anchor.wing_jobs import PROGRAM
+from pollux_slurm.agent.submit.wing_request import PROGRAM
 
 DEADLINE_S = 60.0
 
