@@ -21,8 +21,11 @@ ROUND_TEXT = 2000
 _THETA = ", ".join(("0.05", "0.001", "0.04", "0.002", "0.03", "0.001", "1.5"))
 
 
-def fill_history(connection: Connection, num_jobs: int) -> None:
-    """Fill an empty store with a year of `num_jobs` jobs, sums by day included."""
+def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int = ROUND_TEXT) -> None:
+    """Fill an empty store with a year of `num_jobs` jobs, sums by day included.
+
+    `round_text_bytes` is about the length of each round's problem and decision; there are 105,000 rounds.
+    """
     sqlite = connection.dialect.name == "sqlite"
 
     def run(statement: str) -> None:
@@ -122,7 +125,7 @@ def fill_history(connection: Connection, num_jobs: int) -> None:
         " FROM shapes AS s JOIN numbers AS v ON v.i < 3"
     )
     # A round's problem, which no view shows, must not be in the way of what they do.
-    text = f"printf('%.{ROUND_TEXT}c', 'x')" if sqlite else f"repeat(md5(n.i::text), {ROUND_TEXT // 32})"
+    text = f"printf('%.{round_text_bytes}c', 'x')" if sqlite else f"repeat(md5(n.i::text), {round_text_bytes // 32})"
     run(
         "INSERT INTO rounds (id, at, shadow, objective, solver, fitness, problem, decision, upper_bound, gap,"
         " timed_out, num_jobs, num_served, num_gpus, total_gpus, fair_share_gpus, mean_speedup, min_speedup,"

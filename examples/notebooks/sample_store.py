@@ -1,7 +1,11 @@
-"""The store that the notebooks look at: that of POLLUX_STORE_URL, or a year of made-up jobs in a new file."""
+"""A year of made-up jobs, for notebooks and tutorials: python sample_store.py sample.db --jobs 2000
+
+The notebooks look at the store of POLLUX_STORE_URL, or without one at such a year in a new file.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -20,10 +24,29 @@ def store_url(num_jobs: int = 1000) -> str:
     """Return the URL of POLLUX_STORE_URL; else of a new SQLite file with `num_jobs` jobs in the year 2025."""
     if url := os.environ.get("POLLUX_STORE_URL"):
         return url
-    url = f"sqlite:///{tempfile.mkdtemp(prefix='pollux-sample-')}/pollux.db"
+    return make_store(Path(tempfile.mkdtemp(prefix="pollux-sample-")) / "pollux.db", num_jobs)
+
+
+def make_store(path: Path, num_jobs: int) -> str:
+    """Make an SQLite store with `num_jobs` jobs in the year 2025 at `path`, and return its URL."""
+    url = f"sqlite:///{path.absolute()}"
     open_store(url, create=True).close()
     database = open_database(url)
     with database.write() as connection:
-        fill_history(connection, num_jobs)
+        fill_history(connection, num_jobs, round_text_bytes=32)
     database.close()
     return url
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="a new file")
+    parser.add_argument("--jobs", type=int, default=1000, help="jobs in the year (default: %(default)s)")
+    options = parser.parse_args()
+    if options.file.exists():
+        parser.error(f"{options.file} exists")
+    print(make_store(options.file, options.jobs))
+
+
+if __name__ == "__main__":
+    main()

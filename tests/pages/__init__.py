@@ -1,0 +1,1 @@
+"""The documents: every block of code is run, or says why not; the site builds, and its pages load nothing."""

@@ -1,0 +1,70 @@
+"""Every block of commands and of Python in the pages is run as it stands, or says why not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.store import open_store
+from tests.pages.blocks import PAGES, ROOT, RUN, SHOWN, Block, blocks_of
+
+ALL = [block for page in PAGES for block in blocks_of(page)]
+TO_RUN = [page for page in PAGES if any(block.is_run for block in blocks_of(page))]
+LIMIT_S = 600
+
+
+@pytest.mark.parametrize("block", ALL, ids=str)
+def test_that_a_block_is_run_or_says_why_not(block: Block) -> None:
+    assert block.language in (*RUN, *SHOWN), "name the language: console, bash, python, text, ..."
+    if block.mark is None:
+        return
+    found = re.fullmatch(r"run by (?P<test>tests/\S+\.py)|not run: (?P<reason>.+)", block.mark)
+    assert found is not None, "write <!-- run by tests/... --> or <!-- not run: reason -->"
+    if found["test"]:
+        test = (ROOT / found["test"]).read_text(encoding="utf-8")
+        assert block.page.name in test, f"{found['test']} does not name the page"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("page", TO_RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_that_a_pages_blocks_run_in_their_order(page: Path, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/pollux.db"
+    open_store(store, create=True).close()
+    for name in ("examples", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    environ = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "POLLUX_CONFIG": os.devnull,
+        "POLLUX_STORE_URL": store,
+        "OMP_NUM_THREADS": "1",
+    }
+    script = ["set -eo pipefail"]
+    for number, block in enumerate(blocks_of(page)):
+        if block.title is not None:
+            (tmp_path / f"block{number}").write_text(block.text, encoding="utf-8")
+            script.append(f"cp block{number} {block.title}")
+        elif block.is_run and block.language == "python":
+            # One namespace for all of a page's Python: what a block names, later ones use.
+            with (tmp_path / "blocks.py").open("a", encoding="utf-8") as file:
+                file.write(block.text + "\n")
+            (tmp_path / f"block{number}.py").write_text((tmp_path / "blocks.py").read_text(encoding="utf-8"))
+            script.append(f"python block{number}.py")
+        elif block.is_run:
+            script.append(f"echo '# {block}' >&2\n{block.text}")
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page.name}\n{done.stdout}\n{done.stderr}"
