@@ -22,7 +22,7 @@ def part(owner: Any, path: str) -> Any:
         if value is _MISSING:
             raise UsageError(
                 f"Lightning {lightning.__version__} has no {type(owner).__name__}.{path}, which "
-                "pollux_slurm.lightning needs: install a release that docs/frameworks.md names"
+                "pollux_slurm.lightning needs: install a release that docs/lightning.md names"
             )
     return value
 

@@ -329,7 +329,7 @@ def test_that_a_script_without_slurm_needs_no_more_than_the_accelerator() -> Non
 
 
 def test_that_the_pages_lines_are_those_of_a_loop_that_runs() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
     (diff,) = [part.split("```")[0] for part in page.split("```diff\n")[1:] if "PolluxAccelerator" in part]
     lines = [line[1:] for line in diff.splitlines() if not line.startswith("-")]
     steps = (

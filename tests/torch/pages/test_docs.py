@@ -100,7 +100,7 @@ def test_that_the_guides_tracker_logs_each_tenth_step(tmp_path: Path) -> None:
             "SummaryWriter": SummaryWriter,
             "tmp_path": tmp_path,
         }
-        code = snippet("docs/frameworks.md", "tracker.log")
+        code = snippet("docs/trackers.md", "tracker.log")
         assert 'wandb.init(project="digits")' in code
         exec(code.replace('wandb.init(project="digits")', "SummaryWriter(tmp_path)"), names)
         names["tracker"].run.close()  # type: ignore[attr-defined]
