@@ -14,7 +14,7 @@ from pollux_slurm.store.reporting.view_rows import ROW_TYPES
 from tests.store.schema.test_views import rows_of
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "sql.md").read_text(encoding="utf-8")
-SHOWN = re.findall(r"```sql\n(.*?)```\n\n```\n(.*?)```", PAGE, re.DOTALL)
+SHOWN = re.findall(r"```sql\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
 def cell(value: Any) -> str:
