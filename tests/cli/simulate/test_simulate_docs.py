@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "evaluation.md"
 
 def commands() -> Sequence[tuple[str, ...]]:
     text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
-    lines = re.findall(r"^ {4,}(pollux simulate .*)$", text, flags=re.MULTILINE)
+    lines = re.findall(r"^pollux simulate .*$", text, flags=re.MULTILINE)
     return [tuple(shlex.split(line)[2:]) for line in lines]
 
 
