@@ -20,7 +20,7 @@ PAGES = tuple(
     sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], key=lambda path: path.relative_to(ROOT))
 )
 RUN = ("bash", "console", "python")
-SHOWN = ("diff", "json", "sql", "text", "toml")
+SHOWN = ("diff", "ini", "json", "sql", "text", "toml")
 
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n+)?^```(?P<head>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S
