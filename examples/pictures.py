@@ -3,7 +3,7 @@
     python examples/pictures.py --output docs/images
 
 `make pictures` runs it, in about five minutes. It needs the extras `view` and `dev`, Slurm and Chromium.
-While the demo's jobs train, `pollux top` and `pollux web` are photographed; afterwards pages and plots of reports.
+While the demo's jobs train, `pollux top` and `pollux web` are photographed; then pages and plots of reports.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:  # run as a script: make the examples importable
-    sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "notebooks")]
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "examples" / "notebooks"),
+]  # a checkout, as scripts and notebooks see it
 
 from pollux_slurm.config import load_config  # noqa: E402
 from pollux_slurm.report.frames import open_frames  # noqa: E402
@@ -58,6 +61,7 @@ def draw_demo(directory: Path, output: Path, browser: Any) -> None:
     ) as demo:
         store = wait_for_two_jobs(url, demo)
         first = min(store.jobs(), key=lambda record: record.submitted_at).slurm_job_id
+        os.environ.update(slurm_of(directory / "slurm"))
         draw_terminal(url, output, browser)
         with web_pages(url) as address:
             photograph(browser, f"{address}/", output / "web.png", height=1000)
@@ -111,12 +115,23 @@ def wait_for_two_jobs(url: str, demo: subprocess.Popen[bytes]) -> Store:
     sys.exit("the demo ended before two jobs had trained")
 
 
+def slurm_of(sandbox: Path) -> dict[str, str]:
+    """Return the variables that point Slurm's commands at a sandbox."""
+    command = [*POLLUX, "sandbox", "env", "--dir", str(sandbox)]
+    lines = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=60
+    ).stdout.splitlines()
+    pairs = (shlex.split(line)[1].split("=", 1) for line in lines if line.startswith("export "))
+    return {name: value for name, value in pairs}
+
+
 def draw_terminal(url: str, output: Path, browser: Any) -> None:
     """Draw `pollux top` over a store, 80 columns wide."""
     from pollux_slurm.cli.top.app import TopApp
 
     config = load_config(os.environ)
     app = TopApp(replace(config, store=replace(config.store, url=url)), every_s=3600.0)
+    app.title = "pollux top"
 
     async def look() -> str:
         async with app.run_test(size=(80, 26)) as pilot:

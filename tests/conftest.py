@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import tempfile
@@ -50,6 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks = [place for place, mark in enumerate(LONGEST_FIRST) if item.get_closest_marker(mark)]
         rank[item.path] = min([*marks, rank.get(item.path, len(LONGEST_FIRST))])
     items.sort(key=lambda item: rank[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported: it stays, and each full collection would look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -30,34 +30,39 @@ def test_that_a_block_is_run_or_says_why_not(block: Block) -> None:
         assert block.page.name in test, f"{found['test']} does not name the page"
 
 
+def is_python(block: Block) -> bool:
+    return block.is_run and block.language == "python" and block.title is None
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("page", TO_RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_that_a_pages_blocks_run_in_their_order(page: Path, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/pollux.db"
     open_store(store, create=True).close()
+    settings = tmp_path / "pollux.toml"
+    settings.touch()
     for name in ("examples", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
     environ = {
         **os.environ,
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "POLLUX_CONFIG": os.devnull,
+        "POLLUX_CONFIG": str(settings),
         "POLLUX_STORE_URL": store,
         "OMP_NUM_THREADS": "1",
     }
-    script = ["set -eo pipefail"]
+    script, python = ["set -eo pipefail"], [block for block in blocks_of(page) if is_python(block)]
     for number, block in enumerate(blocks_of(page)):
         if block.title is not None:
             (tmp_path / f"block{number}").write_text(block.text, encoding="utf-8")
             script.append(f"cp block{number} {block.title}")
-        elif block.is_run and block.language == "python":
-            # One namespace for all of a page's Python: what a block names, later ones use.
-            with (tmp_path / "blocks.py").open("a", encoding="utf-8") as file:
-                file.write(block.text + "\n")
-            (tmp_path / f"block{number}.py").write_text((tmp_path / "blocks.py").read_text(encoding="utf-8"))
-            script.append(f"python block{number}.py")
-        elif block.is_run:
+        elif block.is_run and not is_python(block):
             script.append(f"echo '# {block}' >&2\n{block.text}")
+        elif python and block == python[-1]:
+            # All of a page's Python is one program: what a block names, later ones use.
+            text = "\n".join(f"# {one}\n{one.text}" for one in python)
+            (tmp_path / "blocks.py").write_text(text, encoding="utf-8")
+            script.append("python blocks.py")
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
