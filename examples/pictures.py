@@ -122,7 +122,7 @@ def slurm_of(sandbox: Path) -> dict[str, str]:
         command, check=True, capture_output=True, text=True, timeout=60
     ).stdout.splitlines()
     pairs = (shlex.split(line)[1].split("=", 1) for line in lines if line.startswith("export "))
-    return {name: value for name, value in pairs}
+    return dict(pairs)
 
 
 def draw_terminal(url: str, output: Path, browser: Any) -> None:
