@@ -1,7 +1,8 @@
 """Settings: a TOML file, overridden by `POLLUX_*` variables, overridden by command-line options.
 
-The file is `/etc/pollux/pollux.toml` unless `POLLUX_CONFIG` names another. The environment variable
-`POLLUX_<TABLE>_<KEY>` (such as `POLLUX_STORE_URL`) overrides a table's key.
+One file is read: the one that `POLLUX_CONFIG` names, else the user's own, `~/.config/pollux/pollux.toml`,
+else `/etc/pollux/pollux.toml`. The environment variable `POLLUX_<TABLE>_<KEY>` (such as `POLLUX_STORE_URL`)
+overrides a table's key.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
+import stat
 import sys
 import types
 import typing
@@ -25,6 +28,31 @@ else:
     import tomli as tomllib
 
 DEFAULT_PATH = Path("/etc/pollux/pollux.toml")
+
+
+def own_path(environ: Mapping[str, str]) -> Path | None:
+    """Return where the user's own settings file is, or would be; None for a user without a home."""
+    config, home = environ.get("XDG_CONFIG_HOME"), environ.get("HOME")
+    if not config and not home:
+        return None
+    return (Path(config) if config else Path(home or "") / ".config") / "pollux" / "pollux.toml"
+
+
+def settings_path(environ: Mapping[str, str]) -> Path:
+    """Return the file from which settings are read; the last of the three need not exist."""
+    if environ.get("POLLUX_CONFIG"):
+        return Path(environ["POLLUX_CONFIG"])
+    own = own_path(environ)
+    return own if own is not None and _is_trusted_file(own) else DEFAULT_PATH
+
+
+def _is_trusted_file(path: Path) -> bool:
+    """Return whether a file belongs to this user or root: `sudo` may keep the HOME of another user."""
+    try:
+        found = path.stat()
+    except OSError:  # missing, or in a home that this user may not enter
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
 
 
 def _setting(meaning: str, default: Any, *, example: str | None = None, **rules: Any) -> Any:
@@ -242,6 +270,12 @@ class AgentConfig:
 class CheckpointsConfig:
     """The checkpoints of a job."""
 
+    root: str | None = _setting(
+        "where jobs that name no checkpoint directory get one; ~: the owner's home, %u: the owner's name; "
+        "default: pollux-checkpoints below the directory of the submission",
+        None,
+        example='"/scratch/%u/checkpoints"',
+    )
     keep: int = _number("a job's checkpoints on disk; while one is written, one more", 2, 1, 1000)
 
 
@@ -276,8 +310,8 @@ class Config:
         """Return the store's URL; raises `ConfigError` with how to set one."""
         if self.store.url is None:
             raise ConfigError(
-                "no store is configured: set POLLUX_STORE_URL=sqlite:////path/to/pollux.db, or url under "
-                f"[store] in {self.path or DEFAULT_PATH}"
+                "no store is configured; to make one: pollux init. Or set POLLUX_STORE_URL="
+                f"sqlite:////path/to/pollux.db, or url under [store] in {self.path or DEFAULT_PATH}"
             )
         return self.store.url
 
@@ -291,10 +325,10 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
     """Read the settings file and the variables in `environ`.
 
     Raises `ConfigError` with file, line and key for anything unknown, of a wrong type or out of range. A file
-    named by `path` or `POLLUX_CONFIG` must exist; the default one need not.
+    named by `path` or `POLLUX_CONFIG` must exist; the others need not.
     """
-    named = path or (Path(environ["POLLUX_CONFIG"]) if environ.get("POLLUX_CONFIG") else None)
-    file = named or DEFAULT_PATH
+    is_named = path is not None or bool(environ.get("POLLUX_CONFIG"))
+    file = path or settings_path(environ)
     tables: dict[str, Any] = {}
     source = _Source(file=file)
     if file.is_file():
@@ -305,7 +339,7 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
             raise ConfigError(f"{file}: not valid TOML: {error}") from None
         except OSError as error:
             raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    elif named is not None:
+    elif is_named:
         raise ConfigError(f"{file}: no such configuration file")
 
     sections: dict[str, Any] = {}

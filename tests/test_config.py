@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 
@@ -225,3 +226,31 @@ def test_that_a_misspelled_variable_is_refused_with_the_right_one(variable: str,
 )
 def test_that_other_variables_are_ignored(variable: str) -> None:
     assert load_config({variable: "1"}) == load_config({})
+
+
+def own_settings(folder: Path, text: str) -> Path:
+    """Write a user's own settings below the home `folder`."""
+    file = folder / ".config" / "pollux" / "pollux.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    return file
+
+
+def test_that_a_users_own_file_is_read_and_a_named_one_goes_first(tmp_path: Path) -> None:
+    own = own_settings(tmp_path, "[agent]\nreport_interval_s = 7.0\n")
+    home = {"HOME": str(tmp_path)}
+    config = load_config(home)
+    assert (config.path, config.agent.report_interval_s) == (own, 7.0)
+    assert load_config({"XDG_CONFIG_HOME": str(tmp_path / ".config")}).path == own
+    other = written(tmp_path, "[checkpoints]\nkeep = 3\n")
+    named = load_config({**home, "POLLUX_CONFIG": str(other)})
+    assert (named.path, named.agent.report_interval_s) == (other, Config().agent.report_interval_s)
+    assert load_config({**home, "HOME": str(tmp_path / "elsewhere")}).path is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_that_another_users_own_file_is_not_read(tmp_path: Path) -> None:
+    """`sudo` may keep HOME: the caller's file would decide which programs root runs."""
+    own = own_settings(tmp_path, '[slurm]\nbin_dir = "/home/eve/bin"\n')
+    os.chown(own, 1234, 1234)
+    assert load_config({"HOME": str(tmp_path)}).slurm.bin_dir is None

@@ -26,6 +26,7 @@ from pollux_slurm.cli.simulate import command
 from pollux_slurm.cli.site import config, db, report, sandbox
 from pollux_slurm.cli.site.daemon import daemon
 from pollux_slurm.cli.site.doctor import doctor
+from pollux_slurm.cli.site.init import init
 from pollux_slurm.cli.site.replay import replay
 from pollux_slurm.cli.site.web import web
 from pollux_slurm.cli.top.command import top
@@ -65,6 +66,7 @@ def _root(
 
 
 # In the order in which the help lists them.
+app.command()(init)
 app.command()(daemon)
 app.command()(doctor)
 app.command()(status)

@@ -24,7 +24,7 @@ from pollux_slurm.agent.submit.submission_plan import (
     absolute,
     plan_submission,
 )
-from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, make_private_dir, new_token, remove_empty_dirs
+from pollux_slurm.agent.submit.token import checkpoints_folder, make_private_dir, new_token, remove_empty_dirs
 from pollux_slurm.config import load_config
 from pollux_slurm.errors import SlurmCommandError, UsageError
 from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json, write_private
@@ -118,7 +118,8 @@ def submit(
         "_-."
     )
     identifier, cwd = secrets.token_hex(4), Path.cwd()
-    default = cwd / CHECKPOINTS_FOLDER / f"{name[:40] or 'function'}-{identifier}"
+    config = load_config(os.environ)
+    default = checkpoints_folder(config.checkpoints, cwd) / f"{name[:40] or 'function'}-{identifier}"
     named = None if checkpoint_dir is None else os.fspath(checkpoint_dir)
     directory = absolute(named, cwd=cwd) or default
     folder = directory / f"function-{identifier}"
@@ -138,7 +139,7 @@ def submit(
     if not written & {"output", "error"}:
         defaults["error"] = _log_pattern(folder, "stderr")
     words += [f"--{option}={value}" for option, value in defaults.items() if option not in written]
-    token, config = new_token(os.getuid()), load_config(os.environ)
+    token = new_token(os.getuid())
     runner = make_runner(config.slurm, os.environ)
     plan = plan_submission(
         parse_words([*words, "--parsable"], exact=POLLUX_OPTIONS),

@@ -15,7 +15,7 @@ from pollux_slurm.agent.node.torchrun import starts_torchrun
 from pollux_slurm.agent.step.allocation import allocated_gpus
 from pollux_slurm.agent.step.run_step import PreparedJob
 from pollux_slurm.agent.submit.plain_sbatch import make_adaptive
-from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, make_private_dir
+from pollux_slurm.agent.submit.token import checkpoints_folder, make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError, PolluxError
 from pollux_slurm.slurm.commands.runner import CommandRunner
@@ -47,7 +47,7 @@ def prepare_job(
     allocated = allocated_gpus(environ, connect=slurm, runner=runner, warn=warn, pause=pause)
     uses_gpus = any(gpus > 0 for _, gpus in allocated)
     used = [(name, gpus) for name, gpus in allocated if gpus > 0 or not uses_gpus]
-    checkpoint_dir = _checkpoint_dir(job_id, options, job_environ, cwd, warn)
+    checkpoint_dir = _checkpoint_dir(job_id, options, job_environ, config, cwd, warn)
     if checkpoint_dir is not None:
         job_environ["POLLUX_CHECKPOINT_DIR"] = str(checkpoint_dir)
     _ensure_token(job_id, options, job_environ, checkpoint_dir, config, runner, warn)
@@ -94,15 +94,17 @@ def _required_paths(options: RunOptions, environ: Mapping[str, str], config: Con
 
 
 def _checkpoint_dir(
-    job_id: str, options: RunOptions, environ: Mapping[str, str], cwd: Path, warn: Callable[[str], None]
+    job_id: str,
+    options: RunOptions,
+    environ: Mapping[str, str],
+    config: Config,
+    cwd: Path,
+    warn: Callable[[str], None],
 ) -> Path | None:
     """Return the directory of the option, of the environment, or the default; create it if missing."""
     named = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR")
-    folder = (
-        Path(named)
-        if named
-        else Path(environ.get("SLURM_SUBMIT_DIR") or cwd) / CHECKPOINTS_FOLDER / f"job-{job_id}"
-    )
+    submitted_in = Path(environ.get("SLURM_SUBMIT_DIR") or cwd)
+    folder = Path(named) if named else checkpoints_folder(config.checkpoints, submitted_in) / f"job-{job_id}"
     try:
         make_private_dir(cwd / folder)
     except LaunchError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
 from pollux_slurm.agent.submit.room_for_wings import Room
-from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, token_sha256, token_user_id
+from pollux_slurm.agent.submit.token import checkpoints_folder, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
 from pollux_slurm.config import Config
 from pollux_slurm.durations import DURATION_FORMS, parse_duration
@@ -60,7 +60,7 @@ _LONGEST_TOTAL_S = 999_999_999  # nine digits in the Comment: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
 _NO_STORE = (
     "no store is set: the job trains, but is neither moved nor measured, unless its nodes' settings name a "
-    "store; to set one: POLLUX_STORE_URL=sqlite:////path/to/pollux.db, then pollux db init"
+    "store; to make one: pollux init"
 )
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
@@ -192,7 +192,7 @@ def plan_submission(
         total_s=total_s,
         in_place=in_place,
     )
-    default_dir = cwd / CHECKPOINTS_FOLDER / f"{_as_file_name(name)}-{identifier}"
+    default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
     token_file = checkpoint_dir / f"pollux-{identifier}.token"
     directives = tuple(_directives(request, terms))

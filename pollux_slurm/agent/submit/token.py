@@ -8,20 +8,32 @@ user id, with which the token begins.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import re
 import secrets
 import stat
 from pathlib import Path
 
-from pollux_slurm.errors import LaunchError
+from pollux_slurm.config import CheckpointsConfig
+from pollux_slurm.errors import ConfigError, LaunchError
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 
-CHECKPOINTS_FOLDER = "pollux-checkpoints"
-"""The default folder of checkpoints and tokens, below the directory of the submission."""
+_FOLDER = "pollux-checkpoints"
 
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]{0,9})-[0-9a-f]{64}")
 _MAX_FILE_BYTES = 200
+
+
+def checkpoints_folder(config: CheckpointsConfig, cwd: Path) -> Path:
+    """Return the folder for the checkpoint directories of jobs that name none; `cwd` is the submission's."""
+    if config.root is None:
+        return cwd / _FOLDER
+    named = config.root.replace("%u", getpass.getuser()) if "%u" in config.root else config.root
+    try:
+        return cwd / Path(named).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"checkpoints.root {config.root}: there is no such home directory") from None
 
 
 def new_token(user_id: int) -> str:

@@ -22,7 +22,8 @@ they come before the script:
                         options request GPUs (--gpus, --gpus-per-node, --gres=gpu:...)
   --max-gpus N          never more than N GPUs (default: no limit)
   --checkpoint-dir DIR  where checkpoints and the job's token go; all nodes must see it
-                        (default: pollux-checkpoints/NAME-NUMBER below the working directory)
+                        (default: NAME-NUMBER below the setting checkpoints.root, or below
+                        pollux-checkpoints in the working directory)
   --total-time TIME     near the end of --time, the job writes a checkpoint and is requeued with another
                         --time, until all its runs together have taken TIME: in the form of
                         --time, or 90s, 5m, 12h, 2d, 1w

@@ -40,7 +40,7 @@ def _state() -> Iterator[str]:
     config = settings(None, None)
     if config.store.url is None:
         yield "No store is set: jobs train, but are neither moved nor measured."
-        yield "A new one: export POLLUX_STORE_URL=sqlite:///$HOME/pollux.db, then pollux db init."
+        yield "To make one: pollux init"
         return
     with opened_store(config) as store:
         picture = read_picture(store, now=datetime.now(timezone.utc))

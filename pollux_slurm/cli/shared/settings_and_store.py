@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import Store
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="Settings file instead of /etc/pollux/pollux.toml.")
+    Path | None,
+    typer.Option("--config", help="Settings file instead of your own or /etc/pollux/pollux.toml."),
 ]
 StoreOption = Annotated[
     str | None,

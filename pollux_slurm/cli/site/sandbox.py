@@ -28,7 +28,8 @@ DirOption = Annotated[
 ]
 
 
-def _folder(given: Path | None) -> Path:
+def sandbox_folder(given: Path | None) -> Path:
+    """Return the folder of a sandbox: the given one, or the user's."""
     if given is not None:
         return given
     state = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
@@ -81,7 +82,7 @@ def up(
     ]
     if not node_group and all(value is None for value in given):
         groups = None  # any running cluster will do
-    sandbox = Sandbox.up(_folder(directory), groups, kill_wait_s=kill_wait, timeout_s=timeout)
+    sandbox = Sandbox.up(sandbox_folder(directory), groups, kill_wait_s=kill_wait, timeout_s=timeout)
     typer.echo(f"{_summary(sandbox)} {'is up' if sandbox.started_now else 'was already up; nothing changed'}")
     typer.echo(
         f'point a shell at it: eval "$(pollux sandbox env --dir {shlex.quote(str(sandbox.layout.dir))})"'
@@ -96,7 +97,7 @@ def down(directory: DirOption = None) -> None:
     """
     from pollux_slurm.sandbox.cluster import Sandbox
 
-    sandbox = Sandbox.find(_folder(directory))
+    sandbox = Sandbox.find(sandbox_folder(directory))
     done = sandbox.down()
     if not done.stopped:
         typer.echo(f"the sandbox in {sandbox.layout.dir} was not running")
@@ -115,7 +116,7 @@ def status(directory: DirOption = None, as_json: JsonOption = False) -> None:
     """
     from pollux_slurm.sandbox.cluster import Sandbox
 
-    sandbox = Sandbox.find(_folder(directory))
+    sandbox = Sandbox.find(sandbox_folder(directory))
     daemons, states = sandbox.daemons(), sandbox.node_states()
     running = all(daemons.values())
     if as_json:
@@ -163,7 +164,7 @@ def env(directory: DirOption = None) -> None:
     """
     from pollux_slurm.sandbox.cluster import Sandbox
 
-    sandbox = Sandbox.find(_folder(directory))
+    sandbox = Sandbox.find(sandbox_folder(directory))
     for key, value in sandbox.env.items():
         typer.echo(f"export {key}={shlex.quote(value)}")
 

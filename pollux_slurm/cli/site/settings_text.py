@@ -9,7 +9,8 @@ from typing import Any
 from pollux_slurm.config import Config, known_sections
 
 _HEAD = """\
-# Settings of pollux, /etc/pollux/pollux.toml: every key with its default. A key after # is not set.
+# Settings of pollux: every key with its default. A key after # is not set.
+# The file is /etc/pollux/pollux.toml, or a user's own, ~/.config/pollux/pollux.toml, which replaces it.
 # `pollux config check` prints the settings and their origin. A variable POLLUX_<TABLE>_<KEY> overrides a key.
 """
 

@@ -18,7 +18,7 @@ from pollux_slurm.agent.submit.submission_plan import (
     refuse_misspelled_options,
 )
 from pollux_slurm.agent.submit.token import token_sha256
-from pollux_slurm.config import Config, StoreConfig, TemplatesConfig
+from pollux_slurm.config import CheckpointsConfig, Config, StoreConfig, TemplatesConfig
 from pollux_slurm.errors import ConfigError, UsageError
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment, user_part
 from pollux_slurm.slurm.sbatch.options import SBATCH_OPTIONS, parse_words
@@ -276,6 +276,9 @@ def test_that_checkpoints_go_below_the_submission_directory_or_to_the_named_one(
     assert made.token_file.parent == made.script_file.parent == made.checkpoint_dir
     assert plan(["--checkpoint-dir=../ck"]).checkpoint_dir == Path("/home/ada/ck")
     assert plan(["--checkpoint-dir", "/scratch/x"]).checkpoint_dir == Path("/scratch/x")
+    set_root = Config(checkpoints=CheckpointsConfig(root="/scratch/ck"))
+    assert plan([], config=set_root).checkpoint_dir == Path("/scratch/ck/sbatch-1a2b3c4d")
+    assert plan(["--checkpoint-dir=../ck"], config=set_root).checkpoint_dir == Path("/home/ada/ck")
     # not even when this is called from inside another adaptive job
     assert plan([], environ={"POLLUX_CHECKPOINT_DIR": "/other"}).checkpoint_dir == made.checkpoint_dir
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.agent.submit.token import (
+    checkpoints_folder,
     ensure_token,
     make_private_dir,
     new_token,
@@ -19,7 +20,8 @@ from pollux_slurm.agent.submit.token import (
     token_user_id,
     write_token,
 )
-from pollux_slurm.errors import LaunchError
+from pollux_slurm.config import CheckpointsConfig
+from pollux_slurm.errors import ConfigError, LaunchError
 
 TOKEN = "1000-" + "0" * 64
 
@@ -124,3 +126,18 @@ def test_that_missing_files_links_and_pipes_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(LaunchError, match="not a regular file"):
         read_token(tmp_path / "pipe")
+
+
+def test_that_checkpoints_go_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("LOGNAME", "ada")
+    expected = {
+        None: tmp_path / "pollux-checkpoints",
+        "/scratch/%u/ck": Path("/scratch/ada/ck"),
+        "~/ck": Path("/home/ada/ck"),
+        "ck": tmp_path / "ck",
+    }
+    for named, folder in expected.items():
+        assert checkpoints_folder(CheckpointsConfig(root=named), tmp_path) == folder
+    with pytest.raises(ConfigError, match=r"checkpoints\.root ~nobody-here/ck"):
+        checkpoints_folder(CheckpointsConfig(root="~nobody-here/ck"), tmp_path)

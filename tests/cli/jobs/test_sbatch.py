@@ -65,7 +65,7 @@ def test_that_a_submission_without_a_store_says_what_that_means(tmp_path: Path) 
     done = pollux("--dry-run", "--wrap=pollux run -- true", cwd=tmp_path, environ={"POLLUX_STORE_URL": ""})
     first = done.stderr.splitlines()[0]
     assert first.startswith("pollux: no store is set: the job trains, but is neither moved nor measured")
-    assert "pollux db init" in first
+    assert "pollux init" in first
     with_store = pollux("--dry-run", "--wrap=pollux run -- true", cwd=tmp_path)
     assert "no store" not in with_store.stderr
 
