@@ -58,7 +58,8 @@ def _root(
 ) -> None:
     """Pollux for Slurm: adaptive deep-learning jobs that share a cluster by goodput.
 
-    Without a command: where you stand, and what is likely wanted next.
+    Without a command: where you stand, and what is likely wanted next. After pollux --install-completion, TAB
+    completes commands, options, job numbers and accounts.
     """
     if context.invoked_subcommand is None:
         for line in standing_lines():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pollux_slurm.cli.shared.completion import complete_jobs
 from pollux_slurm.cli.shared.problem_files import read_problem
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    job: Annotated[str, typer.Argument(help="The Slurm job id.")],
+    job: Annotated[str, typer.Argument(help="The Slurm job id.", autocompletion=complete_jobs)],
     round_id: Annotated[
         int | None, typer.Option("--round", min=1, help="A round other than the job's last.")
     ] = None,

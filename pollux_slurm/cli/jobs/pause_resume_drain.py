@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pollux_slurm.cli.shared.completion import complete_active_jobs
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
 from pollux_slurm.errors import PolluxError
@@ -18,7 +19,7 @@ from pollux_slurm.errors import PolluxError
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import Reallocation, Store
 
-JobArgument = Annotated[str, typer.Argument(help="The Slurm job id.")]
+JobArgument = Annotated[str, typer.Argument(help="The Slurm job id.", autocompletion=complete_active_jobs)]
 WaitOption = Annotated[
     float,
     typer.Option(

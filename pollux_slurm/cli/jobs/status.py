@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text
+from pollux_slurm.cli.shared.completion import complete_jobs
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
@@ -42,7 +43,10 @@ _LEAST_S = 0.5
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(help="A Slurm job id; default: all active jobs.")] = None,
+    job: Annotated[
+        str | None,
+        typer.Argument(help="A Slurm job id; default: all active jobs.", autocompletion=complete_jobs),
+    ] = None,
     all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also finished jobs.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again until Ctrl-C.")] = False,
     every_s: Annotated[

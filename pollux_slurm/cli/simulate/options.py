@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pollux_slurm.cli.shared.completion import choices, setting_choices
 from pollux_slurm.cli.shared.duration_options import seconds
 
 if TYPE_CHECKING:
@@ -17,24 +18,33 @@ if TYPE_CHECKING:
 
 PolicyOption = Annotated[
     list[str] | None,
-    typer.Option(help="pollux, genetic, sia, tiresias, optimus or slurm; repeatable.", show_default="pollux"),
+    typer.Option(
+        help="pollux, genetic, sia, tiresias, optimus or slurm; repeatable.",
+        show_default="pollux",
+        autocompletion=choices("pollux", "genetic", "sia", "tiresias", "optimus", "slurm"),
+    ),
 ]
 ObjectiveOption = Annotated[
     list[str] | None,
     typer.Option(
         help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work; repeatable.",
         show_default="generalized-mean",
+        autocompletion=setting_choices("policy", "objective"),
     ),
 ]
 BetweenOption = Annotated[
     str,
-    typer.Option(help="Who has equal shares under pollux: users, accounts or jobs, as workloads name them."),
+    typer.Option(
+        help="Who has equal shares under pollux: users, accounts or jobs, as workloads name them.",
+        autocompletion=setting_choices("policy", "between"),
+    ),
 ]
 DeclaredOption = Annotated[bool, typer.Option("--declared", help="Jobs declare how many epochs they train.")]
 RulesOption = Annotated[
     str,
     typer.Option(
-        help="Rules of the simulated cluster: osdi21, as in the paper's artifact; slurm, as in Slurm."
+        help="Rules of the simulated cluster: osdi21, as in the paper's artifact; slurm, as in Slurm.",
+        autocompletion=choices("osdi21", "slurm"),
     ),
 ]
 NodesOption = Annotated[int, typer.Option(min=1, help="Number of nodes.")]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pollux_slurm.cli.shared.completion import choices
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
@@ -177,7 +178,9 @@ def _print_notes(notes: tuple[str, ...]) -> None:
 
 @app.command()
 def schema(
-    dialect: Annotated[str, typer.Argument(help="sqlite or postgresql")] = "sqlite",
+    dialect: Annotated[
+        str, typer.Argument(help="sqlite or postgresql", autocompletion=choices("sqlite", "postgresql"))
+    ] = "sqlite",
 ) -> None:
     """Print the schema as SQL, with comments, as in sql/schema/.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from pollux_slurm.cli.shared.completion import choices
 from pollux_slurm.cli.shared.settings_and_store import JsonOption, print_json, print_text
 from pollux_slurm.errors import ConfigError, PolluxError, SandboxError, StoreError, UsageError
 
@@ -28,6 +29,7 @@ def init(
             "--for",
             metavar="WHOM",
             help="machine: this machine alone; own: your jobs on a cluster; cluster: everyone's jobs.",
+            autocompletion=choices("machine", "own", "cluster"),
         ),
     ] = None,
     store: Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pollux_slurm.cli.shared.completion import setting_choices
 from pollux_slurm.cli.shared.problem_files import read_problem, write_problem
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
@@ -34,8 +35,17 @@ def replay(
     round_id: Annotated[
         int | None, typer.Option("--round", min=1, help="A round of the store other than its last.")
     ] = None,
-    solver: Annotated[str, typer.Option(help="exact, genetic or greedy.")] = "exact",
-    objective: Annotated[str | None, typer.Option(help="An objective other than the problem's.")] = None,
+    solver: Annotated[
+        str,
+        typer.Option(help="exact, genetic or greedy.", autocompletion=setting_choices("policy", "solver")),
+    ] = "exact",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="An objective other than the problem's.",
+            autocompletion=setting_choices("policy", "objective"),
+        ),
+    ] = None,
     time_limit_s: Annotated[
         float | None,
         typer.Option(min=0.0, help="Time limit of the search; the output shows whether it was reached."),

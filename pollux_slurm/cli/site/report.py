@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pollux_slurm.cli.shared.completion import choices, complete_accounts, complete_jobs
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     StoreOption,
@@ -155,7 +156,9 @@ def _report(make: Callable[..., Document]) -> Callable[..., None]:
 @_report
 def job(
     wanted: Wanted,
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The Slurm job id.")],
+    job_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The Slurm job id.", autocompletion=complete_jobs)
+    ],
     since: JobSinceOption = None,
     until: UntilOption = None,
 ) -> Document:
@@ -184,7 +187,12 @@ def job(
 def account(
     wanted: Wanted,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The account; default: all accounts, compared.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="The account; default: all accounts, compared.",
+            autocompletion=complete_accounts,
+        ),
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
@@ -357,7 +365,11 @@ def _lines(file: Path) -> list[str]:
 def dashboard(
     database: Annotated[
         str,
-        typer.Argument(metavar="postgresql|sqlite|prometheus", help="The database that Grafana reads."),
+        typer.Argument(
+            metavar="postgresql|sqlite|prometheus",
+            help="The database that Grafana reads.",
+            autocompletion=choices("postgresql", "sqlite", "prometheus"),
+        ),
     ] = "postgresql",
 ) -> None:
     """Print a Grafana dashboard as JSON, for import: of the reporting views, or of the daemon's metrics.
