@@ -77,7 +77,7 @@ def draw_demo(directory: Path, output: Path, browser: Any) -> None:
 
 def draw_year(directory: Path, output: Path, browser: Any) -> None:
     """Draw a month's report and a simulation of its jobs, as the tutorials make them."""
-    from sample_store import make_store
+    from examples.notebooks.sample_store import make_store
 
     url = make_store(directory / "sample.db", 2000)
     month = ("--since", "2025-11-01", "--until", "2025-12-01")

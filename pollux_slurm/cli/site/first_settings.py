@@ -145,6 +145,9 @@ def settings_text(answers: Answers) -> str:
         "[daemon]",
         *daemon,
     ]
+    if answers.starts_sandbox:
+        # One looks at a sandbox: rounds follow each other quickly, and its GPUs have no links between them.
+        lines += ["interval_s = 10", "", "[moves]", "in_place = true", 'gpu_types_without_nvlink = ["t4"]']
     if answers.checkpoints is not None:
         lines += ["", "[checkpoints]", f"root = {_toml(answers.checkpoints)}"]
     return "\n".join(lines) + "\n"

@@ -179,3 +179,11 @@ def test_that_on_one_machine_it_starts_a_cluster_which_it_then_recognises(
         monkeypatch.setenv(name, value.strip("'"))
     found = first.look_around(os.environ)
     assert (found.one_host, found.likely_users) == (True, first.Users.MACHINE)
+
+
+def test_that_a_sandboxs_jobs_move_in_place_and_its_rounds_are_near(home: Path) -> None:
+    done = pollux("init", "--for", "machine", "--sandbox", "--yes", "--dry-run", "--json")
+    (home / "shown.toml").write_text(json.loads(done.stdout)["settings"])
+    config = load_config({}, path=home / "shown.toml")
+    assert (config.daemon.interval_s, config.moves.in_place) == (10.0, True)
+    assert config.moves.gpu_types_without_nvlink == ("t4",)
