@@ -253,8 +253,10 @@ def _make_store(answers: Answers, notes: list[str]) -> bool:
 def _start_sandbox() -> str:
     from pollux_slurm.cli.site.sandbox import sandbox_folder
     from pollux_slurm.sandbox.cluster import Sandbox
+    from pollux_slurm.sandbox.files import NodeGroup
 
-    return str(Sandbox.up(sandbox_folder(None)).layout.dir)
+    # So small that two jobs have to share it.
+    return str(Sandbox.up(sandbox_folder(None), groups=(NodeGroup(num_nodes=2),)).layout.dir)
 
 
 def _redacted(text: str) -> str:
