@@ -5,7 +5,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
-.PHONY: demo test check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books clean packages
+.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -13,6 +13,15 @@ demo: $(STAMP) packages
 test: $(STAMP)
 	@.ci/packages tests
 	.ci/check
+
+# The documentation as a site: built without a warning into site/, and served on this machine until Ctrl-C.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/python -m http.server 8000 --bind 127.0.0.1 --directory site
+
+# The pictures of the documentation, from real runs; some five minutes.
+pictures: $(STAMP) packages
+	$(VENV)/bin/python examples/pictures.py
 
 # What a developer runs after each change, within 90 s on two idle cores: format, lint, types, and the fast tests.
 check: $(STAMP) lint

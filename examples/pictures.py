@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,13 @@ def draw_demo(directory: Path, output: Path, browser: Any) -> None:
             photograph(browser, f"{address}/", output / "web.png", height=1000)
         if demo.wait(DEMO_LIMIT_S) != 0:
             sys.exit("the demo failed")
+    begin = min(record.submitted_at for record in store.jobs()) - timedelta(seconds=5)
     with open_frames(url) as frames:
-        frames.cluster_plots(since="1h")["Who held what when"].save(str(output / "demo-gpus.svg"))
+        plot = frames.cluster_plots(since=begin)["Who held what when"]
+    # Room for names in a font that is wider than the one that was measured.
+    plot.properties(padding={"left": 30, "right": 5, "top": 5, "bottom": 5}).save(
+        str(output / "demo-gpus.svg")
+    )
     page = directory / "job.html"
     run("report", "job", first, "--output", str(page), store=url)
     photograph(browser, page.as_uri(), output / "report-job.png", height=1300)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.pages.blocks import ROOT, blocks_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.slurm]
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm]
 
 # What a reader does between two blocks: look until all jobs have reported, on a machine of any speed.
 LOOK = """
