@@ -125,7 +125,11 @@ def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int
         " FROM shapes AS s JOIN numbers AS v ON v.i < 3"
     )
     # A round's problem, which no view shows, must not be in the way of what they do.
-    text = f"printf('%.{round_text_bytes}c', 'x')" if sqlite else f"repeat(md5(n.i::text), {round_text_bytes // 32})"
+    text = (
+        f"printf('%.{round_text_bytes}c', 'x')"
+        if sqlite
+        else f"repeat(md5(n.i::text), {round_text_bytes // 32})"
+    )
     run(
         "INSERT INTO rounds (id, at, shadow, objective, solver, fitness, problem, decision, upper_bound, gap,"
         " timed_out, num_jobs, num_served, num_gpus, total_gpus, fair_share_gpus, mean_speedup, min_speedup,"
