@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import print_json
 from pollux_slurm.cli.simulate.options import (
     BetweenOption,
@@ -41,7 +42,7 @@ from pollux_slurm.cli.simulate.options import (
     refuse_unused_settings,
     use_one_thread,
 )
-from pollux_slurm.cli.simulate.output import ProgressBar, print_comparison
+from pollux_slurm.cli.simulate.output import print_comparison
 from pollux_slurm.cli.simulate.sweep import sweep
 from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct
 from pollux_slurm.errors import UsageError
@@ -232,7 +233,7 @@ def simulate(
     sweep_results = () if swept is None else _read_sweep(swept)
     if output is not None:
         make_folder(output)
-    with ProgressBar(len(specs), "simulations") as progress:
+    with ProgressBar(len(specs), f"{len(specs)} simulations") as progress:
         outcomes = run_all(specs, traces, applications, num_processes=num_processes, on_done=progress.update)
     labels = [spec.settings.label for spec in specs]
     if output is not None:

@@ -1,55 +1,15 @@
-"""The output of `pollux simulate` on a terminal: a progress bar and a table of results."""
+"""The output of `pollux simulate` on a terminal: a table of results."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
 
     from pollux_slurm.simulator.results.summary import Summary
-
-
-class ProgressBar:
-    """A progress bar on stderr, if that is a terminal."""
-
-    def __init__(self, total: int, what: str) -> None:
-        self._total, self._what = total, what
-        self._bar: RichProgress | None = None
-
-    def __enter__(self) -> ProgressBar:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as RichProgress
-
-            self._bar = RichProgress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._bar.add_task(f"{self._total} {self._what}", total=self._total)
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self, num_done: float) -> None:
-        """Show that `num_done` of the total are done."""
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=num_done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import print_json
 from pollux_slurm.cli.simulate.options import (
     DeclaredOption,
@@ -37,7 +38,7 @@ from pollux_slurm.cli.simulate.options import (
     refuse_unused,
     refuse_unused_settings,
 )
-from pollux_slurm.cli.simulate.output import Column, ProgressBar, number_or_dash, print_table
+from pollux_slurm.cli.simulate.output import Column, number_or_dash, print_table
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def sweep(
         shared |= {"measurement_noise": measurement_noise, "measurement_outliers": measurement_outliers}
         shared["seed"] = rules_seed
     try:
-        with ProgressBar(len(runs), "simulations") as progress:
+        with ProgressBar(len(runs), f"{len(runs)} simulations") as progress:
             results = run_sweep(
                 runs,
                 output,

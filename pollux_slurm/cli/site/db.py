@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
+import sys
 from typing import Annotated
 
 import typer
 
 from pollux_slurm.cli.shared.completion import choices
+from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
@@ -89,12 +92,31 @@ def prune(
     from pollux_slurm.store.maintenance.prune import prune_store
 
     span = parse_span(older_than)
-    outcome = prune_store(
+    prune_now = functools.partial(
+        prune_store,
         settings(config_file, store_url).require_store_url(),
         older_than=span,
         at=datetime.now(timezone.utc),
-        dry_run=dry_run,
     )
+    if dry_run:
+        outcome = prune_now(dry_run=True)
+    else:
+        # Counted first for the bar alone.
+        total = sum(rows for _, rows in prune_now(dry_run=True).rows) if sys.stderr.isatty() else 0
+        deleted = 0
+
+        def count(rows: int) -> None:
+            nonlocal deleted
+            deleted += rows
+            progress.update(deleted)
+
+        try:
+            with ProgressBar(total, f"{total} rows") as progress:
+                outcome = prune_now(on_deleted=count)
+        except KeyboardInterrupt:
+            text = f"interrupted: {deleted} rows are deleted; the same command continues"
+            typer.echo(f"pollux: {text}", err=True)
+            raise typer.Exit(130) from None
     if as_json:
         print_json({**dataclasses.asdict(outcome), "rows": dict(outcome.rows)})
         return

@@ -71,8 +71,11 @@ def prune_store(
     dry_run: bool = False,
     batch_rows: int = BATCH_ROWS,
     wait: Callable[[float], None] = time.sleep,
+    on_deleted: Callable[[int], None] = lambda _rows: None,
 ) -> PruneOutcome:
     """Delete details older than `older_than` before `at`; with `dry_run`, only count them.
+
+    `on_deleted` is called after each transaction with the number of its rows.
 
     An interrupted call keeps what it deleted, and the next one continues. Raises `UsageError` for a duration
     that is not above 0, and what opening a store raises.
@@ -85,7 +88,7 @@ def prune_store(
         counts = tuple(
             (
                 part.name,
-                _count(database, part) if dry_run else _remove(database, part, wait),
+                _count(database, part) if dry_run else _remove(database, part, wait, on_deleted),
             )
             for part in _parts(before, max(batch_rows, 1))
         )
@@ -94,7 +97,9 @@ def prune_store(
         database.close()
 
 
-def _remove(database: Database, part: _Part, wait: Callable[[float], None]) -> int:
+def _remove(
+    database: Database, part: _Part, wait: Callable[[float], None], on_deleted: Callable[[int], None]
+) -> int:
     total = 0
     after: tuple[Any, ...] | None = None
     while True:
@@ -105,6 +110,7 @@ def _remove(database: Database, part: _Part, wait: Callable[[float], None]) -> i
                 names = [f"b_{column.key}" for column in part.key]
                 connection.execute(part.remove, [dict(zip(names, key, strict=True)) for key in keys])
         total += len(keys)
+        on_deleted(len(keys))
         if len(keys) < part.per_batch:
             return total
         # The scan continues behind the last key.

@@ -113,10 +113,12 @@ def read_gpu_use(
             .order_by(JobRow.submitted_at, JobRow.id)
         ).all()
         held, first_steps = _held(connection, lasted), _first_steps(connection, lasted)
-        moves = read_reallocations(
+        moves: defaultdict[str, list[Reallocation]] = defaultdict(list)
+        for move in read_reallocations(
             connection,
             select(ReallocationRow.id).join(JobRow, JobRow.id == ReallocationRow.job_id).where(lasted),
-        )
+        ):
+            moves[move.slurm_job_id].append(move)
         decided = _decided(connection, within, max_decisions)
     return GpuUse(
         rounds=tuple((row.at, row.total_gpus) for row in rounds),
@@ -131,10 +133,9 @@ def read_gpu_use(
                 first_steps=tuple(first_steps[row.id]),
                 moves=tuple(
                     move
-                    for move in moves
-                    if move.slurm_job_id == row.slurm_job_id
+                    for move in moves[row.slurm_job_id]
                     # slurmctld may start its job ids anew.
-                    and row.submitted_at <= move.times[0][1] <= (row.finished_at or move.times[0][1])
+                    if row.submitted_at <= move.times[0][1] <= (row.finished_at or move.times[0][1])
                 ),
                 decided=tuple(decided[row.id]),
             )

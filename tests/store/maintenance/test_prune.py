@@ -124,6 +124,21 @@ def test_that_details_of_old_jobs_that_are_over_are_deleted(filled: str, any_sto
     assert dict(prune(filled).rows) == dict.fromkeys(dict(outcome.rows), 0)
 
 
+def test_that_an_interrupted_call_keeps_what_it_deleted_and_the_next_one_continues(filled: str) -> None:
+    expected = sum(rows for _, rows in prune(filled, dry_run=True).rows)
+    deleted: list[int] = []
+
+    def interrupt(rows: int) -> None:
+        deleted.append(rows)
+        if sum(deleted) >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prune(filled, batch_rows=1, on_deleted=interrupt)
+    assert sum(deleted) == 3
+    assert sum(rows for _, rows in prune(filled).rows) == expected - 3
+
+
 def test_that_views_return_the_same_after_pruning(filled: str) -> None:
     before = views_of(filled)
     prune(filled)
