@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shlex
 import shutil
@@ -32,6 +33,7 @@ sys.path[:0] = [
 ]  # a checkout, as scripts and notebooks see it
 
 from pollux_slurm.config import load_config  # noqa: E402
+from pollux_slurm.errors import StoreError  # noqa: E402
 from pollux_slurm.report.frames import open_frames  # noqa: E402
 from pollux_slurm.store import open_store  # noqa: E402
 from pollux_slurm.store.contract.interface import Store  # noqa: E402
@@ -110,9 +112,8 @@ def draw_year(directory: Path, output: Path, browser: Any) -> None:
 def wait_for_two_jobs(url: str, demo: subprocess.Popen[bytes]) -> Store:
     """Return the demo's store once two of its jobs have run for a while."""
     deadline = time.monotonic() + DEMO_LIMIT_S
-    path = Path(url.removeprefix("sqlite:///"))
     while demo.poll() is None and time.monotonic() < deadline:
-        if path.exists():
+        with contextlib.suppress(StoreError):  # not made yet
             store = open_store(url)
             if sum(record.sample is not None and record.finished_at is None for record in store.jobs()) >= 2:
                 return store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.errors import UsageError
@@ -44,6 +44,11 @@ def altair() -> Any:
     except ImportError:
         raise UsageError(f"plots need Altair and vl-convert; {INSTALL_VIEW}") from None
     return alt
+
+
+def rows_as_data(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows for `alt.Chart`. As a tuple: Altair copies lists at each step of building a chart."""
+    return altair().Data(values=tuple(rows))
 
 
 def place(axis: Axis, value: float) -> float:

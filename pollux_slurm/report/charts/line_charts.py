@@ -18,6 +18,7 @@ from pollux_slurm.report.charts.encodings import (
     looked,
     place,
     position,
+    rows_as_data,
     tooltip,
     zoom,
 )
@@ -111,7 +112,7 @@ class LineChart:
             if not rows:
                 continue
             base = (
-                alt.Chart(alt.Data(values=rows))
+                alt.Chart(rows_as_data(rows))
                 .transform_calculate(label=json.dumps(label))
                 .encode(x=x, y=y, color=by_colour, opacity=faded)
             )
@@ -159,7 +160,7 @@ class LineChart:
     def _marks(self, x: alt.X, *, first: bool) -> list[Any]:
         alt = altair()
         rows = [{"x": place(self.x, mark.x), "text": shown(mark.text)} for mark in self.marks]
-        base = alt.Chart(alt.Data(values=rows)).encode(x=x)
+        base = alt.Chart(rows_as_data(rows)).encode(x=x)
         rules = base.mark_rule(color=SOFT, strokeDash=[2, 3], strokeWidth=1.2)
         if not first or not any(mark.text for mark in self.marks):
             return [rules]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.report.charts.encodings import WIDTH, altair, colour, looked, position
+from pollux_slurm.report.charts.encodings import WIDTH, altair, colour, looked, position, rows_as_data
 from pollux_slurm.report.charts.palette import PAGE, SERIES, SOFT
 from pollux_slurm.report.charts.safe_texts import shown
 from pollux_slurm.report.charts.scales import linear_axis
@@ -106,7 +106,7 @@ class MoveChart:
             if row.note
         ]
         bars = (
-            alt.Chart(alt.Data(values=parts))
+            alt.Chart(rows_as_data(parts))
             .mark_bar(stroke=PAGE, strokeWidth=0.6, height=13)
             .encode(
                 x=alt.X(**position("s", axis) | {"stack": "zero"}),
@@ -117,7 +117,7 @@ class MoveChart:
             )
         )
         texts = (
-            alt.Chart(alt.Data(values=notes))
+            alt.Chart(rows_as_data(notes))
             .mark_text(align="left", dx=6, fill=SOFT)
             .encode(x=alt.X("total:Q"), y=y, text="note:N")
         )
@@ -128,7 +128,7 @@ class MoveChart:
         known = [value for row in self.rows for value in (row.before, row.after) if value is not None]
         axis = linear_axis("goodput (examples/s)", known)
         colours = alt.condition("datum.loss", alt.value(_LOSS), alt.value(_GAIN))
-        base = alt.Chart(alt.Data(values=rows)).encode(
+        base = alt.Chart(rows_as_data(rows)).encode(
             y=alt.Y("place:O", axis=alt.Axis(title=None, labels=False, ticks=False)),
             color=colours,
             tooltip=[alt.Tooltip("what:N", title="move")],

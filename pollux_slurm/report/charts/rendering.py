@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import re
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,8 +84,15 @@ def script() -> str:
     return re.sub(r"</(script)", r"<\\/\1", bundle, flags=re.IGNORECASE)
 
 
+_BUILDING = threading.Lock()
+
+
 def _dict(chart: Chart) -> dict[str, Any]:
-    with warnings.catch_warnings():
+    from altair.utils.schemapi import debug_mode
+
+    # Altair would check every part against its schema, which takes half of a page's time; a test does that.
+    # The switch is global: one thread at a time.
+    with _BUILDING, debug_mode(False), warnings.catch_warnings():
         # Plots above each other share their zoom, which is meant.
         warnings.filterwarnings("ignore", message="Automatically deduplicated selection parameter")
         return dict(_finite(chart.altair().to_dict(validate=False)))

@@ -15,6 +15,7 @@ from pollux_slurm.report.charts.encodings import (
     looked,
     place,
     position,
+    rows_as_data,
     zoom,
 )
 from pollux_slurm.report.charts.palette import PAGE
@@ -78,7 +79,7 @@ class StackedBars:
         ]
         choice = chosen("chosen")
         bars = (
-            alt.Chart(alt.Data(values=rows))
+            alt.Chart(rows_as_data(rows))
             .mark_rect(stroke=PAGE, strokeWidth=0.6)
             .encode(
                 x=alt.X(**position("low", self.x)),

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.report.charts.encodings import WIDTH, altair, frame, looked, place, position, tooltip, zoom
+from pollux_slurm.report.charts.encodings import (
+    WIDTH,
+    altair,
+    frame,
+    looked,
+    place,
+    position,
+    rows_as_data,
+    tooltip,
+    zoom,
+)
 from pollux_slurm.report.charts.palette import CLASSES, GRID, WAITING
 from pollux_slurm.report.charts.safe_texts import plural, shortened, shown
 from pollux_slurm.report.charts.scales import Axis
@@ -69,12 +79,12 @@ class Timeline:
         names = [alt.Tooltip("name:N", title="job"), alt.Tooltip("most:Q", title="GPUs")]
         moments = [tooltip("begin", self.x, "from"), tooltip("end", self.x, "to")][: 2 if held else 0]
         thin = (
-            alt.Chart(alt.Data(values=lives))
+            alt.Chart(rows_as_data(lives))
             .mark_rule(color=WAITING, strokeWidth=max(min(1.2, row / 3), 0.5))
             .encode(x=x, x2="end", y=alt.Y("y:Q", scale=down, axis=None), tooltip=names)
         )
         thick = (
-            alt.Chart(alt.Data(values=held))
+            alt.Chart(rows_as_data(held))
             .mark_rect()
             .encode(
                 x=x,
@@ -90,7 +100,7 @@ class Timeline:
             )
         )
         side = (
-            alt.Chart(alt.Data(values=labels))
+            alt.Chart(rows_as_data(labels))
             .mark_text(align="right", baseline="middle", clip=False)
             .encode(
                 x=alt.value(-8),
@@ -99,9 +109,7 @@ class Timeline:
             )
         )
         between = (
-            alt.Chart(alt.Data(values=edges))
-            .mark_rule(color=GRID)
-            .encode(y=alt.Y("y:Q", scale=down, axis=None))
+            alt.Chart(rows_as_data(edges)).mark_rule(color=GRID).encode(y=alt.Y("y:Q", scale=down, axis=None))
         )
         chart = (
             alt.layer(frame(self.x), between, thin, thick, side)
