@@ -106,7 +106,7 @@ def draw_year(directory: Path, output: Path, browser: Any) -> None:
         "slurm",
     )
     run("simulate", "--traces", str(jobs), *cluster, "--report", str(queue), store=url)
-    photograph(browser, queue.as_uri(), output / "simulate.png", height=1300)
+    photograph(browser, f"{queue.as_uri()}#plots-1", output / "simulate.png", height=1300)
 
 
 def wait_for_two_jobs(url: str, demo: subprocess.Popen[bytes]) -> Store:
