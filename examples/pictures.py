@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -105,6 +106,10 @@ def draw_year(directory: Path, output: Path, browser: Any) -> None:
         "--policy",
         "slurm",
     )
+    data = json.loads(jobs.read_text(encoding="utf-8"))
+    for job in data["measured-jobs"]["jobs"]:
+        job["submitted_s"] /= 60  # a month in twelve hours
+    jobs.write_text(json.dumps(data), encoding="utf-8")
     run("simulate", "--traces", str(jobs), *cluster, "--report", str(queue), store=url)
     photograph(browser, f"{queue.as_uri()}#plots-1", output / "simulate.png", height=1300)
 

@@ -19,8 +19,8 @@ def test_that_the_tutorials_objective_decides_as_the_page_shows(tmp_path: Path) 
     (problem,) = [block for block in blocks if block.title == "problem.json"]
     (function,) = [block.text for block in blocks if block.language == "python"]
     (change,) = [block.text for block in blocks if block.language == "diff"]
-    commands = [block.text for block in blocks if block.mark and block.mark.startswith("run by")]
-    shown = [block.text for block in blocks if block.language == "text"]
+    commands = [b.text for b in blocks if b.language == "console" and (b.mark or "").startswith("run by")]
+    shown = [block.text for block in blocks if block.language == "text" and block.text.startswith("job")]
     (tmp_path / "problem.json").write_text(problem.text)
     for name in ("pollux_slurm", "templates", "sql"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -29,7 +29,6 @@ def test_that_the_tutorials_objective_decides_as_the_page_shows(tmp_path: Path) 
     before = "".join(line[1:] for line in change.splitlines(keepends=True) if not line.startswith("+"))
     after = "".join(line[1:] for line in change.splitlines(keepends=True))
     assert text.count(before) == 1
-    function = function.replace("from pollux_slurm.policy.objectives.registry import generalized_mean\n", "")
     registry.write_text(
         text.replace(before, function + "\n\n" + after).replace(
             "from __future__ import annotations\n", "from __future__ import annotations\nimport dataclasses\n"
