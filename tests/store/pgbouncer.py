@@ -38,7 +38,7 @@ class Pooler:
 
 def documented_settings() -> str:
     """Return the pgbouncer.ini of docs/postgresql.md."""
-    found = re.search(r"```\n(\[databases\].*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    found = re.search(r"```\w*\n(\[databases\].*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     return found[1]
 

@@ -91,7 +91,7 @@ def prepare(plain: PostgresServer, keys: Path) -> Guarded:
 
 
 def documented_text(beginning: str) -> str:
-    found = re.search(rf"```\n({beginning}.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    found = re.search(rf"```\w*\n({beginning}.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     return found[1]
 
