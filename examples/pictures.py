@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -28,11 +27,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [
-    str(ROOT),
-    str(ROOT / "examples" / "notebooks"),
-]  # a checkout, as scripts and notebooks see it
+if str(ROOT) not in sys.path:  # run as a script: make the examples importable
+    sys.path.insert(0, str(ROOT))
 
+from examples.demo.run import slurm_environment  # noqa: E402
 from pollux_slurm.config import load_config  # noqa: E402
 from pollux_slurm.errors import StoreError  # noqa: E402
 from pollux_slurm.report.frames import open_frames  # noqa: E402
@@ -65,7 +63,7 @@ def draw_demo(directory: Path, output: Path, browser: Any) -> None:
     ) as demo:
         store = wait_for_two_jobs(url, demo)
         first = min(store.jobs(), key=lambda record: record.submitted_at).slurm_job_id
-        os.environ.update(slurm_of(directory / "slurm"))
+        os.environ.update(slurm_environment(directory / "slurm"))
         draw_terminal(url, output, browser)
         with web_pages(url) as address:
             photograph(browser, f"{address}/", output / "web.png", height=1000)
@@ -94,23 +92,13 @@ def draw_year(directory: Path, output: Path, browser: Any) -> None:
     run("report", "cluster", *month, "--output", str(page), store=url)
     photograph(browser, page.as_uri(), output / "report-cluster.png", height=1300)
     run("simulate", "export", *month, "--output", str(jobs), store=url)
-    cluster = (
-        "--rules",
-        "slurm",
-        "--nodes",
-        "2",
-        "--gpus-per-node",
-        "4",
-        "--policy",
-        "pollux",
-        "--policy",
-        "slurm",
-    )
+    cluster = ("--rules", "slurm", "--nodes", "2", "--gpus-per-node", "4")
+    policies = ("--policy", "pollux", "--policy", "slurm")
     data = json.loads(jobs.read_text(encoding="utf-8"))
     for job in data["measured-jobs"]["jobs"]:
         job["submitted_s"] /= 60  # a month in twelve hours
     jobs.write_text(json.dumps(data), encoding="utf-8")
-    run("simulate", "--traces", str(jobs), *cluster, "--report", str(queue), store=url)
+    run("simulate", "--traces", str(jobs), *cluster, *policies, "--report", str(queue), store=url)
     photograph(browser, f"{queue.as_uri()}#plots-1", output / "simulate.png", height=1300)
 
 
@@ -125,16 +113,6 @@ def wait_for_two_jobs(url: str, demo: subprocess.Popen[bytes]) -> Store:
             store.close()
         time.sleep(1.0)
     sys.exit("the demo ended before two jobs had trained")
-
-
-def slurm_of(sandbox: Path) -> dict[str, str]:
-    """Return the variables that point Slurm's commands at a sandbox."""
-    command = [*POLLUX, "sandbox", "env", "--dir", str(sandbox)]
-    lines = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=60
-    ).stdout.splitlines()
-    pairs = (shlex.split(line)[1].split("=", 1) for line in lines if line.startswith("export "))
-    return dict(pairs)
 
 
 def draw_terminal(url: str, output: Path, browser: Any) -> None:

@@ -247,11 +247,16 @@ def private_slurm(directory: Path) -> Iterator[dict[str, str]]:
         "sandbox", "up", *dir_option, "--nodes", str(len(NODES)), "--gpus-per-node", "4", "--gpu-type", "t4"
     )
     try:
-        lines = command("sandbox", "env", *dir_option).splitlines()
-        exports = (shlex.split(line)[1] for line in lines if line.startswith("export "))
-        yield dict(pair.split("=", 1) for pair in exports)
+        yield slurm_environment(directory)
     finally:
         command("sandbox", "down", *dir_option)
+
+
+def slurm_environment(directory: Path) -> dict[str, str]:
+    """Return the environment variables that point Slurm's commands at a sandbox."""
+    lines = command("sandbox", "env", "--dir", str(directory)).splitlines()
+    exports = (shlex.split(line)[1] for line in lines if line.startswith("export "))
+    return dict(pair.split("=", 1) for pair in exports)
 
 
 @contextmanager

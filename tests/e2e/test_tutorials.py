@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.blocks import ROOT, blocks_of
+from tests.pages.blocks import ROOT, blocks_of, run_script
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm]
 
@@ -57,16 +57,7 @@ def test_that_a_newcomer_can_type_every_command(name: str, home: Path, slurm_pro
         "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}:/usr/sbin",
     }
     try:
-        done = subprocess.run(
-            ["bash", "-c", "\n".join(script)],
-            cwd=home,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_script(script, cwd=home, environ=environ, timeout_s=1200)
     finally:
         down = [sys.executable, "-m", "pollux_slurm", "sandbox", "down"]
         subprocess.run(down, env=environ, check=False, capture_output=True, timeout=120)

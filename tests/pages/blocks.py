@@ -11,7 +11,8 @@ A block with a title is a file that the commands after it use.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,3 +61,17 @@ def blocks_of(page: Path) -> Iterator[Block]:
             mark=found["mark"],
             text=found["text"],
         )
+
+
+def run_script(lines: Sequence[str], *, cwd: Path, environ: Mapping[str, str], timeout_s: float) -> None:
+    """Run lines in one shell; they are to succeed."""
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

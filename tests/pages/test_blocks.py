@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from pollux_slurm.store import open_store
-from tests.pages.blocks import PAGES, ROOT, RUN, SHOWN, Block, blocks_of
+from tests.pages.blocks import PAGES, ROOT, RUN, SHOWN, Block, blocks_of, run_script
 
 ALL = [block for page in PAGES for block in blocks_of(page)]
 TO_RUN = [page for page in PAGES if any(block.is_run for block in blocks_of(page))]
@@ -63,13 +62,4 @@ def test_that_a_pages_blocks_run_in_their_order(page: Path, tmp_path: Path) -> N
             text = "\n".join(f"# {one}\n{one.text}" for one in python)
             (tmp_path / "blocks.py").write_text(text, encoding="utf-8")
             script.append("python blocks.py")
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"{page.name}\n{done.stdout}\n{done.stderr}"
+    run_script(script, cwd=tmp_path, environ=environ, timeout_s=LIMIT_S)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.pages.blocks import blocks_of
 from tests.store.postgres import PostgresServer
 from tests.waiting import wait_until
 
@@ -38,9 +39,8 @@ class Pooler:
 
 def documented_settings() -> str:
     """Return the pgbouncer.ini of docs/postgresql.md."""
-    found = re.search(r"```\w*\n(\[databases\].*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    return found[1]
+    (text,) = [block.text for block in blocks_of(DOCS) if block.text.startswith("[databases]")]
+    return text
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from pollux_slurm.errors import StoreError, StoreUnavailable, UnknownJobError
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.maintenance.administration import add_login, init_store
+from tests.pages.blocks import blocks_of
 from tests.store.builders import at, observation, registration, report, token_of
 from tests.store.pgbouncer import PgBouncerMissingError, Pooler, running_pgbouncer
 from tests.store.postgres import PostgresServer, postgres_of_test
@@ -69,7 +69,7 @@ def prepare(plain: PostgresServer, keys: Path) -> Guarded:
         shutil.copyfile(keys / name, data / name)
         shutil.chown(data / name, plain.user)
         (data / name).chmod(0o600)
-    lines = documented_text("# TYPE +DATABASE")
+    lines = documented_text("# TYPE      DATABASE")
     text = "local all pollux_test trust\n" + lines.replace(NETWORK, "127.0.0.1/32")
     # This machine has no Kerberos: those lines would keep the server from starting.
     text = "\n".join(line for line in text.splitlines() if not line.startswith("hostgssenc"))
@@ -91,9 +91,8 @@ def prepare(plain: PostgresServer, keys: Path) -> Guarded:
 
 
 def documented_text(beginning: str) -> str:
-    found = re.search(rf"```\w*\n({beginning}.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    return found[1]
+    (text,) = [block.text for block in blocks_of(DOCS) if block.text.startswith(beginning)]
+    return text
 
 
 def make_certificates(keys: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,19 +9,18 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import pollux_slurm.torch as pt
+from tests.pages.blocks import ROOT, blocks_of
 from tests.torch.scripts import Numbered
 from tests.torch.single_replica import joined
 
 pytestmark = pytest.mark.torch
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 def snippet(page: str, mark: str) -> str:
     """Return the one block of Python on a page that has `mark` in it."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
-    (block,) = [block for block in blocks if mark in block]
-    return textwrap.dedent(block)
+    blocks = blocks_of(ROOT / page)
+    (text,) = [block.text for block in blocks if block.language == "python" and mark in block.text]
+    return text
 
 
 def pairs() -> torch.utils.data.TensorDataset:
