@@ -23,7 +23,7 @@ from pollux_slurm.store.reporting.view_rows import (
     JobEvent,
     JobGoodput,
     ModelAccuracy,
-    NodeUsage,
+    NodeSum,
     ReallocationEntry,
     RoundEntry,
     UserUsage,
@@ -37,8 +37,8 @@ class GroupHistory:
     `usage` is of account_usage, `users` of user_usage, `jobs` of job_goodput, `moves` of
     reallocation_history, `accuracy` and `fairness` of the views of these names; `events` are job_timeline's,
     none where the jobs are too many to be seen one by one; `truncated` are views that had more rows than were
-    read, the newest of which are here; `rounds` of round_history, `nodes` of node_usage and `gpu_use` are the
-    whole cluster's, the last None for a login that reads views only.
+    read, the newest of which are here; `rounds` of round_history, `nodes` and `gpu_use` are the whole
+    cluster's, the last None for a login that reads views only.
     """
 
     usage: Sequence[AccountUsage]
@@ -49,7 +49,7 @@ class GroupHistory:
     fairness: Sequence[Fairness]
     events: Sequence[JobEvent] = ()
     rounds: Sequence[RoundEntry] = ()
-    nodes: Sequence[NodeUsage] = ()
+    nodes: Sequence[NodeSum] = ()
     gpu_use: GpuUse | None = None
     truncated: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
         kind="cluster",
         title="Cluster report",
         subject="",
-        lead=_lead("Adaptive jobs of all accounts", range_, history.truncated),
+        lead=with_what_is_cut(f"Adaptive jobs of all accounts, {range_.text()}.", history.truncated),
         facts=(*_facts(history), *_round_facts(history.rounds)),
         parts=(
             usage_part(history.usage, range_, by="account", title="Usage"),
@@ -106,7 +106,7 @@ def account_document(
         kind="account",
         title="Account" if one else "Accounts",
         subject=account or "",
-        lead=_lead("Adaptive jobs", range_, history.truncated),
+        lead=with_what_is_cut(f"Adaptive jobs, {range_.text()}.", history.truncated),
         facts=_facts(history),
         parts=(
             usage_part(usage, range_, by=by, title="Usage by user" if one else "Usage"),
@@ -122,12 +122,12 @@ def account_document(
     )
 
 
-def _lead(what: str, range_: Range, truncated: Sequence[str]) -> str:
-    lead = f"{what}, {range_.text()}."
+def with_what_is_cut(lead: str, truncated: Sequence[str]) -> str:
+    """Return a page's first sentence, and another one where views had more rows than were read."""
     if not truncated:
         return lead
     return (
-        f"{lead} There is more than a report holds: of {', '.join(truncated)} it has the newest rows only; "
+        f"{lead} There is more than a page holds: of {', '.join(truncated)} it has the newest rows only; "
         "ask for a shorter time."
     )
 

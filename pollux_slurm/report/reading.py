@@ -18,7 +18,6 @@ from pollux_slurm.store.reporting.view_rows import (
     JobEvent,
     JobGoodput,
     ModelAccuracy,
-    NodeUsage,
     ReallocationEntry,
     RoundEntry,
     SamplePoint,
@@ -96,7 +95,7 @@ def read_group(
         fairness=ask(Fairness),
         events=ask(JobEvent) if len(jobs) <= MOST_JOBS else (),
         rounds=() if account is not None else ask(RoundEntry),
-        nodes=() if account is not None else ask(NodeUsage),
+        nodes=() if account is not None else reports.node_sums(range_.since, range_.until),
         gpu_use=None if account is not None else _gpu_use(reports, range_),
         truncated=tuple(truncated),
     )

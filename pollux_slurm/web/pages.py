@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.time_axes import Range, parse_range
 from pollux_slurm.report.document.document import Document, Part
-from pollux_slurm.report.group import account_document
+from pollux_slurm.report.group import account_document, with_what_is_cut
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.common import jobs_part
 from pollux_slurm.report.parts.fairness import fairness_part
@@ -26,7 +26,6 @@ from pollux_slurm.store.reporting.view_rows import (
     Fairness,
     JobEvent,
     JobGoodput,
-    NodeUsage,
     ReallocationEntry,
     RoundEntry,
 )
@@ -52,6 +51,8 @@ class Site:
 
     reader: ViewReader
     now: datetime
+    truncated: list[str] = field(default_factory=list)
+    """Views that had more rows than a page reads; it has the newest."""
 
     def range(self, words: Words, default: str) -> Range:
         """Return the range that `since` and `until` name. Raises `UsageError`."""
@@ -59,6 +60,8 @@ class Site:
 
     def rows(self, kind: type[Any], range_: Range, **equal: str | None) -> tuple[Any, ...]:
         found = self.reader.rows(kind, since=range_.since, until=range_.until, limit=MOST_ROWS, **equal)
+        if found.truncated:
+            self.truncated.append(kind.VIEW)
         return tuple(found.rows)
 
 
@@ -78,7 +81,7 @@ def cluster(site: Site, words: Words) -> Document:
         range_,
         usage_part(usage, range_, by="account", title="Usage"),
         *gpus_over_time_part(jobs, events, range_, by="account"),
-        nodes_part(site.rows(NodeUsage, range_)),
+        nodes_part(site.reader.node_sums(range_.since, range_.until)),
     )
 
 
@@ -199,7 +202,7 @@ def _document(site: Site, title: str, lead: str, range_: Range, *parts: Part) ->
         kind="web",
         title=title,
         subject="",
-        lead=f"{lead} {range_.text()}.",
+        lead=with_what_is_cut(f"{lead} {range_.text()}.", site.truncated),
         facts=(),
         parts=parts,
         made_at=site.now,

@@ -183,15 +183,12 @@ def test_that_standstill_is_added_up_by_day_and_part(reports: ViewReader) -> Non
     assert day.name == "1 Mar 2026"
 
 
-def test_that_nodes_are_added_up_over_days(reports: ViewReader) -> None:
+def test_that_a_node_is_used_by_the_share_of_its_hours_that_was_held(reports: ViewReader) -> None:
     history = read_group(reports, DAY)
-    node = next(row for row in history.nodes if row.node_name == "n3")
-    days = [
-        dataclasses.replace(node, gpu_type="t4", gpu_hours=hours, available_gpu_hours=96.0)
-        for hours in (24.0, 48.0)
-    ]
+    node = next(one for one in history.nodes if one.node_name == "n3")
+    node = dataclasses.replace(node, gpu_type="t4", gpu_hours=72.0, available_gpu_hours=192.0)
     document = cluster_document(
-        dataclasses.replace(history, nodes=days), DAY, made_at=NOW, command="pollux report cluster"
+        dataclasses.replace(history, nodes=[node]), DAY, made_at=NOW, command="pollux report cluster"
     )
     assert document.table("nodes").rows == (("n3", "t4", 72.0, 192.0, 0.375),)
 
@@ -312,7 +309,7 @@ def test_that_clocks_that_disagree_make_a_page(reports: ViewReader) -> None:
 def test_that_a_report_says_where_it_has_not_everything(reports: ViewReader) -> None:
     history = read_group(reports, DAY, most_rows=1)
     document = cluster_document(history, DAY, made_at=NOW, command="c")
-    assert "more than a report holds: of account_usage, job_goodput" in document.lead
+    assert "more than a page holds: of account_usage, job_goodput" in document.lead
     assert "a shorter time" in document.lead
     assert "more than" not in cluster(reports).lead
 

@@ -127,3 +127,14 @@ def test_that_charts_are_pictures_for_readers_without_scripts(client: TestClient
 def test_that_an_account_may_have_any_name(client: TestClient) -> None:
     assert client.get("/accounts/a%2Fb%20%3Cc%3E").status_code == 404
     assert "<c>" not in client.get("/accounts/a%2Fb%20%3Cc%3E").text
+
+
+def test_that_a_page_says_where_it_has_not_everything(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = page(client, "/jobs").texts()
+    assert "the newest rows only" not in whole
+    monkeypatch.setattr("pollux_slurm.web.pages.MOST_ROWS", 2)
+    cut = page(client, "/jobs").texts()
+    assert "of job_goodput it has the newest rows only" in cut
+    assert "2 adaptive jobs" in cut

@@ -12,7 +12,7 @@ from pollux_slurm.report.charts.palette import DASHES, GRID, SERIES, SOFT, TEXT
 from pollux_slurm.report.charts.scales import Axis, Scale
 
 if TYPE_CHECKING:
-    from altair.typing import ChartType
+    pass
 
 WIDTH = 800
 """The width of a chart's plots in pixels; a page with scripts fits them to its own."""
@@ -58,7 +58,6 @@ def place(axis: Axis, value: float) -> float:
 
 def position(field: str, axis: Axis, *, labels: bool = True) -> dict[str, Any]:
     """Return the arguments of `alt.X` or `alt.Y` for an axis; without `labels` it has ticks only."""
-    alt = altair()
     more: dict[str, Any] = {"title": axis.label if labels else None, "labels": labels}
     if axis.ticks:
         more["values"] = list(axis.ticks)
@@ -77,21 +76,20 @@ def position(field: str, axis: Axis, *, labels: bool = True) -> dict[str, Any]:
         "shorthand": field,
         "type": "temporal" if axis.scale is Scale.TIME else "quantitative",
         "scale": _scale(axis),
-        "axis": alt.Axis(**more),
+        "axis": more,
     }
 
 
-def _scale(axis: Axis) -> Any:
-    alt = altair()
+def _scale(axis: Axis) -> dict[str, Any]:
     if axis.scale is Scale.TIME:
         # Vega-Lite 6.4 takes no domain of times in layered plots: `frame` has its ends instead.
-        return alt.Scale(type="utc", nice=False)
-    return alt.Scale(
-        type="log" if axis.scale.is_log else "linear",
-        domain=[axis.low, axis.high],
-        nice=not axis.scale.is_log and not axis.ticks,
+        return {"type": "utc", "nice": False}
+    return {
+        "type": "log" if axis.scale.is_log else "linear",
+        "domain": (axis.low, axis.high),
+        "nice": not axis.scale.is_log and not axis.ticks,
         **({} if axis.scale.is_log else {"zero": False}),
-    )
+    }
 
 
 def frame(axis: Axis, *, labels: bool = True) -> Any:
@@ -115,7 +113,7 @@ def colour(labels: Sequence[str], styles: Sequence[int], *, legend: str) -> Any:
     alt = altair()
     return alt.Color(
         "label:N",
-        scale=alt.Scale(domain=list(labels), range=[SERIES[style % len(SERIES)] for style in styles]),
+        scale={"domain": tuple(labels), "range": tuple(SERIES[style % len(SERIES)] for style in styles)},
         legend=_legend(legend) if legend else None,
     )
 
@@ -123,18 +121,19 @@ def colour(labels: Sequence[str], styles: Sequence[int], *, legend: str) -> Any:
 def dashes(labels: Sequence[str], styles: Sequence[int], *, legend: str) -> Any:
     """Return the dashes of the field `label`; its legend is one with that of the colours."""
     alt = altair()
-    found = [list(DASHES[style % len(DASHES)]) for style in styles]
+    found = tuple(tuple(DASHES[style % len(DASHES)]) for style in styles)
     return alt.StrokeDash(
         "label:N",
-        scale=alt.Scale(domain=list(labels), range=found),
+        scale={"domain": tuple(labels), "range": found},
         legend=_legend(legend) if legend else None,
     )
 
 
-def _legend(symbol: str) -> Any:
-    return altair().Legend(
-        title=None, orient="top", columns=4, labelLimit=320, symbolSize=200, symbolType=symbol
-    )
+def _legend(symbol: str) -> dict[str, Any]:
+    return {
+        **{"title": None, "orient": "top", "columns": 4, "labelLimit": 320},
+        **{"symbolSize": 200, "symbolType": symbol},
+    }
 
 
 def chosen(name: str) -> Any:
@@ -149,25 +148,19 @@ def zoom() -> Any:
     )
 
 
-def looked(chart: Any, title: str, text: str) -> ChartType:
-    """Return a chart with the house's look, and its description for those who do not see it."""
-    alt = altair()
-    drawn: ChartType = chart.properties(description=f"{title}. {text}", background="transparent").configure(
-        aria=False,
-        font="sans-serif",
-        view=alt.ViewConfig(stroke=None),
-        axis=alt.AxisConfig(
-            **{
-                "gridColor": GRID,
-                "domainColor": SOFT,
-                "tickColor": SOFT,
-                "labelColor": TEXT,
-                "titleColor": TEXT,
-            },
-            **{"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "bold", "labelOverlap": True},
-        ),
-        legend=alt.LegendConfig(labelColor=TEXT, labelFontSize=12, symbolStrokeWidth=2.2),
-        title=alt.TitleConfig(color=TEXT, fontSize=12, anchor="start"),
-        text=alt.MarkConfig(fill=TEXT, fontSize=12),
-    )
-    return drawn
+def look(title: str, text: str) -> dict[str, Any]:
+    """Return the arguments of a whole chart: the house's look, and words for those who do not see it."""
+    config = {
+        "aria": False,
+        "font": "sans-serif",
+        "view": {"stroke": None},
+        "axis": {
+            **{"gridColor": GRID, "domainColor": SOFT, "tickColor": SOFT},
+            **{"labelColor": TEXT, "titleColor": TEXT, "labelFontSize": 12, "titleFontSize": 12},
+            **{"titleFontWeight": "bold", "labelOverlap": True},
+        },
+        "legend": {"labelColor": TEXT, "labelFontSize": 12, "symbolStrokeWidth": 2.2},
+        "title": {"color": TEXT, "fontSize": 12, "anchor": "start"},
+        "text": {"fill": TEXT, "fontSize": 12},
+    }
+    return {"description": f"{title}. {text}", "background": "transparent", "config": config}

@@ -15,7 +15,7 @@ from pollux_slurm.report.charts.encodings import (
     colour,
     dashes,
     frame,
-    looked,
+    look,
     place,
     position,
     rows_as_data,
@@ -84,18 +84,15 @@ class LineChart:
 
     def altair(self) -> ChartType:
         """Return the chart. Raises `UsageError` where Altair is not installed."""
-        zooming = zoom()
-        plots = [self._plot(index, panel).add_params(zooming) for index, panel in enumerate(self.panels)]
-        if len(plots) == 1:
-            return looked(plots[0], self.title, self.text)
-        stacked = altair().vconcat(*plots, spacing=14)
-        return looked(
-            stacked.resolve_scale(color="independent", strokeDash="independent"),
-            self.title,
-            self.text,
-        )
+        whole = look(self.title, self.text)
+        if len(self.panels) == 1:
+            return self._plot(0, self.panels[0], **whole)
+        plots = [self._plot(index, panel) for index, panel in enumerate(self.panels)]
+        apart = {"scale": {"color": "independent", "strokeDash": "independent"}}
+        whole_chart: ChartType = altair().vconcat(*plots, spacing=14, resolve=apart, **whole)
+        return whole_chart
 
-    def _plot(self, index: int, panel: Panel) -> Any:
+    def _plot(self, index: int, panel: Panel, **more: Any) -> ChartType:
         alt = altair()
         last = index == len(self.panels) - 1
         labels = [shortened(shown(one.label)) for one in panel.series]
@@ -105,8 +102,8 @@ class LineChart:
         choice = chosen(f"chosen{index}")
         x = alt.X(**position("x", self.x, labels=last))
         y = alt.Y(**position("y", panel.y), stack=None)
-        faded = alt.condition(choice, alt.value(1.0), alt.value(0.12))
-        layers = [frame(self.x, labels=last).encode(y=alt.value(0))]
+        faded = alt.OpacityValue(0.12, condition={"param": choice.name, "value": 1.0})
+        layers = [frame(self.x, labels=last).encode(y=alt.YValue(0))]
         for one, label in zip(panel.series, labels, strict=True):
             rows = list(self._rows(one))
             if not rows:
@@ -125,23 +122,28 @@ class LineChart:
             )
             bend = "step-after" if one.step else "linear"
             if one.filled:
-                layers.append(base.mark_area(interpolate=bend, fillOpacity=0.3).encode(detail="part:N"))
+                layers.append(
+                    base.mark_area(interpolate=bend, fillOpacity=0.3).encode(detail=alt.Detail("part:N"))
+                )
             line = base.mark_line(interpolate=bend, strokeWidth=2.2).encode(
-                detail="part:N", strokeDash=by_dash
+                detail=alt.Detail("part:N"), strokeDash=by_dash
             )
             layers.append(line)
             if one.ranges:
-                layers.append(base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q"), y2="high:Q"))
+                layers.append(base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")))
             # A segment of one point would not be seen; the other points show their values to a pointer.
             layers.append(
                 tips.mark_point(filled=True, size=50).encode(
-                    opacity=alt.condition("datum.dot", alt.value(1.0), alt.value(0.0))
+                    opacity=alt.OpacityValue(0.0, condition={"test": "datum.dot", "value": 1.0})
                 )
             )
         if self.marks:
             layers += self._marks(x, first=index == 0)
-        title = {"title": panel.title} if panel.title else {}
-        return alt.layer(*layers).properties(width=WIDTH, height=panel.height, **title).add_params(choice)
+        if panel.title:
+            more["title"] = panel.title
+        plot = alt.layer(*layers, width=WIDTH, height=panel.height, **more)
+        zoomed: ChartType = plot.add_params(choice, zoom())
+        return zoomed
 
     def _rows(self, one: Series) -> Iterator[dict[str, Any]]:
         """Yield a series' points with the number of their segment between gaps, to six digits."""
@@ -168,7 +170,7 @@ class LineChart:
         texts = base.mark_text(
             align="right" if right else "left", dx=-5 if right else 5, baseline="top", dy=4, fontSize=12
         )
-        return [rules, texts.encode(text="text:N", y=alt.value(0))]
+        return [rules, texts.encode(text=alt.Text("text:N"), y=alt.YValue(0))]
 
 
 def _alone(points: tuple[tuple[float, float], ...]) -> set[int]:

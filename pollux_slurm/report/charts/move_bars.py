@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.report.charts.encodings import WIDTH, altair, colour, looked, position, rows_as_data
+from pollux_slurm.report.charts.encodings import WIDTH, altair, colour, look, position, rows_as_data
 from pollux_slurm.report.charts.palette import PAGE, SERIES, SOFT
 from pollux_slurm.report.charts.safe_texts import shown
 from pollux_slurm.report.charts.scales import linear_axis
@@ -58,25 +58,21 @@ class MoveChart:
     def altair(self) -> ChartType:
         """Return the chart. Raises `UsageError` where Altair is not installed."""
         alt = altair()
-        wide, height = (WIDTH - _LABELS_WIDTH) / 2, _ROW * max(len(self.rows), 1)
+        size = {"width": (WIDTH - _LABELS_WIDTH) / 2, "height": _ROW * max(len(self.rows), 1)}
         rows = [self._row(index, row) for index, row in enumerate(self.rows)]
         y = alt.Y(
             "place:O",
-            axis=alt.Axis(
-                title=None,
-                labelExpr=f"{[row['label'] for row in rows]!r}[datum.value]",
-                labelLimit=_LABELS_WIDTH - 10,
-                ticks=False,
-            ),
+            axis={
+                "title": None,
+                "labelExpr": f"{[row['label'] for row in rows]!r}[datum.value]",
+                "labelLimit": _LABELS_WIDTH - 10,
+                "ticks": False,
+            },
         )
-        both = alt.hconcat(
-            self._costs(y).properties(width=wide, height=height, title="what it cost"),
-            self._gains(rows).properties(
-                width=wide, height=height, title="what it brought: goodput before ○, after ●"
-            ),
-            spacing=24,
-        )
-        return looked(both, self.title, self.text)
+        costs = self._costs(y, title="what it cost", **size)
+        gains = self._gains(rows, title="what it brought: goodput before ○, after ●", **size)
+        chart: ChartType = alt.hconcat(costs, gains, spacing=24, **look(self.title, self.text))
+        return chart
 
     def _row(self, index: int, row: MoveRow) -> dict[str, Any]:
         before, after = row.before, row.after
@@ -91,7 +87,7 @@ class MoveChart:
             **{"total": sum(row.cost_s), "before": before, "after": after, "loss": is_loss},
         }
 
-    def _costs(self, y: alt.Y) -> Any:
+    def _costs(self, y: alt.Y, **more: Any) -> Any:
         alt = altair()
         labels, styles = [label for label, _ in COST_PARTS], [style for _, style in COST_PARTS]
         axis = linear_axis("standstill (s)", [sum(row.cost_s) for row in self.rows])
@@ -112,24 +108,28 @@ class MoveChart:
                 x=alt.X(**position("s", axis) | {"stack": "zero"}),
                 y=y,
                 color=colour(labels, styles, legend="square"),
-                order="order:O",
-                tooltip=[alt.Tooltip("what:N", title="move"), alt.Tooltip("label:N", title="part"), "s:Q"],
+                order=alt.Order("order:O"),
+                tooltip=[
+                    alt.Tooltip("what:N", title="move"),
+                    alt.Tooltip("label:N", title="part"),
+                    alt.Tooltip("s:Q"),
+                ],
             )
         )
         texts = (
             alt.Chart(rows_as_data(notes))
             .mark_text(align="left", dx=6, fill=SOFT)
-            .encode(x=alt.X("total:Q"), y=y, text="note:N")
+            .encode(x=alt.X("total:Q"), y=y, text=alt.Text("note:N"))
         )
-        return alt.layer(bars, texts)
+        return alt.layer(bars, texts, **more)
 
-    def _gains(self, rows: list[dict[str, Any]]) -> Any:
+    def _gains(self, rows: list[dict[str, Any]], **more: Any) -> Any:
         alt = altair()
         known = [value for row in self.rows for value in (row.before, row.after) if value is not None]
         axis = linear_axis("goodput (examples/s)", known)
-        colours = alt.condition("datum.loss", alt.value(_LOSS), alt.value(_GAIN))
+        colours = alt.ColorValue(_GAIN, condition={"test": "datum.loss", "value": _LOSS})
         base = alt.Chart(rows_as_data(rows)).encode(
-            y=alt.Y("place:O", axis=alt.Axis(title=None, labels=False, ticks=False)),
+            y=alt.Y("place:O", axis={"title": None, "labels": False, "ticks": False}),
             color=colours,
             tooltip=[alt.Tooltip("what:N", title="move")],
         )
@@ -139,4 +139,5 @@ class MoveChart:
 
         between = of("before").transform_filter("datum.after !== null").mark_rule(strokeWidth=2.6)
         hollow = of("before").mark_point(size=70, fill=PAGE, strokeWidth=2)
-        return alt.layer(between.encode(x2="after"), hollow, of("after").mark_point(size=80, filled=True))
+        full = of("after").mark_point(size=80, filled=True)
+        return alt.layer(between.encode(x2=alt.X2("after")), hollow, full, **more)

@@ -12,7 +12,7 @@ from pollux_slurm.report.charts.encodings import (
     chosen,
     colour,
     frame,
-    looked,
+    look,
     place,
     position,
     rows_as_data,
@@ -83,9 +83,9 @@ class StackedBars:
             .mark_rect(stroke=PAGE, strokeWidth=0.6)
             .encode(
                 x=alt.X(**position("low", self.x)),
-                x2="high",
+                x2=alt.X2("high"),
                 y=alt.Y(**position("from", self.y)),
-                y2="to",
+                y2=alt.Y2("to"),
                 color=colour(labels, styles, legend="square"),
                 tooltip=[
                     alt.Tooltip("name:N", title="when"),
@@ -99,5 +99,6 @@ class StackedBars:
             )
             .add_params(choice, zoom())
         )
-        chart = alt.layer(bars, frame(self.x)).properties(width=WIDTH, height=self.height)
-        return looked(chart, self.title, self.text)
+        size = {"width": WIDTH, "height": self.height}
+        chart: ChartType = alt.layer(bars, frame(self.x), **size, **look(self.title, self.text))
+        return chart

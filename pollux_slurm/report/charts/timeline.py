@@ -10,7 +10,7 @@ from pollux_slurm.report.charts.encodings import (
     WIDTH,
     altair,
     frame,
-    looked,
+    look,
     place,
     position,
     rows_as_data,
@@ -74,27 +74,27 @@ class Timeline:
                 held += self._held(bar, middle, row)
             y += tall + _GAP
         height = max(y - _GAP, _LABEL)
-        down = alt.Scale(domain=[0, height], reverse=True, nice=False, zero=False)
+        down = {"domain": (0, height), "reverse": True, "nice": False, "zero": False}
         x = alt.X(**position("begin", self.x))
         names = [alt.Tooltip("name:N", title="job"), alt.Tooltip("most:Q", title="GPUs")]
         moments = [tooltip("begin", self.x, "from"), tooltip("end", self.x, "to")][: 2 if held else 0]
         thin = (
             alt.Chart(rows_as_data(lives))
             .mark_rule(color=WAITING, strokeWidth=max(min(1.2, row / 3), 0.5))
-            .encode(x=x, x2="end", y=alt.Y("y:Q", scale=down, axis=None), tooltip=names)
+            .encode(x=x, x2=alt.X2("end"), y=alt.Y("y:Q", scale=down, axis=None), tooltip=names)
         )
         thick = (
             alt.Chart(rows_as_data(held))
             .mark_rect()
             .encode(
                 x=x,
-                x2="end",
+                x2=alt.X2("end"),
                 y=alt.Y("low:Q", scale=down, axis=None),
-                y2="high",
+                y2=alt.Y2("high"),
                 color=alt.Color(
                     "kind:O",
-                    scale=alt.Scale(domain=list(_CLASS_TEXTS), range=list(CLASSES)),
-                    legend=alt.Legend(title="holds", orient="top", columns=6, symbolType="square"),
+                    scale={"domain": tuple(_CLASS_TEXTS), "range": tuple(CLASSES)},
+                    legend={"title": "holds", "orient": "top", "columns": 6, "symbolType": "square"},
                 ),
                 tooltip=[*names, *moments],
             )
@@ -103,20 +103,18 @@ class Timeline:
             alt.Chart(rows_as_data(labels))
             .mark_text(align="right", baseline="middle", clip=False)
             .encode(
-                x=alt.value(-8),
+                x=alt.XValue(-8),
                 y=alt.Y("y:Q", scale=down, axis=None),
-                text="text:N",
+                text=alt.Text("text:N"),
             )
         )
         between = (
             alt.Chart(rows_as_data(edges)).mark_rule(color=GRID).encode(y=alt.Y("y:Q", scale=down, axis=None))
         )
-        chart = (
-            alt.layer(frame(self.x), between, thin, thick, side)
-            .properties(width=WIDTH - _LABELS_WIDTH, height=height)
-            .add_params(zoom())
-        )
-        return looked(chart, self.title, self.text)
+        layers = (frame(self.x), between, thin, thick, side)
+        size = {"width": WIDTH - _LABELS_WIDTH, "height": height}
+        chart: ChartType = alt.layer(*layers, **size, **look(self.title, self.text)).add_params(zoom())
+        return chart
 
     def _life(self, bar: Bar, y: float) -> dict[str, Any]:
         most = max((gpus for _, gpus in bar.gpu_changes), default=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -14,7 +13,7 @@ from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.thinning import Point, averaged
 from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
-from pollux_slurm.store.reporting.view_rows import NodeUsage, RoundEntry
+from pollux_slurm.store.reporting.view_rows import NodeSum, RoundEntry
 
 # The daemon was away where the next round came this many times as late as is usual.
 _AWAY = 10
@@ -51,8 +50,11 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
     )
     if not rows:
         return Part(title="Rounds", text="No round was decided in this time.", tables=(data,))
-    given, there = _over_time(rows, "num_gpus"), _over_time(rows, "total_gpus")
-    mean, least = _over_time(rows, "mean_speedup"), _over_time(rows, "min_speedup")
+    moments = [row.at.timestamp() for row in rows]
+    given, there, mean, least = (
+        _over_time(moments, [getattr(row, key) for row in rows])
+        for key in ("num_gpus", "total_gpus", "mean_speedup", "min_speedup")
+    )
     gpus = [value for _, value in (*given, *there) if not math.isnan(value)]
     speedups = [value for _, value in (*mean, *least) if not math.isnan(value)]
     chart = LineChart(
@@ -99,15 +101,15 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
     )
 
 
-def _over_time(rows: Sequence[RoundEntry], key: str) -> list[Point]:
-    moments = [row.at.timestamp() for row in rows]
+def _over_time(moments: Sequence[float], values: Sequence[float | None]) -> list[Point]:
+    """Return the values by time, with a gap where the daemon was away."""
     apart = [after - before for before, after in pairwise(moments)]
     most = _AWAY * statistics.median(apart) if apart else 0.0
     points: list[Point] = []
-    for index, (at, row) in enumerate(zip(moments, rows, strict=True)):
+    for index, (at, value) in enumerate(zip(moments, values, strict=True)):
         if index and apart[index - 1] > most:
             points.append((moments[index - 1], math.nan))
-        points.append((at, math.nan if getattr(row, key) is None else float(getattr(row, key))))
+        points.append((at, math.nan if value is None else value))
     return points
 
 
@@ -116,13 +118,8 @@ def _middle(points: Sequence[Point]) -> float:
     return statistics.median(known) if known else 0.0
 
 
-def nodes_part(rows: Sequence[NodeUsage]) -> Part:
-    """Return how busy nodes were, rows of node_usage: by node over the whole time, and by day."""
-    sums: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for row in rows:
-        one = sums[row.node_name, row.gpu_type]
-        one[0] += row.gpu_hours
-        one[1] += row.available_gpu_hours
+def nodes_part(nodes: Sequence[NodeSum]) -> Part:
+    """Return how busy each node was over the whole time."""
     columns = (
         Column(key="node_name", title="node", kind=Kind.TEXT),
         Column(key="gpu_type", title="GPU type", kind=Kind.TEXT),
@@ -135,10 +132,15 @@ def nodes_part(rows: Sequence[NodeUsage]) -> Part:
         title="",
         columns=columns,
         rows=tuple(
-            (node, kind, held, there, min(held / there, 1.0) if there > 0 else None)
-            for (node, kind), (held, there) in sorted(sums.items())
+            (node.node_name, node.gpu_type, node.gpu_hours, node.available_gpu_hours, _used(node))
+            for node in nodes
         ),
         note="GPU hours there: what adaptive jobs could have had, as far as rounds knew.",
     )
-    text = "" if rows else "No round had a node to give in this time."
+    text = "" if nodes else "No round had a node to give in this time."
     return Part(title="Nodes", text=text, tables=(data,))
+
+
+def _used(node: NodeSum) -> float | None:
+    there = node.available_gpu_hours
+    return min(node.gpu_hours / there, 1.0) if there > 0 else None

@@ -28,7 +28,7 @@ from pollux_slurm.store.access.sanitizing import clean_text
 from pollux_slurm.store.jobs.latest import batch_of_row
 from pollux_slurm.store.reporting.gpu_use import GpuUse, read_gpu_use
 from pollux_slurm.store.reporting.shadow import ShadowReader
-from pollux_slurm.store.reporting.view_rows import SamplePoint
+from pollux_slurm.store.reporting.view_rows import NodeSum, NodeUsage, SamplePoint
 from pollux_slurm.store.schema import UtcDateTime
 
 MOST_ROWS = 100_000
@@ -123,6 +123,27 @@ class ViewReader:
             ).all()
         return tuple(_point(row) for row in rows)
 
+    def node_sums(self, since: datetime, until: datetime) -> tuple[NodeSum, ...]:
+        """Return the GPU hours of each node, by name, over the days of a range: sums of the view node_usage.
+
+        All of the day of `since` counts, and of that of `until` unless it is midnight.
+        """
+        view = _table_of(NodeUsage)
+        node = (view.c.node_name, view.c.gpu_type)
+        query = (
+            select(*node, func.sum(view.c.gpu_hours), func.sum(view.c.available_gpu_hours))
+            .where(*_within(view.c.day, date, since, until))
+            .group_by(*node)
+            .order_by(*node)
+            .limit(MOST_ROWS)
+        )
+        with self._database.read() as connection:
+            found = connection.execute(query).all()
+        return tuple(
+            NodeSum(node_name=name, gpu_type=gpu_type, gpu_hours=held, available_gpu_hours=there)
+            for name, gpu_type, held, there in found
+        )
+
     def gpu_use(self, since: datetime, until: datetime) -> GpuUse:
         """Return who used which GPUs in a range of time; it needs more rights than the views."""
         return read_gpu_use(self._database, since, until)
@@ -148,7 +169,7 @@ class ViewReader:
         types = column_types(kind)
         view: str = kind.VIEW  # type: ignore[attr-defined]
         time_column: str = kind.TIME  # type: ignore[attr-defined]
-        source = table(view, *(column(name, of) for name, (of, _) in types.items()))
+        source = _table_of(kind)
         conditions: list[ColumnElement[bool]] = []
         for name, wanted in equal.items():
             if wanted is not None:
@@ -156,14 +177,7 @@ class ViewReader:
         if slurm_job_id is not None:
             conditions.append(_column_of(source, view, "job_id") == _known_job(connection, slurm_job_id))
         moment = source.c[time_column]
-        if since is not None:
-            conditions.append(moment >= _moment(since, types[time_column][1]))
-        if until is not None:
-            before = _moment(until, types[time_column][1])
-            whole = (
-                isinstance(before, datetime) or until.astimezone(timezone.utc).time() == datetime.min.time()
-            )
-            conditions.append(moment < before if whole else moment <= before)
+        conditions += _within(moment, types[time_column][1], since, until)
         wanted_rows = min(max(limit, 1), MOST_ROWS)
         order = [
             moment,
@@ -176,7 +190,7 @@ class ViewReader:
             .limit(wanted_rows + 1)
         )
         found = connection.execute(query).all()
-        rows = tuple(kind(**row._mapping) for row in reversed(found[:wanted_rows]))
+        rows = tuple(kind(**dict(zip(types, row, strict=True))) for row in reversed(found[:wanted_rows]))
         return Rows(rows=rows, truncated=len(found) > wanted_rows)
 
 
@@ -220,6 +234,26 @@ def _column_of(source: Any, view: str, name: str) -> Any:
     if name not in source.c:
         raise UsageError(f"{view} has no column {name}; see docs/sql.md")
     return source.c[name]
+
+
+def _table_of(kind: type[Any]) -> Any:
+    """Return the view of a row class, with the class's columns in its order."""
+    types = column_types(kind)
+    return table(kind.VIEW, *(column(name, of) for name, (of, _) in types.items()))
+
+
+def _within(
+    moment: Any, kind: type, since: datetime | None, until: datetime | None
+) -> list[ColumnElement[bool]]:
+    """Return the conditions on a column of moments, or of days, by `kind`."""
+    found: list[ColumnElement[bool]] = []
+    if since is not None:
+        found.append(moment >= _moment(since, kind))
+    if until is not None:
+        before = _moment(until, kind)
+        whole = isinstance(before, datetime) or until.astimezone(timezone.utc).time() == datetime.min.time()
+        found.append(moment < before if whole else moment <= before)
+    return found
 
 
 def _known_job(connection: Connection, slurm_job_id: str) -> int:

@@ -210,6 +210,16 @@ class NodeUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSum:
+    """One node over several days: what adaptive jobs held there, of what they could have had."""
+
+    node_name: str
+    gpu_type: str
+    gpu_hours: float
+    available_gpu_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAccuracy:
     """One run on one day (UTC): predicted against measured throughput."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -116,6 +116,33 @@ def test_that_a_condition_without_a_column_is_refused(reports: ViewReader) -> No
         reports.rows(RoundEntry, account="vision")
     with pytest.raises(UnknownJobError, match="job 99"):
         reports.rows(JobEvent, slurm_job_id="99")
+
+
+def test_that_nodes_are_added_up_over_days(any_store: Store, reports: ViewReader) -> None:
+    next_day = at(86400)
+    any_store.record_round(problem_of([2]), decision_of([2]), shadow=False, at=next_day)
+    any_store.record_round(
+        problem_of([2]), decision_of([2]), shadow=False, at=next_day + timedelta(minutes=30)
+    )
+    since, until = at(0), next_day + timedelta(hours=1)
+    hours: dict[tuple[str, str], list[float]] = {}
+    days = reports.rows(NodeUsage, since=since, until=until).rows
+    for row in days:
+        sums = hours.setdefault((row.node_name, row.gpu_type), [0.0, 0.0])
+        sums[0] += row.gpu_hours
+        sums[1] += row.available_gpu_hours
+    assert len(days) > len(hours), "a node is there on both days"
+    found = reports.node_sums(since, until)
+    assert [(node.node_name, node.gpu_type) for node in found] == sorted(hours)
+    for node in found:
+        assert [node.gpu_hours, node.available_gpu_hours] == pytest.approx(
+            hours[node.node_name, node.gpu_type]
+        )
+    assert sum(node.available_gpu_hours for node in found) > 0.0
+    first_day = reports.node_sums(since, at(86400).replace(hour=0, minute=0, second=0, microsecond=0))
+    assert sum(node.available_gpu_hours for node in first_day) < sum(
+        node.available_gpu_hours for node in found
+    )
 
 
 def test_that_samples_are_averaged_to_a_number_of_points(reports: ViewReader) -> None:
