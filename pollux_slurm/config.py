@@ -38,6 +38,11 @@ def own_path(environ: Mapping[str, str]) -> Path | None:
     return (Path(config) if config else Path(home or "") / ".config") / "pollux" / "pollux.toml"
 
 
+def own_state_dir(environ: Mapping[str, str]) -> Path:
+    """Return the folder of what a user's own commands leave: a store, a sandbox."""
+    return Path(environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "pollux"
+
+
 def settings_path(environ: Mapping[str, str]) -> Path:
     """Return the file from which settings are read; the last of the three need not exist."""
     if environ.get("POLLUX_CONFIG"):

@@ -62,7 +62,7 @@ def _daemon_line(picture: Picture) -> str:
 def _jobs_line(picture: Picture, user: str) -> str:
     own = [job for job in picture.jobs if job.record.user_name == user and not job.record.state.is_over]
     if not own:
-        return "None of your adaptive jobs is in the queue."
+        return "None of your adaptive jobs is registered; of one just submitted: pollux status."
     states = [picture.state_of(job) for job in own]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     return f"Your adaptive jobs: {counted}."

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.config import DEFAULT_PATH, SlurmConfig, load_config, own_path
+from pollux_slurm.config import DEFAULT_PATH, SlurmConfig, load_config, own_path, own_state_dir
 from pollux_slurm.errors import ConfigError, SlurmError, UsageError
 
 SUBMISSION = "submission"
@@ -91,8 +91,7 @@ def likely_store(users: Users, found: Surroundings, environ: Mapping[str, str]) 
         return f"postgresql://{socket.getfqdn()}/pollux"
     if users is Users.OWN and not found.one_host:
         return None
-    state = environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return str(Path(state).expanduser() / "pollux" / "pollux.db")
+    return str(own_state_dir(environ) / "pollux.db")
 
 
 def store_url(given: str, users: Users, found: Surroundings) -> str:

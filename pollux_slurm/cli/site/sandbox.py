@@ -11,6 +11,7 @@ import typer
 
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import JsonOption, print_json
+from pollux_slurm.config import own_state_dir
 
 if TYPE_CHECKING:
     from pollux_slurm.sandbox.cluster import Sandbox
@@ -30,10 +31,7 @@ DirOption = Annotated[
 
 def sandbox_folder(given: Path | None) -> Path:
     """Return the folder of a sandbox: the given one, or the user's."""
-    if given is not None:
-        return given
-    state = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(state) / "pollux" / "sandbox"
+    return own_state_dir(os.environ) / "sandbox" if given is None else given
 
 
 @app.command()

@@ -54,4 +54,7 @@ def test_that_it_counts_ones_own_jobs_and_names_a_daemon_that_does_not_run(
     store = open_store(url)
     store.observe_jobs([observation(2, JobState.COMPLETED, ended_at=at(95))], at=at(96))
     store.close()
-    assert lines(url, monkeypatch)[1] == "None of your adaptive jobs is in the queue."
+    assert (
+        lines(url, monkeypatch)[1]
+        == "None of your adaptive jobs is registered; of one just submitted: pollux status."
+    )
