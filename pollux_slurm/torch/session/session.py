@@ -594,4 +594,4 @@ class Session:
         self.side_channel.close(timeout_s=_LAST_EXCHANGE_TIMEOUT_S)
         wait_for_gloo(timeout_s=_CLOSE_TIMEOUT_S)
         if self._owns_group and dist.is_initialized():
-            dist.destroy_process_group()
+            self.leave_run()
