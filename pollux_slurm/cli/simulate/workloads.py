@@ -153,6 +153,7 @@ def _write_text(text: str, output: Path | None) -> None:
     else:
         check_writable(output)
         write_text(output, text)
+        typer.echo(f"wrote {output}")
 
 
 @contextmanager
