@@ -229,7 +229,9 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
     elif facts.get("model_doubt") is not None:
         found += _line("predicted", f"nothing: its model is not used: {facts['model_doubt']}")
     elif facts["allocation"]:
-        found += _line("predicted", "nothing yet: no step of it has been measured")
+        is_kept = facts.get("before") is not None
+        unmeasured = "nothing yet: no step of it has been measured"
+        found += _line("predicted", unmeasured if is_kept else "no longer known: the round is kept in part")
     if measured is not None:
         found += _line(
             "measured",

@@ -7,6 +7,7 @@ Slurm once where it can be reached. Without Slurm, the nodes are those of the la
 from __future__ import annotations
 
 import enum
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -192,8 +193,13 @@ def _nodes_of_store(nodes: Iterable[NodeRecord], jobs: Iterable[CurrentJob]) -> 
             state=NodeState.UP,
             held=tuple(held[name]),
         )
-        for name in sorted({*known, *held})
+        for name in sorted({*known, *held}, key=_by_numbers)
     )
+
+
+def _by_numbers(name: str) -> list[str | int]:
+    """Return what sorts node2 before node10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
 
 
 def _held(allocations: Iterable[tuple[str, Allocation]]) -> defaultdict[str, list[tuple[str, int]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 from collections.abc import Callable, Iterator
@@ -114,7 +115,12 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
 
     # What `pollux report before-after` reads of them; slurmdbd hears of a start within seconds.
     expected = {one: ("vision", 2, False), two: ("physics", 0, True), more: ("physics", 2, False)}
-    wait_until(lambda: expected.items() <= accounted().items(), timeout_s=300, what="sacct", every_s=0.5)
+    wait_until(
+        lambda: print(accounted()) or expected.items() <= accounted().items(),
+        timeout_s=60,
+        what="sacct",
+        every_s=0.5,
+    )
 
 
 def test_that_slurm_keeps_of_a_moved_job_only_limits_on_gpus(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pollux_slurm.live.picture import LiveNode, NodeState, read_picture
 from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationWay, SlurmNode
 from tests.report.stories import fill
-from tests.store.builders import at, plan, registration
+from tests.store.builders import at, observation, plan, registration
 
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import Store
@@ -50,6 +50,14 @@ def test_that_without_slurm_nodes_are_those_of_the_last_round_with_what_jobs_hol
     assert picture.missing is not None
     assert picture.missing.startswith("no daemon runs: the last one was stopped")
     assert picture.next_round_at is None
+
+
+def test_that_without_slurm_nodes_stand_in_the_order_of_their_numbers(store: Store) -> None:
+    store.register_jobs([registration(1)], at=at(0))
+    gpus = {"gpu10": 1, "gpu9": 1, "a2": 1, "gpu9b": 1}
+    store.observe_jobs([observation(1, gpus=gpus, started_at=at(1))], at=at(1))
+    names = [one.name for one in read_picture(store, now=NOW).nodes]
+    assert names == ["a2", "gpu9", "gpu9b", "gpu10"]
 
 
 def test_that_nodes_of_slurm_say_what_is_free_drained_down_and_held_by_others(store: Store) -> None:

@@ -11,7 +11,6 @@ import typer
 
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import JsonOption, print_json
-from pollux_slurm.config import own_state_dir
 
 if TYPE_CHECKING:
     from pollux_slurm.sandbox.cluster import Sandbox
@@ -31,6 +30,8 @@ DirOption = Annotated[
 
 def sandbox_folder(given: Path | None) -> Path:
     """Return the folder of a sandbox: the given one, or the user's."""
+    from pollux_slurm.config import own_state_dir
+
     return own_state_dir(os.environ) / "sandbox" if given is None else given
 
 

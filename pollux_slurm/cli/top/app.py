@@ -59,6 +59,7 @@ class TopApp(App[None]):
     #story { padding: 0 1; height: auto; }
     .ascii { scrollbar-size: 0 0; }
     """
+    TITLE = "pollux top"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         ("s", "sort", "Sort"),

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
+import sqlite3
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -57,6 +58,16 @@ def test_that_the_last_round_is_explained(url: str) -> None:
     assert by_name["round"] == "1, 2026-03-01 12:01:00 UTC, in shadow mode: not enacted"
     for word in ("speedup", "goodput", "fitness", "price", "bound by", "restart factor"):
         assert word not in "\n".join(shown)
+
+
+def test_that_a_round_of_another_release_is_explained_without_its_problem(url: str) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        database.execute("UPDATE rounds SET problem = '{}'")
+    found = pollux("explain", "7", "--store", url)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("job 7 gets 4 GPUs on 1 node (n0:4)")
+    assert "no longer known: the round is kept in part" in found.stdout
+    assert "next best" in found.stdout
 
 
 def test_that_details_add_the_policys_terms(url: str) -> None:
