@@ -43,11 +43,11 @@ def specification(chart: Chart) -> str:
     return json.dumps(_dict(chart), separators=(",", ":")).replace("<", "\\u003c")
 
 
-def page_svg(chart: Chart, name: str) -> str:
-    """Return the chart as an SVG element for a page; `name` makes its ids unique there."""
+def page_svg(drawn: str, name: str) -> str:
+    """Return the chart of a `specification` as an SVG element for a page; `name` makes its ids unique."""
     import vl_convert
 
-    svg: str = vl_convert.vegalite_to_svg(json.dumps(_dict(chart)))
+    svg: str = vl_convert.vegalite_to_svg(drawn)
     svg = re.sub(r'(id="|url\(#)(\w+)', rf"\g<1>{name}-\g<2>", svg)
     return re.sub(r'^<svg ([^>]*?)width="[\d.]+" height="[\d.]+"', r"<svg \1", svg, count=1)
 

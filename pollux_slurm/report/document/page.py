@@ -95,14 +95,16 @@ def render_page(page: Page, *, static: bool = False) -> str:
 
 def drawn_figures(page: Page, *, with_picture: bool, with_specification: bool) -> list[list[DrawnFigure]]:
     """Return the charts of each section as they stand on a page."""
+
+    def drawn(chart: Chart, name: str) -> DrawnFigure:
+        text = specification(chart)
+        return DrawnFigure(
+            svg=Markup(page_svg(text, name) if with_picture else ""),
+            specification=Markup(text if with_specification else ""),
+        )
+
     return [
-        [
-            DrawnFigure(
-                svg=Markup(page_svg(figure.chart, f"{name}-{index}") if with_picture else ""),
-                specification=Markup(specification(figure.chart) if with_specification else ""),
-            )
-            for index, figure in enumerate(section.figures)
-        ]
+        [drawn(figure.chart, f"{name}-{index}") for index, figure in enumerate(section.figures)]
         for name, section in zip(section_ids(page), page.sections, strict=True)
     ]
 

@@ -191,7 +191,7 @@ CHARTS = {
 @pytest.mark.parametrize("chart", CHARTS.values(), ids=CHARTS)
 def test_that_every_chart_has_every_form(chart: Any) -> None:
     assert "<" not in specification(chart), "it cannot leave its script element"
-    svg = page_svg(chart, "first")
+    svg = page_svg(specification(chart), "first")
     assert svg.startswith("<svg")
     assert "var(--" in svg
     assert "</script>" not in svg
