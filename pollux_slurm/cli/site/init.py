@@ -245,7 +245,7 @@ def _make_store(answers: Answers, notes: list[str]) -> bool:
     except PolluxError as error:
         if answers.users is not Users.CLUSTER:
             raise
-        notes.append(f"the store is not made yet: {error}")
+        notes.append(f"whether the store is made could not be seen: {error}")
         return False
     return True
 

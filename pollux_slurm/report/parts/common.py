@@ -23,7 +23,7 @@ def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
         Column(key="predicted_throughput", title="predicted (examples/s)"),
         Column(key="throughput", title="measured (examples/s)"),
         Column(key="mean_error", title="mean error", kind=Kind.SHARE),
-        Column(key="mean_abs_error", title="without signs", kind=Kind.SHARE),
+        Column(key="mean_abs_error", title="mean error, no signs", kind=Kind.SHARE),
     )
     groups: defaultdict[tuple[Any, ...], list[ModelAccuracy]] = defaultdict(list)
     for row in rows:

@@ -274,7 +274,7 @@ _PREDICTION_COLUMNS = (
     Column(key="predicted_goodput", title="predicted (examples/s)"),
     Column(key="goodput", title="measured (examples/s)"),
     Column(key="mean_error", title="mean error", kind=Kind.SHARE),
-    Column(key="mean_abs_error", title="without signs", kind=Kind.SHARE),
+    Column(key="mean_abs_error", title="mean error, no signs", kind=Kind.SHARE),
 )
 
 

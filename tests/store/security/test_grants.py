@@ -284,6 +284,13 @@ def test_that_a_reader_who_asks_for_the_status_is_told_what_to_ask_for(
     store.close()
 
 
+def test_that_a_check_by_a_reader_asks_for_no_change_of_rights(
+    postgres: PostgresServer, two_people: Store
+) -> None:
+    problems = check_store(postgres.url("store", login="ada")).problems
+    assert not [problem for problem in problems if "REVOKE" in problem or "differs from" in problem]
+
+
 def test_that_a_reader_gets_the_reports_of_their_own_jobs(
     postgres: PostgresServer, two_people: Store
 ) -> None:
