@@ -24,7 +24,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from pollux_slurm.store.access.sanitizing import clean_text
 from pollux_slurm.store.schema import Base
 
-cached_statement = functools.lru_cache(maxsize=8)
+cached_statement = functools.lru_cache(maxsize=32)
 """Cache the statements that a function returned last: building one takes longer than running it."""
 
 

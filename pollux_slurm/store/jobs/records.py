@@ -45,6 +45,7 @@ ACTIVE_JOBS: Scope = select(JobRow.id).where(JobRow.finished_at.is_(None))
 """The jobs that are not over."""
 
 
+@cached_statement
 def newest_scope(slurm_job_id: str) -> Scope:
     """Select the newest job with this Slurm job id, if any: slurmctld may start its ids anew."""
     return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
