@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pollux_slurm.config import SlurmConfig
+from pollux_slurm.config import SlurmConfig, own_state_dir
 from pollux_slurm.errors import SlurmUnavailable
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.accounting import Accounting
@@ -76,7 +76,9 @@ def _require_conf(runner: CommandRunner, environ: Mapping[str, str]) -> None:
     # The commands may have another path built in, or ask DNS. They fail at once when there is none.
     answer = runner.run("scontrol", "show", "config", timeout_s=min(runner.timeout_s, 15.0))
     if answer.exit_code != 0 and "configuration source" in answer.error_text:
-        raise SlurmUnavailable(
-            "no slurm.conf on this machine: set SLURM_CONF to a cluster's, or start a private cluster: "
-            "pollux sandbox up"
-        )
+        if (own_state_dir(environ) / "sandbox").is_dir():
+            cure = "start your private cluster (pollux sandbox up), or point this shell at it: "
+            cure += 'eval "$(pollux sandbox env)"'
+        else:
+            cure = "set SLURM_CONF to a cluster's, or start a private cluster: pollux sandbox up"
+        raise SlurmUnavailable(f"no slurm.conf on this machine: {cure}")

@@ -62,6 +62,10 @@ _NO_STORE = (
     "no store is set: the job trains, but is neither moved nor measured, unless its nodes' settings name a "
     "store; to make one: pollux init"
 )
+_NO_RUN = (
+    "the script's body has no pollux run: unless a command in it calls that, the job is neither moved nor "
+    "measured; write: pollux run -- python train.py"
+)
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
 
@@ -182,6 +186,8 @@ def plan_submission(
         warnings += warnings_in_place(request)
     if config.store.url is None:
         warnings.append(_NO_STORE)
+    if "pollux" not in script.body:
+        warnings.append(_NO_RUN)
     terms = JobTerms(
         token_sha256=token_sha256(token),
         user_id=token_user_id(token),

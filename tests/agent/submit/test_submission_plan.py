@@ -91,8 +91,15 @@ def test_that_a_job_with_a_burst_buffer_moves_by_requeue(option: str) -> None:
     assert plan([option], config=STORED).warnings == ()
 
 
+def test_that_a_body_without_pollux_run_is_warned_of() -> None:
+    (warning,) = (one for one in plan([], stdin=b"#!/bin/sh\npython train.py\n").warnings if "body" in one)
+    assert "neither moved nor measured; write: pollux run -- python train.py" in warning
+    for body in ("srun pollux run -- python train.py", "python -m pollux_slurm run -- python train.py"):
+        assert not [one for one in plan([], stdin=f"#!/bin/sh\n{body}\n".encode()).warnings if "body" in one]
+
+
 def test_that_a_signal_that_has_no_effect_in_place_is_warned_of() -> None:
-    script = b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\ntrain\n"
+    script = b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\npollux run -- train\n"
     found = plan(["--in-place"], stdin=script, config=STORED)
     assert "USR1" not in found.script
     assert found.warnings == (
