@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pollux_slurm.report.charts.safe_texts import plural
-from pollux_slurm.report.charts.time_axes import Range, range_of
+from pollux_slurm.report.charts.time_axes import Range, moment_text, range_of
 from pollux_slurm.report.document.document import Document, Fact, Kind
 from pollux_slurm.report.parts.common import accuracy_part, jobs_part
 from pollux_slurm.report.parts.fairness import fairness_part
@@ -29,6 +29,9 @@ from pollux_slurm.store.reporting.view_rows import (
     UserUsage,
 )
 
+# Without a round for so long, no daemon looks at the jobs.
+_UNSEEN = timedelta(hours=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHistory:
@@ -38,7 +41,7 @@ class GroupHistory:
     reallocation_history, `accuracy` and `fairness` of the views of these names; `events` are job_timeline's,
     none where the jobs are too many to be seen one by one; `truncated` are views that had more rows than were
     read, the newest of which are here; `rounds` of round_history, `nodes` and `gpu_use` are the whole
-    cluster's, the last None for a login that reads views only.
+    cluster's, the last None for a login that reads views only. `last_round_at` is the store's, of any time.
     """
 
     usage: Sequence[AccountUsage]
@@ -52,6 +55,7 @@ class GroupHistory:
     nodes: Sequence[NodeSum] = ()
     gpu_use: GpuUse | None = None
     truncated: tuple[str, ...] = ()
+    last_round_at: datetime | None = None
 
 
 def life_of(history: GroupHistory, range_: Range) -> Range:
@@ -74,7 +78,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
         kind="cluster",
         title="Cluster report",
         subject="",
-        lead=with_what_is_cut(f"Adaptive jobs of all accounts, {range_.text()}.", history.truncated),
+        lead=lead_of("Adaptive jobs of all accounts,", range_, history.truncated, history.last_round_at),
         facts=(*_facts(history), *_round_facts(history.rounds)),
         parts=(
             usage_part(history.usage, range_, by="account", title="Usage"),
@@ -106,7 +110,7 @@ def account_document(
         kind="account",
         title="Account" if one else "Accounts",
         subject=account or "",
-        lead=with_what_is_cut(f"Adaptive jobs, {range_.text()}.", history.truncated),
+        lead=lead_of("Adaptive jobs,", range_, history.truncated, history.last_round_at),
         facts=_facts(history),
         parts=(
             usage_part(usage, range_, by=by, title="Usage by user" if one else "Usage"),
@@ -122,14 +126,23 @@ def account_document(
     )
 
 
-def with_what_is_cut(lead: str, truncated: Sequence[str]) -> str:
-    """Return a page's first sentence, and another one where views had more rows than were read."""
-    if not truncated:
-        return lead
-    return (
-        f"{lead} There is more than a page holds: of {', '.join(truncated)} it has the newest rows only; "
-        "ask for a shorter time."
-    )
+def lead_of(what: str, range_: Range, truncated: Sequence[str], last_round_at: datetime | None) -> str:
+    """Return a page's first sentence, and what it does not know: rows that were not read, hours after rounds.
+
+    An interval that is open counts up to now, also where no daemon has looked at the job for long.
+    """
+    found = [f"{what} {range_.text()}."]
+    if truncated:
+        found.append(
+            f"There is more than a page holds: of {', '.join(truncated)} it has the newest rows only; "
+            "ask for a shorter time."
+        )
+    if last_round_at is not None and range_.until - last_round_at > _UNSEEN:
+        found.append(
+            f"The last round was at {moment_text(last_round_at)} UTC: "
+            "GPU hours after it are assumed, not seen."
+        )
+    return " ".join(found)
 
 
 def _facts(history: GroupHistory) -> tuple[Fact, ...]:

@@ -98,6 +98,7 @@ def read_group(
         nodes=() if account is not None else reports.node_sums(range_.since, range_.until),
         gpu_use=None if account is not None else _gpu_use(reports, range_),
         truncated=tuple(truncated),
+        last_round_at=reports.last_round_at(),
     )
 
 

@@ -171,6 +171,7 @@ def _render(request: Request, template: str, *, status: int = 200, title: str, *
         found = {key: text for key, text in {**request.query_params, **changes}.items() if text}
         return f"?{urlencode(found)}"
 
+    kept = {key: request.query_params[key] for key in ("since", "until") if request.query_params.get(key)}
     text = (
         _environment()
         .get_template(template)
@@ -183,6 +184,7 @@ def _render(request: Request, template: str, *, status: int = 200, title: str, *
             .strip("/")
             .partition("/")[0],
             navigation=NAVIGATION,
+            kept_range=f"?{urlencode(kept)}" if kept else "",
             words=request.query_params,
             with_words=with_words,
             link=link,

@@ -11,7 +11,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.time_axes import Range, parse_range
 from pollux_slurm.report.document.document import Document, Part
-from pollux_slurm.report.group import account_document, with_what_is_cut
+from pollux_slurm.report.group import account_document, lead_of
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.common import jobs_part
 from pollux_slurm.report.parts.fairness import fairness_part
@@ -202,7 +202,7 @@ def _document(site: Site, title: str, lead: str, range_: Range, *parts: Part) ->
         kind="web",
         title=title,
         subject="",
-        lead=with_what_is_cut(f"{lead} {range_.text()}.", site.truncated),
+        lead=lead_of(lead, range_, site.truncated, site.reader.last_round_at()),
         facts=(),
         parts=parts,
         made_at=site.now,

@@ -258,7 +258,11 @@ def test_that_an_empty_store_makes_pages_that_say_so(empty: ViewReader) -> None:
     document = cluster(empty)
     assert plots(document) == {}
     text = document_html(document)
-    for words in ("No adaptive job held GPUs", "No round was decided", "no adaptive job in this time"):
+    for words in (
+        "No adaptive job held GPUs",
+        "No round was decided",
+        "No adaptive job was submitted in this time",
+    ):
         assert words in text
     assert set(json.loads(document_json(document))["tables"]) >= {"jobs", "rounds", "nodes", "fairness"}
 
@@ -312,6 +316,15 @@ def test_that_a_report_says_where_it_has_not_everything(reports: ViewReader) -> 
     assert "more than a page holds: of account_usage, job_goodput" in document.lead
     assert "a shorter time" in document.lead
     assert "more than" not in cluster(reports).lead
+
+
+def test_that_hours_after_the_last_round_are_said_to_be_assumed(reports: ViewReader) -> None:
+    history = read_group(reports, DAY)
+    assert history.last_round_at is not None
+    for later, is_said in ((timedelta(minutes=59), False), (timedelta(minutes=61), True)):
+        range_ = Range(since=DAY.since, until=history.last_round_at + later)
+        document = cluster_document(history, range_, made_at=NOW, command="c")
+        assert ("The last round was at 2026-03-01" in document.lead) == is_said
 
 
 def test_that_few_jobs_have_a_row_each_under_their_names(reports: ViewReader) -> None:

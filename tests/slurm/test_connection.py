@@ -41,8 +41,12 @@ def test_that_a_missing_slurm_conf_is_named(bin_dir: Path) -> None:
 
 @pytest.mark.skipif(Path("/etc/slurm/slurm.conf").exists(), reason="this machine belongs to a cluster")
 def test_that_a_machine_without_slurm_conf_raises(bin_dir: Path) -> None:
-    with pytest.raises(SlurmUnavailable, match=r"no slurm\.conf on this machine"):
-        connect(SlurmConfig(bin_dir=str(bin_dir)), {"PATH": os.environ["PATH"]})
+    environ = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(bin_dir / "state")}
+    with pytest.raises(SlurmUnavailable, match=r"no slurm\.conf on this machine: set SLURM_CONF"):
+        connect(SlurmConfig(bin_dir=str(bin_dir)), environ)
+    (bin_dir / "state" / "pollux" / "sandbox").mkdir(parents=True)
+    with pytest.raises(SlurmUnavailable, match=r'point this shell at it: eval "\$\(pollux sandbox env\)"'):
+        connect(SlurmConfig(bin_dir=str(bin_dir)), environ)
 
 
 def test_that_the_client_reaches_the_cluster_that_the_environment_names(sandbox: Sandbox) -> None:

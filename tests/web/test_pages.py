@@ -113,8 +113,31 @@ def test_that_links_keep_what_was_chosen(client: TestClient) -> None:
     found = page(client, "/jobs?q=train&state=completed&since=7d")
     ranges = [one.attributes["href"] for one in found.all("a") if one.text.startswith("last ")]
     assert ranges[0] == "?q=train&state=completed&since=1d"
-    hidden = [one.attributes for one in found.all("input") if one.attributes.get("type") == "hidden"]
-    assert [(one["name"], one["value"]) for one in hidden] == [("since", "7d")]
+    by_words, by_dates = found.all("form")
+    assert hidden(by_words) == {"since": "7d"}
+    assert hidden(by_dates) == {"q": "train", "state": "completed"}
+    pages = {one.text: one.attributes["href"] for one in found.all("nav")[0].all("a")}
+    assert (pages["Now"], pages["Moves"]) == ("./", "moves?since=7d")
+
+
+def hidden(form: Element) -> dict[str, str]:
+    """Return what a form sends beside its fields."""
+    found = [one.attributes for one in form.all("input") if one.attributes.get("type") == "hidden"]
+    return {one["name"]: one["value"] for one in found}
+
+
+def test_that_a_range_is_chosen_by_dates(client: TestClient) -> None:
+    found = page(client, "/moves?since=2026-02-01&until=2026-03-05")
+    dates = [one.attributes for one in found.all("input") if one.attributes.get("type") == "date"]
+    assert [(one["name"], one["value"]) for one in dates] == [
+        ("since", "2026-02-01"),
+        ("until", "2026-03-05"),
+    ]
+    assert "2026-02-01 00:00 to 2026-03-05 00:00 UTC" in found.texts()
+    (since, _) = (
+        one for one in page(client, "/moves?since=7d").all("input") if one.attributes["type"] == "date"
+    )
+    assert since.attributes["value"] == ""
 
 
 def test_that_charts_are_pictures_for_readers_without_scripts(client: TestClient) -> None:

@@ -93,4 +93,6 @@ def jobs_part(rows: Sequence[JobGoodput], *, ordered: bool = False) -> Part:
         + "Each value is of the job's whole life. Moves are those by requeue, "
         "unless in place.",
     )
-    return Part(title="Jobs", text="" if rows else "There was no adaptive job in this time.", tables=(data,))
+    return Part(
+        title="Jobs", text="" if rows else "No adaptive job was submitted in this time.", tables=(data,)
+    )

@@ -28,7 +28,7 @@ from pollux_slurm.store.access.sanitizing import clean_text
 from pollux_slurm.store.jobs.latest import batch_of_row
 from pollux_slurm.store.reporting.gpu_use import GpuUse, read_gpu_use
 from pollux_slurm.store.reporting.shadow import ShadowReader
-from pollux_slurm.store.reporting.view_rows import NodeSum, NodeUsage, SamplePoint
+from pollux_slurm.store.reporting.view_rows import NodeSum, NodeUsage, RoundEntry, SamplePoint
 from pollux_slurm.store.schema import UtcDateTime
 
 MOST_ROWS = 100_000
@@ -143,6 +143,13 @@ class ViewReader:
             NodeSum(node_name=name, gpu_type=gpu_type, gpu_hours=held, available_gpu_hours=there)
             for name, gpu_type, held, there in found
         )
+
+    def last_round_at(self) -> datetime | None:
+        """Return when the last round was decided: what jobs held later, nobody saw."""
+        view = _table_of(RoundEntry)
+        with self._database.read() as connection:
+            found: datetime | None = connection.execute(select(func.max(view.c.at))).scalar()
+        return found
 
     def gpu_use(self, since: datetime, until: datetime) -> GpuUse:
         """Return who used which GPUs in a range of time; it needs more rights than the views."""
