@@ -30,7 +30,7 @@ from pollux_slurm.store.reporting.view_rows import (
     RoundEntry,
 )
 
-MOST_ROWS = 20_000
+MOST_ROWS = 15_000
 PAGE_ROWS = 100
 SORTS = {
     "submitted": lambda row: row.submitted_at,
@@ -69,11 +69,12 @@ def cluster(site: Site, words: Words) -> Document:
     """Return who held the GPUs over time, and how busy nodes were."""
     range_ = site.range(words, "7d")
     usage = site.rows(AccountUsage, range_)
-    jobs = site.rows(JobGoodput, range_)
-    events = site.rows(JobEvent, range_) if 0 < len(jobs) <= MOST_JOBS else ()
+    found = site.reader.rows(JobGoodput, since=range_.since, until=range_.until, limit=MOST_JOBS)
+    jobs = () if found.truncated else found.rows
+    events = site.rows(JobEvent, range_) if jobs else ()
     note = ""
-    if len(jobs) > MOST_JOBS:
-        note = f" {plural(len(jobs), 'job')} are too many to be drawn one by one: choose a shorter time."
+    if found.truncated:
+        note = f" More than {MOST_JOBS} jobs are too many to be drawn one by one: choose a shorter time."
     return _document(
         site,
         "GPUs over time",
