@@ -68,7 +68,7 @@ bench-autoscaling: $(STAMP)
 check-simulator: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.sandbox
 
-# What the store holds: agents, a round of 2,000 jobs, each view on a year's history. Some twenty minutes, 3 GB in
+# What the store holds: agents, a round of 2,000 jobs, each view and page on a year's history. Some twenty minutes, 3 GB in
 # the temporary folder. The parts by themselves: python -m benchmarks.store --help.
 bench-store: $(STAMP)
 	@.ci/packages tests
@@ -79,6 +79,7 @@ bench-store: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.store round postgresql
 	$(VENV)/bin/python -m benchmarks.store views sqlite --plans
 	$(VENV)/bin/python -m benchmarks.store views postgresql --plans
+	$(VENV)/bin/python -m benchmarks.store pages sqlite
 
 # What false epochs, models and costs of moves gain under each objective, some ten minutes; POLLUX_TRACES and
 # POLLUX_WORKLOAD name the published data. One objective: BENCH_OPTIONS="--objective price-rank"

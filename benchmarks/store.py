@@ -5,6 +5,7 @@
     python -m benchmarks.store agents postgresql --agents 2000 --poll-s 2 --pgbouncer
     python -m benchmarks.store round postgresql --jobs 2000
     python -m benchmarks.store views sqlite --jobs 100000 --plans
+    python -m benchmarks.store pages sqlite --jobs 2000
 
 Each starts from an empty store: a file in a temporary folder, or a PostgreSQL of its own from Debian,
 with PostgreSQL's own settings. `agents` times a call from the moment at which it was due, so that waiting is
@@ -23,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import store_agents, store_history, store_rounds, store_views
+from benchmarks import store_agents, store_history, store_pages, store_rounds, store_views
 from pollux_slurm.store import open_store
 from pollux_slurm.store.access.opening import open_database
 from pollux_slurm.store.maintenance.administration import add_login, init_store
@@ -157,9 +158,18 @@ def bench_views(options: argparse.Namespace) -> None:
         database.close()
 
 
+def bench_pages(options: argparse.Namespace) -> None:
+    with empty_store(options.backend) as (url, _):
+        with contextlib.closing(open_database(url)) as database, database.write() as connection:
+            store_history.fill_history(connection, options.jobs, round_text_bytes=32)
+        print(f"{options.backend}, {options.jobs} jobs in a year; seconds of this process's processor time")
+        for page, seconds in store_pages.page_times(url, num_jobs=options.jobs):
+            print(f"  {seconds:5.2f}  {page}")
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["agents", "round", "views"])
+    parser.add_argument("what", choices=["agents", "round", "views", "pages"])
     parser.add_argument("backend", choices=["sqlite", "postgresql"])
     parser.add_argument("--agents", type=int, default=2000)
     parser.add_argument("--report-s", type=float, default=30.0)
@@ -167,13 +177,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--round-s", type=float, default=30.0)
     parser.add_argument("--pgbouncer", action="store_true", help="agents: as docs/postgresql.md has it")
     parser.add_argument("--seconds", type=float, default=90.0)
-    parser.add_argument("--jobs", type=int, default=None, help="round: 2000; views: 100000")
+    parser.add_argument("--jobs", type=int, default=None, help="views: 100000; else: 2000")
     parser.add_argument("--plans", action="store_true", help="views: show each plan")
     options = parser.parse_args(arguments)
     if options.jobs is None:
-        options.jobs = 2000 if options.what == "round" else 100_000
+        options.jobs = 100_000 if options.what == "views" else 2000
     try:
-        {"agents": bench_agents, "round": bench_round, "views": bench_views}[options.what](options)
+        parts = {"agents": bench_agents, "round": bench_round, "views": bench_views, "pages": bench_pages}
+        parts[options.what](options)
     except PgBouncerMissingError as error:
         print(f"skipped: {error}")
 

@@ -30,7 +30,7 @@ from pollux_slurm.store.reporting.view_rows import (
     RoundEntry,
 )
 
-MOST_ROWS = 15_000
+MOST_ROWS = 10_000
 PAGE_ROWS = 100
 SORTS = {
     "submitted": lambda row: row.submitted_at,

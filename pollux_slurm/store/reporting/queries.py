@@ -148,7 +148,8 @@ class ViewReader:
         """Return when the last round was decided: what jobs held later, nobody saw."""
         view = _table_of(RoundEntry)
         with self._database.read() as connection:
-            found: datetime | None = connection.execute(select(func.max(view.c.at))).scalar()
+            last = select(view.c.at).order_by(view.c.at.desc()).limit(1)
+            found: datetime | None = connection.execute(last).scalar()
         return found
 
     def gpu_use(self, since: datetime, until: datetime) -> GpuUse:
