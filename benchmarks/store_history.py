@@ -1,13 +1,16 @@
 """A year of a cluster, generated inside the database, for the queries of `benchmarks.store`.
 
 100,000 jobs in 20 accounts report 50 goodput samples each, in one to three runs with a move between them, on
-128 nodes; a round every five minutes decides, each job is in ten of them. Times are UTC, from 2025-01-01 on;
-some jobs run over midnight and month borders, the last fifty are not over.
+128 nodes; a round every five minutes decides, each job is in ten of them at most. Times are UTC, from
+2025-01-01 on; some jobs run over midnight and month borders, the last fifty are not over.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
+import heapq
+import math
+
+from sqlalchemy import Connection, text
 
 from pollux_slurm.store.rounds.daily_sums import sum_decisions
 from pollux_slurm.store.schema.triggers import create_triggers, drop_triggers, fill_day_sums
@@ -17,13 +20,23 @@ YEAR_S = 365 * 86400
 NUM_SAMPLES = 50
 ROUND_S = 300
 ROUND_TEXT = 2000
+GPUS_PER_NODE = 4
 
 _THETA = ", ".join(("0.05", "0.001", "0.04", "0.002", "0.03", "0.001", "1.5"))
 
 
-def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int = ROUND_TEXT) -> None:
+def fill_history(
+    connection: Connection,
+    num_jobs: int,
+    *,
+    num_nodes: int = 128,
+    num_active: int = 50,
+    round_text_bytes: int = ROUND_TEXT,
+) -> None:
     """Fill an empty store with a year of `num_jobs` jobs, sums by day included.
 
+    The last `num_active` jobs never end, the others end within the year. A job has two nodes for itself while
+    `num_nodes` has two for each job at a time, about one node for 1,500 jobs; with fewer, nodes are overfull.
     `round_text_bytes` is about the length of each round's problem and decision; there are 105,000 rounds.
     """
     sqlite = connection.dialect.name == "sqlite"
@@ -50,14 +63,15 @@ def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int
         run(f"INSERT INTO numbers SELECT generate_series(0, {max(num_jobs, YEAR_S // ROUND_S)})")
     hex_of = "printf('%064x', n.i)" if sqlite else "lpad(to_hex(n.i), 64, '0')"
 
-    # What each job is like, in seconds since the year's beginning.
+    # What each job is like, in seconds since the year's beginning. The longest runs for less than a day.
+    interval_s = (YEAR_S - 86400) / num_jobs
     run(
         "CREATE TEMPORARY TABLE shapes AS SELECT n.i AS job, 1 + n.i % 3 AS num_runs, 1 + n.i % 2"
         " AS num_nodes,"
         " CASE WHEN n.i % 10 < 7 THEN 30 WHEN n.i % 10 < 9 THEN 120 ELSE 1200 END AS every_s,"
-        f" CAST((n.i - 1) * {YEAR_S / num_jobs!r} AS INTEGER) AS submitted_s,"
-        f" CAST((n.i - 1) * {YEAR_S / num_jobs!r} AS INTEGER) + 5 + (n.i * 37) % 600 AS started_s,"
-        f" CASE WHEN n.i > {num_jobs - 50} THEN {no} ELSE {yes} END AS is_over"
+        f" CAST((n.i - 1) * {interval_s!r} AS INTEGER) AS submitted_s,"
+        f" CAST((n.i - 1) * {interval_s!r} AS INTEGER) + 5 + (n.i * 37) % 600 AS started_s,"
+        f" CASE WHEN n.i > {num_jobs - num_active} THEN {no} ELSE {yes} END AS is_over"
         f" FROM numbers AS n WHERE n.i BETWEEN 1 AND {num_jobs}"
     )
     first_of = f"((r.i * {NUM_SAMPLES} + s.num_runs - 1) / s.num_runs)"
@@ -69,6 +83,14 @@ def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int
         f" s.started_s + {last_of} * s.every_s + r.i * 60 AS end_s"
         " FROM shapes AS s JOIN numbers AS r ON r.i < s.num_runs"
     )
+    ends = connection.exec_driver_sql("SELECT job, max(end_s) FROM starts GROUP BY job ORDER BY min(begin_s)")
+    run("CREATE TEMPORARY TABLE pairs (job INTEGER PRIMARY KEY, pair INTEGER NOT NULL)")
+    free = [(0.0, pair) for pair in range(num_nodes // 2)]
+    pairs = []
+    for job, end_s in ends.all():
+        pairs.append({"job": job, "pair": free[0][1]})
+        heapq.heapreplace(free, (math.inf if job > num_jobs - num_active else end_s, free[0][1]))
+    connection.execute(text("INSERT INTO pairs VALUES (:job, :pair)"), pairs)
     run("INSERT INTO users SELECT 1000 + n.i, 'user' || n.i FROM numbers AS n WHERE n.i < 100")
     run(f"INSERT INTO accounts SELECT 'account' || n.i, {moment('0')} FROM numbers AS n WHERE n.i < 20")
     run(
@@ -90,9 +112,12 @@ def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int
         f" SELECT t.run_id, t.job, t.run, t.run, 'training', {moment('t.begin_s')},"
         f" {moment('t.end_s')}, t.end_k,"
         f" t.end_k * 100, 10.0, {moment('t.begin_s + t.every_s')}, 2.0,"
-        " CASE WHEN t.job % 4 = 0 THEN 'a100' ELSE 't4' END FROM starts AS t"
+        " CASE WHEN p.pair % 4 = 0 THEN 'a100' ELSE 't4' END"
+        " FROM starts AS t JOIN pairs AS p ON p.job = t.job"
     )
-    gpus = "1 + (t.job + t.run) % 4"
+    gpus = f"1 + (t.job + t.run) % {GPUS_PER_NODE}"
+    node = "'node' || (2 * p.pair + (t.run + m.i) % 2)"
+    on_nodes = "JOIN pairs AS p ON p.job = t.job JOIN numbers AS m ON m.i < t.num_nodes"
     run(
         f"INSERT INTO run_nodes SELECT t.run_id, m.i, {gpus} FROM starts AS t JOIN numbers AS m ON"
         " m.i < t.num_nodes"
@@ -102,11 +127,7 @@ def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int
         f" SELECT t.job, t.run, {moment('t.begin_s - 10')}, CASE WHEN t.is_over OR t.run < t.num_runs - 1"
         f" THEN {moment('t.end_s + 20')} END FROM starts AS t"
     )
-    place = "'node' || ((t.job * 7 + t.run * 13 + m.i) % 128)"
-    run(
-        f"INSERT INTO allocation_nodes SELECT t.job, t.run, {place}, {gpus}"
-        " FROM starts AS t JOIN numbers AS m ON m.i < t.num_nodes"
-    )
+    run(f"INSERT INTO allocation_nodes SELECT t.job, t.run, {node}, {gpus} FROM starts AS t {on_nodes}")
     run(
         "INSERT INTO goodput_samples (run_id, sequence, at, global_batch_size, atomic_batch_size,"
         " accumulation_steps, throughput, predicted_throughput, step_time_s, efficiency, progress, epoch,"
@@ -124,33 +145,58 @@ def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int
         f" {_THETA}, 4, 2, 0"
         " FROM shapes AS s JOIN numbers AS v ON v.i < 3"
     )
+
+    # A round sees the jobs and GPUs at its time: the sum of all changes up to it.
+    def round_at(seconds: str) -> str:
+        return f"({seconds} + {ROUND_S - 1}) / {ROUND_S}"
+
+    held = f"t.num_nodes * ({gpus})"
+    over = "t.is_over OR t.run < t.num_runs - 1"
+    finished_s = f"s.started_s + {NUM_SAMPLES} * s.every_s + s.num_runs * 60"
+    run(
+        "CREATE TEMPORARY TABLE changes AS"
+        f" SELECT {round_at('t.begin_s - 10')} AS i, {held} AS gpus, 1 AS served, 0 AS jobs FROM starts AS t"
+        f" UNION ALL SELECT {round_at('t.end_s + 20')}, -{held}, -1, 0 FROM starts AS t WHERE {over}"
+        f" UNION ALL SELECT {round_at('s.submitted_s')}, 0, 0, 1 FROM shapes AS s"
+        f" UNION ALL SELECT {round_at(finished_s)}, 0, 0, -1 FROM shapes AS s WHERE s.is_over"
+        " UNION ALL SELECT n.i, 0, 0, 0 FROM numbers AS n"
+    )
+    sums = ", ".join(
+        f"CAST(SUM(SUM({of})) OVER (ORDER BY i) AS INTEGER) AS {of}" for of in ("gpus", "served", "jobs")
+    )
+    run(f"CREATE TEMPORARY TABLE states AS SELECT i, {sums} FROM changes GROUP BY i")
     # A round's problem, which no view shows, must not be in the way of what they do.
-    text = (
+    problem = (
         f"printf('%.{round_text_bytes}c', 'x')"
         if sqlite
         else f"repeat(md5(n.i::text), {round_text_bytes // 32})"
     )
+    total = GPUS_PER_NODE * num_nodes
     run(
         "INSERT INTO rounds (id, at, shadow, objective, solver, fitness, problem, decision, upper_bound, gap,"
         " timed_out, num_jobs, num_served, num_gpus, total_gpus, fair_share_gpus, mean_speedup, min_speedup,"
         f" solve_s) SELECT n.i + 1, {moment(f'n.i * {ROUND_S}')}, {no}, 'generalized-mean', 'exact', 1.2,"
-        f" {text}, '{{}}', 1.25, 0.04, {no}, 30, 28, 100, 512, 17, 1.4, 0.9, 0.05"
-        f" FROM numbers AS n WHERE n.i < {YEAR_S // ROUND_S}"
+        f" {problem}, '{{}}', 1.25, 0.04, {no}, n.jobs, n.served, n.gpus, {total},"
+        f" CASE WHEN n.jobs > {total} THEN 1 WHEN n.jobs > 0 THEN {total} / n.jobs ELSE {total} END,"
+        f" 1.4, 0.9, 0.05 FROM states AS n WHERE n.i < {YEAR_S // ROUND_S}"
     )
+    # Ten rounds since a job's submission, as long as it runs: it gets what it holds.
+    at_s = f"(t.submitted_s / {ROUND_S} + 1 + d.i) * {ROUND_S}"
     decided = (
-        "FROM shapes AS s JOIN numbers AS d ON d.i < 10"
-        f" WHERE s.submitted_s / {ROUND_S} + 2 + d.i <= {YEAR_S // ROUND_S}"
+        "FROM starts AS t JOIN numbers AS d ON d.i < 10 {nodes}"
+        f" WHERE t.submitted_s / {ROUND_S} + 2 + d.i <= {YEAR_S // ROUND_S}"
+        f" AND {at_s} >= t.begin_s - 10 AND ({at_s} < t.end_s + 20 OR NOT ({over}))"
     )
     run(
         "INSERT INTO decisions (round_id, job_id, num_gpus, num_nodes, speedup, goodput,"
-        " one_gpu_goodput, penalty,"
-        f" bound_by, explanation) SELECT s.submitted_s / {ROUND_S} + 2 + d.i, s.job, 1 + (s.job +"
-        " d.i) % 4, 1,"
-        " 0.5 + (s.job + d.i) % 20 / 10.0, 150.0, 60.0, 1.0, 'capacity', 'it got what was free' " + decided
+        " one_gpu_goodput, penalty, bound_by, explanation)"
+        f" SELECT t.submitted_s / {ROUND_S} + 2 + d.i, t.job, {held}, t.num_nodes,"
+        " 0.5 + (t.job + d.i) % 20 / 10.0, 150.0, 60.0, 1.0, 'nothing',"
+        " 'no larger number is predicted faster' " + decided.format(nodes="")
     )
     run(
-        f"INSERT INTO decision_nodes SELECT s.submitted_s / {ROUND_S} + 2 + d.i, s.job,"
-        " 'node' || ((s.job * 7) % 128), 1 + (s.job + d.i) % 4 " + decided
+        f"INSERT INTO decision_nodes SELECT t.submitted_s / {ROUND_S} + 2 + d.i, t.job, {node}, {gpus} "
+        + decided.format(nodes=on_nodes)
     )
     run(
         "INSERT INTO reallocations (id, job_id, round_id, step, moves_running, from_restart_count, cause)"
@@ -172,11 +218,11 @@ def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int
             f"INSERT INTO reallocation_steps SELECT t.run_id, '{step}', {moment(f't.begin_s {offset}')}"
             " FROM starts AS t WHERE t.run > 0"
         )
-    for side, shift in (("source", "- 13"), ("target", "")):
+    for side, run_of_side in (("source", "t.run - 1"), ("target", "t.run")):
+        side_node, side_gpus = (part.replace("t.run", f"({run_of_side})") for part in (node, gpus))
         run(
-            f"INSERT INTO reallocation_nodes SELECT t.run_id, '{side}',"
-            f" 'node' || ((t.job * 7 + t.run * 13 {shift} + m.i) % 128), {gpus}"
-            " FROM starts AS t JOIN numbers AS m ON m.i < t.num_nodes WHERE t.run > 0"
+            f"INSERT INTO reallocation_nodes SELECT t.run_id, '{side}', {side_node}, {side_gpus}"
+            f" FROM starts AS t {on_nodes} WHERE t.run > 0"
         )
     run(
         "INSERT INTO checkpoints (run_id, sequence, at, reallocation_id, blocked_s, size_bytes)"
@@ -184,18 +230,16 @@ def fill_history(connection: Connection, num_jobs: int, *, round_text_bytes: int
         " FROM starts AS t WHERE t.run > 0"
     )
     run(
-        "INSERT INTO nodes SELECT 'node' || n.i, CASE WHEN n.i < 32 THEN 'a100' ELSE 't4' END, 4,"
-        f" {moment('0')},"
-        f" {moment(str(YEAR_S))} FROM numbers AS n WHERE n.i < 128"
+        "INSERT INTO nodes SELECT 'node' || n.i, CASE WHEN n.i / 2 % 4 = 0 THEN 'a100' ELSE 't4' END,"
+        f" {GPUS_PER_NODE}, {moment('0')}, {moment(str(YEAR_S))} FROM numbers AS n WHERE n.i < {num_nodes}"
     )
     day = "date({0})" if sqlite else "({0})::date"
     run(
         f"INSERT INTO node_days SELECT 'node' || n.i, {day.format(moment('d.i * 86400 + 3600'))},"
-        " 288, 1152.0,"
-        " 345600.0 FROM numbers AS n JOIN numbers AS d ON d.i < 365 WHERE n.i < 128"
+        f" 288, 1152.0, 345600.0 FROM numbers AS n JOIN numbers AS d ON d.i < 365 WHERE n.i < {num_nodes}"
     )
     fill_day_sums(connection)
     sum_decisions(connection)
-    for table in ("shapes", "starts", "numbers"):
+    for table in ("shapes", "starts", "pairs", "changes", "states", "numbers"):
         run(f"DROP TABLE {table}")
     create_triggers(connection)

@@ -33,7 +33,8 @@ def make_store(path: Path, num_jobs: int) -> str:
     open_store(url, create=True).close()
     database = open_database(url)
     with database.write() as connection:
-        fill_history(connection, num_jobs, round_text_bytes=32)
+        num_nodes = max(num_jobs // 500, 4)
+        fill_history(connection, num_jobs, num_nodes=num_nodes, num_active=0, round_text_bytes=32)
     database.close()
     return url
 
