@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import TypeVar
 
 from pollux_slurm.errors import StoreError, StoreUnavailable
@@ -27,6 +29,7 @@ from pollux_slurm.store.reporting.view_rows import (
 _Row = TypeVar("_Row")
 # A job that reports every 30 s for a week: no plot needs more, and a longer one is averaged.
 MOST_SAMPLES = 20_000
+_NAMES_SHOWN = 10
 
 
 def read_job(
@@ -81,9 +84,8 @@ def read_group(
     if account is not None and not usage and not jobs:
         everyone = reports.rows(AccountUsage, since=range_.since, until=range_.until).rows
         names = sorted({row.account for row in everyone if row.account})
-        known = f"accounts with usage in it: {', '.join(names[:10])}" if names else "no account has any"
         raise StoreError(
-            f"account {account!r} has no adaptive job from {range_.text()}; {known} "
+            f"account {account!r} has no adaptive job from {range_.text()}; {_known_names(account, names)} "
             "(a longer time: --since 365d)"
         )
     return GroupHistory(
@@ -100,6 +102,16 @@ def read_group(
         truncated=tuple(truncated),
         last_round_at=reports.last_round_at(),
     )
+
+
+def _known_names(wanted: str, names: Sequence[str]) -> str:
+    """Return a sentence's part that names the account that may be meant, and those that there are."""
+    if not names:
+        return "no account has any"
+    similar = difflib.get_close_matches(wanted, names, n=1)
+    meant = f"did you mean {similar[0]}? " if similar else ""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{meant}accounts with usage in it: {', '.join(names[:_NAMES_SHOWN])}{more}"
 
 
 def _gpu_use(reports: ViewReader, range_: Range) -> GpuUse | None:

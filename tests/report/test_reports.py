@@ -27,7 +27,7 @@ from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
 from pollux_slurm.report.parts.job_moves import moves_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
-from pollux_slurm.report.reading import read_group, read_job
+from pollux_slurm.report.reading import _known_names, read_group, read_job
 from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 from tests.report.document.test_page import assert_self_contained
@@ -221,6 +221,14 @@ def test_that_unknown_jobs_and_accounts_are_one_clear_line(reports: ViewReader) 
         read_job(reports, "77")
     with pytest.raises(StoreError, match=r"account 'x' has no adaptive job .* usage in it: physics, vision"):
         read_group(reports, DAY, account="x")
+
+
+def test_that_an_unknown_account_is_told_the_nearest_name_and_how_many_there_are() -> None:
+    names = [f"account{number:02}" for number in range(12)]
+    assert _known_names("acount03", names[:10]).startswith("did you mean account03? accounts with usage")
+    assert _known_names("acount03", names[:10]).endswith("account08, account09")
+    assert _known_names("x", names) == f"accounts with usage in it: {', '.join(names[:10])} and 2 more"
+    assert _known_names("x", []) == "no account has any"
 
 
 @pytest.mark.parametrize("number", ["1", "2", "3"])
