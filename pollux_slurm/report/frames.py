@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 VIEWS: dict[str, type[Any]] = {kind.VIEW: kind for kind in ROW_TYPES}
 """The class of rows of each view, by the view's name; docs/sql.md says what their columns mean."""
 
-_TYPES = {datetime: "datetime64[us, UTC]", date: "datetime64[s]", int: "Int64", float: "float64"}
+_TYPES = {datetime: "datetime64[us, UTC]", date: "datetime64[s, UTC]", int: "Int64", float: "float64"}
 _TYPES |= {bool: "boolean", str: "string"}
 _CATEGORIES = frozenset(
     {"account", "user_name", "partition", "state", "event", "cause", "way", "step", "objective", "solver"}
@@ -69,12 +69,13 @@ class Frames:
     ) -> pd.DataFrame:
         """Return the rows of one of `VIEWS`, the oldest first; the newest `limit` where there are more.
 
+        `since` and `until` select jobs by submission, moves by `planned_at`, usage by day, else by `at`.
         `attrs["truncated"]` says whether there were more. Times are aware, in UTC; days are midnights;
         numbers that may be unknown are nullable. Raises `UsageError` for an unknown view or column,
         `UnknownJobError` for an unknown job.
         """
         if name not in VIEWS:
-            raise UsageError(f"no view {name!r}; there are {', '.join(VIEWS)}")
+            raise UsageError(f"no view {name!r}; there are {', '.join(VIEWS)}; a job's samples: samples(job)")
         found = self._reader.rows(
             VIEWS[name],
             since=_moment(since, "since"),

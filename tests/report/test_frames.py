@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_that_times_are_aware_and_what_is_unknown_is_missing(frames: Frames) -> 
     assert jobs["started_at"].isna().tolist() == [False, False, True]
     assert str(jobs["runs"].dtype) == "Int64"
     days = frames.view("account_usage", account="vision")["day"]
-    assert set(days.dt.strftime("%Y-%m-%d")) == {"2026-03-01"}
+    assert set(days) == {datetime(2026, 3, 1, tzinfo=timezone.utc)}
 
 
 def test_that_a_frame_is_bounded_and_selected(frames: Frames) -> None:
@@ -70,6 +71,8 @@ def test_that_plots_are_those_of_the_reports(frames: Frames) -> None:
 def test_that_what_cannot_be_is_said(frames: Frames) -> None:
     with pytest.raises(UsageError, match="no view 'jobs'; there are job_goodput"):
         frames.view("jobs")
+    with pytest.raises(UsageError, match=r"no view 'job_samples'; .*; a job's samples: samples\(job\)"):
+        frames.view("job_samples")
     with pytest.raises(UsageError, match="node_usage has no column account"):
         frames.view("node_usage", account="vision")
     with pytest.raises(UsageError, match="since 'yesterday' is no time"):
