@@ -110,7 +110,7 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
     def accounted() -> dict[str, tuple[str, int, bool]]:
         now = datetime.now(timezone.utc)
         text = Accounting(site.runner()).jobs_text(now - timedelta(hours=1), now + timedelta(hours=1))
-        jobs = parse_sacct(text, required=JOB_COLUMNS[1:-1])
+        jobs = parse_sacct(text, command="sacct", required=JOB_COLUMNS[1:-1])
         return {job.job_id: (job.account, job.num_gpus, job.started_at is None) for job in jobs}
 
     # What `pollux report before-after` reads of them; slurmdbd hears of a start within seconds.

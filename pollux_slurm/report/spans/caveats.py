@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.time_axes import moment_text
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, number_text, text_of
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.spans.jobs import Span, SpanJob, relative
@@ -14,6 +16,7 @@ _OTHER_LOAD = 0.2
 _OTHER_MIX = 0.1
 _MANY_UNFINISHED = 0.05
 _FEW_JOBS = 30
+_MISSING = 0.05
 
 
 def caveats_part(before: Span, after: Span) -> Part:
@@ -51,6 +54,7 @@ def caveats(before: Span, after: Span) -> Iterator[Caveat]:
     numbers = [len(span.jobs) for span in both]
     if min(numbers) < _FEW_JOBS:
         yield "number of jobs", *map(str, numbers), "Chance decides about the quartiles of so few jobs."
+    yield from _missing_text(before, after)
     for what, per_day in (
         ("jobs a day", [len(span.jobs) / span.days for span in both]),
         ("GPU hours a day", [span.gpu_hours / span.days for span in both]),
@@ -97,6 +101,35 @@ def caveats(before: Span, after: Span) -> Iterator[Caveat]:
             if adaptive[1]
             else "No job was adaptive after: nothing that changed is the daemon's doing.",
         )
+    if adaptive[0] > _OTHER_MIX:
+        yield (
+            "GPU hours of adaptive jobs before",
+            *map(_percent, adaptive),
+            f"Jobs were adaptive before, too ({_percent(adaptive[0])} of GPU hours): this compares Pollux "
+            "with itself.",
+        )
+
+
+def _missing_text(before: Span, after: Span) -> Iterator[Caveat]:
+    """Yield at which end of a span sacct's text has no job for a noticeable part of the span."""
+    both = (before, after)
+    first, last = [span.first_at for span in both], [span.last_at for span in both]
+    for span, first_at, last_at in zip(both, first, last, strict=True):
+        noticeable = (span.range.until - span.range.since) * _MISSING
+        if first_at is not None and first_at - span.range.since > noticeable:
+            yield (
+                "first job in sacct's text",
+                *map(_moment, first),
+                f"{span.name.capitalize()}: the text begins {first_at:%Y-%m-%d}, within the span. Jobs "
+                "before that are missing, unless there were none.",
+            )
+        if last_at is not None and span.range.until - last_at > noticeable:
+            yield (
+                "last job in sacct's text",
+                *map(_moment, last),
+                f"{span.name.capitalize()}: the text ends {last_at:%Y-%m-%d}, within the span. Jobs "
+                "after that are missing, unless there were none.",
+            )
 
 
 def change_text(change: float) -> str:
@@ -116,6 +149,10 @@ def _most_moved(before: dict[str, float], after: dict[str, float]) -> tuple[str,
 
 def _size(job: SpanJob) -> str:
     return job.size
+
+
+def _moment(moment: datetime | None) -> str:
+    return "" if moment is None else moment_text(moment)
 
 
 def _account(job: SpanJob) -> str:

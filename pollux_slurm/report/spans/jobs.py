@@ -63,6 +63,7 @@ class SpanJob:
 class Span:
     """Jobs that were submitted in `range` and had GPUs; `num_without` had none or never started.
 
+    `first_at` and `last_at` are the first and the last submission in it that Slurm accounts for.
     `trained_gpu_hours` and `useful_gpu_hours` are those of `measured_gpu_hours`, which the store measured.
     """
 
@@ -70,6 +71,8 @@ class Span:
     range: Range
     jobs: tuple[SpanJob, ...]
     num_without: int = 0
+    first_at: datetime | None = None
+    last_at: datetime | None = None
     measured_gpu_hours: float = 0.0
     trained_gpu_hours: float = 0.0
     useful_gpu_hours: float = 0.0
@@ -113,10 +116,11 @@ def span_of(
     for row in own:
         by_id[row.slurm_job_id].append(row)
     names = {(row.user_name, row.name) for row in adaptive}
+    inside = [one for one in accounted if range_.since <= one.submitted_at < range_.until]
     jobs = [_of_store(row) for row in own]
     without = 0
-    for one in accounted:
-        if not range_.since <= one.submitted_at < range_.until or _is_wing(one, names):
+    for one in inside:
+        if _is_wing(one, names):
             continue
         if any(abs(row.submitted_at - one.submitted_at) < _SAME_JOB for row in by_id[one.job_id]):
             continue
@@ -128,6 +132,8 @@ def span_of(
         range=range_,
         jobs=found,
         num_without=without + sum(_of_store(row) is None for row in own),
+        first_at=min((one.submitted_at for one in inside), default=None),
+        last_at=max((one.submitted_at for one in inside), default=None),
         measured_gpu_hours=sum(row.gpu_hours for row in usage),
         trained_gpu_hours=sum(row.trained_gpu_hours for row in usage),
         useful_gpu_hours=sum(row.useful_gpu_hours for row in usage),

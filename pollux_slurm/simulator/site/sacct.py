@@ -20,6 +20,11 @@ from pollux_slurm.simulator.inputs.generate import class_of, fastest_batch_size
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 from pollux_slurm.slurm.parsing.sacct_text import SacctJob, parse_sacct
 
+_COMMAND = (
+    "SLURM_TIME_FORMAT=%s sacct -a -X -P -S 2026-01-01 -E 2026-01-31 "
+    "--format=JobIDRaw,Account,Submit,ElapsedRaw,AllocTRES,State"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SacctImport:
@@ -41,7 +46,7 @@ def import_sacct(
     batch size on them. Where a class has two applications, one is drawn with `seed` and the job id. Raises
     `TraceError` that names the malformed line.
     """
-    whole = parse_sacct(lines)
+    whole = parse_sacct(lines, command=_COMMAND)
     ended = [job for job in whole if job.has_ended]
     rows = [job for job in ended if job.gpu_s]
     num_not_ended, num_without_gpus = len(whole) - len(ended), len(ended) - len(rows)

@@ -58,12 +58,12 @@ class _Run:
     state: str
 
 
-def parse_sacct(lines: Iterable[str], *, required: Sequence[str] = ()) -> tuple[SacctJob, ...]:
+def parse_sacct(lines: Iterable[str], *, command: str, required: Sequence[str] = ()) -> tuple[SacctJob, ...]:
     """Return the jobs of sacct's text (`--parsable2`, or `--parsable`), job steps left out.
 
     Columns JobIDRaw or JobID, Submit, ElapsedRaw, AllocTRES and the `required` must be there; User, Account,
     Start, End and State may be. A JobName, which may contain the delimiter, must be the last column. Raises
-    `TraceError` that names the malformed line.
+    `TraceError` that names the malformed line, or the `command` that writes a missing column.
     """
     runs: list[_Run] = []
     columns: list[str] | None = None
@@ -72,7 +72,7 @@ def parse_sacct(lines: Iterable[str], *, required: Sequence[str] = ()) -> tuple[
         if not line:
             continue
         if columns is None:
-            columns = _columns(line, (*_REQUIRED, *required))
+            columns = _columns(line, (*_REQUIRED, *required), command)
             continue
         fields = _fields(line, columns, number)
         if "." in fields["JobID"]:
@@ -83,16 +83,13 @@ def parse_sacct(lines: Iterable[str], *, required: Sequence[str] = ()) -> tuple[
     return _whole_jobs(runs)
 
 
-def _columns(line: str, required: Sequence[str]) -> list[str]:
+def _columns(line: str, required: Sequence[str], command: str) -> list[str]:
     columns = line.split("|")
     missing = [name for name in required if name not in columns]
     if not {"JobID", "JobIDRaw"} & set(columns):
         missing.insert(0, "JobIDRaw")
     if missing:
-        raise TraceError(
-            f"sacct's text has no column {missing[0]}; expected the output of sacct -X -P "
-            f"--format={','.join(('JobIDRaw', *required))}"
-        )
+        raise TraceError(f"sacct's text has no column {missing[0]}; write it with: {command}")
     if "JobIDRaw" in columns:  # unique, while JobID names an array task by array and index
         named = {"JobIDRaw": "JobID", "JobID": ""}
         return [named.get(name, name) for name in columns]

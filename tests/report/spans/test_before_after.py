@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pollux_slurm.cli.site.report import before_after
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.document.document import Document
 from pollux_slurm.report.document.exports import document_json
@@ -17,6 +18,7 @@ from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.spans.caveats import caveats
 from pollux_slurm.report.spans.document import before_after_document
 from pollux_slurm.report.spans.jobs import Span, SpanJob, quartiles, span_of
+from pollux_slurm.slurm.commands.accounting import JOB_COLUMNS
 from pollux_slurm.slurm.parsing.sacct_text import SacctJob
 from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.store.reporting.view_rows import AccountUsage, JobGoodput
@@ -48,9 +50,14 @@ def accounted(job_id: str = "1", *, since: datetime = SEPTEMBER, **changes: Any)
 
 
 def span(name: str = "before", *, number: int = 40, **changes: Any) -> Span:
-    adaptive = changes.pop("adaptive", True)
+    adaptive = changes.pop("adaptive", name != "before")
     one = span_of("x", RANGE, [accounted(**changes)]).jobs[0]
     return Span(name=name, range=RANGE, jobs=(dataclasses.replace(one, adaptive=adaptive),) * number)
+
+
+def covered(name: str, first_at: datetime, last_at: datetime = RANGE.until) -> Span:
+    """Return a span of ten days within which sacct's text begins and ends."""
+    return dataclasses.replace(span(name), first_at=first_at, last_at=last_at)
 
 
 def abouts(before: Span, after: Span) -> list[str]:
@@ -142,19 +149,39 @@ def test_that_quartiles_are_those_of_the_textbook() -> None:
         (span("after", state="RUNNING", ended_at=None), ["jobs without an end"]),
         (span("after", state="FAILED"), ["GPU hours of jobs that did not complete"]),
         (span("after", adaptive=False), ["GPU hours of adaptive jobs"]),
+        (covered("after", RANGE.since + timedelta(hours=11)), []),
+        (covered("after", RANGE.since + timedelta(hours=13)), ["first job in sacct's text"]),
+        (covered("after", RANGE.since, RANGE.until - timedelta(hours=13)), ["last job in sacct's text"]),
     ],
 )
 def test_that_each_difference_is_said_and_no_other(after: Span, found: list[str]) -> None:
     assert abouts(span(), after) == found
 
 
+def test_that_a_text_that_begins_within_a_span_is_told_with_its_begin() -> None:
+    jobs = [accounted(since=SEPTEMBER + timedelta(days=day)) for day in (2, 9)]
+    found = dataclasses.replace(span_of("before", RANGE, jobs), jobs=span().jobs)
+    ((_, first, none, text), (about, last, _, _)) = caveats(found, span("after"))
+    assert (first, none, last) == ("2026-09-03 00:00", "", "2026-09-10 00:00")
+    assert text.startswith("Before: the text begins 2026-09-03, within the span.")
+    assert about == "last job in sacct's text"
+
+
+def test_that_adaptive_jobs_before_are_told() -> None:
+    ((_, before, after, text),) = caveats(span(adaptive=True), span("after"))
+    assert (before, after) == ("100.0 %", "100.0 %")
+    assert text == (
+        "Jobs were adaptive before, too (100.0 % of GPU hours): this compares Pollux with itself."
+    )
+
+
 def test_that_hours_in_other_groups_count_once_for_the_mix() -> None:
     mixed = dataclasses.replace(
-        span("after"), jobs=(*span(number=36).jobs, *span(number=4, account="speech").jobs)
+        span("after"), jobs=(*span("after", number=36).jobs, *span("after", number=4, account="speech").jobs)
     )
     assert abouts(span(), mixed) == [], "a tenth belongs to others"
-    others = (*span(number=3, account="a").jobs, *span(number=3, account="b").jobs)
-    mixed = dataclasses.replace(mixed, jobs=(*span(number=34).jobs, *others))
+    others = (*span("after", number=3, account="a").jobs, *span("after", number=3, account="b").jobs)
+    mixed = dataclasses.replace(mixed, jobs=(*span("after", number=34).jobs, *others))
     ((_, before, after, text),) = caveats(span(), mixed)
     assert (before, after) == ("100.0 % vision", "85.0 % vision")
     assert "15.0 % of the GPU hours" in text
@@ -238,7 +265,12 @@ def shifted(head: str, rows: list[str]) -> str:
         (("--before", "x..y", "--after", "2026-10-01..2026-11-01"), 2, "--before 'x' is no time"),
         (("--before", "2026-10-01..2026-09-01", "--after", "1d..now"), 2, "does not end after its begin"),
         (("--before", "2026-09-01..2026-10-01", "--after", "2026-09-20..2026-10-20"), 2, "begins before"),
-        (("--before", "2026-09-01..2026-10-01", "--after", "2026-10-01..2026-11-01"), 2, "no job with GPUs"),
+        (
+            ("--before", "2026-09-01..2026-10-01", "--after", "2026-10-01..2026-11-01"),
+            2,
+            "no job with GPUs was submitted before, 2026-09-01 00:00 to 2026-10-01 00:00 UTC: sacct's text "
+            "has jobs from 2026-11-26 07:27 to 2026-11-26 07:27 UTC",
+        ),
         ((*SPANS, "--sacct", "/nowhere"), 2, "cannot read /nowhere"),
     ],
 )
@@ -255,4 +287,27 @@ def test_that_a_missing_column_is_named(tmp_path: Path) -> None:
     file.write_text("JobIDRaw|Submit|ElapsedRaw|AllocTRES\n")
     done = pollux("report", "before-after", "--sacct", str(file), *SPANS)
     assert "has no column User" in done.stderr
-    assert "--format=JobIDRaw,Submit,ElapsedRaw,AllocTRES,User,Account,Start,End,State" in done.stderr
+    command = "TZ=UTC sacct -a -D -X -P -S {} -E {} " + f"--format={','.join(JOB_COLUMNS)} > "
+    assert command.format("2026-11-26T07:27", "2026-11-26T07:28") in done.stderr
+    assert command.format("2026-09-01", "2026-10-01") in " ".join((before_after.__doc__ or "").split())
+
+
+def test_that_without_slurm_its_text_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = pollux("report", "before-after", *SPANS)
+    assert "install Slurm's commands" in done.stderr
+    assert "TZ=UTC sacct -a -D -X -P -S 2026-11-26T07:27 -E 2026-11-26T07:28" in done.stderr
+    assert "give it by --sacct sacct.txt" in done.stderr
+    failing = tmp_path / "sacct"
+    failing.write_text("#!/bin/sh\necho no configuration >&2; exit 1\n")
+    failing.chmod(0o755)
+    done = pollux("report", "before-after", *SPANS)
+    assert "no configuration; or run on a host with Slurm" in done.stderr
+
+
+def test_that_a_text_of_jobs_without_gpus_points_to_what_slurm_counts(tmp_path: Path) -> None:
+    file = tmp_path / "sacct.txt"
+    head, *rows = RECORDED.read_text().splitlines()
+    file.write_text("\n".join([head, *(row for row in rows if "gres/gpu" not in row)]))
+    done = pollux("report", "before-after", "--sacct", str(file), *SPANS)
+    assert "AccountingStorageTRES=gres/gpu" in done.stderr

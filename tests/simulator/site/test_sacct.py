@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.cli.simulate.workloads import import_sacct as import_sacct_command
 from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator import Application, read_applications
 from pollux_slurm.simulator.site.sacct import SacctImport, import_sacct
@@ -83,7 +84,10 @@ def test_that_a_name_in_the_last_column_may_contain_the_delimiter() -> None:
         ((), "its first line must name the columns"),
         ((HEAD,), r"no ended job with GPUs in sacct's text \(0 without, 0 not ended\)"),
         ((HEAD, ROWS[4]), r"\(1 without"),
-        (("JobIDRaw|Submit|AllocTRES", "1|2|3"), "no column ElapsedRaw"),
+        (
+            ("JobIDRaw|Submit|AllocTRES", "1|2|3"),
+            r"no column ElapsedRaw; write it with: SLURM_TIME_FORMAT=%s sacct -a -X -P .*,State$",
+        ),
         (("Submit|ElapsedRaw|AllocTRES", "1|2|3"), "no column JobIDRaw"),
         ((HEAD, "5|v|soon|60|gres/gpu=2|COMPLETED"), "line 2 .* Submit is 'soon'"),
         ((HEAD, "5|v|Unknown|60|gres/gpu=2|COMPLETED"), "Submit is 'Unknown'"),
@@ -96,6 +100,13 @@ def test_that_a_name_in_the_last_column_may_contain_the_delimiter() -> None:
 def test_that_malformed_text_is_refused_with_its_line(lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(TraceError, match=message):
         read(*lines)
+
+
+def test_that_a_missing_column_is_told_with_the_command_of_the_help() -> None:
+    with pytest.raises(TraceError) as raised:
+        read("JobIDRaw")
+    command = str(raised.value).partition(" with: ")[2]
+    assert command in " ".join((import_sacct_command.__doc__ or "").split())
 
 
 RECORDED = Path(__file__).parents[1] / "sacct"

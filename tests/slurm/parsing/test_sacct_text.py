@@ -20,7 +20,7 @@ def at(text: str) -> datetime:
 
 def recorded() -> dict[str, SacctJob]:
     lines = RECORDED.read_text().splitlines()
-    return {job.job_id: job for job in parse_sacct(lines, required=JOB_COLUMNS[1:-1])}
+    return {job.job_id: job for job in parse_sacct(lines, command="sacct", required=JOB_COLUMNS[1:-1])}
 
 
 def test_that_times_gpus_and_owner_of_a_job_are_read() -> None:
@@ -43,13 +43,13 @@ def test_that_jobs_without_a_start_or_without_gpus_have_no_start() -> None:
     assert (never.started_at, never.num_gpus, never.state) == (None, 0, "CANCELLED")
     assert (cpu.started_at, cpu.num_gpus) == (None, 0)
     head = "JobIDRaw|Submit|Start|End|ElapsedRaw|AllocTRES|State"
-    (waits,) = parse_sacct([head, "1|1769846400|Unknown|Unknown|0||PENDING"])
+    (waits,) = parse_sacct([head, "1|1769846400|Unknown|Unknown|0||PENDING"], command="sacct")
     assert waits.submitted_at == datetime(2026, 1, 31, 8, tzinfo=timezone.utc)
     assert (waits.started_at, waits.ended_at, waits.has_ended) == (None, None, False)
 
 
 def test_that_what_is_required_must_be_there() -> None:
-    with pytest.raises(TraceError, match=r"no column Start; .*AllocTRES,Start$"):
-        parse_sacct(["JobIDRaw|Submit|ElapsedRaw|AllocTRES"], required=("Start",))
+    with pytest.raises(TraceError, match=r"no column Start; write it with: sacct -X -P$"):
+        parse_sacct(["JobIDRaw|Submit|ElapsedRaw|AllocTRES"], command="sacct -X -P", required=("Start",))
     with pytest.raises(TraceError, match=r"line 2 .* End is 'soon'"):
-        parse_sacct(["JobIDRaw|Submit|ElapsedRaw|AllocTRES|End", "1|1|1||soon"])
+        parse_sacct(["JobIDRaw|Submit|ElapsedRaw|AllocTRES|End", "1|1|1||soon"], command="sacct")
