@@ -21,6 +21,7 @@ PolluxError
 ├── LeaseLostError             another daemon has the lease: this one must give no command
 ├── InvalidModelError          impossible fitted parameters or statistics
 ├── InvalidProblemError        a scheduling problem that contradicts itself
+├── ObjectiveError             an objective's function fails, or returns impossible terms
 ├── CheckpointError
 │   ├── DamagedCheckpointError a checkpoint's content does not match its checksum
 │   ├── DiskFullError          the disk, or a quota, has no room for a checkpoint
@@ -133,6 +134,10 @@ class InvalidModelError(PolluxError):
 
 class InvalidProblemError(PolluxError):
     """A scheduling problem that contradicts itself."""
+
+
+class ObjectiveError(PolluxError):
+    """An objective's function fails, or returns impossible terms."""
 
 
 class CheckpointError(PolluxError):

@@ -28,7 +28,7 @@ from pollux_slurm.policy.explain.reasons import (
 )
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
-from pollux_slurm.policy.objectives.registry import OBJECTIVES
+from pollux_slurm.policy.objectives.score_checks import scores_of
 from pollux_slurm.policy.participation import user_shares
 from pollux_slurm.policy.participation.longest_wait import restrict_newcomers
 from pollux_slurm.policy.participation.problem_checks import check_problem, find_exclusions, pinned_copy
@@ -99,7 +99,8 @@ def decide(
     that of `greedy` where it is better. `tables` caches goodput tables between calls, `nodes` caches what
     depends on nodes alone.
 
-    Raises `InvalidProblemError` if the problem contradicts itself, `UsageError` for an unknown solver.
+    Raises `InvalidProblemError` if the problem contradicts itself, `ObjectiveError` if its objective does not
+    work, `UsageError` for an unknown solver.
     """
     began = clock()
     solved = _solve(
@@ -320,7 +321,7 @@ def build_candidates(
         pauses=problem.moving.pauses,
         within_caps=within_caps and name != "price-rank",
     )
-    scores = OBJECTIVES[name](problem, jobs, tables)
+    scores = scores_of(problem, jobs, tables)
     if shares is not None:
         factors = shares.weight_factors(scores.exponent, tables, in_gpus=scores.units is not None)
         scores = dataclasses.replace(scores, weight=scores.weight * factors)

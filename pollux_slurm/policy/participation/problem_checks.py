@@ -13,12 +13,12 @@ from pollux_slurm.goodput import check_model
 from pollux_slurm.goodput.checks import shown
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, Objective, Problem, ProblemJob
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
+from pollux_slurm.policy.objectives.score_checks import MAX_EXPONENT
 from pollux_slurm.policy.participation.user_shares import SHARES_BETWEEN
 
 MAX_COUNT = 10**6
 MAX_MEMORY_MB = 10**12
 MAX_TIME_S = 1e12
-MAX_EXPONENT = 20.0
 MAX_FAIR_SHARE = 1024
 MAX_SEED = 2**63 - 1
 _NUMBERS = frozenset({int, float})
