@@ -233,7 +233,7 @@ class Store(JobStore, Protocol):
     def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
         """Return the problem and decision that `record_round` stored, of the last round by default.
 
-        Raises `StoreError` when there is no such round.
+        Raises `StoreError` when there is no such round, or none that this release reads.
         """
 
     def nodes(self) -> tuple[NodeRecord, ...]:

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, insert, select
 
-from pollux_slurm.errors import StoreError
+from pollux_slurm.errors import InvalidProblemError, StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.store.access.sanitizing import clean_text, utc
 from pollux_slurm.store.access.statements import inserted_id, is_one_of
@@ -114,7 +114,7 @@ def record_round(
 
 
 def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, Decision]:
-    """Return what `record_round` stored; raises `StoreError` for a round that is not there."""
+    """Return what `record_round` stored; raises `StoreError` where it is not there or cannot be read."""
     from pollux_slurm.policy.problem.json_format import decision_from_json, problem_from_json
 
     last = connection.execute(select(func.max(RoundRow.id))).scalar()
@@ -130,11 +130,18 @@ def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, D
             f"there is no round {round_id}; "
             + ("none is recorded yet" if last is None else f"the last one is {last}")
         )
+    number = last if round_id is None else round_id
     if not row.problem:
         raise StoreError(
-            f"round {round_id} is older than what is kept for replays: `pollux db prune` deleted its problem"
+            f"round {number} is older than what is kept for replays: `pollux db prune` deleted its problem"
         )
-    return problem_from_json(row.problem), decision_from_json(row.decision)
+    try:
+        return problem_from_json(row.problem), decision_from_json(row.decision)
+    except InvalidProblemError:
+        raise StoreError(
+            f"round {number} is kept without a problem that this release reads: "
+            "another release wrote it, or the store has made-up rounds"
+        ) from None
 
 
 def read_nodes(connection: Connection) -> tuple[NodeRecord, ...]:

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem.json_format import problem_to_json
+from pollux_slurm.store.access.opening import open_database
 from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.schema import RoundRow
 from tests.cli.inside import Done, pollux
 from tests.policy.builders import job, nodes, problem
 from tests.store.builders import at
@@ -58,6 +61,24 @@ def test_that_a_round_of_the_store_is_replayed(store: Store, store_url: str) -> 
     first = replay("--store", store_url, "--round", "1")
     assert first.stdout.splitlines()[0].startswith("job 7: n0:4")
     assert "there is no round 9" in replay("--store", store_url, "--round", "9").stderr
+
+
+@pytest.mark.parametrize("kept", ["xxxx", '{"format": "pollux-problem", "version": 99, "problem": {}}'])
+@pytest.mark.parametrize("save", [False, True])
+def test_that_a_round_kept_without_a_readable_problem_is_one_line(
+    store: Store, store_url: str, tmp_path: Path, kept: str, save: bool
+) -> None:
+    one = problem(nodes(1), job("7"))
+    store.record_round(one, decide(one), shadow=False, at=at(1))
+    database = open_database(store_url)
+    with database.write() as connection:
+        connection.execute(update(RoundRow).values(problem=kept))
+    database.close()
+    file = tmp_path / "round.json"
+    found = replay("--store", store_url, *(["--save", str(file)] if save else []))
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
+    assert "round 1 is kept without a problem that this release reads" in found.stderr
+    assert not file.exists()
 
 
 def test_that_a_bad_file_or_objective_is_one_line(file: Path, tmp_path: Path) -> None:
