@@ -10,7 +10,7 @@ from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.cluster_rules import Rules
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.applications import Application
-from pollux_slurm.simulator.inputs.workload import WorkloadJob
+from pollux_slurm.simulator.inputs.workload import WorkloadJob, listed
 
 
 def check_workload(workload: Sequence[WorkloadJob], applications: Mapping[str, Application]) -> None:
@@ -21,9 +21,9 @@ def check_workload(workload: Sequence[WorkloadJob], applications: Mapping[str, A
             raise SimulationError(f"two jobs are called {job.name!r}")
         names.add(job.name)
         if job.application not in applications:
-            known = ", ".join(sorted(applications)) or "none"
             raise SimulationError(
-                f"job {job.name}: no traces of application {job.application!r} (there are: {known})"
+                f"job {job.name}: no traces of application {job.application!r} "
+                f"(there are: {listed(applications)})"
             )
         if not (math.isfinite(job.submitted_s) and job.num_replicas >= 1 and job.batch_size >= 1):
             raise SimulationError(

@@ -23,7 +23,7 @@ from typing import TypeVar
 from pollux_slurm.errors import TraceError, UsageError
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.batch_splits import packed_step_time_s
-from pollux_slurm.simulator.inputs.workload import WorkloadJob
+from pollux_slurm.simulator.inputs.workload import WorkloadJob, listed
 
 # Share of a day's submissions in each of the eight hours.
 HOURLY_SHARES = (0.113, 0.108, 0.072, 0.119, 0.165, 0.210, 0.112, 0.101)
@@ -217,8 +217,9 @@ def _fitting(
     choices: Mapping[str, Sequence[TunedChoice]], name: str, num_gpus: int
 ) -> tuple[TunedChoice, ...]:
     if not choices.get(name):
-        known = ", ".join(sorted(choices)) or "none"
-        raise TraceError(f"a generated workload needs traces of application {name!r} (there are: {known})")
+        raise TraceError(
+            f"a generated workload needs traces of application {name!r} (there are: {listed(choices)})"
+        )
     fitting = tuple(choice for choice in choices[name] if choice.num_replicas <= num_gpus)
     if fitting:
         return fitting

@@ -12,6 +12,7 @@ from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator.inputs.csv_tables import number, read_rows, whole
 
 _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
+_MOST_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,13 @@ class WorkloadJob:
     user: str = ""
 
 
+def listed(applications: Collection[str]) -> str:
+    """Return the names for an error message, at most ten: each measured job is an application."""
+    names = sorted(applications)
+    more = [f"and {len(names) - _MOST_LISTED} more"] if len(names) > _MOST_LISTED else []
+    return ", ".join([*names[:_MOST_LISTED], *more]) or "none"
+
+
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
@@ -42,10 +50,9 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
     names: set[str] = set()
     for row in read_rows(file, _COLUMNS):
         if row["application"] not in applications:
-            known = ", ".join(sorted(applications))
             raise TraceError(
                 f"{file}: job {row['name']}: no traces of application {row['application']!r} "
-                f"(there are: {known})"
+                f"(there are: {listed(applications)})"
             )
         if row["name"] in names:
             raise TraceError(f"{file}: two jobs are called {row['name']!r}")

@@ -17,7 +17,7 @@ from datetime import datetime
 from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.generate import class_of, fastest_batch_size
-from pollux_slurm.simulator.inputs.workload import WorkloadJob
+from pollux_slurm.simulator.inputs.workload import WorkloadJob, listed
 from pollux_slurm.slurm.parsing.sacct_text import SacctJob, parse_sacct
 
 _COMMAND = (
@@ -75,9 +75,9 @@ def _workload_job(
     names = class_of(row.gpu_s / 3600).applications
     name = names[int(random.Random(f"{seed} {row.job_id}").random() * len(names))]
     if name not in applications:
-        known = ", ".join(sorted(applications)) or "none"
         raise TraceError(
-            f"no traces of application {name!r}, needed for jobs like {row.job_id} (there are: {known})"
+            f"no traces of application {name!r}, needed for jobs like {row.job_id} "
+            f"(there are: {listed(applications)})"
         )
     key = (name, min(row.num_gpus, applications[name].most_gpus))
     if key not in asked:
