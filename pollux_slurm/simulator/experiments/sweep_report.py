@@ -154,7 +154,7 @@ def sweep_sections(
         return ()
     rows = table_rows(results)
     figures = [_figure(axis, rows, styles or {}) for axis in _AXES if len(_values(rows, axis.column)) > 1]
-    table = Section(title="All combinations", tables=(_table(rows),))
+    table = Section(title="All combinations", tables=(_table(rows, results),))
     return (Section(title="Sweep", figures=tuple(figures)), table) if figures else (table,)
 
 
@@ -227,8 +227,10 @@ def _fixed_value(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> float | 
     return axis.usual if axis.usual in values else values[0]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _table(rows: Sequence[Mapping[str, Any]], results: Sequence[SweepResult]) -> Table:
     axes = varying_axes(rows)
+    seeds = sorted({result.seed for result in results if result.seed is not None})
+    of_seeds = f" Seeds of the workloads: {', '.join(map(str, seeds))}." if seeds else ""
     return Table(
         columns=(
             "policy",
@@ -261,5 +263,6 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
             )
             for row in rows
         ),
-        note="Means over the runs of a row; ratio: to the first policy on the same workloads.",
+        note="Means over the runs of a row; worst\N{NO-BREAK SPACE}ρ: the largest; "
+        f"ratio: to the first policy on the same workloads.{of_seeds}",
     )

@@ -18,6 +18,7 @@ from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.experiments.sweep import SweepResult
 from pollux_slurm.simulator.experiments.sweep_report import sweep_sections
 from pollux_slurm.simulator.results.summary import RunOutcome
+from tests.report.browser import opened_browser, opened_page
 from tests.report.document.test_page import assert_self_contained
 from tests.report.parsed import Element, parse
 from tests.simulator.builders import made_application, made_job
@@ -76,6 +77,20 @@ def test_that_the_table_has_the_summaries(tmp_path: Path) -> None:
         assert cells[7] == f"{one.summary.gpu_hours:,.0f}"
         assert cells[9] == f"{one.summary.regroups_per_job:.2f}"
         assert cells[11] == f"{one.summary.rho_worst:.2f}"
+
+
+def test_that_the_table_fits_a_laptops_screen(tmp_path: Path) -> None:
+    large = {"avg_jct_s": 1.2e5, "p90_jct_s": 9e6, "makespan_s": 9e6, "gpu_hours": 1e5, "rho_worst": 10.5}
+    found = [
+        dataclasses.replace(one, summary=dataclasses.replace(one.summary, **large))
+        for one in outcomes(tmp_path, "workload-1", "workload-3")
+    ]
+    file = tmp_path / "x.html"
+    labels = ["generalized-mean", "price-rank (declared)"] * 2
+    write_report(file, found, labels=labels, settings=settings("tiresias"))
+    with opened_browser() as browser, opened_page(browser, file.as_uri(), width=1200) as page:
+        table = page.locator(".scroll").first
+        assert table.evaluate("box => box.scrollWidth - box.clientWidth") == 0
 
 
 def test_that_a_share_is_done_at_the_time_of_each_job(tmp_path: Path) -> None:
@@ -152,6 +167,9 @@ def test_that_a_sweep_is_plotted_along_each_axis_that_varies() -> None:
     assert "one: 10.5 min at 0, 11 min at 30" in delay.chart.text, "at load 1, seeds averaged"
     assert len(table.tables[0].rows) == 8
     assert table.tables[0].columns[:4] == ("policy", "load", "delay (s)", "runs")
+    note = table.tables[0].note
+    assert note.startswith("Means over the runs of a row; worst\N{NO-BREAK SPACE}ρ: the largest;")
+    assert note.endswith(" Seeds of the workloads: 0, 1.")
 
 
 def test_that_a_label_has_one_line_style_on_the_whole_page() -> None:
