@@ -35,6 +35,8 @@ class Scores:
     A job whose allocation changes has x = `scale`·f·SPEEDUP + `floor`, one whose allocation stays has f = 1,
     and one without GPUs x = `floor`.
 
+    - `exponent`: p of the mean (Σ w·x^p / Σ w)^(1/p), within ±20: 1 is the mean of all, −1 the harmonic mean,
+      and the lower p, the more the worst-off job counts
     - `speedup` (J, C) and `current_speedup` (J,): SPEEDUP in the objective's units
     - `units` (J,): these units over those of the tables, None where they are the same
     - `penalty` (J,) or (J, C): f of a change by requeue
