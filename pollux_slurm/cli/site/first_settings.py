@@ -179,13 +179,18 @@ def next_commands(
     steps: list[tuple[str, str]] = []
     if file not in (own_path(environ), DEFAULT_PATH) and not environ.get("POLLUX_CONFIG"):
         steps.append((f"export POLLUX_CONFIG={shlex.quote(str(file))}", "make this shell read the file"))
+    url = parse_store_url(answers.store_url).url
     if not store_made:
-        command = parse_store_url(answers.store_url).command("init")
-        steps.append((command, "make the store, as a superuser of PostgreSQL"))
+        command = f"sudo -u postgres pollux db init --store postgresql:///{url.database}"
+        steps.append((command, "make the store, on the server of PostgreSQL, unless it is made"))
     if answers.users is Users.CLUSTER:
+        daemons = shlex.quote(str(url.set(drivername="postgresql", username="pollux", password=None)))
         return [
             *steps,
-            ("sudo -u pollux pollux doctor --from-nodes 4", "check store, Slurm and nodes"),
+            (
+                f"sudo -u pollux POLLUX_STORE_URL={daemons} pollux doctor --from-nodes 4",
+                "check store, Slurm and nodes, with the daemon's login",
+            ),
             ("pollux config unit > /etc/systemd/system/pollux-daemon.service", "write the service"),
             ("systemctl enable --now pollux-daemon", "start it"),
         ]

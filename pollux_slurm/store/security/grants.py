@@ -190,7 +190,7 @@ def make_login(
         connections=connections,
         memberships=roles,
         others=[role for role in ROLES if role not in roles],
-        other_databases=["postgres", "template1"],
+        other_databases=_CLOSED,
         settings=_settings(shared, roles),
         database=_quoted(connection, connection.engine.url.database or ""),
         reads_own="pollux_reader" in roles and not {"pollux_analyst", "pollux_daemon"}.intersection(roles),
@@ -200,12 +200,26 @@ def make_login(
     )
     if not shared:
         return ()
+    closed = " and ".join(_CLOSED)
+    return (
+        f"{closed} are closed to all logins but superusers: {name} could end its siblings' connections from "
+        f"there. What else uses one needs: GRANT CONNECT ON DATABASE {_CLOSED[0]} TO its login",
+        *_still_open(connection, name),
+    )
+
+
+def _still_open(connection: Connection, name: str) -> tuple[str, ...]:
+    """Return a note for each other database to which a shared login may connect."""
     return tuple(
         f"{login} may still connect to the database {database!r}, from where it could end its siblings' "
         f"connections: in pg_hba.conf let it in to {connection.engine.url.database!r} only"
         for login, database in shared_logins_elsewhere(connection)
         if login == name
     )
+
+
+_CLOSED = ("postgres", "template1")
+"""Databases of every server, from which a login could act on its own connections to the store."""
 
 
 def _settings(shared: bool, roles: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

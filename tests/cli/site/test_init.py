@@ -112,7 +112,8 @@ def test_that_a_clusters_file_is_readable_by_all_and_its_daemon_begins_in_shadow
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     assert (made["store_made"], file.stat().st_mode & 0o777) == (False, 0o644)
-    assert made["next"][0].startswith("pollux db init --store postgresql")
+    assert made["next"][0].startswith("sudo -u postgres pollux db init --store postgresql:///pollux")
+    assert "POLLUX_STORE_URL=postgresql://pollux@localhost:1/pollux pollux doctor" in made["next"][1]
     config = load_config(dict(os.environ))
     assert (config.daemon.jobs, config.daemon.shadow) == ("all", True)
     assert (config.store.url, config.checkpoints.root) == (url, "/scratch/%u")

@@ -255,7 +255,10 @@ class TestCheck:
     ) -> None:
         postgres.sql("CREATE DATABASE elsewhere")
         try:
-            (note,) = add_login(postgres_url, "jobs", shared=True, connections=20, roles=("pollux_agent",))
+            closed, note = add_login(
+                postgres_url, "jobs", shared=True, connections=20, roles=("pollux_agent",)
+            )
+            assert "postgres and template1 are closed to all logins but superusers" in closed
             assert "'elsewhere'" in note
             assert "pg_hba.conf" in note
         finally:
