@@ -270,7 +270,8 @@ def _runner_up(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _declared(facts: Mapping[str, Any]) -> list[str]:
-    if facts["declaration_doubt"] is not None:
+    # A job that is about to end was seen to go on after its last epoch.
+    if facts["declaration_doubt"] is not None and facts.get("ended") is None:
         return _line("epochs", f"the declared number is not used: {facts['declaration_doubt']}")
     if facts["declared_gain"] is not None:
         return _line(

@@ -290,6 +290,9 @@ def test_that_a_job_that_has_ended_shows_how_and_its_last_decision(
     store.observe_jobs([observation(7, state, started_at=at(5), ended_at=at(500))], at=at(501))
     store.observe_jobs([observation(10, state, started_at=at(5), ended_at=at(500))], at=at(501))
     store.close()
+    doubt = "UPDATE decisions SET declaration_doubt = 'it trains on after the 30 epochs that it declared'"
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        database.execute(doubt)
     ended = f"job 7 is over: {words} at 2026-03-01 12:08:20 UTC"
     shown = pollux("explain", "7", "--store", url).stdout.splitlines()
     assert shown[:2] == [
@@ -297,6 +300,7 @@ def test_that_a_job_that_has_ended_shows_how_and_its_last_decision(
         "  last       round 1, 2026-03-01 12:01:00 UTC, in shadow mode: 4 GPUs on 1 node (n0:4)",
     ]
     assert any(line.startswith("  not more   at that time: ") for line in shown)
+    assert not any("trains on" in line for line in shown), "its end contradicts that"
     assert not any("keeps" in line or "goes from" in line or line.startswith("  round") for line in shown)
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert last.startswith(f"{ended}; the last round about it: 4 GPUs on 1 node (n0:4)")
