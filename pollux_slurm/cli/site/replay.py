@@ -9,6 +9,7 @@ import typer
 
 from pollux_slurm.cli.shared.completion import setting_choices
 from pollux_slurm.cli.shared.problem_files import read_problem, write_problem
+from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
@@ -77,7 +78,11 @@ def replay(
         write_problem(save, problem)
         return
     names = list(SOLVERS) if compare else [solver]
-    decisions = [decide(problem, solver=name, time_limit_s=time_limit_s) for name in names]
+    decisions = []
+    with ProgressBar(len(names), "solvers") as bar:
+        for name in names:
+            decisions.append(decide(problem, solver=name, time_limit_s=time_limit_s))
+            bar.update(len(decisions))
     if as_json:
         found = [decision_as_dict(decision) for decision in decisions]
         print_json(found if compare else found[0])
