@@ -30,6 +30,8 @@ class ProgressBar:
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
                 transient=True,
+                # Standard output may be a file: what is printed there stays there.
+                redirect_stdout=False,
             )
             self._bar.add_task(self._what, total=self._total)
             self._bar.start()

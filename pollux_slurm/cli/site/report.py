@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux_slurm.cli.shared.completion import choices, complete_accounts, complete_jobs
+from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     StoreOption,
@@ -92,6 +93,13 @@ class Wanted:
     def settings(self) -> Config:
         return settings(self.config_file, self.store_url)
 
+    @property
+    def is_pictures(self) -> bool:
+        """Whether each plot is written to a file of its own."""
+        from pollux_slurm.report.charts.rendering import PICTURES
+
+        return self.output is not None and self.form in PICTURES
+
 
 def _wanted(
     as_html: Annotated[
@@ -138,7 +146,11 @@ def _report(make: Callable[..., Document]) -> Callable[..., None]:
     @functools.wraps(make)
     def command(**given: Any) -> None:
         wanted = _wanted(**{name: given.pop(name) for name in shared})
-        _write_report(make(wanted, **given), wanted)
+        with ProgressBar(2, "report") as bar:
+            document = make(wanted, **given)
+            bar.update(1)
+            text = "" if wanted.is_pictures else _text(document, wanted)
+        _write_report(document, text, wanted)
 
     # Without `wanted`, and without the return type, which is not imported here.
     hints = {name: hint for name, hint in make.__annotations__.items() if name not in ("wanted", "return")}
@@ -454,19 +466,17 @@ def _form(as_html: bool, as_csv: bool, as_json: bool, table: str | None, output:
     return form
 
 
-def _write_report(document: Document, wanted: Wanted) -> None:
-    from pollux_slurm.report.charts.rendering import PICTURES
+def _write_report(document: Document, text: str, wanted: Wanted) -> None:
+    """Print or write a report's text, or write its pictures."""
     from pollux_slurm.simulator.results.files import write_text
 
-    if wanted.output is not None and wanted.form in PICTURES:
-        _write_pictures(document, wanted.form, wanted.output)
-        return
-    text = _text(document, wanted)
     if wanted.output is None:
         _print(text, for_people=wanted.form == "text")
-        return
-    write_text(wanted.output, text)
-    typer.echo(f"wrote {wanted.output}")
+    elif wanted.is_pictures:
+        _write_pictures(document, wanted.form, wanted.output)
+    else:
+        write_text(wanted.output, text)
+        typer.echo(f"wrote {wanted.output}")
 
 
 def _write_pictures(document: Document, kind: str, output: Path) -> None:

@@ -133,8 +133,11 @@ def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | Non
     for job in result.jobs:
         first = bisect_left(at, job.job.submitted_s)
         last = max(bisect_left(at, _end(job)), first + 1)
-        mean_jobs = (jobs_sum[last] - jobs_sum[first]) / (last - first)
-        mean_free = (free_sum[last] - free_sum[first]) / (last - first)
+        if first < len(at):
+            mean_jobs = (jobs_sum[last] - jobs_sum[first]) / (last - first)
+            mean_free = (free_sum[last] - free_sum[first]) / (last - first)
+        else:  # it came after the last round, and shared with nobody
+            mean_jobs, mean_free = 1, num_gpus
         share = mean_free / num_gpus * measured[job.application.name] / mean_jobs
         training_s = times.training_s(job.application, float(share))
         if training_s is None:
