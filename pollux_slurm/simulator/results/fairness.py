@@ -136,14 +136,15 @@ def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | Non
         if first < len(at):
             mean_jobs = (jobs_sum[last] - jobs_sum[first]) / (last - first)
             mean_free = (free_sum[last] - free_sum[first]) / (last - first)
-        else:  # it came after the last round, and shared with nobody
-            mean_jobs, mean_free = 1, num_gpus
+            waits_s = at[first] - job.job.submitted_s
+        else:  # it came after the last round: it waited for none, and shared with nobody
+            mean_jobs, mean_free, waits_s = 1, num_gpus, 0.0
         share = mean_free / num_gpus * measured[job.application.name] / mean_jobs
         training_s = times.training_s(job.application, float(share))
         if training_s is None:
             found.append(None)
             continue
-        found.append(at[first] - job.job.submitted_s + _first_start_s(result, job) + training_s)
+        found.append(waits_s + _first_start_s(result, job) + training_s)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,8 @@ def test_that_faster_gpus_are_a_larger_share(tmp_path: Path) -> None:
     slow = Cluster(groups=(NodeGroup(num_nodes=1, gpus_per_node=1, gpu_type="old", speed=0.5),))
     result = simulate([made_job("a")], made, policy, slow)
     assert alone_times(result, AloneTimes(1)) == [pytest.approx(60 + 30 + 300)]
+    without = dataclasses.replace(result, rounds=result.rounds[:0])
+    assert alone_times(without, AloneTimes(1)) == [pytest.approx(30 + 300)], "it waits for no round"
 
 
 def test_that_only_ratios_above_one_count() -> None:
