@@ -21,7 +21,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     settings,
 )
 from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
-from pollux_slurm.errors import InvalidProblemError, StoreError, UnknownJobError, UsageError
+from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 from pollux_slurm.live.decision_text import ended, moment, move_text, moved_since, owners_lines
 from pollux_slurm.live.job_warnings import missing_reports, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
@@ -126,7 +126,7 @@ def facts_of_job(
         last = record.last_reallocation if round_id is None else None
         facts["moved_since"] = round_id is None and not is_over and moved_since(decided, record)
         # The problem of an old round may have been pruned, or written by another release.
-        with contextlib.suppress(StoreError, InvalidProblemError):
+        with contextlib.suppress(StoreError):
             if decided.excluded_reason is None:
                 facts |= _outlook(store.round_problem(decided.round_id)[0], decided.job, last)
     if round_id is None:
