@@ -279,7 +279,7 @@ def _over_time(label: str, points: Sequence[tuple[float, float]], style: int, fi
 
 def _binned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Return means of groups of points, where there are more than `_MOST_POINTS`."""
-    size = -(-len(points) // _MOST_POINTS)
+    size = max(-(-len(points) // _MOST_POINTS), 1)
     chunks = [points[start : start + size] for start in range(0, len(points), size)]
     return tuple((chunk[0][0], sum(value for _, value in chunk) / len(chunk)) for chunk in chunks)
 

@@ -32,7 +32,8 @@ class Summary:
     `restart_share` is their ratio. `rho_*` is finish-time fairness (see `fairness`), None without traces for
     it. `avg_goodput` is the mean goodput of all jobs over the rounds, in one-GPU equivalents. `node_hours` is
     the node time paid for, by GPU type. `solve_s` has the median, the 95th percentile and the maximum of the
-    decisions' times. `jobs` are completion times by name.
+    decisions' times. `jobs` are completion times by name. Where all jobs ended before the first round,
+    `avg_goodput` and `solve_s` are 0.
     """
 
     policy: str
@@ -92,7 +93,7 @@ def make_outcome(
         restart_share=lost_gpu_s / gpu_s,
         gpu_hours=gpu_s / 3600,
         gpu_hours_lost=lost_gpu_s / 3600,
-        avg_goodput=float(np.mean([record.goodput for record in rounds])),
+        avg_goodput=sum(record.goodput for record in rounds) / max(len(rounds), 1),
         rho_worst=_worst(jobs),
         rho_share_above_1=share_above_one(_ratios(jobs)),
         accounts=_by_account(jobs),
@@ -130,5 +131,5 @@ def _worst(jobs: Sequence[JobOutcome]) -> float | None:
 
 
 def _solve_times(times_s: Sequence[float]) -> dict[str, float]:
-    p50, p95 = np.percentile(times_s, [50, 95])
-    return {"p50": float(p50), "p95": float(p95), "max": max(times_s)}
+    p50, p95 = np.percentile(times_s or [0.0], [50, 95])
+    return {"p50": float(p50), "p95": float(p95), "max": max(times_s, default=0.0)}

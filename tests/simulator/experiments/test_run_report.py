@@ -50,6 +50,17 @@ def shown(tmp_path: Path, *workloads: str) -> tuple[Element, Sequence[RunOutcome
     return parse(text.replace("<!DOCTYPE html>", "")), found
 
 
+
+def test_that_a_job_that_ends_before_the_first_round_is_reported(tmp_path: Path) -> None:
+    """Slurm starts the job, which ends some 200 s later; the first round would be after an hour."""
+    settings = RunSettings(num_nodes=1, gpus_per_node=1, interval_s=3600, rules="slurm")
+    job = dataclasses.replace(made_job("a", at_s=5), start_gpus=1)
+    one = run_one(RunSpec(workload="w", jobs=(job,), settings=settings), made(tmp_path))
+    assert (len(one.rounds), one.summary.avg_goodput) == (0, 0)
+    assert one.summary.solve_s == {"p50": 0, "p95": 0, "max": 0}
+    assert_self_contained(render_page(report_page([one], labels=["pollux"], settings=settings)))
+
+
 def figures(page: Element) -> dict[str, Element]:
     return {figure.all("h3")[0].text: figure for figure in page.all("figure")}
 
