@@ -50,7 +50,6 @@ def shown(tmp_path: Path, *workloads: str) -> tuple[Element, Sequence[RunOutcome
     return parse(text.replace("<!DOCTYPE html>", "")), found
 
 
-
 def test_that_a_job_that_ends_before_the_first_round_is_reported(tmp_path: Path) -> None:
     """Slurm starts the job, which ends some 200 s later; the first round would be after an hour."""
     settings = RunSettings(num_nodes=1, gpus_per_node=1, interval_s=3600, rules="slurm")
