@@ -167,7 +167,7 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
             key="progress_share", title="GPU time with progress", value=_part(trained, held), kind=Kind.SHARE
         ),
         Fact(
-            key="useful_share", title="GPU time after efficiency", value=_part(useful, held), kind=Kind.SHARE
+            key="useful_share", title="Useful share of GPU time", value=_part(useful, held), kind=Kind.SHARE
         ),
         Fact(
             key="num_moves",

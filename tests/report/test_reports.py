@@ -132,6 +132,12 @@ def test_that_the_costs_of_moves_in_place_are_shown_apart(reports: ViewReader) -
     ]
     of_day = moves_by_day_part([by_requeue, in_place, in_place], DAY)
     assert "12.5 s for 1 by requeue; 1 s for 2 in place, 0.5 s a move" in of_day.text
+    below = of_day.plots[0].data
+    assert below is not None
+    assert [column.key for column in below.columns][-2:] == ["launch_min", "regroup_min"]
+    assert [(day.isoformat(), round(60 * sum(parts), 1)) for day, *parts in below.rows] == [
+        ("2026-03-01", 13.5)
+    ]
     history = read_group(reports, DAY)
     moved = dataclasses.replace(history, moves=[by_requeue, in_place])
     facts = {fact.key: fact.value for fact in cluster_document(moved, DAY, made_at=NOW, command="").facts}
@@ -336,7 +342,8 @@ def test_that_hours_after_the_last_round_are_said_to_be_assumed(reports: ViewRea
 
 
 def test_that_few_jobs_have_a_row_each_under_their_names(reports: ViewReader) -> None:
-    chart = plots(cluster(reports))["Who held what when"].chart
+    document = cluster(reports)
+    chart = plots(document)["Who held what when"].chart
     assert isinstance(chart, Timeline)
     first, second = sorted(chart.bars, key=lambda bar: bar.name)
     begin = at(0).timestamp()
@@ -344,6 +351,11 @@ def test_that_few_jobs_have_a_row_each_under_their_names(reports: ViewReader) ->
     assert [(since - begin, gpus) for since, gpus in first.gpu_changes] == [(4, 2), (29, 4), (89, 0)]
     assert [(since - begin, gpus) for since, gpus in second.gpu_changes] == [(5, 1)]
     assert second.end == NOW.timestamp(), "it runs on"
+    assert document.table("allocations").rows == (
+        (at(4), at(29), "1", "ada", "vision", 2),
+        (at(5), None, "2", "grace", "physics", 1),
+        (at(29), at(89), "1", "ada", "vision", 4),
+    )
 
 
 def test_that_many_jobs_stand_in_groups_and_too_many_are_left_out(reports: ViewReader) -> None:

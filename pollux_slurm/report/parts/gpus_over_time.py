@@ -8,13 +8,21 @@ from collections.abc import Sequence
 from pollux_slurm.report.charts.safe_texts import plural, shortened
 from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.charts.timeline import Bar, Timeline
-from pollux_slurm.report.document.document import Part, Plot
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.store.reporting.view_rows import JobEvent, JobGoodput
 
 MOST_JOBS = 200
 """A page is some thousand units high: more jobs would be a row of less than five each."""
 _NAMED = 12
+_COLUMNS = (
+    Column(key="at", title="from (UTC)", kind=Kind.MOMENT),
+    Column(key="until", title="to", kind=Kind.MOMENT),
+    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
+    Column(key="user_name", title="user", kind=Kind.TEXT),
+    Column(key="account", title="account", kind=Kind.TEXT),
+    Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
+)
 
 
 def gpus_over_time_part(
@@ -24,12 +32,12 @@ def gpus_over_time_part(
 
     Jobs stand in groups of `by`, account or user_name; a few each under its own name.
     """
+    allocated = sorted((event for event in events if event.event == "allocated"), key=lambda event: event.at)
     held: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
-    for event in sorted(events, key=lambda event: event.at):
-        if event.event == "allocated":
-            held[event.job_id].append((event.at.timestamp(), event.num_gpus or 0))
-            if event.until is not None:
-                held[event.job_id].append((event.until.timestamp(), 0))
+    for event in allocated:
+        held[event.job_id].append((event.at.timestamp(), event.num_gpus or 0))
+        if event.until is not None:
+            held[event.job_id].append((event.until.timestamp(), 0))
     known = [job for job in jobs if job.job_id in held]
     if not known or len(jobs) > MOST_JOBS:
         return ()
@@ -55,7 +63,15 @@ def gpus_over_time_part(
         "A row for each job, from submission to end: a thin line while it waits, a bar while it holds GPUs, "
         "the thicker and stronger the more. The table of jobs has their names."
     )
-    return (Part(title="Jobs over time", plots=(Plot(chart=chart, caption=caption),)),)
+    data = Data(
+        key="allocations",
+        title="",
+        columns=_COLUMNS,
+        rows=tuple(tuple(getattr(event, column.key) for column in _COLUMNS) for event in allocated),
+        keep="last",
+        note="An allocation without an end is held now.",
+    )
+    return (Part(title="Jobs over time", plots=(Plot(chart=chart, caption=caption, data=data),)),)
 
 
 def _merged(changes: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timezone
 
 from pollux_slurm.report.charts.move_bars import COST_PARTS
@@ -19,6 +19,13 @@ _WHOSE = (
     Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
     Column(key="user_name", title="user", kind=Kind.TEXT),
     Column(key="account", title="account", kind=Kind.TEXT),
+)
+_BY_DAY = (
+    Column(key="day", title="day (UTC)", kind=Kind.DAY),
+    *(
+        Column(key=f"{key}_min", title=f"{label} (min)")
+        for key, (label, _) in zip(("checkpoint", "queue", "launch", "regroup"), COST_PARTS, strict=True)
+    ),
 )
 
 
@@ -41,7 +48,9 @@ def moves_by_day_part(rows: Sequence[ReallocationEntry], range_: Range) -> Part:
         f"{plural(len(moves), 'move')} of running jobs, {len(done):,} of them completed; {costs_text(done)}."
     )
     is_measured = any(move.lost_s is not None for move in done)
-    plots = (Plot(chart=_chart(done, range_, summary), caption=_CAPTION),) if is_measured else ()
+    minutes = _minutes_by_day(done)
+    chart = _chart(minutes, range_, summary)
+    plots = (Plot(chart=chart, caption=_CAPTION, data=_by_day(minutes)),) if is_measured else ()
     return Part(title="Reallocations", text=summary, plots=plots, tables=(data,))
 
 
@@ -52,21 +61,36 @@ _CAPTION = (
 )
 
 
-def _chart(done: Sequence[Move], range_: Range, summary: str) -> StackedBars:
+def _minutes_by_day(done: Sequence[Move]) -> dict[date, list[float]]:
+    """Return the minutes of standstill of each day (UTC) by `COST_PARTS`, in order."""
     days: defaultdict[date, list[float]] = defaultdict(lambda: [0.0] * len(COST_PARTS))
     for move in done:
         day = days[move.row.planned_at.astimezone(timezone.utc).date()]
         for place, seconds in enumerate(move.parts_s):
             day[place] += seconds / 60
+    return dict(sorted(days.items()))
+
+
+def _by_day(minutes: Mapping[date, Sequence[float]]) -> Data:
+    return Data(
+        key="standstill",
+        title="",
+        columns=_BY_DAY,
+        rows=tuple((day, *parts) for day, parts in minutes.items()),
+        keep="last",
+    )
+
+
+def _chart(minutes: Mapping[date, Sequence[float]], range_: Range, summary: str) -> StackedBars:
     stacks = [
-        Stack(name=f"{day_text(midnight(day))} {day.year}", low=low, high=high, parts=tuple(minutes))
-        for day, minutes in sorted(days.items())
+        Stack(name=f"{day_text(midnight(day))} {day.year}", low=low, high=high, parts=tuple(parts))
+        for day, parts in minutes.items()
         for low, high in [day_ends(day)]
     ]
     return StackedBars(
         title="Standstill for reallocations by day",
         text=summary,
-        x=days_axis(days, range_),
+        x=days_axis(minutes, range_),
         y=linear_axis("standstill (min per day)", [sum(stack.parts) for stack in stacks]),
         labels=tuple(label for label, _ in COST_PARTS),
         styles=tuple(style for _, style in COST_PARTS),

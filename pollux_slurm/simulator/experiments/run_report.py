@@ -27,6 +27,7 @@ from pollux_slurm.report import (
     minutes,
     render_page,
 )
+from pollux_slurm.simulator.experiments.run_values import job_table, quantile_table, use_table
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.experiments.sweep import SweepResult
 from pollux_slurm.simulator.experiments.sweep_report import setting_facts, sweep_sections
@@ -163,6 +164,7 @@ def _completion_figure(several: Sequence[tuple[str, RunOutcome]]) -> Figure:
     return Figure(
         chart=chart,
         caption="Cumulative distribution of completion times, from submission to end. Left is sooner.",
+        data=quantile_table(times, duration_text),
     )
 
 
@@ -185,6 +187,7 @@ def _fairness_figure(several: Sequence[tuple[str, RunOutcome]]) -> tuple[Figure,
             chart=chart,
             caption="Cumulative distribution of ρ, a job's completion time over what it would be alone on an "
             f"equal share of the cluster. Right of the line, sharing cost the job time. Worst: {worst}.",
+            data=quantile_table(ratios, "{:.2f}".format),
         ),
     )
 
@@ -218,6 +221,7 @@ def _use_figure(several: Sequence[tuple[str, RunOutcome]], time: Axis) -> Figure
         ),
         caption="Goodput is training progress, each job's measured in its own mean rate on one GPU: where "
         f"the line is below the area, GPUs buy less than one GPU's worth each. Mean goodput: {means}.",
+        data=use_table(several),
     )
 
 
@@ -234,6 +238,7 @@ def _timeline_figure(label: str, one: RunOutcome, time: Axis) -> Figure:
         ),
         caption="A row for each job, from submission to end: a thin line while it waits, a bar while it "
         "has GPUs, the thicker and stronger the more.",
+        data=job_table(one),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report import LineChart, Timeline, render_page
+from pollux_slurm.report import LineChart, Timeline, duration_text, render_page
 from pollux_slurm.simulator import Application
 from pollux_slurm.simulator.experiments.run_report import report_page, write_report
 from pollux_slurm.simulator.experiments.runs import RunSpec, run_one
@@ -206,3 +206,17 @@ def test_that_no_number_is_parted_from_its_unit() -> None:
     """On paper the columns are narrow: 7.0 and % stood on two lines."""
     _, table = sweep_sections(sweep())
     assert {row[-2] for row in table.tables[0].rows} == {"100.0\N{NO-BREAK SPACE}%"}
+
+
+def test_that_each_plot_has_its_values_below(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, "w")
+    page = report_page(found, labels=["tiresias", "optimus"], settings=settings("tiresias"))
+    done, _, use, *of_jobs = (figure.data for figure in page.sections[1].figures)
+    assert done is not None
+    assert use is not None
+    last = [duration_text(max(job.completion_s for job in one.jobs)) for one in found]
+    assert done.rows[-1] == ("100\N{NO-BREAK SPACE}%", *last)
+    used = [float(row[3]) for row in use.rows if row[0] == "tiresias"]
+    assert 0 < len(used) <= 24
+    assert 0 < max(used) <= 2
+    assert [[row[0] for row in data.rows] for data in of_jobs if data] == [["j0", "j1", "j2", "j3", "j4"]] * 2
