@@ -170,7 +170,7 @@ def plan_submission(
 
     name, script = _read_script(options, rest, cwd=cwd, environ=environ, read_stdin=read_stdin)
     request = SbatchRequest.of(
-        [option for option in options if option.name not in _POLLUX_NAMES],
+        [option for option in options if option.name not in _POLLUX_NAMES | {"wrap"}],
         environ,
         parse_directives(script.directives),
     )

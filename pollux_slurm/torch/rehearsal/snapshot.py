@@ -6,7 +6,6 @@ modules of the process, given to the library or not. Only a rehearsal uses it: o
 
 from __future__ import annotations
 
-import gc
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pollux_slurm.torch.regroup.user_frames import has_user_class, user_frames
+from pollux_slurm.torch.rehearsal.live_objects import live_objects
 
 _MAX_TEXT = 80
 _MAX_ITEMS = 20
@@ -87,8 +87,8 @@ def _stateful() -> list[tuple[str, Any]]:
     """Return objects with a state, and their kinds: scalers, optimizers, schedulers, outermost modules."""
     found: list[tuple[str, Any]] = []
     modules: list[torch.nn.Module] = []
-    for value in gc.get_objects():
-        kind = type(value)  # not isinstance: proxies answer that by loading what they stand for
+    for value in live_objects(torch.nn.Module, *(kind for kind, _ in _KINDS)):
+        kind = type(value)
         if issubclass(kind, torch.nn.Module):
             modules.append(value)
         else:

@@ -7,7 +7,6 @@ w becomes e + f·(w − e), with 0 < f < 1. A copy (f = 1) does no harm.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from pollux_slurm.torch.regroup.user_frames import user_frames
+from pollux_slurm.torch.rehearsal.live_objects import live_objects
 
 # All weights of a model are averaged alike, so a few of them suffice.
 _WEIGHTS_PER_MODEL = 2
@@ -69,7 +69,7 @@ class WeightAverageDetector:
         own = {id(tensor) for model in self._models() for tensor in (*model.parameters(), *model.buffers())}
         return [
             value
-            for value in gc.get_objects()
+            for value in live_objects(torch.Tensor)
             if type(value) in _PLAIN_TENSORS  # no fake, lazy or distributed ones
             and value.is_floating_point()
             and value.shape in shapes

@@ -271,8 +271,9 @@ def test_that_the_script_is_found_where_sbatch_finds_it(tmp_path: Path) -> None:
     assert "echo there" in plan(["../there/there.sbatch"], cwd=here).script
 
 
-def test_that_wrap_becomes_a_script() -> None:
-    made = plan(["--wrap", "pollux run -- python train.py"])
+@pytest.mark.parametrize("way", ["--in-place", "--no-in-place"])
+def test_that_wrap_becomes_a_script(way: str) -> None:
+    made = plan([way, "--wrap", "pollux run -- python train.py"], config=STORED)
     assert made.script.endswith("\npollux run -- python train.py\n")
     assert not [word for word in made.options if "wrap" in word and "job-name" not in word]
 
