@@ -187,12 +187,13 @@ def test_that_a_correct_script_passes_with_a_fixed_and_a_varying_batch(tmp_path:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("example", ["digits", "charlm", "trackers"])
-def test_that_the_examples_pass(tmp_path: Path, example: str) -> None:
+@pytest.mark.parametrize(("example", "regroups"), [("digits", 4), ("charlm", 4), ("trackers", 0)])
+def test_that_the_examples_pass(tmp_path: Path, example: str, regroups: int) -> None:
     result = rehearse(tmp_path, EXAMPLES / example / "train.py")
     assert not result["must_change"], result["findings"]
     assert all(move["ok"] for move in result["moves"])
-    assert len(result["moves"]) == 7
+    assert len(result["moves"]) == 7 + regroups
+    assert sum(move["by"] == "regroup" for move in result["moves"]) == regroups
 
 
 STUBBORN = """
