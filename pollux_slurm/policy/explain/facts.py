@@ -25,6 +25,7 @@ FASTER = 1.01
 class SolutionFacts:
     """Facts about each job, as lists by its index: what more it could use, and its next best candidate.
 
+    - `has_larger`: whether any configuration of the problem has more GPUs
     - `faster`: whether the job is faster on more GPUs
     - `within_max`, `within_cap`: whether it still is within its maximum, and within its exploration cap, too
     - `columns_in_reach` (J, C): the configurations left of these that the nodes which it may use allow
@@ -52,6 +53,7 @@ class SolutionFacts:
         value = np.array([one.value for one in chosen], dtype=np.float64)[:, None]
         more = tables.num_gpus > gpus
         least, most = gpu_bounds(candidates.jobs)
+        self.has_larger = _any(more)
         faster = (candidates.scores.speedup > now * FASTER) & more
         self.faster = _any(faster)
         faster &= tables.num_gpus <= most

@@ -81,7 +81,12 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
     if job.rigid and placed.gpus:
         return "rigid"
     if not facts.faster[index]:
-        return "exploration" if _could_explore(candidates, facts, index, solution) else "nothing"
+        if _could_explore(candidates, facts, index, solution):
+            return "exploration"
+        if facts.has_larger[index]:
+            return "nothing"
+        # As many as the cluster has, or as any job may have: whether more would be faster was not asked.
+        return "max_gpus" if job.max_gpus is not None and chosen.num_gpus >= job.max_gpus else "partition"
     # A maximum binds only a job that has reached it. Below it, larger sizes are allowed and not faster.
     if not facts.within_max[index]:
         return "max_gpus" if chosen.num_gpus >= (job.max_gpus or 0) else "nothing"

@@ -27,7 +27,13 @@ def about_a(*jobs, cluster=None) -> JobDecision:
 
 def test_that_a_job_with_all_that_helps_is_bound_by_nothing() -> None:
     assert about_a(job("a", model=linear_model(sync_s=1e3))).bound_by == "nothing"
-    assert about_a(job("a")).bound_by == "nothing"
+
+
+def test_that_a_job_with_the_whole_cluster_is_bound_by_that_or_its_maximum() -> None:
+    """Whether more would be faster is not asked: there are no more."""
+    assert about_a(job("a")).bound_by == "partition"
+    assert about_a(job("a", max_gpus=16)).bound_by == "partition"
+    assert about_a(job("a", max_gpus=8)).bound_by == "max_gpus"
 
 
 def test_that_the_cluster_without_a_free_gpu_is_the_bound() -> None:
