@@ -27,7 +27,8 @@ PolicyOption = Annotated[
 ObjectiveOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work; repeatable.",
+        help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work "
+        "or your own; repeatable.",
         show_default="generalized-mean",
         autocompletion=setting_choices("policy", "objective"),
     ),

@@ -251,5 +251,6 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
             column("worst ρ", 2, lambda row: number_or_dash(row["rho_worst"])),
         ],
         "Simulated. Means over the runs of a row, completion times in seconds; lowest, highest: of the runs' "
-        "averages; worst ρ: the largest; ratio: to the first policy on the same workload.",
+        "averages; worst ρ: the largest; ratio: mean of the runs' ratios to the first policy on the same "
+        "workload.",
     )

@@ -264,5 +264,5 @@ def _table(rows: Sequence[Mapping[str, Any]], results: Sequence[SweepResult]) ->
             for row in rows
         ),
         note="Means over the runs of a row; worst\N{NO-BREAK SPACE}ρ: the largest; "
-        f"ratio: to the first policy on the same workloads.{of_seeds}",
+        f"ratio: mean of the runs' ratios to the first policy on the same workload.{of_seeds}",
     )
