@@ -35,7 +35,7 @@ def connect(
     runner = make_runner(config, environ, on_run)
     for command in COMMANDS:
         runner.find(command)
-    _require_conf(runner, environ)
+    require_conf(runner, environ)
     if config.backend == "commands":
         return MergingClient(CommandClient(runner))
     worker = PySlurmWorker(environ, timeout_s=config.command_timeout_s, on_run=on_run)
@@ -63,7 +63,8 @@ def make_runner(
     )
 
 
-def _require_conf(runner: CommandRunner, environ: Mapping[str, str]) -> None:
+def require_conf(runner: CommandRunner, environ: Mapping[str, str]) -> None:
+    """Raise `SlurmUnavailable` with the cure where Slurm's commands find no slurm.conf."""
     named = environ.get("SLURM_CONF")
     if named:
         if not Path(named).is_file():

@@ -66,6 +66,7 @@ def sbatch(ctx: typer.Context) -> None:
     from pollux_slurm.agent.submit.token import new_token
     from pollux_slurm.config import load_config
     from pollux_slurm.slurm.commands.runner import CommandRunner
+    from pollux_slurm.slurm.connection import require_conf
     from pollux_slurm.slurm.sbatch.options import parse_words
 
     environ, cwd = dict(os.environ), Path.cwd()
@@ -98,6 +99,8 @@ def sbatch(ctx: typer.Context) -> None:
         typer.echo(budget, err=True)
         return
     code = run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd)
-    if code == 0 and plan.creates_job and "quiet" not in names:
+    if code != 0:
+        require_conf(runner, environ)  # its message says what to do, sbatch's what it tried
+    elif plan.creates_job and "quiet" not in names:
         typer.echo(budget, err=True)
     raise typer.Exit(code)

@@ -107,6 +107,15 @@ def test_that_wings_that_slurm_never_starts_are_refused_at_submission(
         assert "Submitted batch job 1" in done.stdout
 
 
+def test_that_a_shell_whose_cluster_is_gone_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 'fatal: no configuration source' >&2\nexit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    environ = {"PATH": str(tmp_path), "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    done = pollux("--wrap=pollux run -- true", cwd=tmp_path, environ=environ)
+    assert done.returncode != 0
+    assert "slurm.conf: no such file; is the sandbox or cluster" in done.stderr.splitlines()[-1]
+
+
 def test_that_the_script_may_come_from_stdin(tmp_path: Path) -> None:
     done = pollux("--dry-run", cwd=tmp_path, stdin=SCRIPT)
     assert "pollux run -- python train.py" in done.stdout
