@@ -26,6 +26,12 @@ from pollux_slurm.store.contract.interface import Store
 _log = logging.getLogger(__name__)
 
 
+def mode_text(config: DaemonConfig) -> str:
+    """Return in a few words what a daemon does with its decisions, and in which partitions."""
+    where = f" in {', '.join(config.partitions)}" if config.partitions else ""
+    return f"in shadow mode, it moves nothing{where}" if config.shadow else f"it moves jobs{where}"
+
+
 class Daemon:
     """One scheduling daemon. `wall_clock` gives aware UTC times for the store, `monotonic` seconds for waits.
 
@@ -64,6 +70,7 @@ class Daemon:
         self._clock = wall_clock
         self._monotonic = monotonic
         self._stop = stop
+        self.metrics.is_shadow = config.shadow
         self._lease = Lease(store=store, owner=owner, config=config, clock=wall_clock, monotonic=monotonic)
         self._enactor = Enactor(
             slurm=slurm,
@@ -144,7 +151,8 @@ class Daemon:
             self._rounds.configure(settings)
             self._enactor.configure(settings.config, settings.moves)
             self._lease.configure(settings.config)
-            _log.info("the settings were reloaded")
+            self.metrics.is_shadow = settings.config.shadow
+            _log.info("the settings were reloaded: %s", mode_text(settings.config))
         self._notifier.ready()
 
     def run_once(self) -> RoundResult:

@@ -119,7 +119,8 @@ def _daemon_text(picture: Picture) -> str:
     return (
         "A daemon runs; it has made no round yet."
         if last is None
-        else (f"The last round was {_ago(last, picture.read_at)}.")
+        else f"The last round was {_ago(last, picture.read_at)}"
+        + (", in shadow mode: it moved nothing." if picture.daemon.is_shadow else ".")
     )
 
 

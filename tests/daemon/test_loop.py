@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def test_that_new_settings_hold_from_the_next_round_and_wrong_ones_do_not(
     answers: list[Settings | ConfigError] = [
         ConfigError("pollux.toml: policy.seed: expected a whole number"),
         Settings(
-            config=dataclasses.replace(CONFIG, interval_s=50),
+            config=dataclasses.replace(CONFIG, interval_s=50, shadow=True, partitions=("test",)),
             policy=PolicyConfig(seed=9),
             moves=MovesConfig(),
             decide=harness.decide,
@@ -144,10 +145,13 @@ def test_that_new_settings_hold_from_the_next_round_and_wrong_ones_do_not(
     daemon = running(
         harness, CONFIG, then, policy=PolicyConfig(seed=3), reload=reload, reload_requested=asked
     )
+    caplog.set_level(logging.INFO)
     daemon.run()
     assert "the old ones stay in force: pollux.toml: policy.seed" in caplog.text
     assert (seeds[0], seeds[5], seeds[-1]) == (3, 3, 9)
     assert (intervals_s[0], intervals_s[-1]) == (CONFIG.interval_s, 50)
+    assert "the settings were reloaded: in shadow mode, it moves nothing in test" in caplog.text
+    assert daemon.metrics.registry.get_sample_value("pollux_shadow") == 1
 
 
 def test_that_moves_go_on_where_a_round_takes_longer_than_the_interval(harness: Harness) -> None:

@@ -53,7 +53,7 @@ def test_that_it_moves_only_its_own_users_jobs(sandbox: Sandbox, users: tuple[Us
         before = [shown(slurm, job_id) for job_id in (theirs, *running)]
         done = ada.pollux("daemon", "--once", "--store", url)
         assert done.returncode == 0, done.stderr
-        assert f"moves the jobs of {ada.name} only" in done.stderr
+        assert f"decides for the jobs of {ada.name} only: it moves jobs" in done.stderr
         given = shown(slurm, mine)
         assert given.state is JobState.RUNNING, done.stderr
         assert 1 <= given.allocation.num_gpus <= 4

@@ -186,6 +186,8 @@ def _freshness_lines(picture: Picture) -> Iterator[str]:
         return
     last = picture.daemon.last_round_at
     round_was = "there was none yet" if last is None else f"{elapsed_text(picture.read_at - last)} ago"
+    if picture.daemon.is_shadow:
+        round_was += ", in shadow mode: it moves nothing"
     unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
     if picture.slurm_missing is not None:
         yield (

@@ -62,7 +62,7 @@ def daemon(
     _on(signal.SIGINT, stop)
     _on(signal.SIGHUP, reload_requested)
 
-    from pollux_slurm.daemon.loop import Daemon
+    from pollux_slurm.daemon.loop import Daemon, mode_text
     from pollux_slurm.daemon.service.http_endpoint import OFF, serve_metrics
     from pollux_slurm.daemon.service.metrics import DaemonMetrics
     from pollux_slurm.daemon.service.systemd_notify import Notifier
@@ -78,7 +78,7 @@ def daemon(
     url = config.require_store_url()
     slurm = connect(config.slurm, os.environ, on_run=metrics.count_command)
     scope = scope_of(config, slurm)
-    _log_scope(scope)
+    _log_scope(scope, mode_text(effective.config))
     metrics.describe_build(slurm=_slurm_release(slurm), store=url.partition(":")[0].partition("+")[0])
     with (
         opened_store(config) as store,
@@ -166,14 +166,15 @@ def user_name() -> str:
         return str(os.geteuid())
 
 
-def _log_scope(scope: Scope) -> None:
+def _log_scope(scope: Scope, mode: str) -> None:
     log = logging.getLogger(__name__)
     try:
         own = scope() is not None
     except SlurmError as error:
         log.warning("it is not known yet whose jobs may be moved: %s", error)
     else:
-        log.info("moves %s", f"the jobs of {user_name()} only" if own else "the jobs of all users")
+        whose = f"the jobs of {user_name()} only" if own else "the jobs of all users"
+        log.info("decides for %s: %s", whose, mode)
 
 
 def _slurm_release(slurm: SlurmClient) -> str:

@@ -233,6 +233,8 @@ class TopApp(App[None]):
         )
         last, due = picture.daemon.last_round_at, picture.next_round_at
         rounds = "no round yet" if last is None else f"round {elapsed_text(picture.read_at - last)} ago"
+        if picture.daemon.is_shadow:
+            rounds += " (shadow mode)"
         if due is not None:
             rounds += f", next in {elapsed_text(due - picture.read_at)}"
         counts = ", ".join(f"{number} {state}" for state, number in states.most_common()) or "no active jobs"

@@ -61,7 +61,7 @@ def examine_slurm(
     yield Finding(
         name="clocks",
         verdict=Verdict.WARN if differ else Verdict.OK,
-        text=f"slurmctld's clock and this host's differ by {clock_skew_s:+.0f} s",
+        text=f"slurmctld's clock and this host's differ by {round(clock_skew_s):+d} s",
         cure="run NTP on both: begin times of moved jobs are set by this host's clock" if differ else "",
     )
 
@@ -261,7 +261,8 @@ def examine_daemon(seen: DaemonStatus, jobs: Sequence[CurrentJob], now: datetime
     missing = daemon_absence_text(seen, now)
     if missing is None:
         interval = "" if seen.interval_s is None else f", with a round every {seen.interval_s:g} s at least"
-        return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}{interval}")
+        shadow = "; its last round was in shadow mode: it moves nothing" if seen.is_shadow else ""
+        return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}{interval}{shadow}")
     verdict = Verdict.FAIL if held else Verdict.WARN if is_silent(seen, now) else Verdict.OK
     cure = "start it: systemctl start pollux-daemon, or pollux daemon" if verdict is not Verdict.OK else ""
     if held:

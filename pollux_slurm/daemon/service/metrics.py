@@ -37,7 +37,7 @@ class DaemonMetrics:
     """
 
     def __init__(self, *, monotonic: Callable[[], float]) -> None:
-        self.is_leader = False
+        self.is_leader = self.is_shadow = False
         self.lease = DaemonStatus()
         self.held_jobs: tuple[str, ...] = ()
         self.open_moves = 0
@@ -115,6 +115,8 @@ class DaemonMetrics:
         self._last_commands = gauge("pollux_slurm_commands_last_round", "Slurm commands of the last round.")
         leader = gauge("pollux_leader", "1 where this daemon has the lease.")
         leader.set_function(lambda: self.is_leader)
+        shadow = gauge("pollux_shadow", "1 where this daemon decides and moves nothing: daemon.shadow.")
+        shadow.set_function(lambda: self.is_shadow)
 
     def describe_build(self, *, slurm: str, store: str) -> None:
         """Set Slurm's release and the kind of store, beside this package's version."""

@@ -326,14 +326,15 @@ class DaemonStatus:
 
     `owner` has the lease, or had it until it expired; None when it was given back, or none was ever taken.
     The lease was renewed at `renewed_at` and ends at `expires_at`. `last_round_at` is when a round last
-    decided. Rounds are at most `interval_s` apart, and the daemon polls Slurm every `watch_s`; None where not
-    recorded.
+    decided, and `is_shadow` whether it was one that is recorded and not enacted. Rounds are at most
+    `interval_s` apart, and the daemon polls Slurm every `watch_s`; None where not recorded.
     """
 
     owner: str | None = None
     renewed_at: datetime | None = None
     expires_at: datetime | None = None
     last_round_at: datetime | None = None
+    is_shadow: bool = False
     interval_s: float | None = None
     watch_s: float | None = None
 

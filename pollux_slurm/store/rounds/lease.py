@@ -64,19 +64,21 @@ def holds_lease(connection: Connection, owner: str, *, at: datetime) -> bool:
 
 def daemon_status(connection: Connection) -> DaemonStatus:
     """Return who acquired the lease last, even if it has expired, and when a round last decided."""
-    at = connection.execute(select(RoundRow.at).order_by(RoundRow.id.desc()).limit(1)).scalar()
+    newest = select(RoundRow.at, RoundRow.shadow).order_by(RoundRow.id.desc()).limit(1)
+    at, is_shadow = connection.execute(newest).one_or_none() or (None, False)
     lease_row = connection.execute(
         select(
             LeaseRow.owner, LeaseRow.renewed_at, LeaseRow.expires_at, LeaseRow.interval_s, LeaseRow.watch_s
         ).where(LeaseRow.name == _DAEMON)
     ).one_or_none()
     if lease_row is None:
-        return DaemonStatus(last_round_at=at)
+        return DaemonStatus(last_round_at=at, is_shadow=is_shadow)
     return DaemonStatus(
         owner=lease_row.owner,
         renewed_at=lease_row.renewed_at,
         expires_at=lease_row.expires_at,
         last_round_at=at,
+        is_shadow=is_shadow,
         interval_s=lease_row.interval_s,
         watch_s=lease_row.watch_s,
     )

@@ -132,6 +132,10 @@ def test_that_the_interval_is_the_running_daemons_own() -> None:
     slow = DaemonStatus(owner="ctl:1:a", renewed_at=NOON, expires_at=NOON, interval_s=300, watch_s=10)
     assert verdict_and_text(slow) == ("warn", "MinJobAge is 300 s, the daemon's rounds come every 300 s")
     assert examine_daemon(slow, [], NOON).text == "runs as ctl:1:a, with a round every 300 s at least"
+    shadow = dataclasses.replace(slow, is_shadow=True)
+    assert examine_daemon(shadow, [], NOON).text.endswith(
+        "its last round was in shadow mode: it moves nothing"
+    )
 
 
 def test_that_a_file_is_warned_of_only_where_slurm_has_other_hosts() -> None:

@@ -1130,6 +1130,8 @@ class TestLease:
         assert (any_store.daemon_status().interval_s, any_store.daemon_status().watch_s) == (30, 5)
         any_store.release_lease("a")
         assert any_store.daemon_status() == DaemonStatus(last_round_at=at(6))
+        any_store.record_round(problem_of([]), decision_of([]), shadow=True, at=at(8))
+        assert any_store.daemon_status() == DaemonStatus(last_round_at=at(8), is_shadow=True)
 
     def test_that_only_its_owner_gives_it_back(self, any_store: Store) -> None:
         assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
