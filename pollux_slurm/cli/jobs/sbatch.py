@@ -65,6 +65,7 @@ def sbatch(ctx: typer.Context) -> None:
     from pollux_slurm.agent.submit.submission_plan import POLLUX_OPTIONS, plan_submission
     from pollux_slurm.agent.submit.token import new_token
     from pollux_slurm.config import load_config
+    from pollux_slurm.errors import SlurmError
     from pollux_slurm.slurm.commands.runner import CommandRunner
     from pollux_slurm.slurm.connection import require_conf
     from pollux_slurm.slurm.sbatch.options import parse_words
@@ -99,8 +100,12 @@ def sbatch(ctx: typer.Context) -> None:
         typer.echo(budget, err=True)
         return
     code = run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd)
-    if code != 0:
-        require_conf(runner, environ)  # its message says what to do, sbatch's what it tried
-    elif plan.creates_job and "quiet" not in names:
+    if code != 0 and not plan.waits:
+        # sbatch has said what it tried; this says what to do.
+        try:
+            require_conf(runner, environ)
+        except SlurmError as error:
+            typer.echo(f"pollux: {error}", err=True)
+    elif code == 0 and plan.creates_job and "quiet" not in names:
         typer.echo(budget, err=True)
     raise typer.Exit(code)

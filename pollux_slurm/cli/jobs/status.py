@@ -187,7 +187,7 @@ def _freshness_lines(picture: Picture) -> Iterator[str]:
     last = picture.daemon.last_round_at
     round_was = "there was none yet" if last is None else f"{elapsed_text(picture.read_at - last)} ago"
     if picture.daemon.is_shadow:
-        round_was += ", in shadow mode: it moves nothing"
+        round_was += ", in shadow mode: it moved nothing"
     unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
     if picture.slurm_missing is not None:
         yield (

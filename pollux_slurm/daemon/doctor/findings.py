@@ -261,7 +261,7 @@ def examine_daemon(seen: DaemonStatus, jobs: Sequence[CurrentJob], now: datetime
     missing = daemon_absence_text(seen, now)
     if missing is None:
         interval = "" if seen.interval_s is None else f", with a round every {seen.interval_s:g} s at least"
-        shadow = "; its last round was in shadow mode: it moves nothing" if seen.is_shadow else ""
+        shadow = "; its last round was in shadow mode: it moved nothing" if seen.is_shadow else ""
         return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}{interval}{shadow}")
     verdict = Verdict.FAIL if held else Verdict.WARN if is_silent(seen, now) else Verdict.OK
     cure = "start it: systemctl start pollux-daemon, or pollux daemon" if verdict is not Verdict.OK else ""

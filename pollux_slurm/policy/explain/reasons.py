@@ -85,8 +85,10 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
             return "exploration"
         if facts.has_larger[index]:
             return "nothing"
-        # As many as the cluster has, or as any job may have: whether more would be faster was not asked.
-        return "max_gpus" if job.max_gpus is not None and chosen.num_gpus >= job.max_gpus else "partition"
+        # No configuration is larger: whether more GPUs would be faster was not asked.
+        if job.max_gpus is not None and chosen.num_gpus >= job.max_gpus:
+            return "max_gpus"
+        return "partition" if chosen.num_gpus >= _num_usable_gpus(solution, index) else "nothing"
     # A maximum binds only a job that has reached it. Below it, larger sizes are allowed and not faster.
     if not facts.within_max[index]:
         return "max_gpus" if chosen.num_gpus >= (job.max_gpus or 0) else "nothing"
@@ -116,6 +118,12 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
         if least[index] <= room + own:
             return facts.shortage.now(index, facts.wanted[index]) or "placement"
     return "capacity"
+
+
+def _num_usable_gpus(solution: Solution, index: int) -> int:
+    """Return the GPUs of the nodes that the job may use, whoever has them."""
+    eligible, capacity = solution.state.eligible(index), solution.state.cluster.capacity[:, 0].tolist()
+    return sum(int(gpus) for node, gpus in enumerate(capacity) if eligible >> node & 1)
 
 
 def _could_explore(candidates: Candidates, facts: SolutionFacts, index: int, solution: Solution) -> bool:

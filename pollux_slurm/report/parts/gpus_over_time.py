@@ -41,7 +41,7 @@ def gpus_over_time_part(
     known = [job for job in jobs if job.job_id in held]
     if not known or len(jobs) > MOST_JOBS:
         return ()
-    few = len(known) <= _NAMED
+    few, shown_ids = len(known) <= _NAMED, {job.job_id for job in known}
     bars = tuple(
         Bar(
             name=f"{job.slurm_job_id} {shortened(job.name)}",
@@ -67,7 +67,11 @@ def gpus_over_time_part(
         key="allocations",
         title="",
         columns=_COLUMNS,
-        rows=tuple(tuple(getattr(event, column.key) for column in _COLUMNS) for event in allocated),
+        rows=tuple(
+            tuple(getattr(event, column.key) for column in _COLUMNS)
+            for event in allocated
+            if event.job_id in shown_ids
+        ),
         keep="last",
         note="An allocation without an end is held now.",
     )

@@ -17,7 +17,11 @@ _MOST_JOBS = 200
 
 def quantile_table(values: Mapping[str, Sequence[float]], text: Callable[[float], str]) -> Table:
     """Return the values at or below which so many jobs are, a column for each key of `values`."""
-    known = {label: np.percentile(found, _SHARES) for label, found in values.items() if len(found)}
+    known = {
+        label: np.percentile(found, _SHARES, method="inverted_cdf")
+        for label, found in values.items()
+        if len(found)
+    }
     return Table(
         columns=("share of jobs", *known),
         rows=tuple(

@@ -15,10 +15,7 @@ from pollux_slurm.store.access.url import StoreUrl
 WRITES = "pollux_writes"
 """Execution option of a writing transaction, which locks when it begins."""
 
-_NO_RIGHT = (
-    "this login lacks a right; its admin grants roles with: pollux db login NAME, and pollux doctor needs "
-    "the daemon's login"
-)
+_NO_RIGHT = "this login lacks a right; its admin grants roles with: pollux db login NAME"
 # SQLite raises OperationalError for all of these, but a retry does not help.
 _PERMANENT = {
     "attempt to write a readonly database": "it may only be read by this user",

@@ -19,14 +19,14 @@ def live_objects(*kinds: type) -> list[Any]:
 
     The collector also lists tuples that another thread is filling, and filling one fails (SystemError) while
     somebody else refers to it. So the other threads first get their turn, and then none until the list is
-    gone. Types are compared, since a proxy answers `isinstance` by loading what it stands for.
+    gone. Types are compared, by identity, since a proxy answers `isinstance` by loading what it stands for.
     """
-    wanted = {subclass for kind in kinds for subclass in _subclasses(kind)}
+    wanted = {id(subclass) for kind in kinds for subclass in _subclasses(kind)}
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(_UNDISTURBED_S)
     try:
         time.sleep(_TURN_S)
-        return [value for value in gc.get_objects() if type(value) in wanted]
+        return [value for value in gc.get_objects() if id(type(value)) in wanted]
     finally:
         sys.setswitchinterval(usual_s)
 

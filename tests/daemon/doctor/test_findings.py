@@ -134,7 +134,7 @@ def test_that_the_interval_is_the_running_daemons_own() -> None:
     assert examine_daemon(slow, [], NOON).text == "runs as ctl:1:a, with a round every 300 s at least"
     shadow = dataclasses.replace(slow, is_shadow=True)
     assert examine_daemon(shadow, [], NOON).text.endswith(
-        "its last round was in shadow mode: it moves nothing"
+        "its last round was in shadow mode: it moved nothing"
     )
 
 

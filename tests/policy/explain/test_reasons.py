@@ -36,6 +36,14 @@ def test_that_a_job_with_the_whole_cluster_is_bound_by_that_or_its_maximum() -> 
     assert about_a(job("a", max_gpus=8)).bound_by == "max_gpus"
 
 
+def test_that_a_job_beside_free_gpus_is_not_said_to_have_them_all() -> None:
+    """No configuration of the problem is larger: by the cap, or since shares are equal on all nodes."""
+    at_cap = about_a(job("a", {"n0": 4}, model=model_of_batch(4, seen=2)), cluster=nodes(2, 8))
+    assert (at_cap.allocation.num_gpus, at_cap.bound_by) == (4, "nothing")
+    uneven = about_a(job("a"), cluster=(node("n0", 8), node("n1", 4)))
+    assert (uneven.allocation.num_gpus, uneven.bound_by) == (8, "nothing")
+
+
 def test_that_the_cluster_without_a_free_gpu_is_the_bound() -> None:
     assert about_a(job("a"), job("b"), cluster=nodes(1)).bound_by == "capacity"
 
