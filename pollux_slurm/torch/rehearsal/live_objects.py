@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# Longer than a look at a process's objects, and no burden where another thread computes meanwhile.
-_UNDISTURBED_S = 0.25
+# Far longer than a look at a process takes. A thread that never waits would hold up each look so long.
+_UNDISTURBED_S = 5.0
 # Longer than the usual interval, at whose end a waiting thread asks for its turn.
 _TURN_S = 0.01
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 from pollux_slurm.torch.rehearsal.live_objects import live_objects
@@ -32,13 +33,18 @@ def test_that_types_count_and_not_what_objects_say_of_themselves() -> None:
 
 
 def test_that_tuples_which_another_thread_fills_stay_whole() -> None:
-    """A tuple of an unknown length grows while it is filled, and must be referred to by nobody else."""
+    """A tuple of an unknown length grows while it is filled, and must be referred to by nobody else.
+
+    This one is always being filled: its numbers give way to other threads.
+    """
     crowd = [[number] for number in range(200_000)]  # going through all objects takes several turns
     failures: list[BaseException] = []
     over = threading.Event()
 
     def numbers() -> Iterator[int]:
-        yield from range(30)
+        for number in range(30):
+            time.sleep(0)
+            yield number
 
     def fill() -> None:
         try:
