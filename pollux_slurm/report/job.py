@@ -16,6 +16,7 @@ from pollux_slurm.report.document.document import (
     Kind,
     Part,
     number_text,
+    rows_of,
     text_of,
 )
 from pollux_slurm.report.parts.common import accuracy_part
@@ -173,6 +174,6 @@ _EVENTS = (
 
 def _events(events: Sequence[JobEvent]) -> Part:
     """Return everything that happened to the job, in its order."""
-    rows = tuple(tuple(getattr(row, column.key) for column in _EVENTS) for row in events)
+    rows = rows_of(events, _EVENTS)
     data = Data(key="events", title="", columns=_EVENTS, rows=rows, keep="last")
     return Part(title="What happened", tables=(data,))

@@ -63,7 +63,6 @@ def both_spans(config: Config, ranges: tuple[Range, Range], files: list[Path]) -
 
 def _why_none(span: Span, accounted: list[SacctJob]) -> str:
     """Return what to check for a span without jobs with GPUs."""
-
     if span.num_without:
         return (
             f"{span.num_without} had none, or never started; Slurm counts GPUs where slurm.conf has "

@@ -12,6 +12,7 @@ from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.explain.facts import FASTER, SolutionFacts
 from pollux_slurm.policy.objectives.restart_penalty import move_delay_s
 from pollux_slurm.policy.participation.user_shares import group_of
+from pollux_slurm.policy.problem.node_sets import members_of
 
 
 def explain_all(solution: Solution, candidates: Candidates) -> list[JobDecision]:
@@ -88,7 +89,8 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
         # No configuration is larger: whether more GPUs would be faster was not asked.
         if job.max_gpus is not None and chosen.num_gpus >= job.max_gpus:
             return "max_gpus"
-        return "partition" if chosen.num_gpus >= _num_usable_gpus(solution, index) else "nothing"
+        usable = state.cluster.capacity[list(members_of(state.eligible(index))), 0]
+        return "partition" if chosen.num_gpus >= usable.sum() else "nothing"
     # A maximum binds only a job that has reached it. Below it, larger sizes are allowed and not faster.
     if not facts.within_max[index]:
         return "max_gpus" if chosen.num_gpus >= (job.max_gpus or 0) else "nothing"
@@ -118,12 +120,6 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
         if least[index] <= room + own:
             return facts.shortage.now(index, facts.wanted[index]) or "placement"
     return "capacity"
-
-
-def _num_usable_gpus(solution: Solution, index: int) -> int:
-    """Return the GPUs of the nodes that the job may use, whoever has them."""
-    eligible, capacity = solution.state.eligible(index), solution.state.cluster.capacity[:, 0].tolist()
-    return sum(int(gpus) for node, gpus in enumerate(capacity) if eligible >> node & 1)
 
 
 def _could_explore(candidates: Candidates, facts: SolutionFacts, index: int, solution: Solution) -> bool:

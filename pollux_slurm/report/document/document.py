@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Literal
@@ -152,6 +152,11 @@ class Document:
         if key not in tables:
             raise UsageError(f"this report has no table {key!r}; it has {', '.join(tables)}")
         return tables[key]
+
+
+def rows_of(records: Iterable[object], columns: Sequence[Column]) -> tuple[tuple[Value, ...], ...]:
+    """Return a row for each record: its attributes that have the columns' keys."""
+    return tuple(tuple(getattr(record, column.key) for column in columns) for record in records)
 
 
 def text_of(value: Value, kind: Kind, *, most: int = 120) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pollux_slurm.report.document.document import Column, Data, Kind, Part
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, rows_of
 from pollux_slurm.store.reporting.view_rows import JobGoodput, ModelAccuracy
 
 _ACCURACY_TITLES = {"run_number": "run", "account": "account"}
@@ -88,7 +88,7 @@ def jobs_part(rows: Sequence[JobGoodput], *, ordered: bool = False) -> Part:
         key="jobs",
         title="",
         columns=columns,
-        rows=tuple(tuple(getattr(row, column.key) for column in columns) for row in rows),
+        rows=rows_of(rows, columns),
         note=("" if ordered else "The most GPU hours first. ")
         + "Each value is of the job's whole life. Moves are those by requeue, "
         "unless in place.",

@@ -9,7 +9,7 @@ from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Serie
 from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.scales import Axis, linear_axis, log_axis
 from pollux_slurm.report.charts.thinning import thinned
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS, styles_of
 from pollux_slurm.store.reporting.view_rows import Fairness
 
@@ -38,7 +38,7 @@ def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[s
         key="fairness",
         title="",
         columns=_FAIRNESS,
-        rows=tuple(tuple(getattr(row, column.key) for column in _FAIRNESS) for row in ordered),
+        rows=rows_of(ordered, _FAIRNESS),
         note="ρ is a job's time from submission to its end (so far) over the time that the same work would "
         "have taken on its fair share of the cluster from the start.",
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pollux_slurm.report.charts.safe_texts import plural, shortened
 from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.charts.timeline import Bar, Timeline
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.store.reporting.view_rows import JobEvent, JobGoodput
 
@@ -32,7 +32,11 @@ def gpus_over_time_part(
 
     Jobs stand in groups of `by`, account or user_name; a few each under its own name.
     """
-    allocated = sorted((event for event in events if event.event == "allocated"), key=lambda event: event.at)
+    submitted = {job.job_id for job in jobs}
+    allocated = sorted(
+        (event for event in events if event.event == "allocated" and event.job_id in submitted),
+        key=lambda event: event.at,
+    )
     held: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
     for event in allocated:
         held[event.job_id].append((event.at.timestamp(), event.num_gpus or 0))
@@ -41,7 +45,7 @@ def gpus_over_time_part(
     known = [job for job in jobs if job.job_id in held]
     if not known or len(jobs) > MOST_JOBS:
         return ()
-    few, shown_ids = len(known) <= _NAMED, {job.job_id for job in known}
+    few = len(known) <= _NAMED
     bars = tuple(
         Bar(
             name=f"{job.slurm_job_id} {shortened(job.name)}",
@@ -67,11 +71,7 @@ def gpus_over_time_part(
         key="allocations",
         title="",
         columns=_COLUMNS,
-        rows=tuple(
-            tuple(getattr(event, column.key) for column in _COLUMNS)
-            for event in allocated
-            if event.job_id in shown_ids
-        ),
+        rows=rows_of(allocated, _COLUMNS),
         keep="last",
         note="An allocation without an end is held now.",
     )

@@ -14,7 +14,7 @@ from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.scales import Axis, linear_axis
 from pollux_slurm.report.charts.thinning import Point, thinned
 from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
 from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
 
 _MOST_MARKS = 24
@@ -85,7 +85,7 @@ _BATCH = (
 
 
 def _data(samples: Sequence[JobSample]) -> Data:
-    rows = tuple(tuple(getattr(row, column.key) for column in _SAMPLES) for row in samples)
+    rows = rows_of(samples, _SAMPLES)
     return Data(key="samples", title="", columns=_SAMPLES, rows=rows, keep="spread")
 
 

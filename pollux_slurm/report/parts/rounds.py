@@ -12,7 +12,7 @@ from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.thinning import Point, averaged
 from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
 from pollux_slurm.store.reporting.view_rows import NodeSum, RoundEntry
 
 # The daemon was away where the next round came this many times as late as is usual.
@@ -44,7 +44,7 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
         key="rounds",
         title="",
         columns=_ROUNDS,
-        rows=tuple(tuple(getattr(row, column.key) for column in _ROUNDS) for row in rows),
+        rows=rows_of(rows, _ROUNDS),
         keep="spread",
         note="Speedups are predicted, over each job's fair share of the cluster.",
     )

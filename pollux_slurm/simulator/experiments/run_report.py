@@ -27,7 +27,7 @@ from pollux_slurm.report import (
     minutes,
     render_page,
 )
-from pollux_slurm.simulator.experiments.run_values import job_table, quantile_table, use_table
+from pollux_slurm.simulator.experiments.run_values import job_table, quantile_table, spans_of, use_table
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.experiments.sweep import SweepResult
 from pollux_slurm.simulator.experiments.sweep_report import setting_facts, sweep_sections
@@ -284,9 +284,8 @@ def _over_time(label: str, points: Sequence[tuple[float, float]], style: int, fi
 
 def _binned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Return means of groups of points, where there are more than `_MOST_POINTS`."""
-    size = max(-(-len(points) // _MOST_POINTS), 1)
-    chunks = [points[start : start + size] for start in range(0, len(points), size)]
-    return tuple((chunk[0][0], sum(value for _, value in chunk) / len(chunk)) for chunk in chunks)
+    spans = spans_of(points, _MOST_POINTS)
+    return tuple((span[0][0], sum(value for _, value in span) / len(span)) for span in spans)
 
 
 def _rhos(one: RunOutcome) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,13 @@ from pollux_slurm.simulator.results.summary import RunOutcome
 _SHARES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)
 _MOST_TIMES = 24
 _MOST_JOBS = 200
+_Item = TypeVar("_Item")
+
+
+def spans_of(items: Sequence[_Item], most: int) -> list[Sequence[_Item]]:
+    """Return the items in at most `most` spans of equally many."""
+    size = max(-(-len(items) // most), 1)
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def quantile_table(values: Mapping[str, Sequence[float]], text: Callable[[float], str]) -> Table:
@@ -35,9 +43,7 @@ def use_table(several: Sequence[tuple[str, RunOutcome]]) -> Table:
     """Return GPUs and goodput over time: means over spans of equally many rounds."""
     rows = []
     for label, one in several:
-        size = max(-(-len(one.rounds) // _MOST_TIMES), 1)
-        for start in range(0, len(one.rounds), size):
-            span = one.rounds[start : start + size]
+        for span in spans_of(one.rounds, _MOST_TIMES):
             means = (_mean(span, lambda record: record.gpus_up), _mean(span, lambda record: record.gpus_used))
             goodput = _mean(span, lambda record: record.goodput)
             rows.append(
