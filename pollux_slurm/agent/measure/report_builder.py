@@ -144,14 +144,20 @@ class ReportBuilder:
         return made[1] if made is not None and made[0] == batch else None
 
     def compose(self, *, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
-        """Fit the model, propose a batch size, and return the report; a new report interval begins."""
+        """Fit the model, propose a batch size, and return the report; a new report interval begins.
+
+        The report of the first step ends no interval: it may come a step or two later, which are slow ones.
+        """
+        examples, steps, span_s, data_s = 0, 0, 0.0, 0.0
         with self._lock:
             training, phase, progress = self._training, self._phase, self._progress
-            examples, steps, span_s = self._interval_examples, self._interval_steps, self._interval_s
-            data_s = self._interval_data_s
+            goes_on = phase is RunPhase.TRAINING and checkpoint is None
+            if self._has_reported_step or not goes_on:
+                examples, steps, span_s = self._interval_examples, self._interval_steps, self._interval_s
+                data_s = self._interval_data_s
+                self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
+                self._interval_data_s = 0.0
             warnings = tuple(self._warnings)
-            self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
-            self._interval_data_s = 0.0
             written = None
             if checkpoint is None:
                 written, self._written = self._written, None
@@ -174,7 +180,7 @@ class ReportBuilder:
         if training is None:
             return report
         model = self._tuner.model(training.limits, training.statistics)
-        if phase is not RunPhase.TRAINING or checkpoint is not None or not self._has_reported_step:
+        if not (goes_on and self._has_reported_step):
             # The first report of a step, a confirmation and the last report do not wait for scipy's import.
             self._has_reported_step = True
             return replace(report, model=model, batch=training.batch)

@@ -169,15 +169,17 @@ class Reporter:
         try:
             while True:
                 started = self._monotonic()
-                answered = True
+                answered, due = True, False
                 with self._changed:
                     closing = self._closing
-                    due = self._report_wanted or self._confirmation is not None
-                    due = due or (started >= next_report and not closing)
-                    self._report_wanted = False
                 try:
                     if store is None and self._open_store is not None:
+                        # First, since it takes a while, in which a report may be asked for.
                         store = self._open_store()
+                    with self._changed:
+                        due = self._report_wanted or self._confirmation is not None
+                        due = due or (started >= next_report and not closing)
+                        self._report_wanted = False
                     if due:
                         self._report(store)
                         next_report = self._monotonic() + self.report_delay_s

@@ -72,6 +72,27 @@ def test_that_later_reports_contain_the_interval_the_model_and_its_prediction(
     assert report_builder.compose(sequence=3, checkpoint=None).throughput is None
 
 
+def test_that_steps_before_the_first_step_is_reported_count_in_the_next_report(
+    report_builder: ReportBuilder,
+) -> None:
+    report_builder.set_training_state(TRAINING)
+    report_builder.set_phase(RunPhase.TRAINING)
+    report_builder.add_step(step(0.1, 0.9, total_s=1.0))
+    assert report_builder.compose(sequence=1, checkpoint=None).throughput is None
+    for _ in range(9):
+        report_builder.add_step(step(0.05, 0.1, total_s=0.1))
+    assert report_builder.compose(sequence=2, checkpoint=None).throughput == pytest.approx(10 * 32 / 1.9)
+
+
+def test_that_a_run_that_ends_before_its_first_report_reports_its_steps(
+    report_builder: ReportBuilder,
+) -> None:
+    report_builder.set_training_state(TRAINING)
+    report_builder.add_step(step(0.1, 0.16, total_s=0.2))
+    report_builder.set_phase(RunPhase.FINISHED)
+    assert report_builder.compose(sequence=1, checkpoint=None).throughput == pytest.approx(160.0)
+
+
 def test_that_a_proposal_is_taken_once_and_only_for_the_batch_it_was_made_from(
     report_builder: ReportBuilder,
 ) -> None:

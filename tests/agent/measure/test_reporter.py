@@ -313,6 +313,23 @@ def test_that_closing_sends_a_last_report() -> None:
     assert failing.closed == 1
 
 
+def test_that_a_report_asked_for_while_the_store_is_opened_is_the_first_and_only_one() -> None:
+    failing, opening, asked = FailingStore(), threading.Event(), threading.Event()
+
+    def open_store() -> AgentStore:
+        opening.set()
+        assert asked.wait(120)
+        return failing
+
+    with reporting(open_store, report_interval_s=1000.0, poll_interval_s=0.01) as reporter:
+        assert opening.wait(120)
+        reporter.report_soon()
+        asked.set()
+        # A report and polls; a second report would have come before the second poll.
+        wait(lambda: failing.num_calls >= 3, "the second poll")
+        assert len(failing.reports) == 1
+
+
 def test_that_closing_does_not_wait_for_a_store_that_hangs() -> None:
     hang = threading.Event()
 
