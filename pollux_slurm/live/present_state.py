@@ -58,7 +58,7 @@ def _without_wings(job: SlurmJob) -> str:
         return f"waits for its anchor to start{_because(job)}"
     if any(wing.allocation for wing in job.wings):
         return "ends this run: its wings are being stopped"
-    return "has no wing now: its anchor submits one within two minutes, or ends"
+    return "has no GPUs now: it is ending, or starts again within two minutes"
 
 
 def _had(shown: CurrentJob, decided: Allocation) -> bool:

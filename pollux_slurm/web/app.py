@@ -106,15 +106,17 @@ def make_app(source: Source, *, hosts: frozenset[str] | None, token: str | None)
         Route("/", _guarded(now)),
         Route("/jobs", _guarded(job_list)),
         Route("/jobs/{number}", _guarded(job)),
-        Route("/accounts/{name:path}", _guarded(account)),
+        Route("/accounts/{name:path}", _guarded(account, ranges=RANGES)),
         *(Route(f"/{path}", _guarded(documents(make))) for path, make in plain.items()),
         Route("/static/{name}", _static),
     ]
     return Guard(app=Starlette(routes=routes, exception_handlers={404: _not_found}), hosts=hosts, token=token)
 
 
-def _guarded(endpoint: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Return an endpoint that answers errors with a page of one line."""
+def _guarded(
+    endpoint: Callable[[Request], Response], *, ranges: tuple[str, ...] = ()
+) -> Callable[[Request], Response]:
+    """Return an endpoint that answers errors with a page of one line, and `ranges` to choose from."""
 
     def answer(request: Request) -> Response:
         try:
@@ -122,7 +124,7 @@ def _guarded(endpoint: Callable[[Request], Response]) -> Callable[[Request], Res
         except PolluxError as error:
             kinds = ((UsageError, 400), (UnknownJobError, 404), (StoreUnavailable, 503), (StoreError, 404))
             status = next((code for kind, code in kinds if isinstance(error, kind)), 500)
-            return _error(request, str(error), status)
+            return _error(request, str(error), status, ranges=ranges)
 
     return answer
 
@@ -131,8 +133,10 @@ def _not_found(request: Request, error: Exception) -> Response:
     return _error(request, "there is no such page", 404)
 
 
-def _error(request: Request, message: str, status: int) -> Response:
-    return _render(request, "web/error.html.j2", status=status, title="Not shown", message=message)
+def _error(request: Request, message: str, status: int, *, ranges: tuple[str, ...] = ()) -> Response:
+    return _render(
+        request, "web/error.html.j2", status=status, title="Not shown", message=message, ranges=ranges
+    )
 
 
 def _page(
@@ -162,16 +166,19 @@ def _render(request: Request, template: str, *, status: int = 200, title: str, *
     # Relative addresses only: a proxy may have put a prefix before the path, and we do not know it.
     up = "../" * (request.scope["path"].removeprefix(request.scope.get("root_path", "")).count("/") - 1)
 
+    kept = {key: request.query_params[key] for key in ("since", "until") if request.query_params.get(key)}
+    kept_range = f"?{urlencode(kept)}" if kept else ""
+
     def link(key: str, text: str) -> str:
         if key == "slurm_job_id":
             return f"{up}jobs/{quote(text, safe='')}"
-        return f"{up}accounts/{quote(text)}" if key == "account" and text not in ("–", "(none)") else ""
+        known = key == "account" and text not in ("–", "(none)")
+        return f"{up}accounts/{quote(text)}{kept_range}" if known else ""
 
     def with_words(**changes: str) -> str:
         found = {key: text for key, text in {**request.query_params, **changes}.items() if text}
         return f"?{urlencode(found)}"
 
-    kept = {key: request.query_params[key] for key in ("since", "until") if request.query_params.get(key)}
     text = (
         _environment()
         .get_template(template)
@@ -184,7 +191,7 @@ def _render(request: Request, template: str, *, status: int = 200, title: str, *
             .strip("/")
             .partition("/")[0],
             navigation=NAVIGATION,
-            kept_range=f"?{urlencode(kept)}" if kept else "",
+            kept_range=kept_range,
             words=request.query_params,
             with_words=with_words,
             link=link,

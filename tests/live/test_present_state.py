@@ -44,7 +44,7 @@ def test_that_a_waiting_job_says_what_it_waits_for(of_job: dict[str, Any], text:
 
 def test_that_a_job_in_place_says_that_it_has_lost_a_wing() -> None:
     assert said(JobState.RUNNING, in_place=True, on=ON) == "has lost its wing on n1"
-    assert said(JobState.COMPLETING, in_place=True).startswith("has no wing now")
+    assert said(JobState.COMPLETING, in_place=True).startswith("has no GPUs now")
     assert said(JobState.RUNNING, in_place=True, on={"n0": 2, "n1": 2}) == ""
 
 

@@ -152,6 +152,19 @@ def test_that_an_account_may_have_any_name(client: TestClient) -> None:
     assert "<c>" not in client.get("/accounts/a%2Fb%20%3Cc%3E").text
 
 
+def test_that_a_link_to_an_account_keeps_the_range(client: TestClient) -> None:
+    text = client.get("/accounts?since=365d").text
+    assert 'href="accounts/vision?since=365d"' in text
+    assert 'href="accounts/vision"' in client.get("/accounts").text
+
+
+def test_that_an_account_without_jobs_in_a_range_offers_others(client: TestClient) -> None:
+    answer = client.get("/accounts/vision?since=2001-01-01&until=2001-02-01")
+    assert answer.status_code == 404
+    assert '"?since=365d"' in answer.text
+    assert "since=365d" not in client.get("/jobs/999999").text
+
+
 def test_that_a_page_says_where_it_has_not_everything(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
