@@ -157,9 +157,12 @@ def look(title: str, text: str) -> dict[str, Any]:
         "axis": {
             **{"gridColor": GRID, "domainColor": SOFT, "tickColor": SOFT},
             **{"labelColor": TEXT, "titleColor": TEXT, "labelFontSize": 12, "titleFontSize": 12},
-            **{"titleFontWeight": "bold", "labelOverlap": True},
+            **{"titleFontWeight": "bold", "labelOverlap": True, "labelSeparation": 6},
         },
-        "legend": {"labelColor": TEXT, "labelFontSize": 12, "symbolStrokeWidth": 2.2},
+        "legend": {
+            **{"labelColor": TEXT, "titleColor": TEXT, "labelFontSize": 12, "titleFontSize": 12},
+            **{"symbolStrokeWidth": 2.2},
+        },
         "title": {"color": TEXT, "fontSize": 12, "anchor": "start"},
         "text": {"fill": TEXT, "fontSize": 12},
     }

@@ -206,6 +206,13 @@ def test_that_every_chart_has_every_form(chart: Any) -> None:
     assert notebook_chart(chart).to_dict(), "Altair takes it as it is"
 
 
+@pytest.mark.parametrize("chart", CHARTS.values(), ids=CHARTS)
+def test_that_every_text_is_readable_on_a_dark_screen(chart: Any) -> None:
+    texts = re.findall(r"<text[^>]*>", page_svg(specification(chart), "first"))
+    assert texts
+    assert [text for text in texts if 'fill="var(--' not in text and 'style="fill:var(--' not in text] == []
+
+
 def _ids(svg: str) -> list[str]:
     return re.findall(r' id="([^"]+)"', svg)
 
