@@ -22,7 +22,7 @@ from pollux_slurm.cli.shared.settings_and_store import opened_store
 from pollux_slurm.cli.top.dialogs import Keys, Question
 from pollux_slurm.cli.top.drawings import letter_style, letters_of, node_lines
 from pollux_slurm.cli.top.job_rows import SORT_KEYS, selected_jobs
-from pollux_slurm.cli.top.job_screen import JobScreen, read_story
+from pollux_slurm.cli.top.job_screen import JobScreen, in_ascii, read_story
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.observe.live_status import elapsed_text
@@ -30,7 +30,7 @@ from pollux_slurm.errors import PolluxError
 from pollux_slurm.live.decision_text import move_text
 from pollux_slurm.live.picture import NodeState, Picture, read_picture
 from pollux_slurm.live.slurm_reading import read_slurm
-from pollux_slurm.report.charts.safe_texts import shown
+from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import Store
 
 _COLUMNS = ("JOB", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH")
@@ -165,7 +165,7 @@ class TopApp(App[None]):
     # ---------------------------------------------------------------------------------------------- drawing
 
     def _text(self, text: str) -> str:
-        return text.replace("→", "->").encode("ascii", "replace").decode() if self._is_ascii else text
+        return in_ascii(text) if self._is_ascii else text
 
     def on_resize(self) -> None:
         self._draw()
@@ -187,23 +187,26 @@ class TopApp(App[None]):
         table.clear(columns=True)
         table.add_column(" ", width=1)
         cells = [job_cells(job, picture) for job in jobs]
-        for column in columns:
-            table.add_column(self._text(column.replace("×", "x") if self._is_ascii else column))
-        for index, one in enumerate(cells):
+        texts = [
+            [
+                Text(
+                    self._text(shown(one[column])),
+                    justify="right" if column in _RIGHT else "left",
+                    no_wrap=True,
+                )
+                for column in columns
+            ]
+            for one in cells
+        ]
+        for place, column in enumerate(columns):
+            label = Text(self._text(column.replace("×", "x") if self._is_ascii else column))
+            # Left to the table, a column has its label's width until the table is idle.
+            table.add_column(label, width=max(label.cell_len, *(row[place].cell_len for row in texts), 0))
+        for index, (one, row_texts) in enumerate(zip(cells, texts, strict=True)):
             letter = letters.get(one["JOB"], " ")
             style = "" if letter == " " else letter_style(letter)
-            table.add_row(
-                Text(letter, style=style),
-                *(
-                    Text(
-                        self._text(shown(one[column])),
-                        justify="right" if column in _RIGHT else "left",
-                        no_wrap=True,
-                    )
-                    for column in columns
-                ),
-                key=one["JOB"] if all(one["JOB"] != other["JOB"] for other in cells[:index]) else None,
-            )
+            is_first = all(one["JOB"] != other["JOB"] for other in cells[:index])
+            table.add_row(Text(letter, style=style), *row_texts, key=one["JOB"] if is_first else None)
         rows = {one["JOB"]: index for index, one in reversed(list(enumerate(cells)))}
         table.move_cursor(row=rows.get(chosen or "", min(row, max(len(cells) - 1, 0))), scroll=False)
         table.scroll_to(y=scroll_y, animate=False)
@@ -259,7 +262,7 @@ class TopApp(App[None]):
         for one in decisions[:_MOST_DECISIONS]:
             found.append(f"  job {one.slurm_job_id} {one.allocation or 'no GPUs'}: {one.reason}")
         width = max(self.size.width - 2, 10)
-        return "\n".join(shown(line)[:width] for line in found)
+        return "\n".join(shortened(shown(line), width) for line in found)
 
     # ------------------------------------------------------------------------------------------------- keys
 

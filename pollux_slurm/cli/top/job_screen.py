@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from textwrap import wrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -21,6 +22,7 @@ from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
 
 _MOST_INTERVALS = 8
+_LABEL_WIDTH = 13  # of an explanation's lines: what follows the label begins there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,11 @@ def story_text(story: JobStory, *, width: int, now: datetime, is_ascii: bool) ->
     """Return the page for a terminal of `width` characters."""
     goodputs = [(one.at, one.goodput) for one in story.samples if one.goodput is not None]
     batches = [(one.at, float(one.batch.global_batch_size)) for one in story.samples if one.batch is not None]
-    found = [story.title, "", *story.explanation, ""]
+    indent = " " * _LABEL_WIDTH
+    found = [story.title, ""]
+    for line in story.explanation:
+        found += wrap(line, max(width, 2 * _LABEL_WIDTH), subsequent_indent=indent) or [""]
+    found.append("")
     for name, unit, points in (("goodput", " examples/s", goodputs), ("batch size", "", batches)):
         if not points:
             found.append(f"{name}: nothing reported yet")
@@ -107,8 +113,9 @@ class JobScreen(Screen[None]):
             text = story_text(
                 self._story, width=self.size.width - 2, now=self._now(), is_ascii=self._is_ascii
             )
-            self.query_one("#story", Static).update(_encoded(text, self._is_ascii))
+            self.query_one("#story", Static).update(in_ascii(text) if self._is_ascii else text)
 
 
-def _encoded(text: str, is_ascii: bool) -> str:
-    return text.replace("→", "->").encode("ascii", "replace").decode() if is_ascii else text
+def in_ascii(text: str) -> str:
+    """Return the text for a terminal that shows ASCII only."""
+    return text.replace("→", "->").replace("…", "~").encode("ascii", "replace").decode()

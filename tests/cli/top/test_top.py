@@ -111,6 +111,19 @@ def test_that_a_filter_leaves_the_jobs_with_its_words_and_escape_shows_all(url: 
     played(app, play)
 
 
+def test_that_a_column_has_room_for_its_cells_as_soon_as_it_is_drawn(url: str) -> None:
+    app = top(url)
+
+    async def play(pilot: Pilot[None]) -> None:
+        app.on_resize()  # draws; the table has had no idle moment since
+        table = app.query_one(DataTable)
+        for place, column in enumerate(table.ordered_columns):
+            cells = [table.get_row_at(row)[place].cell_len for row in range(table.row_count)]
+            assert column.get_render_width(table) >= max(cells) + 2 * table.cell_padding
+
+    played(app, play)
+
+
 def test_that_sorting_changes_the_order_and_can_be_turned(url: str) -> None:
     app = top(url)
 
@@ -138,6 +151,7 @@ def test_that_looking_into_a_job_shows_its_reasons_and_its_gpus_over_time(url: s
         text = str(story.render())
         assert "n3:1" in text
         assert "not more" in text
+        assert max(map(len, text.splitlines())) <= 78
         assert "\x1b" not in text
         await pilot.press("slash", "s")  # keys of the table do nothing here
         await pilot.press("escape")
