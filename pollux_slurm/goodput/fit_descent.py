@@ -5,7 +5,9 @@ of the damping λ. A step d minimises  g·d + d·(H + λ·diag B)·d/2  within t
 
 The systems have at most seven rows and are solved in plain Python. A call of LAPACK takes as long, and some
 calls of OpenBLAS start one spinning thread per core: beside training, which keeps the cores busy, scipy's
-L-BFGS-B took 50 to 150 ms of CPU time for 7 ms of work (scipy 1.17).
+L-BFGS-B took 50 to 150 ms of CPU time for 7 ms of work (scipy 1.17). Its truncated Newton method takes 9.9 ms
+for a fit of 20 configurations, this one 0.9. On 599 sets of measurements, the loss was never more than 0.01 %
+above that method's lowest from four starts.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ def test_that_a_start_within_the_second_of_the_kill_loses_the_job(cluster: Clust
     if not chances:
         pytest.skip("this machine was too busy to start a job within the second of its kill")
     if not is_sure:
-        pytest.skip("no such job was lost, which 22.05 always does: see docs/slurm-versions.md")
+        pytest.skip("no such job was lost, which 22.05 always does: see docs/slurm-facts.md")
     pytest.fail(f"no job was lost in {chances} tries: is the guard still needed?")
 
 

@@ -3,6 +3,9 @@
 They start as Slurm starts them, first come, first served with conservative backfill, and are never moved.
 Adaptive jobs are in the same queue, with the fewest GPUs that they may start with. The GPUs of a running one
 are expected back at its user's limit. No job starts or grows on GPUs that are reserved for an earlier one.
+Nothing is reserved on the GPUs of an adaptive job beyond its limit. Were they expected back at any moment,
+the last such job would run on one GPU while all others are idle. Were they never expected back, small rigid
+jobs would pass large ones for ever.
 """
 
 from __future__ import annotations
