@@ -33,7 +33,7 @@ def make_engine(url: StoreUrl) -> Engine:
             "lock_timeout": int(BUSY_TIMEOUT_S * 1000),
             "idle_in_transaction_session_timeout": int(IDLE_IN_TRANSACTION_S * 1000),
             "timezone": "utc",
-            "jit": "off",
+            "jit": "off",  # compiling takes seconds for views that take a tenth of one
         }
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         engine = _postgresql_engine(url, {"options": options}, pool_pre_ping=True, pool_size=2)
