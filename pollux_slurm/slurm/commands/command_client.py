@@ -174,6 +174,7 @@ class CommandClient:
         status = self._expect(job_id, JobState.PENDING, to="hold it")
         if status.held:
             return
+        # Slurm refuses MinCPUsNode for a running job, and the whole update with it (22.05 to 26.05).
         self._change(
             job_id,
             "scontrol",

@@ -16,9 +16,9 @@ def shape_fields(shape: JobShape, job: SlurmJob) -> dict[str, str]:
     - CpusPerTres: CPUs follow the GPUs. MinCPUsNode, CPUsPerTask, TasksPerNode: undo -c, --ntasks-per-node.
     - TresPerJob is the total number of GPUs. TresPerNode makes equal shares equal: without it 4 GPUs on two
       free nodes of 4 become 3 and 1 (22.05), and a node with 8 is not found beside smaller ones (26.05).
-      TresPerTask, TresPerSocket: undo --gpus-per-task and the like.
+      TresPerTask, TresPerSocket: undo --gpus-per-task and the like, beside which TresPerJob is refused.
     - MinMemoryCPU, for a job with --mem: memory follows the CPUs, which follow the GPUs. It is rounded down,
-      so that the job fits wherever it fitted before.
+      so that the job fits wherever it fitted before. MemPerTres would take whole nodes (22.05).
     """
     nodes, cpus = shape.num_nodes, shape.cpus_per_gpu
     gpu = f"gres:gpu:{job.requested_gpu_type}:" if job.requested_gpu_type is not None else "gres:gpu:"
