@@ -43,6 +43,7 @@ def assert_same(ours: dict[str, Any], plain: dict[str, Any]) -> None:
     ids=["epochs", "max_steps", "evaluations"],
 )
 def test_that_it_trains_as_trainer_does_in_one_process(tmp_path: Path, options: dict[str, Any]) -> None:
+    # Trainer of transformers 5.3 divides gradients twice under accumulation: compare whole batches there.
     plain = scripts.train_plainly(str(tmp_path), Trainer, **options)
     reset()
     with joined():
