@@ -263,6 +263,9 @@ class Anchor:
             self._handle_generation()
         if code == 0:
             if is_known and self._is_training_over():
+                if joining := ", ".join(other.job_id for other in start.left):
+                    # Slurm logs their end as if something had failed.
+                    self._say(f"job {self._id}: the training is over; job {joining}, which was to join, ends")
                 self._stop_rest()
             return
         if not start.needs(wing):

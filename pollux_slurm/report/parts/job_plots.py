@@ -80,7 +80,7 @@ _GOODPUT = (
 )
 _BATCH = (
     "Efficiency is the progress per example, against that at the batch size the job was written for. A "
-    "larger batch uses more GPUs well, and each example in it brings less."
+    "larger batch uses more GPUs well, and each example in it brings less, until gradients get noisier."
 )
 
 

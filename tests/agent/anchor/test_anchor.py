@@ -36,6 +36,7 @@ class Wings:
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
         self.over: set[str] = set()
+        self.processes = dict[str, dict[str, int]]()
         self.launched = dict[str, Act]()
         self.own = SeenJob(state=JobState.RUNNING, node="n0")
 
@@ -50,7 +51,7 @@ class Wings:
 
     def _run(self, number: str, act: Act) -> None:
         link = connect("127.0.0.1", self._listener.port, "s")
-        link.send({"wing": number, "processes": {"n0": 2}})
+        link.send({"wing": number, "processes": self.processes.get(number, {"n0": 2})})
         while "go" not in (link.receive() or {"go": None}):
             pass
         act(link)

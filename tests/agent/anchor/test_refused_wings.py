@@ -23,7 +23,7 @@ from pollux_slurm.agent.submit.wing_request import WingRequest
 from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmUnavailable
 from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
 from tests.agent.anchor.site import TOKEN_SHA256, ScriptedSlurm
-from tests.agent.anchor.test_anchor import Act, Wings
+from tests.agent.anchor.test_anchor import Act, Wings, ends_when_stopped
 
 ROOT = Path(__file__).resolve().parents[3]
 DENIED = "sbatch: error: Batch job submission failed: Access/permission denied"
@@ -247,6 +247,37 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
     assert len(tried) == num_times_away + 1
     assert all("--nodelist=n1" in request for request in tried)
     assert watch.refused == [(4, "no wing on n1: " + DENIED.replace("error: ", ""))]
+
+
+def test_that_processes_that_were_to_join_a_training_that_is_over_are_stopped_and_the_log_says_so(
+    tmp_path: Path,
+) -> None:
+    listener, has_come, said = Listener("s", beat_s=0.05), threading.Event(), list[str]()
+
+    def ends_when_the_other_has_come(link: Link) -> None:
+        has_come.wait(60)
+        link.send({"exit": 0})
+
+    def is_about_to_join(link: Link) -> None:
+        has_come.set()
+        ends_when_stopped(link)
+
+    wings = Wings(listener, [ends_when_the_other_has_come, is_about_to_join])
+    wings.processes["11"] = {"n1": 1}
+    try:
+        anchor = Anchor(
+            jobs=wings,  # type: ignore[arg-type]
+            listener=listener,
+            watch=Watch(),  # type: ignore[arg-type]
+            request=WingRequest(options=("--gpus=2",)),
+            starts_file=tmp_path / "p.starts",
+            kill_after_s=30.0,
+            say=said.append,
+        )
+        assert anchor.run() == 0
+    finally:
+        listener.close()
+    assert said[-1] == "job 1: the training is over; job 11, which was to join, ends"
 
 
 def test_that_a_generation_whose_wing_does_not_come_is_refused(tmp_path: Path) -> None:
