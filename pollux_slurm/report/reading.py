@@ -85,8 +85,8 @@ def read_group(
         everyone = reports.rows(AccountUsage, since=range_.since, until=range_.until).rows
         names = sorted({row.account for row in everyone if row.account})
         raise StoreError(
-            f"account {account!r} has no adaptive job from {range_.text()}; {_known_names(account, names)} "
-            "(a longer time: --since 365d)"
+            f"account {account!r} has no adaptive job from {range_.text()}; {_known_names(account, names)}; "
+            "choose another time"
         )
     return GroupHistory(
         usage=usage,

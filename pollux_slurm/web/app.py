@@ -171,7 +171,7 @@ def _render(request: Request, template: str, *, status: int = 200, title: str, *
 
     def link(key: str, text: str) -> str:
         if key == "slurm_job_id":
-            return f"{up}jobs/{quote(text, safe='')}"
+            return f"{up}jobs/{quote(text, safe='')}{kept_range}"
         known = key == "account" and text not in ("–", "(none)")
         return f"{up}accounts/{quote(text)}{kept_range}" if known else ""
 

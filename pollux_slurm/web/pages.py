@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +12,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.time_axes import Range, parse_range
 from pollux_slurm.report.document.document import Document, Part
+from pollux_slurm.report.document.html import MOST_ROWS as PAGE_ROWS
 from pollux_slurm.report.group import account_document, lead_of
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.common import jobs_part
@@ -31,7 +33,6 @@ from pollux_slurm.store.reporting.view_rows import (
 )
 
 MOST_ROWS = 10_000
-PAGE_ROWS = 100
 SORTS = {
     "submitted": lambda row: row.submitted_at,
     "gpu-hours": lambda row: row.gpu_hours,
@@ -138,7 +139,7 @@ def account(site: Site, words: Words, name: str) -> Document:
     """Return one account. Raises `StoreError` for one without a job in the range."""
     range_ = site.range(words, "30d")
     history = read_group(site.reader, range_, account=name, most_rows=MOST_ROWS)
-    command = f"pollux report account --since {words.get('since') or '30d'}"
+    command = _command(range_, "account", name)
     return account_document(history, range_, account=name, made_at=site.now, command=command)
 
 
@@ -208,5 +209,11 @@ def _document(site: Site, title: str, lead: str, range_: Range, *parts: Part) ->
         parts=parts,
         made_at=site.now,
         range=range_,
-        command="pollux report cluster",
+        command=_command(range_, "cluster"),
     )
+
+
+def _command(range_: Range, *words: str) -> str:
+    """Return the command that prints all rows of what a page shows."""
+    begin, end = (f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in (range_.since, range_.until))
+    return shlex.join(["pollux", "report", *words, "--since", begin, "--until", end])

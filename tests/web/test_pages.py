@@ -8,10 +8,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from pollux_slurm.errors import StoreUnavailable
+from pollux_slurm.report.document import html
+from pollux_slurm.store import open_store
 from pollux_slurm.web.app import NAVIGATION, Source, make_app
 from pollux_slurm.web.guard import LOOPBACK
+from pollux_slurm.web.server import opened_source
 from tests.report.parsed import Element, parse
 from tests.report.stories import HOSTILE
+from tests.store.builders import at, registration
 
 
 def page(client: TestClient, path: str) -> Element:
@@ -65,6 +69,42 @@ def test_that_jobs_are_found_sorted_and_linked(client: TestClient) -> None:
     assert numbers("q=nobody") == []
     (link,) = [one for one in page(client, "/jobs?q=train-1").all("a") if one.attributes["href"] == "jobs/1"]
     assert link.text == "1"
+
+
+def test_that_every_job_is_on_one_of_the_pages(store_url: str) -> None:
+    store = open_store(store_url)
+    store.register_jobs([registration(number) for number in range(1, 121)], at=at(0))
+    store.close()
+    with opened_source(store_url) as source:
+        later = replace(source, clock=lambda: at(120))
+        client = TestClient(make_app(later, hosts=LOOPBACK, token=None), base_url="http://127.0.0.1")
+        seen, address = list[str](), "?"
+        while address:
+            found = page(client, f"/jobs{address}")
+            seen += [cell.texts().strip() for cell in found.all("th", scope="row")]
+            address = "".join(one.attributes["href"] for one in found.all("a") if one.text == "next →")
+    assert len(seen) == 120
+    assert set(seen) == {str(number) for number in range(1, 121)}
+
+
+def test_that_the_command_for_all_rows_names_the_range_and_the_account(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html, "MOST_ROWS", 1)
+    dates = "--since 2026-02-01T00:00:00 --until 2026-03-05T00:00:00"
+    for path, words, key in (
+        ("jobs", "cluster", "jobs"),
+        ("accounts/vision", "account vision", "model_accuracy"),
+    ):
+        text = client.get(f"/{path}?since=2026-02-01&until=2026-03-05").text
+        assert f"all: pollux report {words} {dates} --csv --table {key}" in text
+
+
+def test_that_a_job_links_its_account_and_keeps_the_range_for_other_pages(client: TestClient) -> None:
+    assert 'href="jobs/1?since=365d"' in client.get("/jobs?since=365d").text
+    text = client.get("/jobs/1?since=365d").text
+    assert '<a href="../accounts/vision?since=365d">vision</a>' in text
+    assert 'href="../moves?since=365d"' in text
 
 
 @pytest.mark.parametrize(
