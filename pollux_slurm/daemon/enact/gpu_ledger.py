@@ -53,6 +53,12 @@ class GpuLedger:
         self._unsettled = unsettled_nodes(snapshot)
         self._available = {node.name: node.available for node in snapshot.nodes}
         self._free = {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes}
+        held = Counter[str]()
+        for job in snapshot.jobs:
+            held.update(job.allocation.as_dict())
+        self._not_held = {
+            node.name: node.num_gpus - min(node.used_gpus, held[node.name]) for node in snapshot.nodes
+        }
         in_flight = {reallocation.slurm_job_id for reallocation in open_reallocations}
         self._owned = {
             job.job_id: Counter(job.allocation.as_dict()) for job in snapshot.jobs if job.job_id in in_flight
@@ -78,12 +84,16 @@ class GpuLedger:
         return not self._missing(reallocation)
 
     def target_is_lost(self, reallocation: Reallocation) -> bool:
-        """Whether the target lacks GPUs even after every moving job has left."""
+        """Whether jobs, other than the moving ones, have so many GPUs that the target lacks some.
+
+        GPUs in use that no job has are not lost. Slurm shows nodes after jobs: between the two, a wing of the
+        job itself, or the released job, may have started.
+        """
         for node, gpus in reallocation.target.gpus_by_node:
             if not self._available.get(node, False):
                 return True
             leaving = sum(self._owned.get(job_id, Counter())[node] for job_id in self._owned)
-            if gpus > self._free.get(node, 0) + leaving:
+            if gpus > self._not_held.get(node, 0) + leaving:
                 return True
         return False
 

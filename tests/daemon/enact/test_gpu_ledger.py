@@ -42,6 +42,14 @@ def test_that_gpus_taken_by_an_unmanaged_job_are_lost(taken: int, lost: bool) ->
     assert ledger.target_is_lost(grow) is lost
 
 
+def test_that_gpus_of_a_wing_that_started_between_the_reads_of_jobs_and_nodes_are_not_lost() -> None:
+    grow = reallocation(1, "1", Step.REGROUP_REQUESTED, source={"n0": 4}, target={"n0": 4, "n1": 4})
+    seen = snapshot([node("n0", used=4), node("n1", used=4)], [job("1", on={"n0": 4})])
+    ledger = GpuLedger(seen, [grow])
+    assert not ledger.target_is_lost(grow)
+    assert not ledger.is_free_for(grow)
+
+
 def test_that_a_drained_or_unknown_node_is_lost() -> None:
     grow = reallocation(1, "1", Step.PLANNED, source={"n0": 1}, target={"n1": 2})
     assert GpuLedger(snapshot([node("n0"), node("n1", available=False)], []), [grow]).target_is_lost(grow)
