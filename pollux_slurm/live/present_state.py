@@ -33,7 +33,11 @@ def present_state(shown: CurrentJob) -> str | None:
     if job is None:
         return None
     if record.terms.in_place and job.state in (JobState.PENDING, JobState.COMPLETING):
-        return _without_wings(job)
+        sample = record.sample
+        is_trained = (
+            sample is not None and sample.total_epochs is not None and sample.epoch >= sample.total_epochs
+        )
+        return _without_wings(job, is_trained=is_trained)
     if job.state is JobState.SUSPENDED:
         return "is suspended"
     decided = record.last_decision
@@ -47,8 +51,8 @@ def present_state(shown: CurrentJob) -> str | None:
     return None
 
 
-def _without_wings(job: SlurmJob) -> str:
-    """Return what a job in place that does not train waits for."""
+def _without_wings(job: SlurmJob, *, is_trained: bool) -> str:
+    """Return what a job in place that does not train waits for; `is_trained` is one without an epoch left."""
     from pollux_slurm.slurm.parsing.merged_wings import anchor_waits, wings_of_start
 
     if job.state is JobState.PENDING:
@@ -58,6 +62,8 @@ def _without_wings(job: SlurmJob) -> str:
         return f"waits for its anchor to start{_because(job)}"
     if any(wing.allocation for wing in job.wings):
         return "ends this run: its wings are being stopped"
+    if is_trained:
+        return "has trained all its epochs, and is ending"
     return "has no GPUs now: it is ending, or starts again within two minutes"
 
 

@@ -11,12 +11,21 @@ from pollux_slurm.daemon.observe.live_status import CurrentJob
 from pollux_slurm.live.decision_text import has_maximum
 from pollux_slurm.live.present_state import present_state
 from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.store.contract.types import Sample
 from tests.daemon.builders import TERMS, job, record
+from tests.store.builders import T0
 
 ON = {"n0": 2}
 
 
-def said(state: JobState, *, in_place: bool = False, on: dict[str, int] | None = None, **of_job: Any) -> str:
+def said(
+    state: JobState,
+    *,
+    in_place: bool = False,
+    on: dict[str, int] | None = None,
+    sample: Sample | None = None,
+    **of_job: Any,
+) -> str:
     slurm = job("7", state, on=on, **of_job)
     known = record(
         "7",
@@ -24,6 +33,7 @@ def said(state: JobState, *, in_place: bool = False, on: dict[str, int] | None =
         terms=dataclasses.replace(TERMS, in_place=in_place),
         allocation=slurm.allocation,
         last_decision=Allocation.of({"n0": 2, "n1": 2}),
+        sample=sample,
     )
     held = slurm.held and state is JobState.PENDING
     return present_state(CurrentJob(record=known, is_now=True, held=held, job=slurm)) or ""
@@ -46,6 +56,21 @@ def test_that_a_job_in_place_says_that_it_has_lost_a_wing() -> None:
     assert said(JobState.RUNNING, in_place=True, on=ON) == "has lost its wing on n1"
     assert said(JobState.COMPLETING, in_place=True).startswith("has no GPUs now")
     assert said(JobState.RUNNING, in_place=True, on={"n0": 2, "n1": 2}) == ""
+
+
+@pytest.mark.parametrize(("epoch", "text"), [(29, "has no GPUs now"), (30, "has trained all its epochs")])
+def test_that_a_job_in_place_without_an_epoch_left_is_ending(epoch: int, text: str) -> None:
+    last = Sample(
+        at=T0,
+        batch=None,
+        throughput=None,
+        predicted_throughput=None,
+        efficiency=None,
+        progress=1.0,
+        epoch=epoch,
+        total_epochs=30,
+    )
+    assert said(JobState.COMPLETING, in_place=True, sample=last).startswith(text)
 
 
 def test_that_a_job_at_its_maximum_is_bound_by_that() -> None:

@@ -324,6 +324,7 @@ def test_that_an_error_is_one_line(
     ("words", "message"),
     [
         ((), "--traces DIR and --workload FILE are needed"),
+        (("--traces", "busy.json"), "busy.json: no such file or folder"),
         (("generate", "--load", "-1"), "load of a workload must be above 0, not -1"),
         (("generate", "--hours", "0"), "length in hours"),
         (("generate", "--output", "/nope/w.csv"), "there is no folder /nope"),
