@@ -160,7 +160,7 @@ def simulate(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    if traces is not None and not traces.exists():
+    if traces is not None and not (workload or traces.exists()):
         raise UsageError(f"{traces}: no such file or folder")
     if traces is None or not (workload or traces.is_file()):
         raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
