@@ -111,7 +111,8 @@ def plan_text(
 def end_text(move: Reallocation, name: str) -> str:
     """Return how a move ended, with what it cost."""
     if move.step is not ReallocationStep.CONFIRMED:
-        return f"{name}: the move to {move.target} is {move.step.text}; it trains on"
+        why = f" ({move.reason})" if move.reason else ""
+        return f"{name}: the move to {move.target} is {move.step.value.replace('_', ' ')}{why}; it trains on"
     cost = reallocation_costs(move)
     stood = cost.standstill_s if move.way is ReallocationWay.IN_PLACE else cost.total_s
     lost = "" if stood is None else f"; it stood still for {stood:.1f} s"
