@@ -202,7 +202,9 @@ class PolicyConfig:
         "running jobs that may move in one round; default: all", None, 0, 10**6, example="20"
     )
     min_age_s: float = _number("running jobs younger than this are not moved", 0.0, 0.0, 1e12)
-    min_remaining_s: float = _number("nor those that declare to end sooner", 0.0, 0.0, 1e12)
+    min_remaining_s: float = _number(
+        "running jobs that will end sooner, by their declared epochs, are not moved", 0.0, 0.0, 1e12
+    )
     pauses: bool | None = _setting(
         "running jobs may be paused; default: with price-rank and attained-work", None, example="true"
     )

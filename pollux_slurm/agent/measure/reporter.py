@@ -190,7 +190,9 @@ class Reporter:
                         next_poll = self._monotonic() + self._poll_interval_s
                     failures, self._unknown_since = 0, None
                 except StaleRunError as error:
-                    self._warnings.log(error)
+                    # The last report of a run may come after the first of the next: then nothing is wrong.
+                    if not self._closing:
+                        self._warnings.log(error)
                     self._superseded = True
                     return
                 except UnknownJobError:

@@ -194,6 +194,21 @@ def test_that_a_newer_run_supersedes_this_one(store: Store, store_url: str) -> N
         wait(lambda: reporter.superseded, "the news")
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_that_a_superseded_run_is_logged_unless_it_is_over(
+    is_over: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing, intervals = FailingStore(), {"report_interval_s": 1000.0, "poll_interval_s": 1000.0}
+    with reporting(lambda: failing, **intervals) as reporter:
+        wait(lambda: failing.num_calls >= 2, "the first report and poll")
+        failing.errors.append(StaleRunError("run 0 is not its current run"))
+        if not is_over:
+            reporter.report_soon()
+            wait(lambda: reporter.superseded, "the news")
+    assert reporter.superseded
+    assert ("not its current run" in caplog.text) is not is_over
+
+
 def test_that_an_outage_costs_reports_and_nothing_else() -> None:
     failing = FailingStore(*[StoreUnavailable("database is locked")] * 3)
     with reporting(lambda: failing, poll_interval_s=0.001) as reporter:
