@@ -88,7 +88,8 @@ def settings_file(users: Users, environ: Mapping[str, str], named: Path | None) 
 def likely_store(users: Users, found: Surroundings, environ: Mapping[str, str]) -> str | None:
     """Return the store to suggest, None where only a PostgreSQL server will do whose address is not known."""
     if users is Users.CLUSTER:
-        return f"postgresql://{socket.getfqdn()}/pollux"
+        name = socket.getfqdn()
+        return f"postgresql://{socket.gethostname() if name.startswith('localhost') else name}/pollux"
     if users is Users.OWN and not found.one_host:
         return None
     return str(own_state_dir(environ) / "pollux.db")

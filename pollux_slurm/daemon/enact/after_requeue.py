@@ -222,7 +222,7 @@ class StepsAfterRequeue:
             found = source
         if found == target or found.num_gpus < _min_gpus(move):
             return None
-        retargeted = self._actions.retarget(move, found, f"instead of {target}, which others took")
+        retargeted = self._actions.retarget(move, found, f"instead of {target}, which was taken or drained")
         if retargeted is not None:
             ledger.reserve(retargeted.reallocation)
         return retargeted

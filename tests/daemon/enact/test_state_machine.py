@@ -155,7 +155,7 @@ def test_that_gpus_taken_after_the_requeue_still_let_the_job_run(harness: Harnes
     harness.run_until(harness.daemon(), until=lambda: bool(harness.store.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=40)
-    assert last(harness, job_id) == (Step.CONFIRMED, "instead of n0:4, which others took")
+    assert last(harness, job_id) == (Step.CONFIRMED, "instead of n0:4, which was taken or drained")
     assert harness.job(job_id).state is JobState.RUNNING
     assert harness.job(job_id).allocation == Allocation.of({"n1": 4})
     assert harness.store.reallocations(job_id)[-1].target == Allocation.of({"n1": 4})
@@ -173,7 +173,7 @@ def test_that_a_job_whose_target_an_adaptive_job_took_gets_the_best_that_fits(ha
     harness.run_until(harness.daemon(), until=lambda: len(harness.agents) == 2, seconds=20)
     harness.slurm.set_node("n0", available=True)
     harness.run_until(harness.daemon(), seconds=40)
-    assert last(harness, job_id) == (Step.CONFIRMED, "instead of n1:4, which others took")
+    assert last(harness, job_id) == (Step.CONFIRMED, "instead of n1:4, which was taken or drained")
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
 
 

@@ -270,7 +270,7 @@ def test_that_gpus_that_vanish_leave_the_most_that_still_fits(harness: Harness) 
     assert harness.job(job_id).allocation == Allocation.of({"n2": 3})
     assert steps(harness, job_id) == [Step.CONFIRMED]
     (move,) = harness.store.reallocations(job_id)
-    assert (move.retargeted, move.reason) == (True, "instead of n1:4, which others took")
+    assert (move.retargeted, move.reason) == (True, "instead of n1:4, which was taken or drained")
 
 
 @pytest.mark.parametrize("at", range(3))  # before target, reshape, and the next step
