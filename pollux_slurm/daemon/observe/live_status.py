@@ -126,7 +126,10 @@ def unregistered_job_text(job: SlurmJob, seen: DaemonStatus, now: datetime) -> s
     """Return a text for people about an adaptive job in Slurm that is not registered yet."""
     came = "" if job.submitted_at is None else f" {elapsed_text(now - job.submitted_at)} ago"
     why = f" ({job.reason})" if job.state is JobState.PENDING and job.reason not in ("", "None") else ""
-    text = f"job {job.job_id} was submitted{came} and is {job.state.value}{why}"
+    # An anchor that has submitted no wing yet is shown as COMPLETING.
+    is_starting = job.state is JobState.COMPLETING and job.ended_at is None
+    state = "starting" if is_starting else job.state.value
+    text = f"job {job.job_id} was submitted{came} and is {state}{why}"
     missing = daemon_absence_text(seen, now)
     if missing is not None:
         return f"{text}; it is not registered: {missing}"

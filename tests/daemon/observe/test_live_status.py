@@ -76,6 +76,10 @@ def test_that_the_text_about_an_unregistered_job_has_the_time_of_the_next_read()
         == f"{first}; it is not registered: no daemon has run on this store yet"
     )
     long_ago = dataclasses.replace(came, state=JobState.RUNNING, submitted_at=NOON - timedelta(minutes=9))
+    anchor = dataclasses.replace(came, state=JobState.COMPLETING, reason="")
+    assert " and is starting; it is not" in unregistered_job_text(anchor, paced, at)
+    ended = dataclasses.replace(anchor, ended_at=at)
+    assert " and is completing; it is not" in unregistered_job_text(ended, paced, at)
     assert unregistered_job_text(long_ago, paced, at).endswith(
         f"{looks}; it may serve only other partitions or other users, see its log"
     )
