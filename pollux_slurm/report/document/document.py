@@ -174,7 +174,8 @@ def text_of(value: Value, kind: Kind, *, most: int = 120) -> str:
     if kind is Kind.SECONDS:
         return duration_text(value)
     if kind is Kind.SHARE:
-        return f"{100 * value:.1f} %"
+        # Adding 0.0 makes 0.0 of a rounded -0.0.
+        return f"{round(100 * value, 1) + 0.0:.1f} %".replace("-", "\N{MINUS SIGN}")
     return number_text(value)
 
 

@@ -65,6 +65,8 @@ def document(*tables: Data) -> Document:
         (date(2026, 11, 1), Kind.DAY, "2026-11-01"),
         (90.0, Kind.SECONDS, "1.5 min"),
         (0.125, Kind.SHARE, "12.5 %"),
+        (-0.071, Kind.SHARE, "\N{MINUS SIGN}7.1 %"),
+        (-0.0001, Kind.SHARE, "0.0 %"),
         (12345.6, Kind.NUMBER, "12,346"),
         (12.345, Kind.NUMBER, "12.3"),
         (-0.5, Kind.NUMBER, "\N{MINUS SIGN}0.500"),
