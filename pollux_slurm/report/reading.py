@@ -86,7 +86,7 @@ def read_group(
         names = sorted({row.account for row in everyone if row.account})
         raise StoreError(
             f"account {account!r} has no adaptive job from {range_.text()}; {_known_names(account, names)}; "
-            "choose another time"
+            "choose another time (--since)"
         )
     return GroupHistory(
         usage=usage,

@@ -263,7 +263,8 @@ class Anchor:
             self._handle_generation()
         if code == 0:
             if is_known and self._is_training_over():
-                if joining := ", ".join(other.job_id for other in start.left):
+                joining = ", ".join(other.job_id for other in start.left if start.is_joining(other))
+                if joining and start.kill_at_s is None:
                     # Slurm logs their end as if something had failed.
                     self._say(f"job {self._id}: the training is over; job {joining}, which was to join, ends")
                 self._stop_rest()

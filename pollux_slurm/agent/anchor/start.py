@@ -76,6 +76,10 @@ class Start:
         needed = [wing for wing in self.wings.values() if self.needs(wing)] or [self.first]
         return [wing.code for wing in needed]
 
+    def is_joining(self, wing: Wing) -> bool:
+        """Whether a wing was submitted for the newest plan, and its processes do not train yet."""
+        return wing.plan == max(self.records, default=0) > 0 and wing.members.isdisjoint(self.members)
+
     def needs(self, wing: Wing) -> bool:
         """Whether a wing has processes that train."""
         return bool(wing.members & self.members)

@@ -182,7 +182,7 @@ class ReportBuilder:
         model = self._tuner.model(training.limits, training.statistics)
         if not (goes_on and self._has_reported_step):
             # The first report of a step, a confirmation and the last report do not wait for scipy's import.
-            self._has_reported_step = True
+            self._has_reported_step |= goes_on
             return replace(report, model=model, batch=training.batch)
         self._tuner.refit()
         model = self._tuner.model(training.limits, training.statistics)

@@ -262,7 +262,7 @@ class TopApp(App[None]):
         for one in decisions[:_MOST_DECISIONS]:
             found.append(f"  job {one.slurm_job_id} {one.allocation or 'no GPUs'}: {one.reason}")
         width = max(self.size.width - 2, 10)
-        return "\n".join(shortened(shown(line), width) for line in found)
+        return "\n".join(shortened(self._text(shown(line)), width) for line in found)
 
     # ------------------------------------------------------------------------------------------------- keys
 

@@ -55,7 +55,9 @@ def story_text(story: JobStory, *, width: int, now: datetime, is_ascii: bool) ->
     indent = " " * _LABEL_WIDTH
     found = [story.title, ""]
     for line in story.explanation:
-        found += wrap(line, max(width, 2 * _LABEL_WIDTH), subsequent_indent=indent) or [""]
+        found += wrap(
+            line, max(width, 2 * _LABEL_WIDTH), subsequent_indent=indent, break_on_hyphens=False
+        ) or [""]
     found.append("")
     for name, unit, points in (("goodput", " examples/s", goodputs), ("batch size", "", batches)):
         if not points:

@@ -22,6 +22,8 @@ _RESERVING = (
     ReallocationStep.RELEASED,
     ReallocationStep.REGROUP_REQUESTED,
 )
+# Steps in which Slurm may start the job, or a wing of it, on the target.
+_STARTING = (ReallocationStep.RELEASED, ReallocationStep.REGROUP_REQUESTED)
 # How long a donor waits for the wings that get its GPUs to stand in the queue: their anchors poll the store.
 RECEIVER_WAIT_S = 15.0
 
@@ -84,16 +86,17 @@ class GpuLedger:
         return not self._missing(reallocation)
 
     def target_is_lost(self, reallocation: Reallocation) -> bool:
-        """Whether jobs, other than the moving ones, have so many GPUs that the target lacks some.
+        """Whether the target lacks GPUs even after every moving job has left.
 
-        GPUs in use that no job has are not lost. Slurm shows nodes after jobs: between the two, a wing of the
-        job itself, or the released job, may have started.
+        Where the job may start at any moment, GPUs in use that no job has are not lost: Slurm shows nodes
+        after jobs, and the job itself, or its wing, may have started between the two.
         """
+        left = self._not_held if reallocation.step in _STARTING else self._free
         for node, gpus in reallocation.target.gpus_by_node:
             if not self._available.get(node, False):
                 return True
             leaving = sum(self._owned.get(job_id, Counter())[node] for job_id in self._owned)
-            if gpus > self._not_held.get(node, 0) + leaving:
+            if gpus > left.get(node, 0) + leaving:
                 return True
         return False
 

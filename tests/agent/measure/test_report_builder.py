@@ -76,6 +76,8 @@ def test_that_steps_before_the_first_step_is_reported_count_in_the_next_report(
     report_builder: ReportBuilder,
 ) -> None:
     report_builder.set_training_state(TRAINING)
+    # A report in between, which comes before training is known to have begun, changes nothing.
+    assert report_builder.compose(sequence=1, checkpoint=None).phase is RunPhase.STARTING
     report_builder.set_phase(RunPhase.TRAINING)
     report_builder.add_step(step(0.1, 0.9, total_s=1.0))
     assert report_builder.compose(sequence=1, checkpoint=None).throughput is None

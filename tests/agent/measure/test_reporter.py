@@ -336,7 +336,8 @@ def test_that_a_report_asked_for_while_the_store_is_opened_is_the_first_and_only
         assert asked.wait(120)
         return failing
 
-    with reporting(open_store, report_interval_s=1000.0, poll_interval_s=0.01) as reporter:
+    slow = {"report_interval_s": 1000.0, "first_reports_interval_s": 1000.0}
+    with reporting(open_store, poll_interval_s=0.01, **slow) as reporter:
         assert opening.wait(120)
         reporter.report_soon()
         asked.set()

@@ -42,12 +42,24 @@ def test_that_gpus_taken_by_an_unmanaged_job_are_lost(taken: int, lost: bool) ->
     assert ledger.target_is_lost(grow) is lost
 
 
-def test_that_gpus_of_a_wing_that_started_between_the_reads_of_jobs_and_nodes_are_not_lost() -> None:
-    grow = reallocation(1, "1", Step.REGROUP_REQUESTED, source={"n0": 4}, target={"n0": 4, "n1": 4})
-    seen = snapshot([node("n0", used=4), node("n1", used=4)], [job("1", on={"n0": 4})])
-    ledger = GpuLedger(seen, [grow])
-    assert not ledger.target_is_lost(grow)
-    assert not ledger.is_free_for(grow)
+@pytest.mark.parametrize(
+    ("step", "lost"),
+    [
+        (Step.PLANNED, True),
+        (Step.CHECKPOINTED, True),
+        (Step.REQUEUED, True),
+        (Step.RELEASED, False),
+        (Step.REGROUP_REQUESTED, False),
+    ],
+)
+def test_that_what_started_between_the_reads_of_jobs_and_nodes_may_be_the_job_itself(
+    step: Step, lost: bool
+) -> None:
+    grow = reallocation(1, "1", step, source={"n0": 4}, target={"n0": 4, "n1": 4})
+    nodes, own = [node("n0", used=4), node("n1", used=4)], job("1", on={"n0": 4})
+    assert GpuLedger(snapshot(nodes, [own]), [grow]).target_is_lost(grow) is lost
+    taken = GpuLedger(snapshot(nodes, [own, job("99", on={"n1": 1})]), [grow])
+    assert taken.target_is_lost(grow), "another job is shown there"
 
 
 def test_that_a_drained_or_unknown_node_is_lost() -> None:
