@@ -57,22 +57,22 @@ def print_document(document: Document, console: Console) -> None:
 def sparkline(points: Sequence[tuple[float, float]], x: Axis, width: int, *, step: bool = False) -> str:
     """Return a line of `width` blocks: means of the values in each part of the axis, from 0 to the highest.
 
-    A part without a point is blank, or goes on with the value before it where the line is one of steps.
+    A part without a point is blank, or goes on with the last value before it where the line is one of steps.
     """
-    sums, counts = [0.0] * width, [0] * width
+    sums, counts, latest = [0.0] * width, [0] * width, dict[int, float]()
     for at, value in points:
+        place = min(int(x.at(at) * width), width - 1)
         if abs(value) < _MOST:
-            place = min(int(x.at(at) * width), width - 1)
             sums[place] += value
             counts[place] += 1
-    ends = {min(int(x.at(at) * width), width - 1) for at, value in points if math.isnan(value)}
-    last = max((min(int(x.at(at) * width), width - 1) for at, _ in points), default=-1)
+        latest[place] = value if abs(value) < _MOST else math.nan
+    last = max(latest, default=-1)
     most = max((total / count for total, count in zip(sums, counts, strict=True) if count), default=0.0)
     text, held = [], math.nan
     for place, (total, count) in enumerate(zip(sums, counts, strict=True)):
         value = total / count if count else held
         text.append(_GAP if math.isnan(value) else _block(value, most))
-        held = value if step and place < last and place not in ends else math.nan
+        held = latest.get(place, held) if step and place < last else math.nan
     return "".join(text)
 
 

@@ -35,6 +35,8 @@ def test_that_steps_go_on_until_their_end_or_gap() -> None:
     axis = linear_axis("x", [0, 8])
     assert sparkline([(0, 7), (4, 7)], axis, 8, step=True) == "█████   "
     assert sparkline([(0, 7), (2, NAN), (6, 7)], axis, 8, step=True) == "███   █ "
+    # What ended and began again within one part goes on with the new value.
+    assert sparkline([(0, 8), (2, 8), (2.1, NAN), (2.2, 4), (6, 4)], axis, 8, step=True) == "██▆▅▅▅▅ "
 
 
 def test_that_nothing_that_strangers_wrote_reaches_the_terminal() -> None:
