@@ -51,3 +51,24 @@ def requeue_if_gpus_missing(
         warn(f"job {job_id} cannot be requeued: {error}")
         return
     pause(_WAIT_FOR_END_S)
+
+
+def lacks_gpus(
+    num_gpus: int | None,
+    *,
+    environ: Mapping[str, str],
+    connect: Callable[[], SlurmClient],
+    warn: Callable[[str], None],
+) -> bool:
+    """Whether slurmctld has started this job with fewer GPUs; arguments as of `requeue_if_gpus_missing`."""
+    try:
+        job = connect().read_job(environ["SLURM_JOB_ID"])
+    except SlurmError:
+        return False
+    if job is None or job.state is not JobState.RUNNING:
+        return False
+    wanted = num_gpus if num_gpus is not None else int(job.requested_gpus > 0)
+    if job.allocation.num_gpus >= wanted:
+        return False
+    warn(f"Slurm has started job {job.job_id} with {job.allocation.num_gpus} of its {wanted} GPUs")
+    return True

@@ -22,7 +22,7 @@ from pollux_slurm.agent.node.containers import (
 from pollux_slurm.agent.node.layout import STEP_VARIABLE, RunLayout
 from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
 from pollux_slurm.agent.step.controller import wait_for_controller
-from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
+from pollux_slurm.agent.step.missing_gpus import lacks_gpus, requeue_if_gpus_missing
 from pollux_slurm.agent.step.step_numbers import skip_step_numbers
 from pollux_slurm.agent.step.step_signals import signal_step
 from pollux_slurm.slurm.client import SlurmClient
@@ -105,9 +105,13 @@ def run_step(command: Sequence[str], job: PreparedJob) -> ExitStatus:
     status = srun.run()
     code = status.exit_code
     # Not after a request to stop: in a requeue, the job's next start waits for the end of this process.
-    if status.failed_by_itself and job.may_requeue:
+    if status.failed_by_itself:
         num_gpus = layout.world_size if layout.uses_gpus else None
-        requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
+        if job.may_requeue:
+            requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
+        elif lacks_gpus(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn):
+            # A wing: its anchor makes another start.
+            return ExitStatus(exit_code=STOPPED_BY_SIGTERM, failed_by_itself=False)
     if code == 0 and end_files and not _have_ended(end_files):
         job.warn(f"srun ended, and not all processes of job {layout.job_id} did: they count as stopped")
         return ExitStatus(exit_code=STOPPED_BY_SIGTERM, failed_by_itself=False)

@@ -13,7 +13,7 @@ import pytest
 from pollux_slurm.agent.node.layout import RunLayout
 from pollux_slurm.agent.node.rendezvous import reserve_port
 from pollux_slurm.agent.step.allocation import allocated_gpus
-from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
+from pollux_slurm.agent.step.missing_gpus import lacks_gpus, requeue_if_gpus_missing
 from pollux_slurm.agent.step.run_step import PreparedJob, run_step
 from pollux_slurm.errors import LaunchError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState, SlurmJob
@@ -43,6 +43,20 @@ def after_check(
     found = slurm.read_job(job_id)
     assert found is not None
     return found
+
+
+def test_that_a_wing_that_lacks_gpus_is_told_from_one_that_fails() -> None:
+    slurm, job_id = running_job()
+    said: list[str] = []
+
+    def lacks() -> bool:
+        environ = {"SLURM_JOB_ID": job_id}
+        return lacks_gpus(2, environ=environ, connect=lambda: slurm, warn=said.append)
+
+    assert not lacks()
+    slurm.set_job(job_id, allocation=Allocation())
+    assert lacks()
+    assert said == [f"Slurm has started job {job_id} with 0 of its 2 GPUs"]
 
 
 def test_that_a_job_with_fewer_gpus_than_it_should_have_is_requeued() -> None:
