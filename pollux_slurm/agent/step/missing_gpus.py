@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from pollux_slurm.errors import SlurmError
-from pollux_slurm.model import JobState
+from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 
 # A job that was restarted so often fails: something else is wrong.
@@ -38,14 +38,12 @@ def requeue_if_gpus_missing(
     try:
         slurm = connect()
         job = slurm.read_job(job_id)
-        if job is None or job.state is not JobState.RUNNING or str(job.restart_count) != restart_count:
+        shortage = None if job is None else _shortage(job, num_gpus)
+        if job is None or shortage is None or str(job.restart_count) != restart_count:
             return
-        allocated = job.allocation.num_gpus
-        wanted = num_gpus if num_gpus is not None else int(job.requested_gpus > 0)
-        if allocated >= wanted or job.restart_count >= _MAX_RESTARTS:
+        if job.restart_count >= _MAX_RESTARTS:
             return
-        requested = num_gpus or job.requested_gpus
-        warn(f"Slurm has started job {job_id} with {allocated} of its {requested} GPUs: requeuing it")
+        warn(f"{shortage}: requeuing it")
         slurm.requeue(job_id, restart_count=job.restart_count)
     except SlurmError as error:
         warn(f"job {job_id} cannot be requeued: {error}")
@@ -65,10 +63,16 @@ def lacks_gpus(
         job = connect().read_job(environ["SLURM_JOB_ID"])
     except SlurmError:
         return False
-    if job is None or job.state is not JobState.RUNNING:
-        return False
+    shortage = None if job is None else _shortage(job, num_gpus)
+    if shortage is not None:
+        warn(shortage)
+    return shortage is not None
+
+
+def _shortage(job: SlurmJob, num_gpus: int | None) -> str | None:
+    """Return what a running job lacks: it should have `num_gpus`, or one at least where that is None."""
+    allocated = job.allocation.num_gpus
     wanted = num_gpus if num_gpus is not None else int(job.requested_gpus > 0)
-    if job.allocation.num_gpus >= wanted:
-        return False
-    warn(f"Slurm has started job {job.job_id} with {job.allocation.num_gpus} of its {wanted} GPUs")
-    return True
+    if job.state is not JobState.RUNNING or allocated >= wanted:
+        return None
+    return f"Slurm has started job {job.job_id} with {allocated} of its {num_gpus or job.requested_gpus} GPUs"
