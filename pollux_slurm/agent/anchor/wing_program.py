@@ -177,7 +177,6 @@ def _prepare(
         wrapper=order.wrapper,
         srun_arguments=order.srun_arguments,
         required_paths=required_paths(environ, store_file=_store_file(config)) if in_container else (),
-        may_requeue=False,
     )
 
 

@@ -1,8 +1,9 @@
-"""Requeue a job that Slurm has started without its GPUs, instead of letting it fail.
+"""A job that Slurm has started without its GPUs starts again, instead of failing.
 
 Seen on 22.05 just after a restart of slurmctld, before the nodes had registered. The batch script runs, with
 or without GPUs in its environment. slurmctld has allocated none, and srun cannot start a step ("Invalid
-generic resource (gres) specification"). Nothing was trained, so another start loses nothing.
+generic resource (gres) specification"). Nothing was trained, so another start loses nothing. A job of its own
+is requeued; a wing counts as stopped, so that its anchor makes another start.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from pollux_slurm.errors import SlurmError
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 
-# A job that was restarted so often fails: something else is wrong.
-_MAX_RESTARTS = 50
+MAX_RESTARTS = 50
+"""A job that was restarted so often fails: something else is wrong."""
+
 # Slurm ends the batch script within seconds of the requeue.
 _WAIT_FOR_END_S = 60.0
 
@@ -41,7 +43,7 @@ def requeue_if_gpus_missing(
         shortage = None if job is None else _shortage(job, num_gpus)
         if job is None or shortage is None or str(job.restart_count) != restart_count:
             return
-        if job.restart_count >= _MAX_RESTARTS:
+        if job.restart_count >= MAX_RESTARTS:
             return
         warn(f"{shortage}: requeuing it")
         slurm.requeue(job_id, restart_count=job.restart_count)

@@ -22,7 +22,7 @@ from pollux_slurm.agent.node.containers import (
 from pollux_slurm.agent.node.layout import STEP_VARIABLE, RunLayout
 from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
 from pollux_slurm.agent.step.controller import wait_for_controller
-from pollux_slurm.agent.step.missing_gpus import lacks_gpus, requeue_if_gpus_missing
+from pollux_slurm.agent.step.missing_gpus import MAX_RESTARTS, lacks_gpus, requeue_if_gpus_missing
 from pollux_slurm.agent.step.step_numbers import skip_step_numbers
 from pollux_slurm.agent.step.step_signals import signal_step
 from pollux_slurm.slurm.client import SlurmClient
@@ -50,8 +50,7 @@ class PreparedJob:
     """What is needed to start a step. `all_nodes` is False when nodes without a GPU are left out.
 
     `port` reserves the layout's port while it is open. `wrapper` and `srun_arguments` are those of the
-    options, `required_paths` what the processes must see in a container. With `may_requeue`, the job is
-    requeued where Slurm has started it without its GPUs.
+    options, `required_paths` what the processes must see in a container.
     """
 
     layout: RunLayout
@@ -64,7 +63,6 @@ class PreparedJob:
     wrapper: tuple[str, ...] = ()
     srun_arguments: tuple[str, ...] = ()
     required_paths: tuple[Path, ...] = ()
-    may_requeue: bool = True
 
     @property
     def is_in_container(self) -> bool:
@@ -107,10 +105,11 @@ def run_step(command: Sequence[str], job: PreparedJob) -> ExitStatus:
     # Not after a request to stop: in a requeue, the job's next start waits for the end of this process.
     if status.failed_by_itself:
         num_gpus = layout.world_size if layout.uses_gpus else None
-        if job.may_requeue:
+        if layout.restart_count is None:
             requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
-        elif lacks_gpus(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn):
-            # A wing: its anchor makes another start.
+        elif layout.restart_count < MAX_RESTARTS and lacks_gpus(
+            num_gpus, environ=job.environ, connect=job.connect, warn=job.warn
+        ):
             return ExitStatus(exit_code=STOPPED_BY_SIGTERM, failed_by_itself=False)
     if code == 0 and end_files and not _have_ended(end_files):
         job.warn(f"srun ended, and not all processes of job {layout.job_id} did: they count as stopped")

@@ -1,4 +1,4 @@
-"""A job that Slurm has started without its GPUs is requeued, and no other one."""
+"""A job that Slurm has started without its GPUs starts again, and no other one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 
 from pollux_slurm.agent.node.layout import RunLayout
 from pollux_slurm.agent.node.rendezvous import reserve_port
+from pollux_slurm.agent.node.watched_processes import ExitStatus
 from pollux_slurm.agent.step.allocation import allocated_gpus
-from pollux_slurm.agent.step.missing_gpus import lacks_gpus, requeue_if_gpus_missing
+from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
 from pollux_slurm.agent.step.run_step import PreparedJob, run_step
 from pollux_slurm.errors import LaunchError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState, SlurmJob
@@ -45,18 +46,24 @@ def after_check(
     return found
 
 
-def test_that_a_wing_that_lacks_gpus_is_told_from_one_that_fails() -> None:
+@pytest.mark.parametrize(
+    ("held", "restart_count", "code", "says"),
+    [(0, 3, 143, True), (1, 0, 143, True), (2, 3, 5, False), (0, 50, 5, False)],
+    ids=["without GPUs", "with too few", "with its GPUs", "in vain too often"],
+)
+def test_that_a_wing_without_its_gpus_counts_as_stopped(
+    tmp_path: Path, held: int, restart_count: int, code: int, *, says: bool
+) -> None:
     slurm, job_id = running_job()
+    slurm.set_job(job_id, allocation=Allocation.of({"n0": held} if held else {}))
+    write_commands(tmp_path, srun="exit 5", squeue="exit 0")
     said: list[str] = []
-
-    def lacks() -> bool:
-        environ = {"SLURM_JOB_ID": job_id}
-        return lacks_gpus(2, environ=environ, connect=lambda: slurm, warn=said.append)
-
-    assert not lacks()
-    slurm.set_job(job_id, allocation=Allocation())
-    assert lacks()
-    assert said == [f"Slurm has started job {job_id} with 0 of its 2 GPUs"]
+    status = run_two_gpus(tmp_path, lambda: slurm, warn=said.append, job_id=job_id, restarts=restart_count)
+    assert (status.exit_code, status.failed_by_itself) == (code, code == 5)
+    assert said == ([f"Slurm has started job {job_id} with {held} of its 2 GPUs"] if says else [])
+    found = slurm.read_job(job_id)
+    assert found is not None
+    assert found.state is JobState.RUNNING
 
 
 def test_that_a_job_with_fewer_gpus_than_it_should_have_is_requeued() -> None:
@@ -123,9 +130,7 @@ def test_that_after_a_step_that_was_asked_to_stop_slurm_is_not_read(
     tmp_path: Path, body: str, looks: int
 ) -> None:
     """Reading the job takes time, for which the job's next start would wait."""
-    for name, content in (("srun", body), ("squeue", "exit 0")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{content}\n")
-        (tmp_path / name).chmod(0o755)
+    write_commands(tmp_path, srun=body, squeue="exit 0")
     # In its own process, which gets the signal.
     script = f"from {__name__} import looks_after; import sys; print(*looks_after(sys.argv[1]))"
     ended = subprocess.run(
@@ -144,20 +149,37 @@ def looks_after(bin_dir: str) -> tuple[int, int]:
         looked.append("look")
         return slurm
 
-    warn: Callable[[str], None] = lambda _words: None  # noqa: E731
+    status = run_two_gpus(Path(bin_dir), connect, warn=lambda _words: None, job_id="1", restarts=None)
+    return status.exit_code, len(looked)
+
+
+def write_commands(folder: Path, **bodies: str) -> None:
+    for name, body in bodies.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+
+
+def run_two_gpus(
+    bin_dir: Path,
+    connect: Callable[[], SlurmClient],
+    *,
+    warn: Callable[[str], None],
+    job_id: str,
+    restarts: int | None,
+) -> ExitStatus:
+    """Run a step of two GPUs with this folder's srun; `restarts` are those of a wing's training."""
     layout = RunLayout(
-        nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=1, secret="s", uses_gpus=True, job_id="1",
-        exit_file=None, kill_after_s=1.0,
+        nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=1, secret="s", uses_gpus=True, job_id=job_id,
+        exit_file=None, kill_after_s=1.0, restart_count=restarts,
     )  # fmt: skip
-    port = reserve_port()
-    job = PreparedJob(
-        layout=layout,
-        environ={**os.environ, "SLURM_JOB_ID": "1"},
-        runner=CommandRunner(environ=dict(os.environ), bin_dir=Path(bin_dir)),
-        connect=connect,
-        warn=warn,
-        all_nodes=True,
-        port=port,
-    )
-    with port:
-        return run_step(["train"], job).exit_code, len(looked)
+    with reserve_port() as port:
+        job = PreparedJob(
+            layout=layout,
+            environ={**os.environ, "SLURM_JOB_ID": job_id},
+            runner=CommandRunner(environ=dict(os.environ), bin_dir=bin_dir),
+            connect=connect,
+            warn=warn,
+            all_nodes=True,
+            port=port,
+        )
+        return run_step(["train"], job)
