@@ -53,14 +53,17 @@ def requeue_if_gpus_missing(
     pause(_WAIT_FOR_END_S)
 
 
-def lacks_gpus(
+def was_stopped_by_slurm(
     num_gpus: int | None,
     *,
     environ: Mapping[str, str],
     connect: Callable[[], SlurmClient],
     warn: Callable[[str], None],
 ) -> bool:
-    """Whether slurmctld has started this job with fewer GPUs; arguments as of `requeue_if_gpus_missing`."""
+    """Whether slurmctld ends this job, or has started it with fewer GPUs, so that its step could not go on.
+
+    Arguments as of `requeue_if_gpus_missing`. False where slurmctld does not answer.
+    """
     try:
         job = connect().read_job(environ["SLURM_JOB_ID"])
     except SlurmError:
@@ -68,7 +71,8 @@ def lacks_gpus(
     shortage = None if job is None else _shortage(job, num_gpus)
     if shortage is not None:
         warn(shortage)
-    return shortage is not None
+    is_ending = job is not None and (job.state is JobState.COMPLETING or job.state.is_over)
+    return shortage is not None or is_ending
 
 
 def _shortage(job: SlurmJob, num_gpus: int | None) -> str | None:

@@ -22,7 +22,11 @@ from pollux_slurm.agent.node.containers import (
 from pollux_slurm.agent.node.layout import STEP_VARIABLE, RunLayout
 from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
 from pollux_slurm.agent.step.controller import wait_for_controller
-from pollux_slurm.agent.step.missing_gpus import MAX_RESTARTS, lacks_gpus, requeue_if_gpus_missing
+from pollux_slurm.agent.step.missing_gpus import (
+    MAX_RESTARTS,
+    requeue_if_gpus_missing,
+    was_stopped_by_slurm,
+)
 from pollux_slurm.agent.step.step_numbers import skip_step_numbers
 from pollux_slurm.agent.step.step_signals import signal_step
 from pollux_slurm.slurm.client import SlurmClient
@@ -101,25 +105,40 @@ def run_step(command: Sequence[str], job: PreparedJob) -> ExitStatus:
     # If this process is killed, SIGTERM makes srun end its step.
     srun = WatchedProcesses(argv, [environ], kill_after_s=0.0, forward=forward, death_signal=signal.SIGTERM)
     status = srun.run()
-    code = status.exit_code
-    # Not after a request to stop: in a requeue, the job's next start waits for the end of this process.
-    if status.failed_by_itself:
-        num_gpus = layout.world_size if layout.uses_gpus else None
-        if layout.restart_count is None:
-            requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
-        elif layout.restart_count < MAX_RESTARTS and lacks_gpus(
-            num_gpus, environ=job.environ, connect=job.connect, warn=job.warn
-        ):
-            return ExitStatus(exit_code=STOPPED_BY_SIGTERM, failed_by_itself=False)
-    if code == 0 and end_files and not _have_ended(end_files):
-        job.warn(f"srun ended, and not all processes of job {layout.job_id} did: they count as stopped")
-        return ExitStatus(exit_code=STOPPED_BY_SIGTERM, failed_by_itself=False)
-    if layout.exit_file is None or code == 0:
+    num_gpus = layout.world_size if layout.uses_gpus else None
+    stopped = ExitStatus(exit_code=STOPPED_BY_SIGTERM, failed_by_itself=False)
+    if status.exit_code == 0:
+        if end_files and not _have_ended(end_files):
+            job.warn(f"srun ended, and not all processes of job {layout.job_id} did: they count as stopped")
+            return stopped
         return status
+    code = _read_exit_file(layout.exit_file)
+    if layout.restart_count is None:
+        # Not after a request to stop: in a requeue, the job's next start waits for the end of this process.
+        if status.failed_by_itself:
+            requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
+    elif (
+        # No process of this wing has failed, but srun: as it does where it is stopped before its step begins.
+        code is None
+        and layout.restart_count < MAX_RESTARTS
+        and (
+            not status.failed_by_itself
+            or was_stopped_by_slurm(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
+        )
+    ):
+        return stopped
+    return status if code is None else replace(status, exit_code=code)
+
+
+def _read_exit_file(file: Path | None) -> int | None:
+    """Return the exit code of the first process that failed by itself; None where none did."""
+    if file is None:
+        return None
     with contextlib.suppress(OSError, ValueError):
-        code = int(layout.exit_file.read_text(encoding="ascii"))
-        layout.exit_file.unlink()
-    return replace(status, exit_code=code)
+        code = int(file.read_text(encoding="ascii"))
+        file.unlink()
+        return code
+    return None
 
 
 def _have_ended(end_files: Sequence[Path]) -> bool:

@@ -47,23 +47,43 @@ def after_check(
 
 
 @pytest.mark.parametrize(
-    ("held", "restart_count", "code", "says"),
-    [(0, 3, 143, True), (1, 0, 143, True), (2, 3, 5, False), (0, 50, 5, False)],
-    ids=["without GPUs", "with too few", "with its GPUs", "in vain too often"],
+    ("held", "state", "restart_count", "code"),
+    [
+        (0, JobState.RUNNING, 3, 143),
+        (1, JobState.RUNNING, 0, 143),
+        (2, JobState.COMPLETING, 0, 143),
+        (2, JobState.CANCELLED, 0, 143),
+        (2, JobState.RUNNING, 3, 5),
+        (0, JobState.RUNNING, 50, 5),
+    ],
+    ids=["without GPUs", "with too few", "ending", "cancelled", "with its GPUs", "in vain too often"],
 )
-def test_that_a_wing_without_its_gpus_counts_as_stopped(
-    tmp_path: Path, held: int, restart_count: int, code: int, *, says: bool
+def test_that_a_wing_whose_step_slurm_did_not_let_begin_counts_as_stopped(
+    tmp_path: Path, held: int, state: JobState, restart_count: int, code: int
 ) -> None:
     slurm, job_id = running_job()
-    slurm.set_job(job_id, allocation=Allocation.of({"n0": held} if held else {}))
+    slurm.set_job(job_id, allocation=Allocation.of({"n0": held} if held else {}), state=state)
     write_commands(tmp_path, srun="exit 5", squeue="exit 0")
     said: list[str] = []
     status = run_two_gpus(tmp_path, lambda: slurm, warn=said.append, job_id=job_id, restarts=restart_count)
     assert (status.exit_code, status.failed_by_itself) == (code, code == 5)
-    assert said == ([f"Slurm has started job {job_id} with {held} of its 2 GPUs"] if says else [])
+    lacks = held < 2 and code == 143
+    assert said == ([f"Slurm has started job {job_id} with {held} of its 2 GPUs"] if lacks else [])
     found = slurm.read_job(job_id)
     assert found is not None
-    assert found.state is JobState.RUNNING
+    assert found.restart_count == 0
+
+
+def test_that_a_wing_whose_process_has_failed_ends_with_its_code(tmp_path: Path) -> None:
+    """Also where Slurm ends the wing meanwhile."""
+    slurm, job_id = running_job()
+    slurm.set_job(job_id, state=JobState.COMPLETING)
+    exit_file = tmp_path / "job.exit"
+    write_commands(tmp_path, srun=f"echo 7 > {exit_file}; exit 137", squeue="exit 0")
+    status = run_two_gpus(
+        tmp_path, lambda: slurm, warn=lambda _words: None, job_id=job_id, restarts=0, exit_file=exit_file
+    )
+    assert (status.exit_code, exit_file.exists()) == (7, False)
 
 
 def test_that_a_job_with_fewer_gpus_than_it_should_have_is_requeued() -> None:
@@ -124,23 +144,30 @@ def test_that_an_unavailable_slurm_is_warned_of_and_nothing_else_happens() -> No
 
 
 @pytest.mark.parametrize(
-    ("body", "looks"), [("exit 3", 1), ("kill -TERM $PPID; exit 143", 0)], ids=["by itself", "asked to stop"]
+    ("body", "restarts", "code", "looks"),
+    [
+        ("exit 3", "", 3, 1),
+        ("kill -TERM $PPID; exit 143", "", 143, 0),
+        # srun ends with 1 where its step has not begun.
+        ("kill -TERM $PPID; sleep 1; exit 1", "0", 143, 0),
+    ],
+    ids=["by itself", "asked to stop", "a wing asked to stop"],
 )
 def test_that_after_a_step_that_was_asked_to_stop_slurm_is_not_read(
-    tmp_path: Path, body: str, looks: int
+    tmp_path: Path, body: str, restarts: str, code: int, looks: int
 ) -> None:
     """Reading the job takes time, for which the job's next start would wait."""
     write_commands(tmp_path, srun=body, squeue="exit 0")
     # In its own process, which gets the signal.
-    script = f"from {__name__} import looks_after; import sys; print(*looks_after(sys.argv[1]))"
+    script = f"from {__name__} import looks_after; import sys; print(*looks_after(*sys.argv[1:]))"
     ended = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
+        [sys.executable, "-c", script, str(tmp_path), restarts],
         cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert ended.stdout.split() == [body.split()[-1], str(looks)], ended.stderr
+    assert ended.stdout.split() == [str(code), str(looks)], ended.stderr
 
 
-def looks_after(bin_dir: str) -> tuple[int, int]:
+def looks_after(bin_dir: str, restarts: str) -> tuple[int, int]:
     """Return the exit code of a step with this folder's srun, and how often slurmctld was asked about it."""
     looked: list[str] = []
     slurm, _ = running_job()
@@ -149,7 +176,13 @@ def looks_after(bin_dir: str) -> tuple[int, int]:
         looked.append("look")
         return slurm
 
-    status = run_two_gpus(Path(bin_dir), connect, warn=lambda _words: None, job_id="1", restarts=None)
+    status = run_two_gpus(
+        Path(bin_dir),
+        connect,
+        warn=lambda _words: None,
+        job_id="1",
+        restarts=int(restarts) if restarts else None,
+    )
     return status.exit_code, len(looked)
 
 
@@ -166,11 +199,12 @@ def run_two_gpus(
     warn: Callable[[str], None],
     job_id: str,
     restarts: int | None,
+    exit_file: Path | None = None,
 ) -> ExitStatus:
     """Run a step of two GPUs with this folder's srun; `restarts` are those of a wing's training."""
     layout = RunLayout(
         nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=1, secret="s", uses_gpus=True, job_id=job_id,
-        exit_file=None, kill_after_s=1.0, restart_count=restarts,
+        exit_file=exit_file, kill_after_s=1.0, restart_count=restarts,
     )  # fmt: skip
     with reserve_port() as port:
         job = PreparedJob(
