@@ -73,7 +73,7 @@ def stop_slurmctld(site: Site, planned: Planned, rng: random.Random) -> Injected
         if not site.sandbox.daemons()["slurmctld"]:
             site.start_slurmctld()
             return False
-        return site.open_partition()
+        return site.have_nodes_registered()
 
     return Injected(detail="SIGTERM", undo=Undo(after_s=rng.uniform(1, 5), act=start))
 

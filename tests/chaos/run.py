@@ -309,7 +309,7 @@ class Run:
     def _restart_slurmctld(self, now: float) -> None:
         self.site.stop_slurmctld()
         self.site.start_slurmctld()
-        self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.open_partition))
+        self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.have_nodes_registered))
 
     def _running_unmanaged(self) -> list[SlurmJob]:
         """Return the unmanaged jobs that are not over; cancel those that Slurm holds.

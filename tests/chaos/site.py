@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import resource
 import signal
 import subprocess
@@ -184,34 +183,17 @@ class Site:
     # ------------------------------------------------------------------------------------------- slurmctld
 
     def stop_slurmctld(self) -> None:
-        """Stop slurmctld, and let it start no job when it comes back.
-
-        22.05.8 starts jobs without their GPUs until the nodes have registered: they fail at once ("Invalid
-        generic resource (gres) specification"). A partition that `scontrol` closed is open again after a
-        restart, so it is closed in slurm.conf.
-        """
-        self._write_partition("DOWN")
         self.sandbox = self.sandbox.stop("slurmctld")
 
     def start_slurmctld(self) -> None:
-        """Start slurmctld; `open_partition` ends it."""
+        """Start slurmctld. Until the nodes have registered, 22.05.8 starts jobs without their GPUs."""
         self.sandbox = self.sandbox.start("slurmctld")
 
-    def open_partition(self) -> bool:
-        """Let jobs start again, once all nodes but those that are lost have registered; return whether."""
+    def have_nodes_registered(self) -> bool:
+        """Whether all nodes but those that are lost have registered with slurmctld."""
         lost = self.watch.lost_nodes
         states = [state for node, state in self.sandbox.node_states().items() if node not in lost]
-        if any(state == "unreachable" or state.endswith("*") or "unk" in state for state in states):
-            return False
-        self._write_partition("UP")
-        return "error" not in self.scontrol("update", "PartitionName=main", "State=UP")
-
-    def _write_partition(self, state: str) -> None:
-        file = Path(self.watch.slurm_conf)
-        text = re.sub(r"(?m)^(PartitionName=main .*State=)\w+", rf"\g<1>{state}", file.read_text())
-        draft = file.with_suffix(".new")
-        draft.write_text(text)
-        draft.replace(file)
+        return not any(state == "unreachable" or state.endswith("*") or "unk" in state for state in states)
 
     # ------------------------------------------------------------------------------------------- the store
 
