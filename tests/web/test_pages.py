@@ -91,7 +91,7 @@ def test_that_the_command_for_all_rows_names_the_range_and_the_account(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "MOST_ROWS", 1)
-    dates = "--since 2026-02-01T00:00:00 --until 2026-03-05T00:00:00"
+    dates = "--since 2026-02-01T00:00:00 --until 2026-03-01T12:02:00"
     for path, words, key in (
         ("jobs", "cluster", "jobs"),
         ("accounts/vision", "account vision", "model_accuracy"),
@@ -173,7 +173,7 @@ def test_that_a_range_is_chosen_by_dates(client: TestClient) -> None:
         ("since", "2026-02-01"),
         ("until", "2026-03-05"),
     ]
-    assert "2026-02-01 00:00 to 2026-03-05 00:00 UTC" in found.texts()
+    assert "2026-02-01 00:00 to 2026-03-01 12:02 UTC" in found.texts(), "nothing is known of the future"
     (since, _) = (
         one for one in page(client, "/moves?since=7d").all("input") if one.attributes["type"] == "date"
     )

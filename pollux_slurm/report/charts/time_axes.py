@@ -49,12 +49,12 @@ def parse_moment(text: str, *, now: datetime, option: str) -> datetime:
 
 
 def parse_range(since: str, until: str | None, *, now: datetime) -> Range:
-    """Return the range between two moments as people write them; it ends `now` by default.
+    """Return the range between two moments as people write them; it ends `now` by default and at the latest.
 
-    Raises `UsageError` for what is no time, lies in the future or is the wrong way round.
+    Raises `UsageError` for what is no time, begins in the future or is the wrong way round.
     """
     begin = parse_moment(since, now=now, option="--since")
-    end = now if until is None else parse_moment(until, now=now, option="--until")
+    end = now if until is None else min(parse_moment(until, now=now, option="--until"), now)
     if begin >= now:
         raise UsageError(f"--since {since!r} lies in the future; {_FORMS}")
     if begin >= end:
