@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pollux_slurm.report.charts.safe_texts import plural
-from pollux_slurm.report.charts.time_axes import Range, moment_text, range_of
+from pollux_slurm.report.charts.time_axes import Range, midnight, moment_text, range_of
 from pollux_slurm.report.document.document import Document, Fact, Kind
 from pollux_slurm.report.parts.common import accuracy_part, jobs_part
 from pollux_slurm.report.parts.fairness import fairness_part
@@ -61,7 +61,8 @@ class GroupHistory:
 def life_of(history: GroupHistory, range_: Range) -> Range:
     """Return the part of `range_` in which anything happened: a young store is seen whole, not as a speck.
 
-    What lasts counts up to the range's end. All of the range where not every row was read.
+    What lasts counts up to the range's end. GPU hours of earlier jobs are known by day: a day with usage is
+    in it whole, unless the rest begins or ends on that day. All of the range where not every row was read.
     """
     if history.truncated:
         return range_
@@ -69,7 +70,14 @@ def life_of(history: GroupHistory, range_: Range) -> Range:
     for job in history.jobs:
         moments += [job.submitted_at, job.finished_at or range_.until - timedelta(microseconds=1)]
     moments += [move.planned_at for move in history.moves]
-    return range_of(moments, range_)
+    life = range_of(moments, range_)
+    days = sorted(row.day for row in history.usage)
+    since, until = life.since, life.until
+    if days and days[0] < since.date():
+        since = max(midnight(days[0]), range_.since)
+    if days and midnight(days[-1]) >= until:
+        until = min(midnight(days[-1]) + timedelta(days=1), range_.until)
+    return Range(since=since, until=until)
 
 
 def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime, command: str) -> Document:
