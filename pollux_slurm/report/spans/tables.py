@@ -199,7 +199,8 @@ def mix_part(before: Span, after: Span) -> Part:
         title="",
         columns=columns,
         rows=rows,
-        note="An adaptive job counts with its mean from start to end, any other with what Slurm gave it.",
+        note="An adaptive job counts with its mean from its start to its end, or to now; "
+        "any other with what Slurm gave it.",
     )
     caption = "Bars alike: jobs of the same sizes took the same part of the cluster."
     return Part(title="Mix of jobs", plots=(Plot(chart=chart, caption=caption),), tables=(data,))
