@@ -93,7 +93,7 @@ def rounds(site: Site, words: Words) -> Document:
     return _document(
         site,
         "Rounds",
-        "What each round of the daemon had, gave, and expected of it. A job's page says why it has its GPUs.",
+        "What each round of the daemon had, decided, and expected. A job's page says why it has its GPUs.",
         range_,
         rounds_part(site.rows(RoundEntry, range_), range_),
     )

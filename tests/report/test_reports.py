@@ -27,6 +27,7 @@ from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
 from pollux_slurm.report.parts.job_moves import moves_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
+from pollux_slurm.report.parts.rounds import rounds_part
 from pollux_slurm.report.reading import _known_names, read_group, read_job
 from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
@@ -171,7 +172,7 @@ def test_that_the_cluster_adds_up(reports: ViewReader) -> None:
     assert chart.labels[1] == "vision"
     (vision,) = [stack.parts[1] for stack in chart.stacks if stack.parts[1]]
     assert vision == pytest.approx((25 * 2 + 60 * 4) / 3600)
-    given = series(document, "GPUs given, and what they were to bring", "given")
+    given = series(document, "GPUs decided, and what they were to bring", "decided")
     assert given == [(6, 8), (60, 8)]
     facts = {fact.key: fact.value for fact in document.facts}
     assert (facts["num_jobs"], facts["num_finished"], facts["num_users"], facts["num_moves"]) == (3, 1, 3, 1)
@@ -179,6 +180,19 @@ def test_that_the_cluster_adds_up(reports: ViewReader) -> None:
     accounts = {row[0]: row for row in document.table("accounts").rows}
     assert accounts["vision"][1] == pytest.approx(vision)
     assert accounts["vision"][6] == pytest.approx(accounts["vision"][5] / accounts["vision"][1])  # type: ignore[operator]
+
+
+def test_that_rounds_in_shadow_mode_are_not_said_to_have_given_gpus(reports: ViewReader) -> None:
+    history = read_group(reports, DAY)
+    first, second = history.rounds
+    for shadow, text in (
+        (False, ""),
+        (True, " Rounds in shadow mode, by which no job gets GPUs: 1."),
+    ):
+        rounds = [dataclasses.replace(first, shadow=shadow), second]
+        (plot,) = rounds_part(rounds, DAY).plots
+        assert plot.chart.text == f"2 rounds decided on 8 GPUs, of 8 there, at the median.{text}"
+        assert text in plot.caption
 
 
 def test_that_standstill_is_added_up_by_day_and_part(reports: ViewReader) -> None:

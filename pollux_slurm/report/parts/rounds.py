@@ -1,4 +1,4 @@
-"""The whole cluster over time: GPUs there and given, speedups, nodes."""
+"""The whole cluster over time: GPUs there and decided, speedups, nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROUNDS = (
     Column(key="shadow", title="shadow", kind=Kind.TEXT),
     Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
     Column(key="num_served", title="served", kind=Kind.COUNT),
-    Column(key="num_gpus", title="GPUs given", kind=Kind.COUNT),
+    Column(key="num_gpus", title="GPUs decided", kind=Kind.COUNT),
     Column(key="total_gpus", title="GPUs there", kind=Kind.COUNT),
     Column(key="mean_speedup", title="mean speedup"),
     Column(key="min_speedup", title="least speedup"),
@@ -39,7 +39,7 @@ _ROUNDS = (
 
 
 def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
-    """Return what rounds had and gave over time, rows of round_history, oldest first."""
+    """Return what rounds had and decided over time, rows of round_history, oldest first."""
     data = Data(
         key="rounds",
         title="",
@@ -51,24 +51,24 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
     if not rows:
         return Part(title="Rounds", text="No round was decided in this time.", tables=(data,))
     moments = [row.at.timestamp() for row in rows]
-    given, there, mean, least = (
+    decided, there, mean, least = (
         _over_time(moments, [getattr(row, key) for row in rows])
         for key in ("num_gpus", "total_gpus", "mean_speedup", "min_speedup")
     )
-    gpus = [value for _, value in (*given, *there) if not math.isnan(value)]
+    gpus = [value for _, value in (*decided, *there) if not math.isnan(value)]
     speedups = [value for _, value in (*mean, *least) if not math.isnan(value)]
     chart = LineChart(
-        title="GPUs given, and what they were to bring",
-        text=f"{plural(len(rows), 'round')} gave {number_text(_middle(given))} GPUs, of "
-        f"{number_text(_middle(there))} there, at the median.",
+        title="GPUs decided, and what they were to bring",
+        text=f"{plural(len(rows), 'round')} decided on {number_text(_middle(decided))} GPUs, of "
+        f"{number_text(_middle(there))} there, at the median.{_shadow_text(rows)}",
         x=time_axis([range_.since, range_.until]),
         panels=(
             Panel(
                 y=linear_axis("GPUs", gpus),
                 series=(
                     Series(
-                        label="given to adaptive jobs",
-                        points=averaged(given),
+                        label="decided for adaptive jobs",
+                        points=averaged(decided),
                         style=2,
                         step=True,
                         filled=True,
@@ -92,13 +92,19 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
         plots=(
             Plot(
                 chart=chart,
-                caption="Above: GPUs that adaptive jobs could have, and those that each round gave them. "
-                "Below: predicted speedups over the jobs' fair shares; at 1 a job is as fast as on an equal "
-                "part of the cluster.",
+                caption="Above: GPUs that adaptive jobs could have, and those that each round decided for "
+                f"them.{_shadow_text(rows)} Below: predicted speedups over the jobs' fair shares; at 1 a "
+                "job is as fast as on an equal part of the cluster.",
                 data=data,
             ),
         ),
     )
+
+
+def _shadow_text(rows: Sequence[RoundEntry]) -> str:
+    """Return a sentence for rounds of which nothing was enacted, empty without one."""
+    number = sum(row.shadow for row in rows)
+    return f" Rounds in shadow mode, by which no job gets GPUs: {number:,}." if number else ""
 
 
 def _over_time(moments: Sequence[float], values: Sequence[float | None]) -> list[Point]:
