@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pollux_slurm.report.charts.safe_texts import plural
@@ -20,7 +20,7 @@ from pollux_slurm.store.reporting.gpu_use import GpuUse
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
-    JobEvent,
+    GpuHolders,
     JobGoodput,
     ModelAccuracy,
     NodeSum,
@@ -38,9 +38,9 @@ class GroupHistory:
     """What the store has of some accounts, or all, over a time range: rows of the views.
 
     `usage` is of account_usage, `users` of user_usage, `jobs` of job_goodput, `moves` of
-    reallocation_history, `accuracy` and `fairness` of the views of these names; `events` are job_timeline's,
-    none where the jobs are too many to be seen one by one; `truncated` are views that had more rows than were
-    read, the newest of which are here; `rounds` of round_history, `nodes` and `gpu_use` are the whole
+    reallocation_history, `accuracy` and `fairness` of the views of these names; `held` is who held GPUs,
+    nobody where the jobs are too many to be seen one by one; `truncated` are views that had more rows than
+    were read, the newest of which are here; `rounds` of round_history, `nodes` and `gpu_use` are the whole
     cluster's, the last None for a login that reads views only. `last_round_at` is the store's, of any time.
     """
 
@@ -50,7 +50,7 @@ class GroupHistory:
     moves: Sequence[ReallocationEntry]
     accuracy: Sequence[ModelAccuracy]
     fairness: Sequence[Fairness]
-    events: Sequence[JobEvent] = ()
+    held: GpuHolders = field(default_factory=GpuHolders)
     rounds: Sequence[RoundEntry] = ()
     nodes: Sequence[NodeSum] = ()
     gpu_use: GpuUse | None = None
@@ -90,7 +90,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
         facts=(*_facts(history), *_round_facts(history.rounds)),
         parts=(
             usage_part(history.usage, range_, by="account", title="Usage"),
-            *gpus_over_time_part(history.jobs, history.events, range_, by="account"),
+            *gpus_over_time_part(history.held, range_, by="account"),
             rounds_part(history.rounds, range_),
             idle_gpus_part(history.gpu_use, range_),
             fairness_part(
@@ -122,7 +122,7 @@ def account_document(
         facts=_facts(history),
         parts=(
             usage_part(usage, range_, by=by, title="Usage by user" if one else "Usage"),
-            *gpus_over_time_part(history.jobs, history.events, range_, by=by),
+            *gpus_over_time_part(history.held, range_, by=by),
             fairness_part(history.fairness, by=by, drawn_before=by_gpu_hours(usage, by)),
             moves_by_day_part(history.moves, range_),
             accuracy_part(history.accuracy, by="account"),

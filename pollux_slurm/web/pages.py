@@ -26,7 +26,6 @@ from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
-    JobEvent,
     JobGoodput,
     ReallocationEntry,
     RoundEntry,
@@ -70,11 +69,9 @@ def cluster(site: Site, words: Words) -> Document:
     """Return who held the GPUs over time, and how busy nodes were."""
     range_ = site.range(words, "7d")
     usage = site.rows(AccountUsage, range_)
-    found = site.reader.rows(JobGoodput, since=range_.since, until=range_.until, limit=MOST_JOBS)
-    jobs = () if found.truncated else found.rows
-    events = site.rows(JobEvent, range_) if jobs else ()
+    held = site.reader.gpu_holders(range_.since, range_.until, most_jobs=MOST_JOBS)
     note = ""
-    if found.truncated:
+    if held.truncated:
         note = f" More than {MOST_JOBS} jobs are too many to be drawn one by one: choose a shorter time."
     return _document(
         site,
@@ -82,7 +79,7 @@ def cluster(site: Site, words: Words) -> Document:
         f"GPU hours of adaptive jobs, and who held what when.{note}",
         range_,
         usage_part(usage, range_, by="account", title="Usage"),
-        *gpus_over_time_part(jobs, events, range_, by="account"),
+        *gpus_over_time_part(held, range_, by="account"),
         nodes_part(site.reader.node_sums(range_.since, range_.until)),
     )
 

@@ -30,7 +30,7 @@ from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import rounds_part
 from pollux_slurm.report.reading import _known_names, read_group, read_job
 from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
-from pollux_slurm.store.reporting.view_rows import ReallocationEntry
+from pollux_slurm.store.reporting.view_rows import GpuHolders, ReallocationEntry
 from tests.report.document.test_page import assert_self_contained
 from tests.report.parsed import parse
 from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
@@ -363,7 +363,7 @@ def test_that_few_jobs_have_a_row_each_under_their_names(reports: ViewReader) ->
     begin = at(0).timestamp()
     assert (first.group, first.begin - begin, first.end - begin) == ("1 train-1", 0, 89)
     assert [(since - begin, gpus) for since, gpus in first.gpu_changes] == [(4, 2), (29, 4), (89, 0)]
-    assert [(since - begin, gpus) for since, gpus in second.gpu_changes] == [(5, 1)]
+    assert [(since - begin, gpus) for since, gpus in second.gpu_changes] == [(5, 1), (7200, 0)]
     assert second.end == NOW.timestamp(), "it runs on"
     assert document.table("allocations").rows == (
         (at(4), at(29), "1", "ada", "vision", 2),
@@ -372,23 +372,44 @@ def test_that_few_jobs_have_a_row_each_under_their_names(reports: ViewReader) ->
     )
 
 
-def test_that_many_jobs_stand_in_groups_and_too_many_are_left_out(reports: ViewReader) -> None:
-    history = read_group(reports, DAY)
-    one = next(job for job in history.jobs if job.account == "vision")
-    event = next(event for event in history.events if event.event == "allocated")
-
-    def bars(count: int) -> int | None:
-        jobs = [dataclasses.replace(one, job_id=i, account=f"a{i % 3}") for i in range(count)]
-        events = [dataclasses.replace(event, job_id=i) for i in range(count)]
-        parts = gpus_over_time_part(jobs, events, DAY, by="account")
-        if not parts:
-            return None
-        chart = parts[0].plots[0].chart
+def test_that_a_part_of_time_has_all_who_held_gpus_in_it_and_nothing_beside_it(reports: ViewReader) -> None:
+    """Job 1 was submitted before, has two GPUs up to 29 s and then four; job 2 has one."""
+    for range_, expected in (
+        (Range(since=at(10), until=at(20)), {"1": [(10, 2), (20, 0)], "2": [(10, 1), (20, 0)]}),
+        (Range(since=at(20), until=at(40)), {"1": [(20, 2), (29, 4), (40, 0)], "2": [(20, 1), (40, 0)]}),
+        (Range(since=at(100), until=at(110)), {"2": [(100, 1), (110, 0)]}),
+    ):
+        document = cluster_document(read_group(reports, range_), range_, made_at=NOW, command="c")
+        chart = plots(document)["Who held what when"].chart
         assert isinstance(chart, Timeline)
-        assert {bar.group for bar in chart.bars} == {"a0", "a1", "a2"}
-        return len(chart.bars)
+        begin = at(0).timestamp()
+        found = {
+            bar.name[0]: [(since - begin, gpus) for since, gpus in bar.gpu_changes] for bar in chart.bars
+        }
+        assert found == expected
+        ends = {(bar.begin, bar.end) for bar in chart.bars}
+        assert ends == {(range_.since.timestamp(), range_.until.timestamp())}
+        assert "submitted before this time are not here" in document.tables()["jobs"].note
 
-    assert (bars(13), bars(200), bars(201)) == (13, 200, None)
+
+def test_that_a_jobs_gpus_are_drawn_within_the_range(reports: ViewReader) -> None:
+    title = "Goodput and GPUs over time"
+    range_ = Range(since=at(10), until=at(20))
+    assert series(job(reports, "1", range_), title, "GPUs") == [(10, 2), (20, 2)]
+    assert series(job(reports, "2", range_), title, "GPUs") == [(10, 1), (20, 1)]
+
+
+def test_that_many_jobs_stand_in_groups(reports: ViewReader) -> None:
+    history = read_group(reports, DAY)
+    one, event = history.held.jobs[0], history.held.intervals[0]
+
+    jobs = tuple(dataclasses.replace(one, job_id=i, account=f"a{i % 3}") for i in range(13))
+    intervals = tuple(dataclasses.replace(event, job_id=i) for i in range(13))
+    (part,) = gpus_over_time_part(GpuHolders(jobs=jobs, intervals=intervals), DAY, by="account")
+    chart = part.plots[0].chart
+    assert isinstance(chart, Timeline)
+    assert {bar.group for bar in chart.bars} == {"a0", "a1", "a2"}
+    assert len(chart.bars) == 13
 
 
 def test_that_more_accounts_than_colours_are_added_up(reports: ViewReader) -> None:

@@ -21,6 +21,15 @@ class Range:
     since: datetime
     until: datetime
 
+    def part_of(self, begin: datetime, end: datetime | None) -> tuple[float, float]:
+        """Return the part within the range of what lasts from `begin` to `end`, None while it lasts.
+
+        In seconds since 1970; of no length for what lies outside.
+        """
+        first = max(begin, self.since)
+        last = self.until if end is None else min(end, self.until)
+        return first.timestamp(), max(first, last).timestamp()
+
     def text(self) -> str:
         """Return both ends for people, to the minute."""
         return f"{moment_text(self.since)} to {moment_text(self.until)} UTC"

@@ -90,8 +90,8 @@ def jobs_part(rows: Sequence[JobGoodput], *, ordered: bool = False) -> Part:
         columns=columns,
         rows=rows_of(rows, columns),
         note=("" if ordered else "The most GPU hours first. ")
-        + "Each value is of the job's whole life. Moves are those by requeue, "
-        "unless in place.",
+        + "Jobs that were submitted before this time are not here. Each value is of the job's whole life. "
+        "Moves are those by requeue, unless in place.",
     )
     return Part(
         title="Jobs", text="" if rows else "No adaptive job was submitted in this time.", tables=(data,)
