@@ -97,7 +97,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
                 history.fairness, by="account", drawn_before=by_gpu_hours(history.usage, "account")
             ),
             moves_by_day_part(history.moves, range_),
-            nodes_part(history.nodes),
+            nodes_part(history.nodes, range_),
             accuracy_part(history.accuracy, by="account"),
             jobs_part(history.jobs),
         ),
@@ -170,12 +170,18 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
             value=len({row.user_name for row in history.jobs}),
             kind=Kind.COUNT,
         ),
-        Fact(key="gpu_hours", title="GPU hours held", value=held, kind=Kind.NUMBER),
+        Fact(key="gpu_hours", title="GPU hours held, whole days", value=held, kind=Kind.NUMBER),
         Fact(
-            key="progress_share", title="GPU time with progress", value=_part(trained, held), kind=Kind.SHARE
+            key="progress_share",
+            title="GPU time with progress, whole days",
+            value=_part(trained, held),
+            kind=Kind.SHARE,
         ),
         Fact(
-            key="useful_share", title="Useful share of GPU time", value=_part(useful, held), kind=Kind.SHARE
+            key="useful_share",
+            title="Useful share of GPU time, whole days",
+            value=_part(useful, held),
+            kind=Kind.SHARE,
         ),
         Fact(
             key="num_moves",

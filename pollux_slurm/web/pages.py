@@ -80,7 +80,7 @@ def cluster(site: Site, words: Words) -> Document:
         range_,
         usage_part(usage, range_, by="account", title="Usage"),
         *gpus_over_time_part(held, range_, by="account"),
-        nodes_part(site.reader.node_sums(range_.since, range_.until)),
+        nodes_part(site.reader.node_sums(range_.since, range_.until), range_),
     )
 
 
@@ -192,7 +192,7 @@ def jobs(site: Site, words: Words) -> JobList:
     found.sort(key=SORTS[sort], reverse=True)
     page = min(int(number), max(-(-len(found) // PAGE_ROWS), 1))
     part = jobs_part(found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], ordered=True)
-    document = _document(site, "Jobs", f"{plural(len(found), 'adaptive job')}.", range_, part)
+    document = _document(site, "Jobs", f"{plural(len(found), 'adaptive job')}, submitted from", range_, part)
     return JobList(document=document, total=len(found), page=page, states=states)
 
 

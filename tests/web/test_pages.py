@@ -213,4 +213,4 @@ def test_that_a_page_says_where_it_has_not_everything(
     monkeypatch.setattr("pollux_slurm.web.pages.MOST_ROWS", 2)
     cut = page(client, "/jobs").texts()
     assert "of job_goodput it has the newest rows only" in cut
-    assert "2 adaptive jobs" in cut
+    assert "2 adaptive jobs, submitted from 2026-02-22 12:02 to 2026-03-01 12:02 UTC" in cut

@@ -21,6 +21,11 @@ class Range:
     since: datetime
     until: datetime
 
+    def days_text(self) -> str:
+        """Return the days that it touches, for people: sums by day are of all of each."""
+        first, last = self.since.date(), (self.until - timedelta(microseconds=1)).date()
+        return f"whole days in UTC, {first}" + (f" to {last}" if first < last else "")
+
     def part_of(self, begin: datetime, end: datetime | None) -> tuple[float, float]:
         """Return the part within the range of what lasts from `begin` to `end`, None while it lasts.
 

@@ -124,8 +124,8 @@ def _middle(points: Sequence[Point]) -> float:
     return statistics.median(known) if known else 0.0
 
 
-def nodes_part(nodes: Sequence[NodeSum]) -> Part:
-    """Return how busy each node was over the whole time."""
+def nodes_part(nodes: Sequence[NodeSum], range_: Range) -> Part:
+    """Return how busy each node was over the days of a range."""
     columns = (
         Column(key="node_name", title="node", kind=Kind.TEXT),
         Column(key="gpu_type", title="GPU type", kind=Kind.TEXT),
@@ -141,7 +141,8 @@ def nodes_part(nodes: Sequence[NodeSum]) -> Part:
             (node.node_name, node.gpu_type, node.gpu_hours, node.available_gpu_hours, _used(node))
             for node in nodes
         ),
-        note="GPU hours there: what adaptive jobs could have had, as far as rounds knew.",
+        note=f"GPU hours are of {range_.days_text()}. GPU hours there: what adaptive jobs could have had, as "
+        "far as rounds knew.",
     )
     text = "" if nodes else "No round had a node to give in this time."
     return Part(title="Nodes", text=text, tables=(data,))

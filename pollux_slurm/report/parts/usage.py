@@ -79,7 +79,7 @@ def usage_part(rows: Sequence[UsageRow], range_: Range, *, by: str, title: str) 
                 data=daily,
             ),
         ),
-        tables=(_totals_table(totals, by),),
+        tables=(_totals_table(totals, range_, by),),
     )
 
 
@@ -104,11 +104,11 @@ def _totals(rows: Sequence[UsageRow], by: str) -> list[tuple[str, float, float, 
     return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
-def _totals_table(totals: Sequence[tuple[str, float, float, float]], by: str) -> Data:
+def _totals_table(totals: Sequence[tuple[str, float, float, float]], range_: Range, by: str) -> Data:
     whole = sum(gpu_hours for _, gpu_hours, _, _ in totals)
     return Data(
         key=f"{by.removesuffix('_name')}s",
-        title=f"By {_USAGE_TITLES[by]}, over the whole time",
+        title=f"By {_USAGE_TITLES[by]}, {range_.days_text()}",
         columns=(
             Column(key=by, title=_USAGE_TITLES[by], kind=Kind.TEXT),
             Column(key="gpu_hours", title="GPU hours"),
