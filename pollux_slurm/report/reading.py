@@ -35,14 +35,17 @@ _NAMES_SHOWN = 10
 def read_job(
     reports: ViewReader, slurm_job_id: str, range_: Range | None = None, *, explanation: str = ""
 ) -> JobHistory:
-    """Return the history of a job, what happened within `range_` where it is given.
+    """Return the history of a job, what happened within `range_` where it is given; accuracy by whole days.
 
     Raises `UnknownJobError` for a job that the store does not know, or that this login may not see.
     """
     jobs = reports.rows(JobGoodput, slurm_job_id=slurm_job_id).rows
     events = reports.rows(JobEvent, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
     moves = reports.rows(ReallocationEntry, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
-    accuracy = reports.rows(ModelAccuracy, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
+    since, until = (None, None) if range_ is None else (range_.since, range_.until)
+    accuracy = reports.rows(
+        ModelAccuracy, since=since, until=until, slurm_job_id=slurm_job_id, limit=MOST_ROWS
+    ).rows
     fairness = reports.rows(Fairness, slurm_job_id=slurm_job_id).rows
     samples = [_sample(point) for point in reports.samples(slurm_job_id, max_points=MOST_SAMPLES)]
     if range_ is not None:

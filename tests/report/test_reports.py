@@ -152,6 +152,19 @@ def test_that_a_range_cuts_the_plots_and_nothing_else(reports: ViewReader) -> No
     assert document.table("reallocations").rows == ()
     assert {fact.key: fact.value for fact in document.facts}["restarts"] == 1
     assert series(document, "Goodput and GPUs over time", "GPUs")[-1][1] == 4
+    words = "are of 2026-03-01 12:00 to 2026-03-01 12:00 UTC, single values of its whole life."
+    assert document.lead.endswith(words)
+    assert "whole life" not in job(reports, "1").lead
+
+
+def test_that_the_range_of_a_job_is_within_its_life_and_has_the_predictions_of_its_days(
+    reports: ViewReader,
+) -> None:
+    early = job(reports, "1", Range(since=at(-1e7), until=at(20)))
+    assert early.range == Range(since=at(0), until=at(20))
+    assert len(early.table("model_accuracy").rows) == 2
+    next_day = job(reports, "1", Range(since=at(43200), until=at(43260)))
+    assert next_day.table("model_accuracy").rows == ()
 
 
 def test_that_a_long_range_shows_the_jobs_life_and_one_without_it_nothing(reports: ViewReader) -> None:

@@ -41,9 +41,10 @@ def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
         title="",
         columns=columns,
         rows=weighed,
-        note="Mean error: predicted over measured throughput, less 1; above 0 the model promised too much.",
+        note="Mean error: predicted over measured throughput, less 1; above 0 the model promised too much. "
+        "Samples are those of whole days in UTC.",
     )
-    text = "" if rows else "No prediction has been measured yet."
+    text = "" if rows else "No prediction was measured in this time."
     return Part(title="Predicted against measured throughput", text=text, tables=(data,))
 
 
