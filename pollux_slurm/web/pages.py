@@ -174,7 +174,7 @@ def jobs(site: Site, words: Words) -> JobList:
     rows = site.rows(
         JobGoodput, range_, account=words.get("account") or None, user_name=words.get("user") or None
     )
-    states = tuple(sorted({row.state for row in rows}))
+    states = tuple(sorted({row.state for row in rows} | {words.get("state") or ""} - {""}))
     wanted = (words.get("q") or "").strip().lower()
     found = [
         row

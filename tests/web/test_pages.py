@@ -71,6 +71,14 @@ def test_that_jobs_are_found_sorted_and_linked(client: TestClient) -> None:
     assert link.text == "1"
 
 
+def test_that_a_state_that_no_job_has_stays_chosen(client: TestClient) -> None:
+    (states,) = [
+        one for one in page(client, "/jobs?state=failed").all("select") if one.attributes["name"] == "state"
+    ]
+    assert [one.text for one in states.all("option") if "selected" in one.attributes] == ["failed"]
+    assert [one.text for one in states.all("option")] == ["all", "completed", "failed", "pending", "running"]
+
+
 def test_that_every_job_is_on_one_of_the_pages(store_url: str) -> None:
     store = open_store(store_url)
     store.register_jobs([registration(number) for number in range(1, 121)], at=at(0))
