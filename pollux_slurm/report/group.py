@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -216,7 +217,7 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
 def _round_facts(rounds: Sequence[RoundEntry]) -> tuple[Fact, ...]:
     shadow = sum(bool(row.shadow) for row in rounds)
     late = sum(bool(row.timed_out) for row in rounds)
-    gaps = sorted(row.gap for row in rounds if row.gap is not None)
+    gaps = [row.gap for row in rounds if row.gap is not None]
     return (
         Fact(key="num_rounds", title="Rounds", value=len(rounds), kind=Kind.COUNT),
         Fact(key="num_shadow", title="Rounds in shadow mode", value=shadow, kind=Kind.COUNT),
@@ -224,7 +225,7 @@ def _round_facts(rounds: Sequence[RoundEntry]) -> tuple[Fact, ...]:
         Fact(
             key="median_gap",
             title="Median gap to the proved best",
-            value=gaps[len(gaps) // 2] if gaps else None,
+            value=statistics.median(gaps) if gaps else None,
             kind=Kind.SHARE,
         ),
     )

@@ -195,6 +195,13 @@ def test_that_the_cluster_adds_up(reports: ViewReader) -> None:
     assert accounts["vision"][6] == pytest.approx(accounts["vision"][5] / accounts["vision"][1])  # type: ignore[operator]
 
 
+def test_that_the_median_gap_of_two_rounds_is_their_mean(reports: ViewReader) -> None:
+    history = read_group(reports, DAY)
+    rounds = [dataclasses.replace(one, gap=gap) for one, gap in zip(history.rounds, (0.0, 0.5), strict=True)]
+    document = cluster_document(dataclasses.replace(history, rounds=rounds), DAY, made_at=NOW, command="c")
+    assert {fact.key: fact.value for fact in document.facts}["median_gap"] == 0.25
+
+
 def test_that_rounds_in_shadow_mode_are_not_said_to_have_given_gpus(reports: ViewReader) -> None:
     history = read_group(reports, DAY)
     first, second = history.rounds
