@@ -15,7 +15,7 @@ from pollux_slurm.web.guard import LOOPBACK
 from pollux_slurm.web.server import opened_source
 from tests.report.parsed import Element, parse
 from tests.report.stories import HOSTILE
-from tests.store.builders import at, registration
+from tests.store.builders import at, observation, registration
 
 
 def page(client: TestClient, path: str) -> Element:
@@ -198,6 +198,22 @@ def test_that_charts_are_pictures_for_readers_without_scripts(client: TestClient
 def test_that_an_account_may_have_any_name(client: TestClient) -> None:
     assert client.get("/accounts/a%2Fb%20%3Cc%3E").status_code == 404
     assert "<c>" not in client.get("/accounts/a%2Fb%20%3Cc%3E").text
+
+
+@pytest.mark.parametrize("name", ["x" * 150, "weird\x1b[0m", "a b/c?d#e", "(none)", "100%"])
+def test_that_a_link_leads_to_the_account_whatever_its_name(store_url: str, name: str) -> None:
+    store = open_store(store_url)
+    store.register_jobs([registration(1, account=name)], at=at(0))
+    store.observe_jobs([observation(1, gpus={"n0": 1}, started_at=at(4))], at=at(5))
+    store.close()
+    with opened_source(store_url) as source:
+        later = replace(source, clock=lambda: at(120))
+        client = TestClient(make_app(later, hosts=LOOPBACK, token=None), base_url="http://127.0.0.1")
+        for path in ("/accounts", "/jobs", "/jobs/1"):
+            links = [one.attributes["href"] for one in page(client, path).all("a")]
+            (link,) = {one for one in links if "accounts/" in one}
+            answer = client.get(f"/{link.removeprefix('../')}")
+            assert (answer.status_code, "Adaptive jobs, 2026" in answer.text) == (200, True), link
 
 
 def test_that_a_link_to_an_account_keeps_the_range(client: TestClient) -> None:
