@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.time_axes import Range, midnight, moment_text, range_of
 from pollux_slurm.report.document.document import Document, Fact, Kind
-from pollux_slurm.report.parts.common import accuracy_part, jobs_part
+from pollux_slurm.report.parts.common import accuracy_part, jobs_part, share
 from pollux_slurm.report.parts.fairness import fairness_part
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
 from pollux_slurm.report.parts.idle_gpus import idle_gpus_part
@@ -175,13 +175,13 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
         Fact(
             key="progress_share",
             title="GPU time with progress, whole days",
-            value=_part(trained, held),
+            value=share(trained, held),
             kind=Kind.SHARE,
         ),
         Fact(
             key="useful_share",
             title="Useful share of GPU time, whole days",
-            value=_part(useful, held),
+            value=share(useful, held),
             kind=Kind.SHARE,
         ),
         Fact(
@@ -229,7 +229,3 @@ def _round_facts(rounds: Sequence[RoundEntry]) -> tuple[Fact, ...]:
             kind=Kind.SHARE,
         ),
     )
-
-
-def _part(part: float, whole: float) -> float | None:
-    return min(part / whole, 1.0) if whole > 0 else None

@@ -1,4 +1,4 @@
-"""Parts that several reports have: the accuracy of predictions, and jobs."""
+"""What several reports have: shares, the accuracy of predictions, and jobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any
 
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, rows_of
 from pollux_slurm.store.reporting.view_rows import JobGoodput, ModelAccuracy
+
+
+def share(part: float, whole: float) -> float | None:
+    """Return a part's share, None of nothing; at most 1: times of reports and of Slurm differ slightly."""
+    return min(part / whole, 1.0) if whole > 0 else None
+
 
 _ACCURACY_TITLES = {"run_number": "run", "account": "account"}
 

@@ -13,6 +13,7 @@ from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.thinning import Point, averaged
 from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
+from pollux_slurm.report.parts.common import share
 from pollux_slurm.store.reporting.view_rows import NodeSum, RoundEntry
 
 # The daemon was away where the next round came this many times as late as is usual.
@@ -138,7 +139,13 @@ def nodes_part(nodes: Sequence[NodeSum], range_: Range) -> Part:
         title="",
         columns=columns,
         rows=tuple(
-            (node.node_name, node.gpu_type, node.gpu_hours, node.available_gpu_hours, _used(node))
+            (
+                node.node_name,
+                node.gpu_type,
+                node.gpu_hours,
+                node.available_gpu_hours,
+                share(node.gpu_hours, node.available_gpu_hours),
+            )
             for node in nodes
         ),
         note=f"GPU hours are of {range_.days_text()}. GPU hours there: what adaptive jobs could have had, as "
@@ -146,8 +153,3 @@ def nodes_part(nodes: Sequence[NodeSum], range_: Range) -> Part:
     )
     text = "" if nodes else "No round had a node to give in this time."
     return Part(title="Nodes", text=text, tables=(data,))
-
-
-def _used(node: NodeSum) -> float | None:
-    there = node.available_gpu_hours
-    return min(node.gpu_hours / there, 1.0) if there > 0 else None
