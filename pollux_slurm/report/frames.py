@@ -154,6 +154,7 @@ def _range(since: Moment, until: Moment) -> Range:
     begin, end = _moment(since, "since"), _moment(until, "until")
     assert begin is not None
     assert end is not None
+    end = min(end, _now())
     if begin >= end:
         raise UsageError(f"since {since!r} is not before until {until!r}")
     return Range(since=begin, until=end)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pollux_slurm.report.charts.safe_texts import plural
-from pollux_slurm.report.charts.time_axes import Range, moment_text, range_of
+from pollux_slurm.report.charts.time_axes import Range, midnight, moment_text, range_of
 from pollux_slurm.report.document.document import Document, Fact, Kind
-from pollux_slurm.report.parts.common import accuracy_part, jobs_part
+from pollux_slurm.report.parts.common import accuracy_part, jobs_part, share
 from pollux_slurm.report.parts.fairness import fairness_part
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
 from pollux_slurm.report.parts.idle_gpus import idle_gpus_part
@@ -20,7 +21,7 @@ from pollux_slurm.store.reporting.gpu_use import GpuUse
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
-    JobEvent,
+    GpuHolders,
     JobGoodput,
     ModelAccuracy,
     NodeSum,
@@ -38,9 +39,9 @@ class GroupHistory:
     """What the store has of some accounts, or all, over a time range: rows of the views.
 
     `usage` is of account_usage, `users` of user_usage, `jobs` of job_goodput, `moves` of
-    reallocation_history, `accuracy` and `fairness` of the views of these names; `events` are job_timeline's,
-    none where the jobs are too many to be seen one by one; `truncated` are views that had more rows than were
-    read, the newest of which are here; `rounds` of round_history, `nodes` and `gpu_use` are the whole
+    reallocation_history, `accuracy` and `fairness` of the views of these names; `held` is who held GPUs,
+    nobody where the jobs are too many to be seen one by one; `truncated` are views that had more rows than
+    were read, the newest of which are here; `rounds` of round_history, `nodes` and `gpu_use` are the whole
     cluster's, the last None for a login that reads views only. `last_round_at` is the store's, of any time.
     """
 
@@ -50,7 +51,7 @@ class GroupHistory:
     moves: Sequence[ReallocationEntry]
     accuracy: Sequence[ModelAccuracy]
     fairness: Sequence[Fairness]
-    events: Sequence[JobEvent] = ()
+    held: GpuHolders = field(default_factory=GpuHolders)
     rounds: Sequence[RoundEntry] = ()
     nodes: Sequence[NodeSum] = ()
     gpu_use: GpuUse | None = None
@@ -61,7 +62,8 @@ class GroupHistory:
 def life_of(history: GroupHistory, range_: Range) -> Range:
     """Return the part of `range_` in which anything happened: a young store is seen whole, not as a speck.
 
-    What lasts counts up to the range's end. All of the range where not every row was read.
+    What lasts counts up to the range's end. GPU hours of earlier jobs are known by day: a day with usage is
+    in it whole, unless the rest begins or ends on that day. All of the range where not every row was read.
     """
     if history.truncated:
         return range_
@@ -69,7 +71,14 @@ def life_of(history: GroupHistory, range_: Range) -> Range:
     for job in history.jobs:
         moments += [job.submitted_at, job.finished_at or range_.until - timedelta(microseconds=1)]
     moments += [move.planned_at for move in history.moves]
-    return range_of(moments, range_)
+    life = range_of(moments, range_)
+    days = sorted(row.day for row in history.usage)
+    since, until = life.since, life.until
+    if days and days[0] < since.date():
+        since = max(midnight(days[0]), range_.since)
+    if days and midnight(days[-1]) >= until:
+        until = min(midnight(days[-1]) + timedelta(days=1), range_.until)
+    return Range(since=since, until=until)
 
 
 def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime, command: str) -> Document:
@@ -82,14 +91,14 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
         facts=(*_facts(history), *_round_facts(history.rounds)),
         parts=(
             usage_part(history.usage, range_, by="account", title="Usage"),
-            *gpus_over_time_part(history.jobs, history.events, range_, by="account"),
+            *gpus_over_time_part(history.held, range_, by="account"),
             rounds_part(history.rounds, range_),
             idle_gpus_part(history.gpu_use, range_),
             fairness_part(
                 history.fairness, by="account", drawn_before=by_gpu_hours(history.usage, "account")
             ),
             moves_by_day_part(history.moves, range_),
-            nodes_part(history.nodes),
+            nodes_part(history.nodes, range_),
             accuracy_part(history.accuracy, by="account"),
             jobs_part(history.jobs),
         ),
@@ -114,7 +123,7 @@ def account_document(
         facts=_facts(history),
         parts=(
             usage_part(usage, range_, by=by, title="Usage by user" if one else "Usage"),
-            *gpus_over_time_part(history.jobs, history.events, range_, by=by),
+            *gpus_over_time_part(history.held, range_, by=by),
             fairness_part(history.fairness, by=by, drawn_before=by_gpu_hours(usage, by)),
             moves_by_day_part(history.moves, range_),
             accuracy_part(history.accuracy, by="account"),
@@ -162,12 +171,18 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
             value=len({row.user_name for row in history.jobs}),
             kind=Kind.COUNT,
         ),
-        Fact(key="gpu_hours", title="GPU hours held", value=held, kind=Kind.NUMBER),
+        Fact(key="gpu_hours", title="GPU hours held, whole days", value=held, kind=Kind.NUMBER),
         Fact(
-            key="progress_share", title="GPU time with progress", value=_part(trained, held), kind=Kind.SHARE
+            key="progress_share",
+            title="GPU time with progress, whole days",
+            value=share(trained, held),
+            kind=Kind.SHARE,
         ),
         Fact(
-            key="useful_share", title="Useful share of GPU time", value=_part(useful, held), kind=Kind.SHARE
+            key="useful_share",
+            title="Useful share of GPU time, whole days",
+            value=share(useful, held),
+            kind=Kind.SHARE,
         ),
         Fact(
             key="num_moves",
@@ -202,7 +217,7 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
 def _round_facts(rounds: Sequence[RoundEntry]) -> tuple[Fact, ...]:
     shadow = sum(bool(row.shadow) for row in rounds)
     late = sum(bool(row.timed_out) for row in rounds)
-    gaps = sorted(row.gap for row in rounds if row.gap is not None)
+    gaps = [row.gap for row in rounds if row.gap is not None]
     return (
         Fact(key="num_rounds", title="Rounds", value=len(rounds), kind=Kind.COUNT),
         Fact(key="num_shadow", title="Rounds in shadow mode", value=shadow, kind=Kind.COUNT),
@@ -210,11 +225,7 @@ def _round_facts(rounds: Sequence[RoundEntry]) -> tuple[Fact, ...]:
         Fact(
             key="median_gap",
             title="Median gap to the proved best",
-            value=gaps[len(gaps) // 2] if gaps else None,
+            value=statistics.median(gaps) if gaps else None,
             kind=Kind.SHARE,
         ),
     )
-
-
-def _part(part: float, whole: float) -> float | None:
-    return min(part / whole, 1.0) if whole > 0 else None

@@ -51,22 +51,26 @@ class JobHistory:
 
 
 def job_document(history: JobHistory, *, made_at: datetime, range_: Range | None = None) -> Document:
-    """Return the report of a job, or of the part of its life within `range_`."""
+    """Return the report of a job's life; plots and tables are of the part within `range_`, if it is given."""
     number = str(history.job.slurm_job_id)
+    shown = _shown(history, made_at, range_)
+    lead = _lead(history, made_at)
+    if range_ is not None:
+        lead += f" Plots and tables are of {shown.text()}, single values of its whole life."
     return Document(
         kind="job",
         title=f"Job {number}",
         subject=history.job.name,
-        lead=_lead(history, made_at),
+        lead=lead,
         facts=_facts(history),
         parts=(
-            history_part(history.samples, history.events, history.moves, _shown(history, made_at, range_)),
+            history_part(history.samples, history.events, history.moves, shown),
             moves_part(history.moves),
             *([_events(history.events)] if history.events else []),
             accuracy_part(history.accuracy, by="run_number"),
         ),
         made_at=made_at,
-        range=range_,
+        range=None if range_ is None else shown,
         command=f"pollux report job {number}",
     )
 

@@ -35,22 +35,28 @@ _NAMES_SHOWN = 10
 def read_job(
     reports: ViewReader, slurm_job_id: str, range_: Range | None = None, *, explanation: str = ""
 ) -> JobHistory:
-    """Return the history of a job, what happened within `range_` where it is given.
+    """Return the history of a job, what happened within `range_` where it is given; accuracy by whole days.
 
     Raises `UnknownJobError` for a job that the store does not know, or that this login may not see.
     """
     jobs = reports.rows(JobGoodput, slurm_job_id=slurm_job_id).rows
     events = reports.rows(JobEvent, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
     moves = reports.rows(ReallocationEntry, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
-    accuracy = reports.rows(ModelAccuracy, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
+    since, until = (None, None) if range_ is None else (range_.since, range_.until)
+    accuracy = reports.rows(
+        ModelAccuracy, since=since, until=until, slurm_job_id=slurm_job_id, limit=MOST_ROWS
+    ).rows
     fairness = reports.rows(Fairness, slurm_job_id=slurm_job_id).rows
     samples = [_sample(point) for point in reports.samples(slurm_job_id, max_points=MOST_SAMPLES)]
     if range_ is not None:
-        # An allocation interval that began earlier counts for its part within the range.
+        # An allocation interval that began earlier counts for its part within the range; an open one lasts.
         samples = [one for one in samples if range_.since <= one.at < range_.until]
         moves = tuple(one for one in moves if range_.since <= one.planned_at < range_.until)
         events = tuple(
-            one for one in events if one.at < range_.until and (one.until or one.at) >= range_.since
+            one
+            for one in events
+            if one.at < range_.until
+            and ((one.until or one.at) >= range_.since or (one.event == "allocated" and one.until is None))
         )
     return JobHistory(
         job=jobs[0],
@@ -95,7 +101,7 @@ def read_group(
         moves=ask(ReallocationEntry),
         accuracy=ask(ModelAccuracy),
         fairness=ask(Fairness),
-        events=ask(JobEvent) if len(jobs) <= MOST_JOBS else (),
+        held=reports.gpu_holders(range_.since, range_.until, account=account, most_jobs=MOST_JOBS),
         rounds=() if account is not None else ask(RoundEntry),
         nodes=() if account is not None else reports.node_sums(range_.since, range_.until),
         gpu_use=None if account is not None else _gpu_use(reports, range_),

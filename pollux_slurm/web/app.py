@@ -169,11 +169,12 @@ def _render(request: Request, template: str, *, status: int = 200, title: str, *
     kept = {key: request.query_params[key] for key in ("since", "until") if request.query_params.get(key)}
     kept_range = f"?{urlencode(kept)}" if kept else ""
 
-    def link(key: str, text: str) -> str:
+    def link(key: str, name: str) -> str:
         if key == "slurm_job_id":
-            return f"{up}jobs/{quote(text, safe='')}{kept_range}"
-        known = key == "account" and text not in ("–", "(none)")
-        return f"{up}accounts/{quote(text)}{kept_range}" if known else ""
+            return f"{up}jobs/{quote(name, safe='')}{kept_range}"
+        # A page of what is now has an en dash for no account.
+        known = key == "account" and name not in ("", "–")
+        return f"{up}accounts/{quote(name)}{kept_range}" if known else ""
 
     def with_words(**changes: str) -> str:
         found = {key: text for key, text in {**request.query_params, **changes}.items() if text}

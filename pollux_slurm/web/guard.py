@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
@@ -76,7 +76,7 @@ class Guard:
 
     def _without_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
         # A relative address: a proxy may have put a prefix before the path.
-        last = scope["path"].rpartition("/")[2] or "."
+        last = quote(scope["path"].rpartition("/")[2], safe="") or "."
         response = Response(
             status_code=303, headers={"location": last + (f"?{urlencode(query)}" if query else "")}
         )

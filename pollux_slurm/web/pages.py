@@ -26,7 +26,6 @@ from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
-    JobEvent,
     JobGoodput,
     ReallocationEntry,
     RoundEntry,
@@ -70,11 +69,9 @@ def cluster(site: Site, words: Words) -> Document:
     """Return who held the GPUs over time, and how busy nodes were."""
     range_ = site.range(words, "7d")
     usage = site.rows(AccountUsage, range_)
-    found = site.reader.rows(JobGoodput, since=range_.since, until=range_.until, limit=MOST_JOBS)
-    jobs = () if found.truncated else found.rows
-    events = site.rows(JobEvent, range_) if jobs else ()
+    held = site.reader.gpu_holders(range_.since, range_.until, most_jobs=MOST_JOBS)
     note = ""
-    if found.truncated:
+    if held.truncated:
         note = f" More than {MOST_JOBS} jobs are too many to be drawn one by one: choose a shorter time."
     return _document(
         site,
@@ -82,8 +79,8 @@ def cluster(site: Site, words: Words) -> Document:
         f"GPU hours of adaptive jobs, and who held what when.{note}",
         range_,
         usage_part(usage, range_, by="account", title="Usage"),
-        *gpus_over_time_part(jobs, events, range_, by="account"),
-        nodes_part(site.reader.node_sums(range_.since, range_.until)),
+        *gpus_over_time_part(held, range_, by="account"),
+        nodes_part(site.reader.node_sums(range_.since, range_.until), range_),
     )
 
 
@@ -93,7 +90,7 @@ def rounds(site: Site, words: Words) -> Document:
     return _document(
         site,
         "Rounds",
-        "What each round of the daemon had, gave, and expected of it. A job's page says why it has its GPUs.",
+        "What each round of the daemon had, decided, and expected. A job's page says why it has its GPUs.",
         range_,
         rounds_part(site.rows(RoundEntry, range_), range_),
     )
@@ -177,7 +174,7 @@ def jobs(site: Site, words: Words) -> JobList:
     rows = site.rows(
         JobGoodput, range_, account=words.get("account") or None, user_name=words.get("user") or None
     )
-    states = tuple(sorted({row.state for row in rows}))
+    states = tuple(sorted({row.state for row in rows} | {words.get("state") or ""} - {""}))
     wanted = (words.get("q") or "").strip().lower()
     found = [
         row
@@ -195,7 +192,7 @@ def jobs(site: Site, words: Words) -> JobList:
     found.sort(key=SORTS[sort], reverse=True)
     page = min(int(number), max(-(-len(found) // PAGE_ROWS), 1))
     part = jobs_part(found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], ordered=True)
-    document = _document(site, "Jobs", f"{plural(len(found), 'adaptive job')}.", range_, part)
+    document = _document(site, "Jobs", f"{plural(len(found), 'adaptive job')}, submitted from", range_, part)
     return JobList(document=document, total=len(found), page=page, states=states)
 
 

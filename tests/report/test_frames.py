@@ -64,6 +64,7 @@ def test_that_plots_are_those_of_the_reports(frames: Frames) -> None:
         "What each reallocation cost and brought",
     ]
     assert "Who held what when" in frames.cluster_plots(since=at(0), until=at(120))
+    assert "Who held what when" in frames.cluster_plots(since=at(0), until="9999-12-31T12:00"), "up to now"
     chart = frames.account_plots("vision", since=at(0), until=at(120))["What sharing cost the jobs"]
     assert "var(--" not in chart.to_json(), "a notebook has no style sheet of ours"
 

@@ -27,9 +27,10 @@ from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
 from pollux_slurm.report.parts.job_moves import moves_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
+from pollux_slurm.report.parts.rounds import rounds_part
 from pollux_slurm.report.reading import _known_names, read_group, read_job
 from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
-from pollux_slurm.store.reporting.view_rows import ReallocationEntry
+from pollux_slurm.store.reporting.view_rows import GpuHolders, ReallocationEntry
 from tests.report.document.test_page import assert_self_contained
 from tests.report.parsed import parse
 from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
@@ -151,6 +152,19 @@ def test_that_a_range_cuts_the_plots_and_nothing_else(reports: ViewReader) -> No
     assert document.table("reallocations").rows == ()
     assert {fact.key: fact.value for fact in document.facts}["restarts"] == 1
     assert series(document, "Goodput and GPUs over time", "GPUs")[-1][1] == 4
+    words = "are of 2026-03-01 12:00 to 2026-03-01 12:00 UTC, single values of its whole life."
+    assert document.lead.endswith(words)
+    assert "whole life" not in job(reports, "1").lead
+
+
+def test_that_the_range_of_a_job_is_within_its_life_and_has_the_predictions_of_its_days(
+    reports: ViewReader,
+) -> None:
+    early = job(reports, "1", Range(since=at(-1e7), until=at(20)))
+    assert early.range == Range(since=at(0), until=at(20))
+    assert len(early.table("model_accuracy").rows) == 2
+    next_day = job(reports, "1", Range(since=at(43200), until=at(43260)))
+    assert next_day.table("model_accuracy").rows == ()
 
 
 def test_that_a_long_range_shows_the_jobs_life_and_one_without_it_nothing(reports: ViewReader) -> None:
@@ -171,7 +185,7 @@ def test_that_the_cluster_adds_up(reports: ViewReader) -> None:
     assert chart.labels[1] == "vision"
     (vision,) = [stack.parts[1] for stack in chart.stacks if stack.parts[1]]
     assert vision == pytest.approx((25 * 2 + 60 * 4) / 3600)
-    given = series(document, "GPUs given, and what they were to bring", "given")
+    given = series(document, "GPUs decided, and what they were to bring", "decided")
     assert given == [(6, 8), (60, 8)]
     facts = {fact.key: fact.value for fact in document.facts}
     assert (facts["num_jobs"], facts["num_finished"], facts["num_users"], facts["num_moves"]) == (3, 1, 3, 1)
@@ -179,6 +193,45 @@ def test_that_the_cluster_adds_up(reports: ViewReader) -> None:
     accounts = {row[0]: row for row in document.table("accounts").rows}
     assert accounts["vision"][1] == pytest.approx(vision)
     assert accounts["vision"][6] == pytest.approx(accounts["vision"][5] / accounts["vision"][1])  # type: ignore[operator]
+
+
+def test_that_the_median_gap_of_two_rounds_is_their_mean(reports: ViewReader) -> None:
+    history = read_group(reports, DAY)
+    rounds = [dataclasses.replace(one, gap=gap) for one, gap in zip(history.rounds, (0.0, 0.5), strict=True)]
+    document = cluster_document(dataclasses.replace(history, rounds=rounds), DAY, made_at=NOW, command="c")
+    assert {fact.key: fact.value for fact in document.facts}["median_gap"] == 0.25
+
+
+def test_that_rounds_in_shadow_mode_are_not_said_to_have_given_gpus(reports: ViewReader) -> None:
+    history = read_group(reports, DAY)
+    first, second = history.rounds
+    for shadow, text in (
+        (False, ""),
+        (True, " Rounds in shadow mode, by which no job gets GPUs: 1."),
+    ):
+        rounds = [dataclasses.replace(first, shadow=shadow), second]
+        (plot,) = rounds_part(rounds, DAY).plots
+        assert plot.chart.text == f"2 rounds decided on 8 GPUs, of 8 there, at the median.{text}"
+        assert text in plot.caption
+
+
+@pytest.mark.parametrize(
+    ("range_", "days"),
+    [
+        (Range(since=at(40), until=at(60)), "2026-03-01"),
+        (Range(since=at(-86400), until=at(43200)), "2026-02-28 to 2026-03-01"),
+    ],
+)
+def test_that_sums_of_whole_days_are_said_to_be_that(reports: ViewReader, range_: Range, days: str) -> None:
+    """Of a job's 290 GPU seconds on the day all count, also in a report on 20 s; T0 is noon."""
+    document = cluster_document(read_group(reports, range_), range_, made_at=NOW, command="c")
+    titles = {fact.key: fact.title for fact in document.facts}
+    for key in ("gpu_hours", "progress_share", "useful_share"):
+        assert titles[key].endswith(", whole days")
+    assert document.tables()["accounts"].title == f"By account, whole days in UTC, {days}"
+    assert document.tables()["nodes"].note.startswith(f"GPU hours are of whole days in UTC, {days}.")
+    vision = next(row for row in document.table("accounts").rows if row[0] == "vision")
+    assert vision[1] == pytest.approx((25 * 2 + 60 * 4) / 3600)
 
 
 def test_that_standstill_is_added_up_by_day_and_part(reports: ViewReader) -> None:
@@ -349,7 +402,7 @@ def test_that_few_jobs_have_a_row_each_under_their_names(reports: ViewReader) ->
     begin = at(0).timestamp()
     assert (first.group, first.begin - begin, first.end - begin) == ("1 train-1", 0, 89)
     assert [(since - begin, gpus) for since, gpus in first.gpu_changes] == [(4, 2), (29, 4), (89, 0)]
-    assert [(since - begin, gpus) for since, gpus in second.gpu_changes] == [(5, 1)]
+    assert [(since - begin, gpus) for since, gpus in second.gpu_changes] == [(5, 1), (7200, 0)]
     assert second.end == NOW.timestamp(), "it runs on"
     assert document.table("allocations").rows == (
         (at(4), at(29), "1", "ada", "vision", 2),
@@ -358,23 +411,44 @@ def test_that_few_jobs_have_a_row_each_under_their_names(reports: ViewReader) ->
     )
 
 
-def test_that_many_jobs_stand_in_groups_and_too_many_are_left_out(reports: ViewReader) -> None:
-    history = read_group(reports, DAY)
-    one = next(job for job in history.jobs if job.account == "vision")
-    event = next(event for event in history.events if event.event == "allocated")
-
-    def bars(count: int) -> int | None:
-        jobs = [dataclasses.replace(one, job_id=i, account=f"a{i % 3}") for i in range(count)]
-        events = [dataclasses.replace(event, job_id=i) for i in range(count)]
-        parts = gpus_over_time_part(jobs, events, DAY, by="account")
-        if not parts:
-            return None
-        chart = parts[0].plots[0].chart
+def test_that_a_part_of_time_has_all_who_held_gpus_in_it_and_nothing_beside_it(reports: ViewReader) -> None:
+    """Job 1 was submitted before, has two GPUs up to 29 s and then four; job 2 has one."""
+    for range_, expected in (
+        (Range(since=at(10), until=at(20)), {"1": [(10, 2), (20, 0)], "2": [(10, 1), (20, 0)]}),
+        (Range(since=at(20), until=at(40)), {"1": [(20, 2), (29, 4), (40, 0)], "2": [(20, 1), (40, 0)]}),
+        (Range(since=at(100), until=at(110)), {"2": [(100, 1), (110, 0)]}),
+    ):
+        document = cluster_document(read_group(reports, range_), range_, made_at=NOW, command="c")
+        chart = plots(document)["Who held what when"].chart
         assert isinstance(chart, Timeline)
-        assert {bar.group for bar in chart.bars} == {"a0", "a1", "a2"}
-        return len(chart.bars)
+        begin = at(0).timestamp()
+        found = {
+            bar.name[0]: [(since - begin, gpus) for since, gpus in bar.gpu_changes] for bar in chart.bars
+        }
+        assert found == expected
+        ends = {(bar.begin, bar.end) for bar in chart.bars}
+        assert ends == {(range_.since.timestamp(), range_.until.timestamp())}
+        assert "submitted before this time are not here" in document.tables()["jobs"].note
 
-    assert (bars(13), bars(200), bars(201)) == (13, 200, None)
+
+def test_that_a_jobs_gpus_are_drawn_within_the_range(reports: ViewReader) -> None:
+    title = "Goodput and GPUs over time"
+    range_ = Range(since=at(10), until=at(20))
+    assert series(job(reports, "1", range_), title, "GPUs") == [(10, 2), (20, 2)]
+    assert series(job(reports, "2", range_), title, "GPUs") == [(10, 1), (20, 1)]
+
+
+def test_that_many_jobs_stand_in_groups(reports: ViewReader) -> None:
+    history = read_group(reports, DAY)
+    one, event = history.held.jobs[0], history.held.intervals[0]
+
+    jobs = tuple(dataclasses.replace(one, job_id=i, account=f"a{i % 3}") for i in range(13))
+    intervals = tuple(dataclasses.replace(event, job_id=i) for i in range(13))
+    (part,) = gpus_over_time_part(GpuHolders(jobs=jobs, intervals=intervals), DAY, by="account")
+    chart = part.plots[0].chart
+    assert isinstance(chart, Timeline)
+    assert {bar.group for bar in chart.bars} == {"a0", "a1", "a2"}
+    assert len(chart.bars) == 13
 
 
 def test_that_more_accounts_than_colours_are_added_up(reports: ViewReader) -> None:

@@ -44,6 +44,17 @@ def test_that_another_sites_name_for_this_address_is_refused(
     assert client.get("/jobs", headers={"host": host}).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [("/", "."), ("/accounts/שלום", "%D7%A9%D7%9C%D7%95%D7%9D"), ("/accounts/a%20b%3Ac", "a%20b%3Ac")],
+)
+def test_that_the_address_without_the_token_is_that_of_the_same_page(
+    source: Source, path: str, location: str
+) -> None:
+    answer = guarded(source).get(f"{path}?token={TOKEN}")
+    assert (answer.status_code, answer.headers["location"]) == (303, location)
+
+
 def test_that_a_token_in_the_link_becomes_a_cookie_and_leaves_the_address(source: Source) -> None:
     client = guarded(source)
     assert client.get("/jobs").status_code == 403

@@ -15,7 +15,7 @@ from pollux_slurm.web.guard import LOOPBACK
 from pollux_slurm.web.server import opened_source
 from tests.report.parsed import Element, parse
 from tests.report.stories import HOSTILE
-from tests.store.builders import at, registration
+from tests.store.builders import at, observation, registration
 
 
 def page(client: TestClient, path: str) -> Element:
@@ -71,6 +71,14 @@ def test_that_jobs_are_found_sorted_and_linked(client: TestClient) -> None:
     assert link.text == "1"
 
 
+def test_that_a_state_that_no_job_has_stays_chosen(client: TestClient) -> None:
+    (states,) = [
+        one for one in page(client, "/jobs?state=failed").all("select") if one.attributes["name"] == "state"
+    ]
+    assert [one.text for one in states.all("option") if "selected" in one.attributes] == ["failed"]
+    assert [one.text for one in states.all("option")] == ["all", "completed", "failed", "pending", "running"]
+
+
 def test_that_every_job_is_on_one_of_the_pages(store_url: str) -> None:
     store = open_store(store_url)
     store.register_jobs([registration(number) for number in range(1, 121)], at=at(0))
@@ -91,7 +99,7 @@ def test_that_the_command_for_all_rows_names_the_range_and_the_account(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "MOST_ROWS", 1)
-    dates = "--since 2026-02-01T00:00:00 --until 2026-03-05T00:00:00"
+    dates = "--since 2026-02-01T00:00:00 --until 2026-03-01T12:02:00"
     for path, words, key in (
         ("jobs", "cluster", "jobs"),
         ("accounts/vision", "account vision", "model_accuracy"),
@@ -173,7 +181,7 @@ def test_that_a_range_is_chosen_by_dates(client: TestClient) -> None:
         ("since", "2026-02-01"),
         ("until", "2026-03-05"),
     ]
-    assert "2026-02-01 00:00 to 2026-03-05 00:00 UTC" in found.texts()
+    assert "2026-02-01 00:00 to 2026-03-01 12:02 UTC" in found.texts(), "nothing is known of the future"
     (since, _) = (
         one for one in page(client, "/moves?since=7d").all("input") if one.attributes["type"] == "date"
     )
@@ -190,6 +198,22 @@ def test_that_charts_are_pictures_for_readers_without_scripts(client: TestClient
 def test_that_an_account_may_have_any_name(client: TestClient) -> None:
     assert client.get("/accounts/a%2Fb%20%3Cc%3E").status_code == 404
     assert "<c>" not in client.get("/accounts/a%2Fb%20%3Cc%3E").text
+
+
+@pytest.mark.parametrize("name", ["x" * 150, "weird\x1b[0m", "a b/c?d#e", "(none)", "100%"])
+def test_that_a_link_leads_to_the_account_whatever_its_name(store_url: str, name: str) -> None:
+    store = open_store(store_url)
+    store.register_jobs([registration(1, account=name)], at=at(0))
+    store.observe_jobs([observation(1, gpus={"n0": 1}, started_at=at(4))], at=at(5))
+    store.close()
+    with opened_source(store_url) as source:
+        later = replace(source, clock=lambda: at(120))
+        client = TestClient(make_app(later, hosts=LOOPBACK, token=None), base_url="http://127.0.0.1")
+        for path in ("/accounts", "/jobs", "/jobs/1"):
+            links = [one.attributes["href"] for one in page(client, path).all("a")]
+            (link,) = {one for one in links if "accounts/" in one}
+            answer = client.get(f"/{link.removeprefix('../')}")
+            assert (answer.status_code, "Adaptive jobs, 2026" in answer.text) == (200, True), link
 
 
 def test_that_a_link_to_an_account_keeps_the_range(client: TestClient) -> None:
@@ -213,4 +237,4 @@ def test_that_a_page_says_where_it_has_not_everything(
     monkeypatch.setattr("pollux_slurm.web.pages.MOST_ROWS", 2)
     cut = page(client, "/jobs").texts()
     assert "of job_goodput it has the newest rows only" in cut
-    assert "2 adaptive jobs" in cut
+    assert "2 adaptive jobs, submitted from 2026-02-22 12:02 to 2026-03-01 12:02 UTC" in cut

@@ -17,14 +17,18 @@ from pollux_slurm.store.reporting.queries import MOST_ROWS, open_view_reader
 from pollux_slurm.store.reporting.view_rows import AccountUsage, JobGoodput
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pollux_slurm.config import Config
     from pollux_slurm.report.charts.time_axes import Range
     from pollux_slurm.report.spans.jobs import Span
     from pollux_slurm.slurm.parsing.sacct_text import SacctJob
 
 
-def both_spans(config: Config, ranges: tuple[Range, Range], files: list[Path]) -> tuple[Span, Span]:
-    """Return both spans; raises `TraceError` where one has no jobs with GPUs."""
+def both_spans(
+    config: Config, ranges: tuple[Range, Range], files: list[Path], *, now: datetime
+) -> tuple[Span, Span]:
+    """Return both spans as of `now`; raises `TraceError` where one has no jobs with GPUs."""
     since, until = (f"{moment:%Y-%m-%dT%H:%M}" for moment in (ranges[0].since, ranges[1].until))
     command = f"TZ=UTC sacct -a -D -X -P -S {since} -E {until} --format={','.join(JOB_COLUMNS)} > sacct.txt"
     needed = ("User", "Account", "Start", "End", "State")
@@ -51,7 +55,7 @@ def both_spans(config: Config, ranges: tuple[Range, Range], files: list[Path]) -
                 since, until = range_.since, range_.until
                 known = store.rows(JobGoodput, since=since, until=until, limit=MOST_ROWS).rows
                 usage = store.rows(AccountUsage, since=since, until=until, limit=MOST_ROWS).rows
-            found = span_of(name, range_, jobs, known, usage)
+            found = span_of(name, range_, jobs, known, usage, now=now)
             if not found.jobs:
                 raise TraceError(
                     f"no job with GPUs was submitted {name}, {range_.text()}: {_why_none(found, jobs)}"

@@ -221,7 +221,7 @@ def before_after(
     words = ["pollux", "report", "before-after", "--before", before, "--after", after]
     for file in sacct or ():
         words += ["--sacct", str(file)]
-    spans = both_spans(wanted.settings(), ranges, sacct or [])
+    spans = both_spans(wanted.settings(), ranges, sacct or [], now=now)
     return before_after_document(*spans, made_at=now, command=shlex.join(words))
 
 

@@ -21,6 +21,20 @@ class Range:
     since: datetime
     until: datetime
 
+    def days_text(self) -> str:
+        """Return the days that it touches, for people: sums by day are of all of each."""
+        first, last = self.since.date(), (self.until - timedelta(microseconds=1)).date()
+        return f"whole days in UTC, {first}" + (f" to {last}" if first < last else "")
+
+    def part_of(self, begin: datetime, end: datetime | None) -> tuple[float, float]:
+        """Return the part within the range of what lasts from `begin` to `end`, None while it lasts.
+
+        In seconds since 1970; of no length for what lies outside.
+        """
+        first = max(begin, self.since)
+        last = self.until if end is None else min(end, self.until)
+        return first.timestamp(), max(first, last).timestamp()
+
     def text(self) -> str:
         """Return both ends for people, to the minute."""
         return f"{moment_text(self.since)} to {moment_text(self.until)} UTC"
@@ -49,12 +63,12 @@ def parse_moment(text: str, *, now: datetime, option: str) -> datetime:
 
 
 def parse_range(since: str, until: str | None, *, now: datetime) -> Range:
-    """Return the range between two moments as people write them; it ends `now` by default.
+    """Return the range between two moments as people write them; it ends `now` by default and at the latest.
 
-    Raises `UsageError` for what is no time, lies in the future or is the wrong way round.
+    Raises `UsageError` for what is no time, begins in the future or is the wrong way round.
     """
     begin = parse_moment(since, now=now, option="--since")
-    end = now if until is None else parse_moment(until, now=now, option="--until")
+    end = now if until is None else min(parse_moment(until, now=now, option="--until"), now)
     if begin >= now:
         raise UsageError(f"--since {since!r} lies in the future; {_FORMS}")
     if begin >= end:

@@ -22,6 +22,7 @@ def document_page(document: Document) -> Page:
         title=document.title,
         subject=shortened(document.subject, 200),
         lead=document.lead,
+        account=next((str(fact.value) for fact in document.facts if fact.key == "account"), ""),
         facts=tuple((fact.title, fact.shown()) for fact in document.facts if not fact.wide),
         wide_facts=tuple((fact.title, fact.shown()) for fact in document.facts if fact.wide),
         sections=tuple(
@@ -54,6 +55,7 @@ def _table(data: Data, document: Document, most: int) -> Table:
         rows=tuple(
             tuple(column.text_of(data.rows[place][index]) for index, column in columns) for place in places
         ),
+        values=tuple(tuple(data.rows[place][index] for index, _ in columns) for place in places),
         note=f"{data.note} {more}".strip(),
         title=data.title,
         keys=tuple(column.key for _, column in columns),

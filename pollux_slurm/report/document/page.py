@@ -22,7 +22,8 @@ class Table:
     """Rows of texts; the first column names the row. `note` explains the columns.
 
     `texts` are the places of columns that are words, not numbers, `sentences` of those that are never cut;
-    `keys` name the columns for programs, where they have such names.
+    `keys` name the columns for programs, where they have such names; `values` are the rows as they are, where
+    texts are shortened.
     """
 
     columns: tuple[str, ...]
@@ -32,6 +33,7 @@ class Table:
     texts: tuple[int, ...] = ()
     sentences: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()
+    values: tuple[tuple[object, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Section:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A whole page. `facts` are names and values of its subject, `wide_facts` long ones;
-    `subject` is a name beside the title, in whatever script.
+    `subject` is a name beside the title, in whatever script; `account` is that of its subject, if it has one.
     """
 
     title: str
@@ -66,6 +68,7 @@ class Page:
     sections: tuple[Section, ...]
     made_at: str = ""
     subject: str = ""
+    account: str = ""
     wide_facts: tuple[tuple[str, str], ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Parts that several reports have: the accuracy of predictions, and jobs."""
+"""What several reports have: shares, the accuracy of predictions, and jobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any
 
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, rows_of
 from pollux_slurm.store.reporting.view_rows import JobGoodput, ModelAccuracy
+
+
+def share(part: float, whole: float) -> float | None:
+    """Return a part's share, None of nothing; at most 1: times of reports and of Slurm differ slightly."""
+    return min(part / whole, 1.0) if whole > 0 else None
+
 
 _ACCURACY_TITLES = {"run_number": "run", "account": "account"}
 
@@ -41,9 +47,10 @@ def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
         title="",
         columns=columns,
         rows=weighed,
-        note="Mean error: predicted over measured throughput, less 1; above 0 the model promised too much.",
+        note="Mean error: predicted over measured throughput, less 1; above 0 the model promised too much. "
+        "Samples are those of whole days in UTC.",
     )
-    text = "" if rows else "No prediction has been measured yet."
+    text = "" if rows else "No prediction was measured in this time."
     return Part(title="Predicted against measured throughput", text=text, tables=(data,))
 
 
@@ -90,8 +97,8 @@ def jobs_part(rows: Sequence[JobGoodput], *, ordered: bool = False) -> Part:
         columns=columns,
         rows=rows_of(rows, columns),
         note=("" if ordered else "The most GPU hours first. ")
-        + "Each value is of the job's whole life. Moves are those by requeue, "
-        "unless in place.",
+        + "Jobs that were submitted before this time are not here. Each value is of the job's whole life. "
+        "Moves are those by requeue, unless in place.",
     )
     return Part(
         title="Jobs", text="" if rows else "No adaptive job was submitted in this time.", tables=(data,)

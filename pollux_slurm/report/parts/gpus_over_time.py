@@ -10,7 +10,7 @@ from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.charts.timeline import Bar, Timeline
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
 from pollux_slurm.report.parts.groups import NAMELESS
-from pollux_slurm.store.reporting.view_rows import JobEvent, JobGoodput
+from pollux_slurm.store.reporting.view_rows import GpuHolders
 
 MOST_JOBS = 200
 """A page is some thousand units high: more jobs would be a row of less than five each."""
@@ -25,55 +25,47 @@ _COLUMNS = (
 )
 
 
-def gpus_over_time_part(
-    jobs: Sequence[JobGoodput], events: Sequence[JobEvent], range_: Range, *, by: str
-) -> tuple[Part, ...]:
-    """Return the part about the intervals of allocation among `events`; none where there is none.
+def gpus_over_time_part(held: GpuHolders, range_: Range, *, by: str) -> tuple[Part, ...]:
+    """Return the part about who held GPUs in the range; none where nobody did, or too many to be drawn.
 
     Jobs stand in groups of `by`, account or user_name; a few each under its own name.
     """
-    submitted = {job.job_id for job in jobs}
-    allocated = sorted(
-        (event for event in events if event.event == "allocated" and event.job_id in submitted),
-        key=lambda event: event.at,
-    )
-    held: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
-    for event in allocated:
-        held[event.job_id].append((event.at.timestamp(), event.num_gpus or 0))
-        if event.until is not None:
-            held[event.job_id].append((event.until.timestamp(), 0))
-    known = [job for job in jobs if job.job_id in held]
-    if not known or len(jobs) > MOST_JOBS:
+    if not held.jobs:
         return ()
-    few = len(known) <= _NAMED
+    changes: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+    for one in held.intervals:
+        begin, end = range_.part_of(one.at, one.until)
+        changes[one.job_id] += [(begin, one.num_gpus or 0), (end, 0)]
+    few = len(held.jobs) <= _NAMED
     bars = tuple(
         Bar(
             name=f"{job.slurm_job_id} {shortened(job.name)}",
             group=f"{job.slurm_job_id} {job.name}" if few else getattr(job, by) or NAMELESS,
-            begin=job.submitted_at.timestamp(),
-            end=max((job.finished_at or range_.until).timestamp(), job.submitted_at.timestamp()),
-            gpu_changes=_merged(held[job.job_id]),
+            begin=begin,
+            end=end,
+            gpu_changes=_merged(changes[job.job_id]),
         )
-        for job in known
+        for job in held.jobs
+        for begin, end in [range_.part_of(job.submitted_at, job.finished_at)]
     )
     chart = Timeline(
         title="Who held what when",
-        text=f"A row for each of {plural(len(bars), 'job')}, from submission to end, in groups; "
-        f"{sum(job.restarts + job.regroups for job in known):,} moves of running jobs.",
+        text=f"A row for each of {plural(len(bars), 'job')} that held GPUs in this time, in groups; "
+        f"{plural(len(held.intervals), 'allocation')}.",
         x=time_axis([range_.since, range_.until]),
         bars=bars,
     )
     caption = (
-        "A row for each job, from submission to end: a thin line while it waits, a bar while it holds GPUs, "
-        "the thicker and stronger the more. The table of jobs has their names."
+        "A row for each job that held GPUs in this time, from submission to end: a thin line while it waits, "
+        "a bar while it holds GPUs, the thicker and stronger the more."
     )
     data = Data(
         key="allocations",
         title="",
         columns=_COLUMNS,
-        rows=rows_of(allocated, _COLUMNS),
+        rows=rows_of(held.intervals, _COLUMNS),
         keep="last",
-        note="An allocation without an end is held now.",
+        note="Allocations that reach into this time. One without an end is held now.",
     )
     return (Part(title="Jobs over time", plots=(Plot(chart=chart, caption=caption, data=data),)),)
 

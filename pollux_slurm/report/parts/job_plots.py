@@ -164,17 +164,19 @@ def points_of(rows: Sequence[JobSample], key: str) -> list[Point]:
 
 
 def _held(events: Sequence[JobEvent], shown: Range) -> list[Point]:
-    """Return the GPUs held over time, with gaps while there were none; an interval may still last."""
+    """Return the GPUs held over the time shown, with gaps while there were none."""
     points: list[Point] = []
     intervals = [
-        (row.at.timestamp(), (row.until or shown.until).timestamp(), float(row.num_gpus))
+        (*shown.part_of(row.at, row.until), float(row.num_gpus))
         for row in events
         if row.event == "allocated" and row.num_gpus
     ]
     for begin, end, num_gpus in sorted(intervals):
+        if begin == end:
+            continue
         if points and begin > points[-1][0]:
             points.append((points[-1][0], math.nan))
-        points += [(begin, num_gpus), (max(begin, end), num_gpus)]
+        points += [(begin, num_gpus), (end, num_gpus)]
     return points
 
 

@@ -1,4 +1,4 @@
-"""The whole cluster over time: GPUs there and given, speedups, nodes."""
+"""The whole cluster over time: GPUs there and decided, speedups, nodes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.thinning import Point, averaged
 from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
+from pollux_slurm.report.parts.common import share
 from pollux_slurm.store.reporting.view_rows import NodeSum, RoundEntry
 
 # The daemon was away where the next round came this many times as late as is usual.
@@ -24,7 +25,7 @@ _ROUNDS = (
     Column(key="shadow", title="shadow", kind=Kind.TEXT),
     Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
     Column(key="num_served", title="served", kind=Kind.COUNT),
-    Column(key="num_gpus", title="GPUs given", kind=Kind.COUNT),
+    Column(key="num_gpus", title="GPUs decided", kind=Kind.COUNT),
     Column(key="total_gpus", title="GPUs there", kind=Kind.COUNT),
     Column(key="mean_speedup", title="mean speedup"),
     Column(key="min_speedup", title="least speedup"),
@@ -39,7 +40,7 @@ _ROUNDS = (
 
 
 def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
-    """Return what rounds had and gave over time, rows of round_history, oldest first."""
+    """Return what rounds had and decided over time, rows of round_history, oldest first."""
     data = Data(
         key="rounds",
         title="",
@@ -51,24 +52,24 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
     if not rows:
         return Part(title="Rounds", text="No round was decided in this time.", tables=(data,))
     moments = [row.at.timestamp() for row in rows]
-    given, there, mean, least = (
+    decided, there, mean, least = (
         _over_time(moments, [getattr(row, key) for row in rows])
         for key in ("num_gpus", "total_gpus", "mean_speedup", "min_speedup")
     )
-    gpus = [value for _, value in (*given, *there) if not math.isnan(value)]
+    gpus = [value for _, value in (*decided, *there) if not math.isnan(value)]
     speedups = [value for _, value in (*mean, *least) if not math.isnan(value)]
     chart = LineChart(
-        title="GPUs given, and what they were to bring",
-        text=f"{plural(len(rows), 'round')} gave {number_text(_middle(given))} GPUs, of "
-        f"{number_text(_middle(there))} there, at the median.",
+        title="GPUs decided, and what they were to bring",
+        text=f"{plural(len(rows), 'round')} decided on {number_text(_middle(decided))} GPUs, of "
+        f"{number_text(_middle(there))} there, at the median.{_shadow_text(rows)}",
         x=time_axis([range_.since, range_.until]),
         panels=(
             Panel(
                 y=linear_axis("GPUs", gpus),
                 series=(
                     Series(
-                        label="given to adaptive jobs",
-                        points=averaged(given),
+                        label="decided for adaptive jobs",
+                        points=averaged(decided),
                         style=2,
                         step=True,
                         filled=True,
@@ -92,13 +93,19 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
         plots=(
             Plot(
                 chart=chart,
-                caption="Above: GPUs that adaptive jobs could have, and those that each round gave them. "
-                "Below: predicted speedups over the jobs' fair shares; at 1 a job is as fast as on an equal "
-                "part of the cluster.",
+                caption="Above: GPUs that adaptive jobs could have, and those that each round decided for "
+                f"them.{_shadow_text(rows)} Below: predicted speedups over the jobs' fair shares; at 1 a "
+                "job is as fast as on an equal part of the cluster.",
                 data=data,
             ),
         ),
     )
+
+
+def _shadow_text(rows: Sequence[RoundEntry]) -> str:
+    """Return a sentence for rounds of which nothing was enacted, empty without one."""
+    number = sum(row.shadow for row in rows)
+    return f" Rounds in shadow mode, by which no job gets GPUs: {number:,}." if number else ""
 
 
 def _over_time(moments: Sequence[float], values: Sequence[float | None]) -> list[Point]:
@@ -118,8 +125,8 @@ def _middle(points: Sequence[Point]) -> float:
     return statistics.median(known) if known else 0.0
 
 
-def nodes_part(nodes: Sequence[NodeSum]) -> Part:
-    """Return how busy each node was over the whole time."""
+def nodes_part(nodes: Sequence[NodeSum], range_: Range) -> Part:
+    """Return how busy each node was over the days of a range."""
     columns = (
         Column(key="node_name", title="node", kind=Kind.TEXT),
         Column(key="gpu_type", title="GPU type", kind=Kind.TEXT),
@@ -132,15 +139,17 @@ def nodes_part(nodes: Sequence[NodeSum]) -> Part:
         title="",
         columns=columns,
         rows=tuple(
-            (node.node_name, node.gpu_type, node.gpu_hours, node.available_gpu_hours, _used(node))
+            (
+                node.node_name,
+                node.gpu_type,
+                node.gpu_hours,
+                node.available_gpu_hours,
+                share(node.gpu_hours, node.available_gpu_hours),
+            )
             for node in nodes
         ),
-        note="GPU hours there: what adaptive jobs could have had, as far as rounds knew.",
+        note=f"GPU hours are of {range_.days_text()}. GPU hours there: what adaptive jobs could have had, as "
+        "far as rounds knew.",
     )
     text = "" if nodes else "No round had a node to give in this time."
     return Part(title="Nodes", text=text, tables=(data,))
-
-
-def _used(node: NodeSum) -> float | None:
-    there = node.available_gpu_hours
-    return min(node.gpu_hours / there, 1.0) if there > 0 else None

@@ -11,6 +11,7 @@ from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
 from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.report.parts.common import share
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS
 from pollux_slurm.store.reporting.view_rows import AccountUsage, UserUsage
 
@@ -79,7 +80,7 @@ def usage_part(rows: Sequence[UsageRow], range_: Range, *, by: str, title: str) 
                 data=daily,
             ),
         ),
-        tables=(_totals_table(totals, by),),
+        tables=(_totals_table(totals, range_, by),),
     )
 
 
@@ -104,11 +105,11 @@ def _totals(rows: Sequence[UsageRow], by: str) -> list[tuple[str, float, float, 
     return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
-def _totals_table(totals: Sequence[tuple[str, float, float, float]], by: str) -> Data:
+def _totals_table(totals: Sequence[tuple[str, float, float, float]], range_: Range, by: str) -> Data:
     whole = sum(gpu_hours for _, gpu_hours, _, _ in totals)
     return Data(
         key=f"{by.removesuffix('_name')}s",
-        title=f"By {_USAGE_TITLES[by]}, over the whole time",
+        title=f"By {_USAGE_TITLES[by]}, {range_.days_text()}",
         columns=(
             Column(key=by, title=_USAGE_TITLES[by], kind=Kind.TEXT),
             Column(key="gpu_hours", title="GPU hours"),
@@ -119,7 +120,7 @@ def _totals_table(totals: Sequence[tuple[str, float, float, float]], by: str) ->
             Column(key="useful_share", title="useful share", kind=Kind.SHARE),
         ),
         rows=tuple(
-            (name, held, _ratio(held, whole), trained, _share(trained, held), useful, _share(useful, held))
+            (name, held, share(held, whole), trained, share(trained, held), useful, share(useful, held))
             for name, held, trained, useful in totals
         ),
         note="With progress: while reports showed training. Useful: these hours weighted with their "
@@ -161,12 +162,3 @@ def _usage_chart(
         stacks=tuple(stacks),
         value_text=lambda value: f"{number_text(value)} GPU hours",
     )
-
-
-def _share(part: float, whole: float) -> float | None:
-    """Return a share of the owned GPU hours, at most 1: times of reports and of Slurm differ slightly."""
-    return min(part / whole, 1.0) if whole > 0 else None
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None

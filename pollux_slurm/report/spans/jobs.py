@@ -23,7 +23,7 @@ _SAME_JOB = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanJob:
-    """One job with GPUs. `num_gpus` is the mean from its start to its end for an adaptive job."""
+    """One job with GPUs. `num_gpus` is the mean from its start to its end, or now, for an adaptive job."""
 
     user_name: str
     account: str
@@ -105,8 +105,10 @@ def span_of(
     accounted: Iterable[SacctJob],
     adaptive: Sequence[JobGoodput] = (),
     usage: Sequence[AccountUsage] = (),
+    *,
+    now: datetime,
 ) -> Span:
-    """Join the jobs of Slurm's accounting and of the store that were submitted in a range.
+    """Join the jobs of Slurm's accounting and of the store that were submitted in a range, as of `now`.
 
     What the store knows of a job counts: it adds up the parts of a job that moves in place. Its wings, which
     Slurm counts as jobs of their own, are recognised by user and name.
@@ -117,7 +119,7 @@ def span_of(
         by_id[row.slurm_job_id].append(row)
     names = {(row.user_name, row.name) for row in adaptive}
     inside = [one for one in accounted if range_.since <= one.submitted_at < range_.until]
-    jobs = [_of_store(row) for row in own]
+    jobs = [_of_store(row, now) for row in own]
     without = 0
     for one in inside:
         if _is_wing(one, names):
@@ -131,7 +133,7 @@ def span_of(
         name=name,
         range=range_,
         jobs=found,
-        num_without=without + sum(_of_store(row) is None for row in own),
+        num_without=without + sum(row.started_at is None for row in own),
         first_at=min((one.submitted_at for one in inside), default=None),
         last_at=max((one.submitted_at for one in inside), default=None),
         measured_gpu_hours=sum(row.gpu_hours for row in usage),
@@ -161,10 +163,10 @@ def _of_accounting(job: SacctJob) -> SpanJob | None:
     )
 
 
-def _of_store(row: JobGoodput) -> SpanJob | None:
+def _of_store(row: JobGoodput, now: datetime) -> SpanJob | None:
     if row.started_at is None:
         return None
-    ran_s = 0.0 if row.finished_at is None else (row.finished_at - row.started_at).total_seconds()
+    ran_s = ((row.finished_at or now) - row.started_at).total_seconds()
     return SpanJob(
         user_name=row.user_name,
         account=row.account,

@@ -11,6 +11,7 @@ from pollux_slurm.report.charts.line_charts import LineChart, Panel
 from pollux_slurm.report.charts.scales import Axis, duration_axis, linear_axis
 from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, Value, text_of
+from pollux_slurm.report.parts.common import share
 from pollux_slurm.report.parts.fairness import distribution
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.spans.jobs import SIZES, Span, SpanJob, quartiles, relative
@@ -152,12 +153,8 @@ def hours_part(before: Span, after: Span) -> Part:
 
 def measured_shares(span: Span) -> tuple[float | None, float | None]:
     """Return the shares of the measured GPU hours with progress, and after efficiency."""
-    if not span.measured_gpu_hours:
-        return None, None
-    return (
-        min(span.trained_gpu_hours / span.measured_gpu_hours, 1.0),
-        min(span.useful_gpu_hours / span.measured_gpu_hours, 1.0),
-    )
+    measured = span.measured_gpu_hours
+    return share(span.trained_gpu_hours, measured), share(span.useful_gpu_hours, measured)
 
 
 def mix_part(before: Span, after: Span) -> Part:
@@ -199,7 +196,8 @@ def mix_part(before: Span, after: Span) -> Part:
         title="",
         columns=columns,
         rows=rows,
-        note="An adaptive job counts with its mean from start to end, any other with what Slurm gave it.",
+        note="An adaptive job counts with its mean from its start to its end, or to now; "
+        "any other with what Slurm gave it.",
     )
     caption = "Bars alike: jobs of the same sizes took the same part of the cluster."
     return Part(title="Mix of jobs", plots=(Plot(chart=chart, caption=caption),), tables=(data,))

@@ -19,7 +19,19 @@ from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Boolean, ColumnElement, Connection, Date, Select, and_, column, func, select, table
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Date,
+    Select,
+    and_,
+    column,
+    func,
+    or_,
+    select,
+    table,
+)
 from sqlalchemy.types import NullType, TypeEngine
 
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
@@ -28,7 +40,15 @@ from pollux_slurm.store.access.sanitizing import clean_text
 from pollux_slurm.store.jobs.latest import batch_of_row
 from pollux_slurm.store.reporting.gpu_use import GpuUse, read_gpu_use
 from pollux_slurm.store.reporting.shadow import ShadowReader
-from pollux_slurm.store.reporting.view_rows import NodeSum, NodeUsage, RoundEntry, SamplePoint
+from pollux_slurm.store.reporting.view_rows import (
+    GpuHolders,
+    JobEvent,
+    JobGoodput,
+    NodeSum,
+    NodeUsage,
+    RoundEntry,
+    SamplePoint,
+)
 from pollux_slurm.store.schema import UtcDateTime
 
 MOST_ROWS = 100_000
@@ -142,6 +162,39 @@ class ViewReader:
         return tuple(
             NodeSum(node_name=name, gpu_type=gpu_type, gpu_hours=held, available_gpu_hours=there)
             for name, gpu_type, held, there in found
+        )
+
+    def gpu_holders(
+        self, since: datetime, until: datetime, *, account: str | None = None, most_jobs: int
+    ) -> GpuHolders:
+        """Return the jobs that held GPUs in a range, whenever they were submitted; none of too many."""
+        jobs, events = _table_of(JobGoodput), _table_of(JobEvent)
+        own = [] if account is None else [jobs.c.account == clean_text(account)]
+        lived = select(jobs).where(
+            *own, jobs.c.started_at < until, or_(jobs.c.finished_at.is_(None), jobs.c.finished_at > since)
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(
+                lived.order_by(jobs.c.submitted_at, jobs.c.job_id).limit(most_jobs + 1)
+            ).all()
+            if len(rows) > most_jobs:
+                return GpuHolders(truncated=True)
+            held = connection.execute(
+                select(events)
+                .where(
+                    events.c.job_id.in_([row.job_id for row in rows]),
+                    events.c.event == "allocated",
+                    events.c.at < until,
+                    or_(events.c.until.is_(None), events.c.until > since),
+                )
+                .order_by(events.c.at, events.c.job_id)
+                .limit(MOST_ROWS)
+            ).all()
+        intervals = tuple(JobEvent(**row._mapping) for row in held)
+        holders = {one.job_id for one in intervals}
+        return GpuHolders(
+            jobs=tuple(JobGoodput(**row._mapping) for row in rows if row.job_id in holders),
+            intervals=intervals,
         )
 
     def last_round_at(self) -> datetime | None:

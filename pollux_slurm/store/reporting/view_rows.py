@@ -290,6 +290,18 @@ class SamplePoint:
     batch: BatchChoice | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHolders:
+    """Jobs that held GPUs in a range of time, by submission, and their `allocated` events that reach into it.
+
+    `truncated`: there were more jobs than asked for; none is here.
+    """
+
+    jobs: tuple[JobGoodput, ...] = ()
+    intervals: tuple[JobEvent, ...] = ()
+    truncated: bool = False
+
+
 ROW_TYPES: tuple[type[Any], ...] = (
     JobGoodput,
     JobEvent,

@@ -192,3 +192,20 @@ def test_that_a_young_store_is_shown_over_its_whole_life(store_url: str) -> None
     found = json.loads(pollux("report", "cluster", "--json", "--store", store_url).stdout)
     assert datetime.fromisoformat(found["until"]) >= now, "job 2 is still there"
     assert datetime.fromisoformat(found["since"]) > began - timedelta(minutes=10)
+
+
+def test_that_the_life_of_a_store_has_the_gpu_hours_of_jobs_submitted_before_it(store_url: str) -> None:
+    """Job 1 has held two GPUs for 40 days; job 2 was there for half an hour, yesterday."""
+    now = datetime.now(timezone.utc)
+    old, yesterday = now - timedelta(days=40), now - timedelta(days=1)
+    store = open_store(store_url)
+    store.register_jobs([registration(1, submitted_at=old), registration(2, submitted_at=yesterday)], at=old)
+    ended = yesterday + timedelta(minutes=30)
+    done = observation(2, JobState.COMPLETED, started_at=yesterday, ended_at=ended)
+    store.observe_jobs([observation(1, gpus={"n1": 2}, started_at=old), done], at=ended)
+    store.close()
+    for kind in ("cluster", "account"):
+        found = json.loads(pollux("report", kind, "--json", "--store", store_url).stdout)
+        since, until = (datetime.fromisoformat(found[end]) for end in ("since", "until"))
+        assert until - since == timedelta(days=30), kind
+        assert until >= now, kind

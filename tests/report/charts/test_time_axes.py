@@ -41,6 +41,11 @@ def test_that_a_range_ends_where_people_say() -> None:
     assert parse_range("2d", "now", now=NOW).until == NOW
 
 
+@pytest.mark.parametrize("until", ["2026-11-22", "9999-12-31T12:00"])
+def test_that_a_range_does_not_go_on_after_now(until: str) -> None:
+    assert parse_range("2d", until, now=NOW) == parse_range("2d", None, now=NOW)
+
+
 @pytest.mark.parametrize(
     ("since", "until", "words"),
     [

@@ -51,7 +51,7 @@ def accounted(job_id: str = "1", *, since: datetime = SEPTEMBER, **changes: Any)
 
 def span(name: str = "before", *, number: int = 40, **changes: Any) -> Span:
     adaptive = changes.pop("adaptive", name != "before")
-    one = span_of("x", RANGE, [accounted(**changes)]).jobs[0]
+    one = span_of("x", RANGE, [accounted(**changes)], now=RANGE.until).jobs[0]
     return Span(name=name, range=RANGE, jobs=(dataclasses.replace(one, adaptive=adaptive),) * number)
 
 
@@ -75,6 +75,7 @@ def test_that_a_span_has_the_jobs_that_were_submitted_in_it_and_had_gpus() -> No
             accounted("4", since=SEPTEMBER - timedelta(seconds=1)),
             accounted("5", state="RUNNING", ended_at=None),
         ],
+        now=RANGE.until,
     )
     assert (len(found.jobs), found.num_without) == (2, 1)
     first, runs = found.jobs
@@ -90,7 +91,7 @@ def test_that_a_span_has_the_jobs_that_were_submitted_in_it_and_had_gpus() -> No
 
 def test_that_a_job_of_seconds_has_no_slowdown_of_thousands() -> None:
     ended = SEPTEMBER + timedelta(minutes=1, seconds=1)
-    (job,) = span_of("before", RANGE, [accounted(ended_at=ended)]).jobs
+    (job,) = span_of("before", RANGE, [accounted(ended_at=ended)], now=RANGE.until).jobs
     assert job.slowdown == pytest.approx(61 / 60)
 
 
@@ -115,6 +116,7 @@ def test_that_the_stores_adaptive_jobs_replace_slurms_rows_and_their_wings(
         ],
         rows,
         usage,
+        now=day.until,
     )
     adaptive = [job for job in found.jobs if job.adaptive]
     assert [job.user_name for job in found.jobs if not job.adaptive] == ["mallory"]
@@ -127,6 +129,19 @@ def test_that_the_stores_adaptive_jobs_replace_slurms_rows_and_their_wings(
     document = before_after_document(found, found, made_at=day.until, command="pollux report")
     assert_self_contained(document_html(document))
     assert json.loads(document_json(document))["tables"]["gpu_hours"][0]["useful_share"] > 0
+
+
+def test_that_a_running_adaptive_job_counts_with_its_mean_up_to_now(
+    store_template: Path, tmp_path: Path
+) -> None:
+    """Job 2 has started at 5 s, and holds GPUs since: eight of them for ten hours."""
+    with open_view_reader(filled_store(store_template, tmp_path)) as reports:
+        row = next(row for row in reports.rows(JobGoodput).rows if row.slurm_job_id == "2")
+    assert row.started_at is not None
+    running = dataclasses.replace(row, gpu_hours=80.0)
+    now = row.started_at + timedelta(hours=10)
+    (job,) = span_of("after", Range(since=at(0), until=now), [], [running], now=now).jobs
+    assert (job.num_gpus, job.size, job.completion_s) == (8.0, "8–15 GPUs", None)
 
 
 def test_that_quartiles_are_those_of_the_textbook() -> None:
@@ -160,7 +175,7 @@ def test_that_each_difference_is_said_and_no_other(after: Span, found: list[str]
 
 def test_that_a_text_that_begins_within_a_span_is_told_with_its_begin() -> None:
     jobs = [accounted(since=SEPTEMBER + timedelta(days=day)) for day in (2, 9)]
-    found = dataclasses.replace(span_of("before", RANGE, jobs), jobs=span().jobs)
+    found = dataclasses.replace(span_of("before", RANGE, jobs, now=RANGE.until), jobs=span().jobs)
     ((_, first, none, text), (about, last, _, _)) = caveats(found, span("after"))
     assert (first, none, last) == ("2026-09-03 00:00", "", "2026-09-10 00:00")
     assert text.startswith("Before: the text begins 2026-09-03, within the span.")
@@ -194,7 +209,8 @@ def document(before: Span, after: Span) -> Document:
 def test_that_medians_and_their_change_are_in_the_table() -> None:
     def jobs(*minutes: int) -> tuple[SpanJob, ...]:
         ends = [SEPTEMBER + timedelta(minutes=number) for number in minutes]
-        return span_of("x", RANGE, [accounted(str(i), ended_at=end) for i, end in enumerate(ends)]).jobs
+        jobs = [accounted(str(i), ended_at=end) for i, end in enumerate(ends)]
+        return span_of("x", RANGE, jobs, now=RANGE.until).jobs
 
     before = dataclasses.replace(span(), jobs=jobs(10, 20, 60))
     after = dataclasses.replace(span("after"), jobs=jobs(5, 10, 30))

@@ -17,6 +17,7 @@ from pollux_slurm.store.reporting.view_rows import (
     ROW_TYPES,
     AccountUsage,
     Fairness,
+    GpuHolders,
     JobEvent,
     JobGoodput,
     NodeUsage,
@@ -100,6 +101,23 @@ def test_that_a_range_includes_whole_days(reports: ViewReader) -> None:
     assert [row.day for row in reports.rows(AccountUsage, since=noon, until=noon).rows] == [date(2026, 3, 1)]
     assert reports.rows(NodeUsage, since=midnight).rows == ()
     assert reports.rows(NodeUsage, until=at(-12 * 3600)).rows == ()
+
+
+def test_that_who_held_gpus_in_a_range_is_known_with_the_intervals_that_reach_into_it(
+    any_store: Store, reports: ViewReader
+) -> None:
+    def held(since: float, until: float, account: str | None = None) -> tuple[list[str], list[datetime]]:
+        found = reports.gpu_holders(at(since), at(until), account=account, most_jobs=1)
+        return [job.slurm_job_id for job in found.jobs], [one.at for one in found.intervals]
+
+    any_store.observe_jobs([observation(2, gpus={"n0": 1}, started_at=at(100))], at=at(101))
+    assert held(-60, 4) == held(89, 95) == ([], [])
+    assert held(10, 20) == (["1"], [at(4)])
+    assert held(20, 40) == (["1"], [at(4), at(29)])
+    assert held(200, 300) == (["2"], [at(100)]), "it holds them still"
+    assert held(10, 20, "physics") == ([], [])
+    assert held(10, 300, "physics") == (["2"], [at(100)])
+    assert reports.gpu_holders(at(10), at(300), most_jobs=1) == GpuHolders(truncated=True)
 
 
 def test_that_the_newest_rows_are_kept_when_there_are_too_many(reports: ViewReader) -> None:
