@@ -144,7 +144,7 @@ class TopApp(App[None]):
         self._reads = False
         if isinstance(found, Picture):
             self.picture = found
-        elif screen is not None and screen.is_attached:
+        elif screen is not None:
             screen.show(found)
         self._show_away(found)
         self._draw()

@@ -96,26 +96,30 @@ class JobScreen(Screen[None]):
         self.job_id = job_id
         self._now = now
         self._is_ascii = is_ascii
-        self._story: JobStory | None = None
+        self._story: JobStory | PolluxError | None = None
 
     def compose(self) -> ComposeResult:
-        yield VerticalScroll(Static(f"reading job {self.job_id} ...", id="story", markup=False))
+        yield VerticalScroll(Static(id="story", markup=False))
         yield Footer()
 
     def show(self, story: JobStory | PolluxError) -> None:
         """Show what was read; after an error, the last story stays."""
-        if isinstance(story, JobStory):
+        if isinstance(story, JobStory) or not isinstance(self._story, JobStory):
             self._story = story
-            self.on_resize()
-        elif self._story is None:
-            self.query_one("#story", Static).update(f"job {self.job_id} cannot be read: {shown(str(story))}")
+        self.on_resize()
 
     def on_resize(self) -> None:
-        if self._story is not None:
-            text = story_text(
-                self._story, width=self.size.width - 2, now=self._now(), is_ascii=self._is_ascii
-            )
-            self.query_one("#story", Static).update(in_ascii(text) if self._is_ascii else text)
+        """Draw what was read; nothing on a screen that is not there yet, or was left during the read."""
+        for place in self.query("#story").results(Static):
+            text = self._text()
+            place.update(in_ascii(text) if self._is_ascii else text)
+
+    def _text(self) -> str:
+        if self._story is None:
+            return f"reading job {self.job_id} ..."
+        if isinstance(self._story, PolluxError):
+            return f"job {self.job_id} cannot be read: {shown(str(self._story))}"
+        return story_text(self._story, width=self.size.width - 2, now=self._now(), is_ascii=self._is_ascii)
 
 
 def in_ascii(text: str) -> str:

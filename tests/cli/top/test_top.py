@@ -16,8 +16,9 @@ pytest.importorskip("textual")
 from textual.widgets import DataTable, Input, Static
 
 from pollux_slurm.cli.top.app import TopApp
-from pollux_slurm.cli.top.job_screen import JobScreen
+from pollux_slurm.cli.top.job_screen import JobScreen, JobStory
 from pollux_slurm.config import load_config
+from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.model import JobState, ReallocationCause
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
@@ -156,6 +157,25 @@ def test_that_looking_into_a_job_shows_its_reasons_and_its_gpus_over_time(url: s
         await pilot.press("slash", "s")  # keys of the table do nothing here
         await pilot.press("escape")
         assert not isinstance(app.screen, JobScreen)
+
+    played(app, play)
+
+
+def test_that_a_job_that_was_left_while_it_was_read_ends_nothing(url: str) -> None:
+    app = top(url)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen) and app.screen._story is not None)
+        screen = app.screen
+        assert isinstance(screen, JobScreen)
+        assert isinstance(screen._story, JobStory)
+        await pilot.press("escape")
+        await until(pilot, lambda: not screen.is_attached)
+        screen.show(screen._story)
+        screen.show(StoreUnavailable("it is away"))
+        not_there_yet = JobScreen("2", app._clock, is_ascii=False)
+        not_there_yet.show(screen._story)
 
     played(app, play)
 
