@@ -132,10 +132,10 @@ class TopApp(App[None]):
         found: Picture | PolluxError
         try:
             with opened_store(self._config) as store:
-                if screen is not None:
-                    story = read_story(store, screen.job_id, self._clock())
-                    self.call_from_thread(screen.show, story)
                 found = read_picture(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
+                if screen is not None:
+                    story = read_story(store, screen.job_id, found)
+                    self.call_from_thread(screen.show, story)
         except PolluxError as error:
             found = error
         self.call_from_thread(self._show_read, found, screen)
