@@ -182,7 +182,7 @@ class TopApp(App[None]):
         )
         self._static("head").update(self._text(self._head(picture, len(jobs), num_more)))
         table, letters = self._table, letters_of(picture)
-        chosen, row, scroll_y = self._under_cursor(), table.cursor_row, table.scroll_y
+        chosen, row, place_x, place_y = self._under_cursor(), table.cursor_row, table.scroll_x, table.scroll_y
         columns = _COLUMNS + (_WIDE_COLUMNS if self.size.width >= _WIDE else ())
         table.clear(columns=True)
         table.add_column(" ", width=1)
@@ -209,7 +209,7 @@ class TopApp(App[None]):
             table.add_row(Text(letter, style=style), *row_texts, key=one["JOB"] if is_first else None)
         rows = {one["JOB"]: index for index, one in reversed(list(enumerate(cells)))}
         table.move_cursor(row=rows.get(chosen or "", min(row, max(len(cells) - 1, 0))), scroll=False)
-        table.scroll_to(y=scroll_y, animate=False)
+        table.scroll_to(place_x, place_y, animate=False)
 
     def _under_cursor(self) -> str | None:
         table = self._table

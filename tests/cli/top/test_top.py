@@ -125,6 +125,29 @@ def test_that_a_column_has_room_for_its_cells_as_soon_as_it_is_drawn(url: str) -
     played(app, play)
 
 
+def test_that_a_refresh_keeps_the_place_in_a_table_that_is_wider_and_longer_than_the_terminal(
+    store_url: str,
+) -> None:
+    store = open_store(store_url)
+    store.register_jobs(
+        [registration(number, name="n" * 30, user_name="u" * 20) for number in range(99)], at=at(0)
+    )
+    store.close()
+    app = top(store_url)
+
+    async def play(pilot: Pilot[None]) -> None:
+        table = app.query_one(DataTable)
+        await until(pilot, lambda: table.max_scroll_x > 4)
+        table.scroll_to(4, 30, animate=False)
+        await until(pilot, lambda: table.scroll_offset == (4, 30))
+        picture = app.picture
+        app.action_read()
+        await until(pilot, lambda: app.picture is not picture)
+        await until(pilot, lambda: table.scroll_offset == (4, 30))
+
+    played(app, play, (60, 24))
+
+
 def test_that_sorting_changes_the_order_and_can_be_turned(url: str) -> None:
     app = top(url)
 
