@@ -32,6 +32,7 @@ from pollux_slurm.live.picture import NodeState, Picture, read_picture
 from pollux_slurm.live.slurm_reading import read_slurm
 from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.reporting.queries import open_view_reader
 
 _COLUMNS = ("JOB", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH")
 _WIDE_COLUMNS = ("RESTARTS", "AGE", "REPORTED", "NODES")
@@ -134,7 +135,8 @@ class TopApp(App[None]):
             with opened_store(self._config) as store:
                 found = read_picture(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
                 if screen is not None:
-                    story = read_story(store, screen.job_id, found)
+                    with open_view_reader(self._config.require_store_url()) as reports:
+                        story = read_story(store, reports, screen.job_id, found)
                     self.call_from_thread(screen.show, story)
         except PolluxError as error:
             found = error

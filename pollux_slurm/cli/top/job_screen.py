@@ -22,6 +22,8 @@ from pollux_slurm.live.picture import Picture
 from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.report.document.document import number_text
 from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
+from pollux_slurm.store.reporting.queries import ViewReader
+from pollux_slurm.store.reporting.view_rows import SamplePoint
 
 _MOST_INTERVALS = 8
 _LABEL_WIDTH = 13  # of an explanation's lines: what follows the label begins there
@@ -31,17 +33,18 @@ _LABEL_WIDTH = 13  # of an explanation's lines: what follows the label begins th
 class JobStory:
     """What the store has of one job over time, and its explanation in lines.
 
-    `measured` is the newest sample, None while there is none of the present GPUs.
+    `samples` are averaged to some hundred points. `measured` is the newest sample, None while there is none
+    of the present GPUs.
     """
 
     title: str
     measured: Sample | None
-    samples: tuple[Sample, ...]
+    samples: tuple[SamplePoint, ...]
     allocations: tuple[AllocationRecord, ...]
     explanation: tuple[str, ...]
 
 
-def read_story(store: Store, job_id: str, picture: Picture) -> JobStory:
+def read_story(store: Store, reports: ViewReader, job_id: str, picture: Picture) -> JobStory:
     """Read one job, which is as in `picture` unless it has ended; raises what the store raises."""
     of_picture = (job for job in picture.jobs if job.record.slurm_job_id == job_id)
     job = next(of_picture, None) or CurrentJob(record=store.job(job_id))
@@ -49,7 +52,7 @@ def read_story(store: Store, job_id: str, picture: Picture) -> JobStory:
     return JobStory(
         title=f"job {job_id}  {shortened(shown(job.record.name), 30)}  of {shown(job.record.user_name)}",
         measured=job.measured,
-        samples=store.sample_history(job_id),
+        samples=reports.samples(job_id),
         allocations=store.allocation_history(job_id),
         explanation=tuple(shown(line) for line in lines(facts)),
     )
