@@ -1,7 +1,7 @@
 """The live view: a cluster line, the jobs, the GPUs by node, moves under way and last decisions.
 
-The store and Slurm are read in a thread, one read at a time, so that no key waits for them. When a read
-fails, the last picture stays and a line says why.
+The store and Slurm are read in a thread, one read at a time, so that no key waits for them, nor the end.
+When a read fails, the last picture stays and a line says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pollux_slurm.cli.shared.settings_and_store import opened_store
 from pollux_slurm.cli.top.dialogs import Keys, Question
 from pollux_slurm.cli.top.drawings import letter_style, letters_of, node_lines
 from pollux_slurm.cli.top.job_rows import SORT_KEYS, selected_jobs
-from pollux_slurm.cli.top.job_screen import JobScreen, in_ascii, read_story
+from pollux_slurm.cli.top.job_screen import JobScreen, JobStory, in_ascii, read_story
+from pollux_slurm.cli.top.reading import in_daemon_thread
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.observe.live_status import elapsed_text
@@ -126,32 +127,33 @@ class TopApp(App[None]):
         if self._reads:
             return
         self._reads = True
-        screen = self.screen if isinstance(self.screen, JobScreen) else None
-        self.run_worker(lambda: self._read(screen), thread=True, exit_on_error=True)
+        self.run_worker(self._read(self.screen if isinstance(self.screen, JobScreen) else None))
 
-    def _read(self, screen: JobScreen | None) -> None:
-        found: Picture | PolluxError
-        try:
-            with opened_store(self._config) as store:
-                found = read_picture(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
-                if screen is not None:
-                    with open_view_reader(self._config.require_store_url()) as reports:
-                        story = read_story(store, reports, screen.job_id, found)
-                    self.call_from_thread(screen.show, story)
-        except PolluxError as error:
-            found = error
-        self.call_from_thread(self._show_read, found, screen)
-
-    def _show_read(self, found: Picture | PolluxError, screen: JobScreen | None) -> None:
+    async def _read(self, screen: JobScreen | None) -> None:
+        job_id = None if screen is None else screen.job_id
+        found, story = await in_daemon_thread(lambda: self._found(job_id))
         self._reads = False
         if isinstance(found, Picture):
             self.picture = found
-        elif screen is not None:
-            screen.show(found)
+        if screen is not None and story is not None:
+            screen.show(story)
         self._show_away(found)
         self._draw()
         if isinstance(self.screen, JobScreen) and self.screen is not screen:
             self.action_read()  # it was opened during this read
+
+    def _found(self, job_id: str | None) -> tuple[Picture | PolluxError, JobStory | PolluxError | None]:
+        """Read what is now, and the job that is looked into."""
+        story = None
+        try:
+            with opened_store(self._config) as store:
+                picture = read_picture(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
+                if job_id is not None:
+                    with open_view_reader(self._config.require_store_url()) as reports:
+                        story = read_story(store, reports, job_id, picture)
+        except PolluxError as error:
+            return error, error
+        return picture, story
 
     def _show_away(self, found: Picture | PolluxError) -> None:
         if isinstance(found, Picture):
