@@ -12,7 +12,7 @@ import typer
 
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.cli.shared.completion import complete_jobs
-from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.duration_options import LEAST_REFRESH_S, seconds
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from pollux_slurm.live.picture import Picture
     from pollux_slurm.model import ClusterSnapshot
     from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Store
-
-_LEAST_S = 0.5
-"""`--watch` does not read Slurm more often."""
 
 
 def status(
@@ -70,7 +67,7 @@ def status(
         return
     if as_json:
         raise UsageError("--watch and --json exclude each other: for a program, repeat the command")
-    _watch(config, job, every_s=max(every_s, _LEAST_S), all_jobs=all_jobs)
+    _watch(config, job, every_s=max(every_s, LEAST_REFRESH_S), all_jobs=all_jobs)
 
 
 def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -> None:
@@ -292,12 +289,14 @@ def _make_room(widths: dict[str, int], room: int) -> None:
 
 def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
     """Return one job's row as column → text, in the order of the columns."""
+    from pollux_slurm.report.charts import safe_texts
+
     record, sample, now = shown.record, shown.record.sample, picture.read_at
     measured = shown.measured
     return {
         "JOB": record.slurm_job_id,
-        "NAME": _printable(record.name, 20),
-        "USER": _printable(record.user_name, 12),
+        "NAME": safe_texts.shortened(safe_texts.shown(record.name), 20),
+        "USER": safe_texts.shortened(safe_texts.shown(record.user_name), 12),
         "STATE": picture.state_of(shown) + (" !" if record.warnings or missing_reports(record, now) else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(measured.batch.global_batch_size) if measured and measured.batch else "-",
@@ -344,12 +343,6 @@ def _duration(delta: Any) -> str:
     seconds = max(int(delta.total_seconds()), 0)
     hours, minutes = seconds // 3600, seconds // 60 % 60
     return f"{hours}:{minutes:02}:{seconds % 60:02}"
-
-
-def _printable(text: str, width: int) -> str:
-    """Return another user's text without control characters, cut to `width`."""
-    clean = "".join(char if char.isprintable() else "?" for char in text)
-    return clean if len(clean) <= width else clean[: width - 1] + "…"
 
 
 def _iso(moment: datetime | None) -> str | None:

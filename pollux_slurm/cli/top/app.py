@@ -115,10 +115,7 @@ class TopApp(App[None]):
         """The id of the job that an order is for: the one looked into, else the one under the cursor."""
         if isinstance(self.screen, JobScreen):
             return self.screen.job_id
-        table = self._table
-        if not table.row_count:
-            return None
-        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+        return self._under_cursor()
 
     # ---------------------------------------------------------------------------------------------- reading
 

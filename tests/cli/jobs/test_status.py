@@ -139,7 +139,7 @@ def test_that_the_table_shows_jobs_and_escapes_a_hostile_name(url: str) -> None:
     for text in ("train", "running", "256", "500", "1.75", "3/20", "302 MB", "n0:4", "bound by exploration"):
         assert text in line
     assert "\x1b" not in shown
-    assert "[red]x[/]" in shown
+    assert "[red]x[/] \N{REPLACEMENT CHARACTER}[31m'; D…" in shown
 
 
 def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
