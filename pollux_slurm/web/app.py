@@ -172,9 +172,7 @@ def _render(request: Request, template: str, *, status: int = 200, title: str, *
     def link(key: str, name: str) -> str:
         if key == "slurm_job_id":
             return f"{up}jobs/{quote(name, safe='')}{kept_range}"
-        # A page of what is now has an en dash for no account.
-        known = key == "account" and name not in ("", "–")
-        return f"{up}accounts/{quote(name)}{kept_range}" if known else ""
+        return f"{up}accounts/{quote(name)}{kept_range}" if key == "account" and name else ""
 
     def with_words(**changes: str) -> str:
         found = {key: text for key, text in {**request.query_params, **changes}.items() if text}

@@ -62,13 +62,14 @@ def now_page(picture: Picture) -> NowPage:
             text_of(job.record.account, Kind.TEXT, most=30),
             picture.state_of(job),
             text_of(job.record.allocation.num_gpus, Kind.COUNT),
-            "–" if sample is None or sample.batch is None else f"{sample.batch.global_batch_size:,}",
-            text_of(None if sample is None else sample.goodput, Kind.NUMBER),
+            text_of(None if batch is None else batch.global_batch_size, Kind.COUNT),
+            text_of(None if measured is None else measured.goodput, Kind.NUMBER),
             "–" if sample is None else f"{sample.epoch}/{sample.total_epochs or '?'}",
             _ago(None if sample is None else sample.at, picture.read_at),
         )
         for job in shown
-        for sample in [job.record.sample]
+        for sample, measured in [(job.record.sample, job.measured)]
+        for batch in [None if measured is None else measured.batch]
     )
     return NowPage(
         daemon=_daemon_text(picture),
@@ -102,6 +103,9 @@ def now_page(picture: Picture) -> NowPage:
                 "at",
             ),
             rows=rows,
+            values=tuple(
+                (*row[:3], job.record.account, *row[4:]) for row, job in zip(rows, shown, strict=True)
+            ),
             texts=(1, 2, 3, 4),
             note=""
             if len(shown) == len(active)

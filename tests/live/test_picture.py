@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pollux_slurm.live.picture import LiveNode, NodeState, read_picture
-from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationWay, SlurmNode
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationWay, SlurmNode
+from pollux_slurm.store.contract.interface import RunPhase
 from tests.report.stories import fill
-from tests.store.builders import at, observation, plan, registration
+from tests.store.builders import at, observation, plan, registration, report, token_of
 
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import Store
@@ -93,6 +94,28 @@ def test_that_moves_and_decisions_have_their_step_way_and_reason(store: Store) -
     (decision,) = picture.decisions
     assert (decision.slurm_job_id, decision.at) == ("2", at(60))
     assert decision.reason.startswith("it is being moved: ")
+
+
+def test_that_what_was_measured_is_of_the_present_run_and_gpus(store: Store) -> None:
+    def measured() -> float | None:
+        (job,) = read_picture(store, now=NOW, include_finished=True).jobs
+        return None if job.measured is None else job.measured.goodput
+
+    store.register_jobs([registration(1)], at=at(0))
+    assert measured() is None
+    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
+    store.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
+    assert measured() == 50.0
+    store.observe_jobs([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
+    assert measured() is None
+    following = {"run_number": 1, "restart_count": 1, "gpus_per_node": (4,)}
+    starting = report(1, **following, phase=RunPhase.STARTING, throughput=None, num_steps=0)
+    store.report(token_of(1), starting, at=at(30))
+    assert measured() is None
+    store.report(token_of(1), report(2, **following, throughput=180.0, efficiency=0.5), at=at(40))
+    assert measured() == 90.0
+    store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(50))
+    assert measured() is None
 
 
 def test_that_the_number_of_statements_does_not_grow_with_the_jobs(clean_store: SqlStore) -> None:

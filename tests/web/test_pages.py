@@ -8,14 +8,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from pollux_slurm.errors import StoreUnavailable
+from pollux_slurm.live.picture import read_picture
 from pollux_slurm.report.document import html
 from pollux_slurm.store import open_store
 from pollux_slurm.web.app import NAVIGATION, Source, make_app
 from pollux_slurm.web.guard import LOOPBACK
+from pollux_slurm.web.now import now_page
 from pollux_slurm.web.server import opened_source
 from tests.report.parsed import Element, parse
 from tests.report.stories import HOSTILE
-from tests.store.builders import at, observation, registration
+from tests.store.builders import at, observation, registration, report, token_of
 
 
 def page(client: TestClient, path: str) -> Element:
@@ -54,6 +56,21 @@ def test_that_now_shows_who_holds_which_gpus(client: TestClient) -> None:
     )
     (jobs,) = found.all("table")[:1]
     assert [row.all("th")[0].texts().strip() for row in jobs.all("tbody")[0].all("tr")] == ["2", "3"]
+
+
+def test_that_now_has_measurements_of_the_present_gpus_only(store_url: str) -> None:
+    store = open_store(store_url)
+    store.register_jobs([registration(1)], at=at(0))
+
+    def measured() -> tuple[str, ...]:
+        return now_page(read_picture(store, now=at(100))).jobs.rows[0][5:8]
+
+    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
+    store.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
+    assert measured() == ("2", "256", "50")
+    store.observe_jobs([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
+    assert measured() == ("4", "–", "–")
+    store.close()
 
 
 def test_that_jobs_are_found_sorted_and_linked(client: TestClient) -> None:
@@ -209,7 +226,7 @@ def test_that_a_link_leads_to_the_account_whatever_its_name(store_url: str, name
     with opened_source(store_url) as source:
         later = replace(source, clock=lambda: at(120))
         client = TestClient(make_app(later, hosts=LOOPBACK, token=None), base_url="http://127.0.0.1")
-        for path in ("/accounts", "/jobs", "/jobs/1"):
+        for path in ("/", "/accounts", "/jobs", "/jobs/1"):
             links = [one.attributes["href"] for one in page(client, path).all("a")]
             (link,) = {one for one in links if "accounts/" in one}
             answer = client.get(f"/{link.removeprefix('../')}")

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import (
         DaemonStatus,
         DecisionRecord,
-        JobRecord,
         Reallocation,
         Store,
     )
@@ -132,7 +131,7 @@ def facts_of_job(
     if round_id is None:
         facts |= {"now": present_state(shown), "wings": _wings(shown)}
         facts |= {"max_gpus": record.terms.max_gpus, "num_gpus_now": record.allocation.num_gpus}
-    return {**facts, **_present(record, round_id), "warnings": warnings, "silent": silent}
+    return {**facts, **_present(shown, round_id), "warnings": warnings, "silent": silent}
 
 
 def _wings(shown: CurrentJob) -> list[dict[str, Any]]:
@@ -150,20 +149,16 @@ def _wings(shown: CurrentJob) -> list[dict[str, Any]]:
     ]
 
 
-def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
+def _present(shown: CurrentJob, round_id: int | None) -> dict[str, Any]:
     """Return the job's present state; nothing of it where an earlier round was requested."""
+    record, sample = shown.record, shown.measured
     if round_id is not None:
         return {"paused_at": None, "paused_cause": None, "paused_because": None}
     finished_at = None if record.finished_at is None else record.finished_at.isoformat()
     move = record.open_reallocation
-    paused_at, last, sample = record.paused_at, record.last_reallocation, record.sample
+    paused_at, last = record.paused_at, record.last_reallocation
     measured = None
-    if (
-        record.allocation
-        and sample is not None
-        and sample.throughput is not None
-        and sample.batch is not None
-    ):
+    if sample is not None and sample.throughput is not None and sample.batch is not None:
         measured = {
             "at": sample.at.isoformat(),
             "throughput": sample.throughput,

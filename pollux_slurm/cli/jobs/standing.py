@@ -28,7 +28,7 @@ def standing_lines() -> list[str]:
     try:
         found += _state()
     except PolluxError as error:
-        found.append(f"{error}.".replace("..", "."))
+        found.append(str(error))
     width = max(len(command) for command, _ in COMMANDS)
     return [*found, "", *(f"  {command:<{width}}  {meaning}" for command, meaning in COMMANDS)]
 

@@ -12,7 +12,7 @@ import typer
 
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.cli.shared.completion import complete_jobs
-from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.duration_options import LEAST_REFRESH_S, seconds
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from pollux_slurm.live.picture import Picture
     from pollux_slurm.model import ClusterSnapshot
     from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Store
-
-_LEAST_S = 0.5
-"""`--watch` does not read Slurm more often."""
 
 
 def status(
@@ -70,7 +67,7 @@ def status(
         return
     if as_json:
         raise UsageError("--watch and --json exclude each other: for a program, repeat the command")
-    _watch(config, job, every_s=max(every_s, _LEAST_S), all_jobs=all_jobs)
+    _watch(config, job, every_s=max(every_s, LEAST_REFRESH_S), all_jobs=all_jobs)
 
 
 def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -> None:
@@ -124,8 +121,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
             typer.echo(f"pollux: {picture.missing}", err=True)
         print_json(
             [
-                job_as_dict(shown.record)
-                | {"state_from": "slurm" if shown.is_now else "store", "held": shown.held}
+                job_as_dict(shown) | {"state_from": "slurm" if shown.is_now else "store", "held": shown.held}
                 for shown in jobs
             ]
         )
@@ -200,10 +196,10 @@ def _freshness_lines(picture: Picture) -> Iterator[str]:
         yield f"not known to this Slurm, shown as of the last round: {', '.join(unknown)}"
 
 
-def job_as_dict(record: JobRecord) -> dict[str, Any]:
+def job_as_dict(shown: CurrentJob) -> dict[str, Any]:
     """Return one job as plain containers, the form of `--json`."""
-    sample, reallocation = record.sample, record.open_reallocation
-    batch = sample.batch if sample else None
+    record, sample, measured = shown.record, shown.record.sample, shown.measured
+    reallocation, batch = record.open_reallocation, measured.batch if measured else None
     return {
         "job_id": record.slurm_job_id,
         "name": record.name,
@@ -222,10 +218,10 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "global_batch_size": batch.global_batch_size if batch else None,
         "atomic_batch_size": batch.atomic_batch_size if batch else None,
         "accumulation_steps": batch.accumulation_steps if batch else None,
-        "throughput": sample.throughput if sample else None,
-        "predicted_throughput": sample.predicted_throughput if sample else None,
-        "efficiency": sample.efficiency if sample else None,
-        "goodput": sample.goodput if sample else None,
+        "throughput": measured.throughput if measured else None,
+        "predicted_throughput": measured.predicted_throughput if measured else None,
+        "efficiency": measured.efficiency if measured else None,
+        "goodput": measured.goodput if measured else None,
         "epoch": sample.epoch if sample else None,
         "total_epochs": sample.total_epochs if sample else None,
         "num_restarts": record.num_restarts,
@@ -293,15 +289,18 @@ def _make_room(widths: dict[str, int], room: int) -> None:
 
 def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
     """Return one job's row as column → text, in the order of the columns."""
+    from pollux_slurm.report.charts import safe_texts
+
     record, sample, now = shown.record, shown.record.sample, picture.read_at
+    measured = shown.measured
     return {
         "JOB": record.slurm_job_id,
-        "NAME": _printable(record.name, 20),
-        "USER": _printable(record.user_name, 12),
+        "NAME": safe_texts.shortened(safe_texts.shown(record.name), 20),
+        "USER": safe_texts.shortened(safe_texts.shown(record.user_name), 12),
         "STATE": picture.state_of(shown) + (" !" if record.warnings or missing_reports(record, now) else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
-        "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
-        "GOODPUT/s": _number(sample.goodput if sample else None),
+        "BATCH": str(measured.batch.global_batch_size) if measured and measured.batch else "-",
+        "GOODPUT/s": _number(measured.goodput if measured else None),
         "×SHARE": _number(record.last_decision_speedup if record.model else None),
         "EPOCH": _epochs(record),
         "RESTARTS": str(record.num_restarts),
@@ -344,12 +343,6 @@ def _duration(delta: Any) -> str:
     seconds = max(int(delta.total_seconds()), 0)
     hours, minutes = seconds // 3600, seconds // 60 % 60
     return f"{hours}:{minutes:02}:{seconds % 60:02}"
-
-
-def _printable(text: str, width: int) -> str:
-    """Return another user's text without control characters, cut to `width`."""
-    clean = "".join(char if char.isprintable() else "?" for char in text)
-    return clean if len(clean) <= width else clean[: width - 1] + "…"
 
 
 def _iso(moment: datetime | None) -> str | None:

@@ -11,6 +11,9 @@ import typer
 from pollux_slurm.durations import DURATION_FORMS, parse_duration
 from pollux_slurm.errors import UsageError
 
+LEAST_REFRESH_S = 0.5
+"""A view that repeats itself does not read Slurm more often."""
+
 
 def parse_span(text: str) -> timedelta:
     """Return the duration that `text` names; raises `UsageError` for another text, and for 0."""

@@ -179,8 +179,8 @@ def _answers(
         lambda given: first.checkpoints_root(given, users),
     )
     if here:
-        starts = found.cluster is None and (_sandbox_can_start() if sandbox is None else sandbox)
-        if starts and sandbox is None:
+        starts = bool(sandbox)
+        if sandbox is None and found.cluster is None and _sandbox_can_start():
             starts = asked.answer("mode", None, "Start a private Slurm cluster now? yes or no", "yes", _yes)
         return first.Answers(
             users=users, store_url=url, checkpoints=root, shadow=False, starts_sandbox=starts

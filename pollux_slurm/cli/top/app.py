@@ -1,7 +1,7 @@
 """The live view: a cluster line, the jobs, the GPUs by node, moves under way and last decisions.
 
-The store and Slurm are read in a thread, one read at a time, so that no key waits for them. When a read
-fails, the last picture stays and a line says why.
+The store and Slurm are read in a thread, one read at a time, so that no key waits for them, nor the end.
+When a read fails, the last picture stays and a line says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pollux_slurm.cli.shared.settings_and_store import opened_store
 from pollux_slurm.cli.top.dialogs import Keys, Question
 from pollux_slurm.cli.top.drawings import letter_style, letters_of, node_lines
 from pollux_slurm.cli.top.job_rows import SORT_KEYS, selected_jobs
-from pollux_slurm.cli.top.job_screen import JobScreen, in_ascii, read_story
+from pollux_slurm.cli.top.job_screen import JobScreen, JobStory, in_ascii, read_story
+from pollux_slurm.cli.top.reading import in_daemon_thread
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.observe.live_status import elapsed_text
@@ -32,6 +33,7 @@ from pollux_slurm.live.picture import NodeState, Picture, read_picture
 from pollux_slurm.live.slurm_reading import read_slurm
 from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.reporting.queries import open_view_reader
 
 _COLUMNS = ("JOB", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH")
 _WIDE_COLUMNS = ("RESTARTS", "AGE", "REPORTED", "NODES")
@@ -113,10 +115,7 @@ class TopApp(App[None]):
         """The id of the job that an order is for: the one looked into, else the one under the cursor."""
         if isinstance(self.screen, JobScreen):
             return self.screen.job_id
-        table = self._table
-        if not table.row_count:
-            return None
-        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+        return self._under_cursor()
 
     # ---------------------------------------------------------------------------------------------- reading
 
@@ -125,31 +124,33 @@ class TopApp(App[None]):
         if self._reads:
             return
         self._reads = True
-        screen = self.screen if isinstance(self.screen, JobScreen) else None
-        self.run_worker(lambda: self._read(screen), thread=True, exit_on_error=True)
+        self.run_worker(self._read(self.screen if isinstance(self.screen, JobScreen) else None))
 
-    def _read(self, screen: JobScreen | None) -> None:
-        found: Picture | PolluxError
-        try:
-            with opened_store(self._config) as store:
-                if screen is not None:
-                    story = read_story(store, screen.job_id, self._clock())
-                    self.call_from_thread(screen.show, story)
-                found = read_picture(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
-        except PolluxError as error:
-            found = error
-        self.call_from_thread(self._show_read, found, screen)
-
-    def _show_read(self, found: Picture | PolluxError, screen: JobScreen | None) -> None:
+    async def _read(self, screen: JobScreen | None) -> None:
+        job_id = None if screen is None else screen.job_id
+        found, story = await in_daemon_thread(lambda: self._found(job_id))
         self._reads = False
         if isinstance(found, Picture):
             self.picture = found
-        elif screen is not None and screen.is_attached:
-            screen.show(found)
+        if screen is not None and story is not None:
+            screen.show(story)
         self._show_away(found)
         self._draw()
         if isinstance(self.screen, JobScreen) and self.screen is not screen:
             self.action_read()  # it was opened during this read
+
+    def _found(self, job_id: str | None) -> tuple[Picture | PolluxError, JobStory | PolluxError | None]:
+        """Read what is now, and the job that is looked into."""
+        story = None
+        try:
+            with opened_store(self._config) as store:
+                picture = read_picture(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
+                if job_id is not None:
+                    with open_view_reader(self._config.require_store_url()) as reports:
+                        story = read_story(store, reports, job_id, picture)
+        except PolluxError as error:
+            return error, error
+        return picture, story
 
     def _show_away(self, found: Picture | PolluxError) -> None:
         if isinstance(found, Picture):
@@ -182,7 +183,7 @@ class TopApp(App[None]):
         )
         self._static("head").update(self._text(self._head(picture, len(jobs), num_more)))
         table, letters = self._table, letters_of(picture)
-        chosen, row, scroll_y = self._under_cursor(), table.cursor_row, table.scroll_y
+        chosen, row, place_x, place_y = self._under_cursor(), table.cursor_row, table.scroll_x, table.scroll_y
         columns = _COLUMNS + (_WIDE_COLUMNS if self.size.width >= _WIDE else ())
         table.clear(columns=True)
         table.add_column(" ", width=1)
@@ -209,7 +210,7 @@ class TopApp(App[None]):
             table.add_row(Text(letter, style=style), *row_texts, key=one["JOB"] if is_first else None)
         rows = {one["JOB"]: index for index, one in reversed(list(enumerate(cells)))}
         table.move_cursor(row=rows.get(chosen or "", min(row, max(len(cells) - 1, 0))), scroll=False)
-        table.scroll_to(y=scroll_y, animate=False)
+        table.scroll_to(place_x, place_y, animate=False)
 
     def _under_cursor(self) -> str | None:
         table = self._table

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.duration_options import LEAST_REFRESH_S, seconds
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
 from pollux_slurm.errors import UsageError
 from pollux_slurm.extras import INSTALL_VIEW
-
-_LEAST_S = 0.5
+from pollux_slurm.process_control import own_children, stop_all
 
 
 def top(
@@ -38,4 +37,7 @@ def top(
     config = settings(config_file, store_url)
     config.require_store_url()
     is_ascii = not (sys.stdout.encoding or "").lower().startswith("utf")
-    TopApp(config, every_s=max(every_s, _LEAST_S), is_ascii=is_ascii).run()
+    try:
+        TopApp(config, every_s=max(every_s, LEAST_REFRESH_S), is_ascii=is_ascii).run()
+    finally:
+        stop_all(own_children(), term_timeout_s=1.0)  # the command of Slurm that runs

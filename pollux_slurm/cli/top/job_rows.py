@@ -54,7 +54,7 @@ def _sort_key(picture: Picture, sort_by: str) -> Callable[[CurrentJob], Any]:
         "user": lambda job: (job.record.user_name, job.record.submitted_at),
         "state": lambda job: (picture.state_of(job), job.record.submitted_at),
         "gpus": lambda job: -job.record.allocation.num_gpus,
-        "goodput": lambda job: -((job.record.sample and job.record.sample.goodput) or 0.0),
+        "goodput": lambda job: -((job.measured and job.measured.goodput) or 0.0),
         "share": lambda job: -(job.record.last_decision_speedup or 0.0),
     }
     return keys[sort_by]

@@ -18,8 +18,12 @@ from pollux_slurm.cli.jobs.explain import facts_of_job, lines
 from pollux_slurm.cli.top.drawings import bar_plot
 from pollux_slurm.daemon.observe.live_status import CurrentJob
 from pollux_slurm.errors import PolluxError
+from pollux_slurm.live.picture import Picture
 from pollux_slurm.report.charts.safe_texts import shortened, shown
+from pollux_slurm.report.document.document import number_text
 from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
+from pollux_slurm.store.reporting.queries import ViewReader
+from pollux_slurm.store.reporting.view_rows import SamplePoint
 
 _MOST_INTERVALS = 8
 _LABEL_WIDTH = 13  # of an explanation's lines: what follows the label begins there
@@ -27,22 +31,28 @@ _LABEL_WIDTH = 13  # of an explanation's lines: what follows the label begins th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStory:
-    """What the store has of one job over time, and its explanation in lines."""
+    """What the store has of one job over time, and its explanation in lines.
+
+    `samples` are averaged to some hundred points. `measured` is the newest sample, None while there is none
+    of the present GPUs.
+    """
 
     title: str
-    samples: tuple[Sample, ...]
+    measured: Sample | None
+    samples: tuple[SamplePoint, ...]
     allocations: tuple[AllocationRecord, ...]
     explanation: tuple[str, ...]
 
 
-def read_story(store: Store, job_id: str, now: datetime) -> JobStory:
-    """Read one job; raises what the store raises."""
-    record = store.job(job_id)
-    shown_job = CurrentJob(record=record)
-    facts = facts_of_job(store, shown_job, store.decision(job_id), None, store.daemon_status(), now)
+def read_story(store: Store, reports: ViewReader, job_id: str, picture: Picture) -> JobStory:
+    """Read one job, which is as in `picture` unless it has ended; raises what the store raises."""
+    of_picture = (job for job in picture.jobs if job.record.slurm_job_id == job_id)
+    job = next(of_picture, None) or CurrentJob(record=store.job(job_id))
+    facts = facts_of_job(store, job, store.decision(job_id), None, picture.daemon, picture.read_at)
     return JobStory(
-        title=f"job {job_id}  {shortened(shown(record.name), 30)}  of {shown(record.user_name)}",
-        samples=store.sample_history(job_id),
+        title=f"job {job_id}  {shortened(shown(job.record.name), 30)}  of {shown(job.record.user_name)}",
+        measured=job.measured,
+        samples=reports.samples(job_id),
         allocations=store.allocation_history(job_id),
         explanation=tuple(shown(line) for line in lines(facts)),
     )
@@ -59,13 +69,18 @@ def story_text(story: JobStory, *, width: int, now: datetime, is_ascii: bool) ->
             line, max(width, 2 * _LABEL_WIDTH), subsequent_indent=indent, break_on_hyphens=False
         ) or [""]
     found.append("")
-    for name, unit, points in (("goodput", " examples/s", goodputs), ("batch size", "", batches)):
+    measured, batch_now = story.measured, None if story.measured is None else story.measured.batch
+    for name, unit, points, value in (
+        ("goodput", " examples/s", goodputs, None if measured is None else measured.goodput),
+        ("batch size", "", batches, None if batch_now is None else batch_now.global_batch_size),
+    ):
         if not points:
             found.append(f"{name}: nothing reported yet")
             continue
-        low, high = min(value for _, value in points), max(value for _, value in points)
+        low, high = min(one for _, one in points), max(one for _, one in points)
+        now_text = "-" if value is None else number_text(value)
         ends = f"since {points[0][0]:%m-%d %H:%M} UTC"
-        found.append(f"{name}: {low:.4g} to {high:.4g}{unit}, now {points[-1][1]:.4g}  ({ends})")
+        found.append(f"{name}: {number_text(low)} to {number_text(high)}{unit}, now {now_text}  ({ends})")
         found.append("  " + bar_plot(points, width=min(max(width - 4, 10), len(points)), is_ascii=is_ascii))
     found += ["", "GPUs over time (UTC)" if story.allocations else "GPUs over time: none yet"]
     most = max((one.allocation.num_gpus for one in story.allocations), default=1) or 1
@@ -96,26 +111,30 @@ class JobScreen(Screen[None]):
         self.job_id = job_id
         self._now = now
         self._is_ascii = is_ascii
-        self._story: JobStory | None = None
+        self._story: JobStory | PolluxError | None = None
 
     def compose(self) -> ComposeResult:
-        yield VerticalScroll(Static(f"reading job {self.job_id} ...", id="story", markup=False))
+        yield VerticalScroll(Static(id="story", markup=False))
         yield Footer()
 
     def show(self, story: JobStory | PolluxError) -> None:
         """Show what was read; after an error, the last story stays."""
-        if isinstance(story, JobStory):
+        if isinstance(story, JobStory) or not isinstance(self._story, JobStory):
             self._story = story
-            self.on_resize()
-        elif self._story is None:
-            self.query_one("#story", Static).update(f"job {self.job_id} cannot be read: {shown(str(story))}")
+        self.on_resize()
 
     def on_resize(self) -> None:
-        if self._story is not None:
-            text = story_text(
-                self._story, width=self.size.width - 2, now=self._now(), is_ascii=self._is_ascii
-            )
-            self.query_one("#story", Static).update(in_ascii(text) if self._is_ascii else text)
+        """Draw what was read; nothing on a screen that is not there yet, or was left during the read."""
+        for place in self.query("#story").results(Static):
+            text = self._text()
+            place.update(in_ascii(text) if self._is_ascii else text)
+
+    def _text(self) -> str:
+        if self._story is None:
+            return f"reading job {self.job_id} ..."
+        if isinstance(self._story, PolluxError):
+            return f"job {self.job_id} cannot be read: {shown(str(self._story))}"
+        return story_text(self._story, width=self.size.width - 2, now=self._now(), is_ascii=self._is_ascii)
 
 
 def in_ascii(text: str) -> str:

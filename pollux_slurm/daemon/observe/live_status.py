@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
-from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation
+from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation, Sample
 
 # A daemon counts as silent only this long after its lease ended: two hosts' clocks may differ.
 _MAX_CLOCK_SKEW = timedelta(seconds=10)
@@ -37,6 +37,20 @@ class CurrentJob:
     is_now: bool = False
     held: bool = False
     job: SlurmJob | None = None
+
+    @property
+    def measured(self) -> Sample | None:
+        """The newest sample of the present run; None while that is not known to use the job's present GPUs.
+
+        A run tells how many GPUs it uses on each node; of a run that starts, only Slurm knows.
+        """
+        record, run, sample = self.record, self.record.run, self.record.sample
+        if run is None or sample is None or sample.at < run.first_report_at:
+            return None
+        if self.job is not None and run.restart_count < self.job.restart_count:
+            return None
+        held = [num_gpus for _, num_gpus in record.allocation.gpus_by_node]
+        return sample if sorted(run.gpus_per_node) == sorted(held) else None
 
 
 def current_jobs(records: Iterable[JobRecord], snapshot: ClusterSnapshot | None) -> tuple[CurrentJob, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pollux_slurm.cli.jobs.status import jobs_table
+from pollux_slurm.cli.jobs.status import job_as_dict, job_cells, jobs_table
 from pollux_slurm.live.picture import read_picture
 from pollux_slurm.model import (
     Allocation,
@@ -139,7 +139,29 @@ def test_that_the_table_shows_jobs_and_escapes_a_hostile_name(url: str) -> None:
     for text in ("train", "running", "256", "500", "1.75", "3/20", "302 MB", "n0:4", "bound by exploration"):
         assert text in line
     assert "\x1b" not in shown
-    assert "[red]x[/]" in shown
+    assert "[red]x[/] \N{REPLACEMENT CHARACTER}[31m'; D…" in shown
+
+
+def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
+    store = open_store(url)
+    moved = JobObservation(
+        slurm_job_id="7",
+        state=JobState.RUNNING,
+        allocation=Allocation.of({"n1": 2}),
+        started_at=NOON + timedelta(seconds=90),
+        ended_at=None,
+        restart_count=1,
+    )
+    store.observe_jobs([moved], at=NOON + timedelta(seconds=91))
+    (shown,) = read_picture(store, now=NOON, job_id="7").jobs
+    cells = job_cells(shown, read_picture(store, now=NOON))
+    store.close()
+    assert (cells["GPUS"], cells["BATCH"], cells["GOODPUT/s"], cells["EPOCH"]) == ("2", "-", "-", "3/20")
+    found = job_as_dict(shown)
+    unknown = ("global_batch_size", "throughput", "predicted_throughput", "efficiency", "goodput")
+    assert [found[name] for name in unknown] == [None] * 5
+    assert (found["epoch"], found["reported_at"]) == (3, "2026-01-01T12:00:30+00:00")
+    assert "measured" not in pollux("explain", "7", "--store", url).stdout
 
 
 def test_that_texts_cut_in_a_narrow_terminal_are_marked(url: str) -> None:

@@ -182,6 +182,16 @@ def test_that_on_one_machine_it_starts_a_cluster_which_it_then_recognises(
     assert (found.one_host, found.likely_users) == (True, first.Users.MACHINE)
 
 
+def test_that_a_sandbox_that_is_asked_for_starts_beside_another_slurm(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = first.Surroundings(cluster="hpc", one_host=True, is_root=False)
+    monkeypatch.setattr(first, "look_around", lambda environ: beside)
+    command = ("init", "--for", "machine", "--yes", "--dry-run")
+    assert "a private Slurm cluster" in pollux(*command, "--sandbox").stdout
+    assert "a private Slurm cluster" not in pollux(*command).stdout
+
+
 def test_that_a_sandboxs_jobs_move_in_place_and_its_rounds_are_near(home: Path) -> None:
     done = pollux("init", "--for", "machine", "--sandbox", "--yes", "--dry-run", "--json")
     (home / "shown.toml").write_text(json.loads(done.stdout)["settings"])

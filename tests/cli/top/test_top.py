@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import pty
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +21,17 @@ pytest.importorskip("textual")
 from textual.widgets import DataTable, Input, Static
 
 from pollux_slurm.cli.top.app import TopApp
-from pollux_slurm.cli.top.job_screen import JobScreen
+from pollux_slurm.cli.top.job_screen import JobScreen, JobStory
 from pollux_slurm.config import load_config
+from pollux_slurm.errors import PolluxError, StoreUnavailable
+from pollux_slurm.live.picture import Picture
 from pollux_slurm.model import JobState, ReallocationCause
+from pollux_slurm.process_control import identify, is_running
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
 from tests.report.stories import HOSTILE, fill
 from tests.store.builders import at, observation, registration, report, token_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -124,6 +133,29 @@ def test_that_a_column_has_room_for_its_cells_as_soon_as_it_is_drawn(url: str) -
     played(app, play)
 
 
+def test_that_a_refresh_keeps_the_place_in_a_table_that_is_wider_and_longer_than_the_terminal(
+    store_url: str,
+) -> None:
+    store = open_store(store_url)
+    store.register_jobs(
+        [registration(number, name="n" * 30, user_name="u" * 20) for number in range(99)], at=at(0)
+    )
+    store.close()
+    app = top(store_url)
+
+    async def play(pilot: Pilot[None]) -> None:
+        table = app.query_one(DataTable)
+        await until(pilot, lambda: table.max_scroll_x > 4)
+        table.scroll_to(4, 30, animate=False)
+        await until(pilot, lambda: table.scroll_offset == (4, 30))
+        picture = app.picture
+        app.action_read()
+        await until(pilot, lambda: app.picture is not picture)
+        await until(pilot, lambda: table.scroll_offset == (4, 30))
+
+    played(app, play, (60, 24))
+
+
 def test_that_sorting_changes_the_order_and_can_be_turned(url: str) -> None:
     app = top(url)
 
@@ -156,6 +188,25 @@ def test_that_looking_into_a_job_shows_its_reasons_and_its_gpus_over_time(url: s
         await pilot.press("slash", "s")  # keys of the table do nothing here
         await pilot.press("escape")
         assert not isinstance(app.screen, JobScreen)
+
+    played(app, play)
+
+
+def test_that_a_job_that_was_left_while_it_was_read_ends_nothing(url: str) -> None:
+    app = top(url)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen) and app.screen._story is not None)
+        screen = app.screen
+        assert isinstance(screen, JobScreen)
+        assert isinstance(screen._story, JobStory)
+        await pilot.press("escape")
+        await until(pilot, lambda: not screen.is_attached)
+        screen.show(screen._story)
+        screen.show(StoreUnavailable("it is away"))
+        not_there_yet = JobScreen("2", app._clock, is_ascii=False)
+        not_there_yet.show(screen._story)
 
     played(app, play)
 
@@ -208,6 +259,62 @@ def test_that_at_most_200_of_many_jobs_are_rows_and_the_rest_is_counted(store_ur
         assert "30 more: filter with /" in shown_on(app)
 
     played(app, play, (140, 40))
+
+
+def test_that_the_end_does_not_wait_for_a_read(url: str) -> None:
+    reads, ended = threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    class SlowApp(TopApp):
+        def _found(self, job_id: str | None) -> tuple[Picture | PolluxError, JobStory | PolluxError | None]:
+            reads.set()
+            waited.append(ended.wait(_DEADLINE_S))
+            return super()._found(job_id)
+
+    async def run() -> None:
+        app = SlowApp(top(url)._config, every_s=3600)
+        async with app.run_test() as pilot:
+            await until(pilot, reads.is_set)
+            await pilot.press("q")
+
+    asyncio.run(run())
+    assert waited == []
+    ended.set()
+
+
+def test_that_no_command_of_slurm_outlives_the_view(url: str, tmp_path: Path) -> None:
+    pid_file, config = tmp_path / "pid", tmp_path / "pollux.toml"
+    for name in ("squeue", "sinfo", "scontrol", "scancel", "sbatch"):
+        (tmp_path / name).write_text(
+            f"#!/bin/sh\necho $$ > {pid_file}.new; mv {pid_file}.new {pid_file}\nexec sleep 600\n"
+        )
+        (tmp_path / name).chmod(0o755)
+    config.write_text(f'[slurm]\nbin_dir = "{tmp_path}"\n')
+    environ = {**os.environ, "SLURM_CONF": str(config), "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "pollux_slurm", "top", "--store", url, "--config", str(config)]
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(
+        command, env=environ, stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True
+    ) as shown:
+        os.close(its_end)
+        drain = threading.Thread(target=lambda: all(iter(lambda: _output(terminal), b"")))
+        drain.start()
+        wait_until(pid_file.exists, timeout_s=_DEADLINE_S, what="a read of Slurm")
+        squeue = identify("squeue", int(pid_file.read_text()))
+        assert squeue is not None
+        os.write(terminal, b"q")
+        assert shown.wait(timeout=_DEADLINE_S) == 0
+    drain.join()
+    os.close(terminal)
+    assert not is_running(squeue)
+
+
+def _output(terminal: int) -> bytes:
+    """Return what was printed next; nothing after the end."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
 
 
 def test_that_without_a_terminal_one_line_says_what_to_use(url: str) -> None:
