@@ -88,7 +88,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
         title="Cluster report",
         subject="",
         lead=lead_of("Adaptive jobs of all accounts,", range_, history.truncated, history.last_round_at),
-        facts=(*_facts(history), *_round_facts(history.rounds)),
+        facts=(*_facts(history, range_), *_round_facts(history.rounds)),
         parts=(
             usage_part(history.usage, range_, by="account", title="Usage"),
             *gpus_over_time_part(history.held, range_, by="account"),
@@ -120,7 +120,7 @@ def account_document(
         title="Account" if one else "Accounts",
         subject=account or "",
         lead=lead_of("Adaptive jobs,", range_, history.truncated, history.last_round_at),
-        facts=_facts(history),
+        facts=_facts(history, range_),
         parts=(
             usage_part(usage, range_, by=by, title="Usage by user" if one else "Usage"),
             *gpus_over_time_part(history.held, range_, by=by),
@@ -154,7 +154,7 @@ def lead_of(what: str, range_: Range, truncated: Sequence[str], last_round_at: d
     return " ".join(found)
 
 
-def _facts(history: GroupHistory) -> tuple[Fact, ...]:
+def _facts(history: GroupHistory, range_: Range) -> tuple[Fact, ...]:
     held = sum(row.gpu_hours or 0.0 for row in history.usage)
     trained = sum(row.trained_gpu_hours or 0.0 for row in history.usage)
     useful = sum(row.useful_gpu_hours or 0.0 for row in history.usage)
@@ -162,6 +162,7 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
     in_place = [row for row in confirmed if row.way == "in_place"]
     over = [row for row in history.jobs if row.finished_at is not None]
     rhos = [row.rho for row in history.fairness if row.rho is not None]
+    days = "" if range_.is_of_whole_days else ", whole days"
     facts = (
         Fact(key="num_jobs", title="Jobs submitted", value=len(history.jobs), kind=Kind.COUNT),
         Fact(key="num_finished", title="Jobs that ended", value=len(over), kind=Kind.COUNT),
@@ -171,16 +172,16 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
             value=len({row.user_name for row in history.jobs}),
             kind=Kind.COUNT,
         ),
-        Fact(key="gpu_hours", title="GPU hours held, whole days", value=held, kind=Kind.NUMBER),
+        Fact(key="gpu_hours", title=f"GPU hours held{days}", value=held, kind=Kind.NUMBER),
         Fact(
             key="progress_share",
-            title="GPU time with progress, whole days",
+            title=f"GPU time with progress{days}",
             value=share(trained, held),
             kind=Kind.SHARE,
         ),
         Fact(
             key="useful_share",
-            title="Useful share of GPU time, whole days",
+            title=f"Useful share of GPU time{days}",
             value=share(useful, held),
             kind=Kind.SHARE,
         ),

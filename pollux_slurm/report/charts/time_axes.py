@@ -21,6 +21,11 @@ class Range:
     since: datetime
     until: datetime
 
+    @property
+    def is_of_whole_days(self) -> bool:
+        """Whether it begins and ends at midnight in UTC."""
+        return all(moment == midnight(moment.date()) for moment in (self.since, self.until))
+
     def days_text(self) -> str:
         """Return the days that it touches, for people: sums by day are of all of each."""
         first, last = self.since.date(), (self.until - timedelta(microseconds=1)).date()
