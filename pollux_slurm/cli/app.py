@@ -5,6 +5,7 @@ All commands' modules are imported at the start. Each imports numpy, SQLAlchemy 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any, NoReturn
@@ -94,6 +95,9 @@ app.add_typer(command.app)
 
 def main() -> None:
     """Run the command line; every expected error becomes one line and an exit code, not a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal's encoding lacks is printed as an escape.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

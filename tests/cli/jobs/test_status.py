@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -246,3 +247,14 @@ def test_that_watch_and_json_exclude_each_other(url: str) -> None:
     done = pollux("status", "--watch", "--json", "--store", url)
     assert done.returncode != 0
     assert "exclude each other" in done.stderr
+
+
+def test_that_a_terminal_with_another_encoding_gets_escapes(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pollux_slurm", "status", "--store", url],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\xd7SHARE" in done.stdout
