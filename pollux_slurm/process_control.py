@@ -102,15 +102,6 @@ def stop_all(records: Iterable[ProcessRecord], *, term_timeout_s: float) -> tupl
     return tuple(_wait_gone(alive, _KILL_TIMEOUT_S))
 
 
-def own_children() -> list[ProcessRecord]:
-    """Return the running processes that this one has started, in any of its threads."""
-    found = []
-    for thread in (_PROC / "self/task").iterdir():
-        with contextlib.suppress(OSError):  # the thread has ended
-            found += [identify("", int(pid)) for pid in (thread / "children").read_text().split()]
-    return [record for record in found if record is not None]
-
-
 def processes_with_environ(wanted: Mapping[str, str], present: Iterable[str] = ()) -> list[ProcessRecord]:
     """Return the processes with these environment variables, and with `present` set to any value.
 

@@ -95,7 +95,7 @@ app.add_typer(command.app)
 
 def main() -> None:
     """Run the command line; every expected error becomes one line and an exit code, not a traceback."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # A character that the terminal's encoding lacks is printed as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -432,6 +432,17 @@ def test_that_a_part_of_time_has_all_who_held_gpus_in_it_and_nothing_beside_it(r
         assert "submitted before this time are not here" in document.tables()["jobs"].note
 
 
+def test_that_a_job_that_held_no_gpus_in_a_part_of_what_was_read_is_not_in_its_plot(
+    reports: ViewReader,
+) -> None:
+    part_of_it = Range(since=at(100), until=at(110))
+    (part,) = gpus_over_time_part(read_group(reports, DAY).held, part_of_it, by="account")
+    chart, data = part.plots[0].chart, part.plots[0].data
+    assert isinstance(chart, Timeline)
+    assert [bar.name[0] for bar in chart.bars] == ["2"]
+    assert [row[2] for row in data.rows] == ["2"]
+
+
 def test_that_a_jobs_gpus_are_drawn_within_the_range(reports: ViewReader) -> None:
     title = "Goodput and GPUs over time"
     range_ = Range(since=at(10), until=at(20))

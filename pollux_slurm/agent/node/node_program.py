@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
 from pollux_slurm.agent.node.layout import STEP_VARIABLE, RunLayout
 from pollux_slurm.agent.node.rank_environments import rank_environments
 from pollux_slurm.agent.node.rendezvous import rendezvous_file
@@ -73,6 +74,8 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
                 is_wrapped=layout.is_wrapped,
             )
             code = processes_exit_code(layout, processes.run())
+            if code not in (0, *STOPPED_EXIT_CODES):
+                write_exit_code(code)  # it may have failed after it was asked to stop
     except LaunchError as error:
         write_exit_code(error.exit_code)
         raise

@@ -117,16 +117,13 @@ def run_step(command: Sequence[str], job: PreparedJob) -> ExitStatus:
         # Not after a request to stop: in a requeue, the job's next start waits for the end of this process.
         if status.failed_by_itself:
             requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
-    elif (
+    elif code is None:
         # No process of this wing has failed, but srun: as it does where it is stopped before its step begins.
-        code is None
-        and layout.restart_count < MAX_RESTARTS
-        and (
-            not status.failed_by_itself
-            or was_stopped_by_slurm(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
-        )
-    ):
-        return stopped
+        expected = num_gpus if layout.restart_count < MAX_RESTARTS else 0
+        if not status.failed_by_itself or was_stopped_by_slurm(
+            expected, environ=job.environ, connect=job.connect, warn=job.warn
+        ):
+            return stopped
     return status if code is None else replace(status, exit_code=code)
 
 

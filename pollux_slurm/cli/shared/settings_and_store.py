@@ -57,7 +57,7 @@ def print_json(value: Any) -> None:
     """Print a value of plain containers as indented JSON; dates become ISO 8601 text."""
     is_unicode = _encoding().lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str)
-    typer.echo(escaped_json(text))
+    _echo(escaped_json(text))
 
 
 def escaped_json(text: str) -> str:
@@ -75,7 +75,12 @@ def _as_escape(char: str) -> str:
 
 def print_text(text: str) -> None:
     """Print text that contains other users' names, with control characters escaped."""
-    typer.echo("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
+    _echo("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
+
+
+def _echo(text: str) -> None:
+    # A character that the terminal's encoding lacks is printed as an escape.
+    typer.echo(text.encode(_encoding(), "backslashreplace").decode(_encoding()))
 
 
 def _encoding() -> str:

@@ -11,7 +11,6 @@ from pollux_slurm.cli.shared.duration_options import LEAST_REFRESH_S, seconds
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
 from pollux_slurm.errors import UsageError
 from pollux_slurm.extras import INSTALL_VIEW
-from pollux_slurm.process_control import own_children, stop_all
 
 
 def top(
@@ -37,7 +36,4 @@ def top(
     config = settings(config_file, store_url)
     config.require_store_url()
     is_ascii = not (sys.stdout.encoding or "").lower().startswith("utf")
-    try:
-        TopApp(config, every_s=max(every_s, LEAST_REFRESH_S), is_ascii=is_ascii).run()
-    finally:
-        stop_all(own_children(), term_timeout_s=1.0)  # the command of Slurm that runs
+    TopApp(config, every_s=max(every_s, LEAST_REFRESH_S), is_ascii=is_ascii).run()

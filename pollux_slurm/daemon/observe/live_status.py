@@ -42,11 +42,13 @@ class CurrentJob:
     def measured(self) -> Sample | None:
         """The newest sample of the present run; None while that is not known to use the job's present GPUs.
 
-        A run tells how many GPUs it uses on each node; of a run that starts, only Slurm knows.
+        A requeue shows in Slurm's count. Else the GPUs held are compared with the run's processes, by node.
         """
         record, run, sample = self.record, self.record.run, self.record.sample
         if run is None or sample is None or sample.at < run.first_report_at:
             return None
+        if self.job is not None and not record.terms.in_place:
+            return sample if run.restart_count >= self.job.restart_count else None
         if self.job is not None and run.restart_count < self.job.restart_count:
             return None
         held = [num_gpus for _, num_gpus in record.allocation.gpus_by_node]

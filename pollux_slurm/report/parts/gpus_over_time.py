@@ -30,13 +30,15 @@ def gpus_over_time_part(held: GpuHolders, range_: Range, *, by: str) -> tuple[Pa
 
     Jobs stand in groups of `by`, account or user_name; a few each under its own name.
     """
-    if not held.jobs:
+    parts = [(one, *range_.part_of(one.at, one.until)) for one in held.intervals]
+    intervals = [(one, begin, end) for one, begin, end in parts if begin < end]
+    if not intervals:
         return ()
     changes: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
-    for one in held.intervals:
-        begin, end = range_.part_of(one.at, one.until)
+    for one, begin, end in intervals:
         changes[one.job_id] += [(begin, one.num_gpus or 0), (end, 0)]
-    few = len(held.jobs) <= _NAMED
+    jobs = [job for job in held.jobs if job.job_id in changes]
+    few = len(jobs) <= _NAMED
     bars = tuple(
         Bar(
             name=f"{job.slurm_job_id} {shortened(job.name)}",
@@ -45,13 +47,13 @@ def gpus_over_time_part(held: GpuHolders, range_: Range, *, by: str) -> tuple[Pa
             end=end,
             gpu_changes=_merged(changes[job.job_id]),
         )
-        for job in held.jobs
+        for job in jobs
         for begin, end in [range_.part_of(job.submitted_at, job.finished_at)]
     )
     chart = Timeline(
         title="Who held what when",
         text=f"A row for each of {plural(len(bars), 'job')} that held GPUs in this time, in groups; "
-        f"{plural(len(held.intervals), 'allocation')}.",
+        f"{plural(len(intervals), 'allocation')}.",
         x=time_axis([range_.since, range_.until]),
         bars=bars,
     )
@@ -63,7 +65,7 @@ def gpus_over_time_part(held: GpuHolders, range_: Range, *, by: str) -> tuple[Pa
         key="allocations",
         title="",
         columns=_COLUMNS,
-        rows=rows_of(held.intervals, _COLUMNS),
+        rows=rows_of([one for one, _, _ in intervals], _COLUMNS),
         keep="last",
         note="Allocations that reach into this time. One without an end is held now.",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -295,6 +296,25 @@ def test_that_one_task_of_the_users_own_srun_runs_on_its_node_alone() -> None:
     assert not {"POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR"} & set(first)
     kept = environments(pollux_run(["--", sys.executable, "-c", SHOW], {**environ, "POLLUX_JOB_ID": "12"}))
     assert kept[0]["POLLUX_CHECKPOINT_DIR"] == "/other"
+
+
+@pytest.mark.parametrize(("code", "noted"), [(7, "7\n"), (143, None), (0, None)])
+def test_that_a_failure_after_a_request_to_stop_is_noted(
+    tmp_path: Path, code: int, noted: str | None
+) -> None:
+    exit_file, started = tmp_path / "job.exit", tmp_path / "started"
+    script = (
+        f"import pathlib, signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit({code})); "
+        f"pathlib.Path({str(started)!r}).touch(); signal.pause()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", NODE_PROGRAM, sys.executable, "-S", "-c", script],
+        env={**PLAIN, **step(layout_of(("n0", 1), exit_file=exit_file), 0)},
+    ) as node:
+        wait_until(started.exists, timeout_s=120, what="the process to start")
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(timeout=120) == code
+    assert (exit_file.read_text() if exit_file.exists() else None) == noted
 
 
 def test_that_modules_beside_the_users_script_do_not_replace_the_launchers(tmp_path: Path) -> None:

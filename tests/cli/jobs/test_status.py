@@ -250,11 +250,16 @@ def test_that_watch_and_json_exclude_each_other(url: str) -> None:
 
 
 def test_that_a_terminal_with_another_encoding_gets_escapes(url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pollux_slurm", "status", "--store", url],
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-        capture_output=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"\\xd7SHARE" in done.stdout
+    printed = "from pollux_slurm.cli.shared.settings_and_store import print_text; print_text('n0 → n1')"
+    for arguments, found in (
+        (("-m", "pollux_slurm", "status", "--store", url), b"\\xd7SHARE"),
+        (("-c", printed), b"n0 \\u2192 n1"),
+    ):
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+            capture_output=True,
+            timeout=300,
+        )
+        assert (done.returncode, done.stderr, done.stdout.isascii()) == (0, b"", True)
+        assert found in done.stdout

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
-import pty
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,12 +22,10 @@ from pollux_slurm.config import load_config
 from pollux_slurm.errors import PolluxError, StoreUnavailable
 from pollux_slurm.live.picture import Picture
 from pollux_slurm.model import JobState, ReallocationCause
-from pollux_slurm.process_control import identify, is_running
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
 from tests.report.stories import HOSTILE, fill
 from tests.store.builders import at, observation, registration, report, token_of
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -280,41 +274,6 @@ def test_that_the_end_does_not_wait_for_a_read(url: str) -> None:
     asyncio.run(run())
     assert waited == []
     ended.set()
-
-
-def test_that_no_command_of_slurm_outlives_the_view(url: str, tmp_path: Path) -> None:
-    pid_file, config = tmp_path / "pid", tmp_path / "pollux.toml"
-    for name in ("squeue", "sinfo", "scontrol", "scancel", "sbatch"):
-        (tmp_path / name).write_text(
-            f"#!/bin/sh\necho $$ > {pid_file}.new; mv {pid_file}.new {pid_file}\nexec sleep 600\n"
-        )
-        (tmp_path / name).chmod(0o755)
-    config.write_text(f'[slurm]\nbin_dir = "{tmp_path}"\n')
-    environ = {**os.environ, "SLURM_CONF": str(config), "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "pollux_slurm", "top", "--store", url, "--config", str(config)]
-    terminal, its_end = pty.openpty()
-    with subprocess.Popen(
-        command, env=environ, stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True
-    ) as shown:
-        os.close(its_end)
-        drain = threading.Thread(target=lambda: all(iter(lambda: _output(terminal), b"")))
-        drain.start()
-        wait_until(pid_file.exists, timeout_s=_DEADLINE_S, what="a read of Slurm")
-        squeue = identify("squeue", int(pid_file.read_text()))
-        assert squeue is not None
-        os.write(terminal, b"q")
-        assert shown.wait(timeout=_DEADLINE_S) == 0
-    drain.join()
-    os.close(terminal)
-    assert not is_running(squeue)
-
-
-def _output(terminal: int) -> bytes:
-    """Return what was printed next; nothing after the end."""
-    try:
-        return os.read(terminal, 65536)
-    except OSError:
-        return b""
 
 
 def test_that_without_a_terminal_one_line_says_what_to_use(url: str) -> None:

@@ -137,6 +137,9 @@ def test_that_nothing_is_measured_of_a_start_that_only_slurm_knows() -> None:
     for restart_count, measured in ((0, sample), (1, None)):
         seen = snapshot([node("n0")], [job("1", on={"n1": 1}, restart_count=restart_count)])
         assert current_jobs([trained], seen)[0].measured == measured
+    # Its owner starts one process on two GPUs.
+    seen = snapshot([node("n0")], [job("1", on={"n0": 2})])
+    assert current_jobs([trained], seen)[0].measured == sample
 
 
 def test_that_doctor_warns_of_a_silent_daemon_and_fails_over_jobs_that_it_left_held() -> None:
