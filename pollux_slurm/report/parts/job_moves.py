@@ -67,10 +67,12 @@ class Move:
     def paid_back_s(self) -> float | None:
         """Return after how many seconds at the new goodput the standstill had been made up for.
 
-        What was lost is lost_s · before; each second since then gains after − before. None where the
-        goodput did not rise (room was made for others) or is not known.
+        What was lost is lost_s · before; each second since then gains after − before. None where the job
+        made room for others, or its goodput did not rise or is not known.
         """
         lost_s, before, after = self.lost_s, self.row.goodput_before, self.row.goodput_after
+        if self.row.target_gpus < self.row.source_gpus:
+            return None
         if lost_s is None or before is None or after is None or after <= before:
             return None
         return float(lost_s * before / (after - before))

@@ -191,7 +191,11 @@ def ratio_interval(a: float, b: float, aa: float, ab: float, bb: float) -> tuple
 
     `aa`, `ab`, `bb` are the covariances of the estimates times the squared number of standard errors. The set
     is (a − φ·b)² ≤ aa − 2φ·ab + φ²·bb, that is A·φ² − 2B·φ + C ≤ 0 with the letters below.
+
+    A negative `b` counts as 0. Parts drawn without replacement are correlated negatively: once a small data
+    set is learnt, |Ĝ|² is below 0 by more than its errors, and φ is large.
     """
+    b = max(b, 0.0)
     A, B, C = b * b - bb, a * b - ab, a * a - aa
     if a <= 0 or C <= 0:
         # The numerator may be 0. There is still an upper end if the denominator is above 0.
@@ -202,9 +206,6 @@ def ratio_interval(a: float, b: float, aa: float, ab: float, bb: float) -> tuple
         low = (B - math.sqrt(root)) / A if (root := B * B - A * C) >= 0 else 0.0
     root = B * B - A * C
     high = (B + math.sqrt(root)) / A if b > 0 and A > 0 and root >= 0 else math.inf
-    if b <= 0 and A > 0:
-        # The denominator is significantly negative, which contradicts the assumptions: trust neither end.
-        return 0.0, math.inf
     return max(low, 0.0), max(high, low, 0.0)
 
 

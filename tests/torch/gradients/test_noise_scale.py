@@ -211,6 +211,27 @@ def test_that_an_interval_has_ends_in_order_and_contains_the_estimate(
         assert high >= a / b * (1 - 1e-6)
 
 
+def test_that_noise_is_large_once_a_small_data_set_is_learnt() -> None:
+    """Its gradients sum up to 0, and parts of them are drawn without replacement."""
+    generator = np.random.default_rng(0)
+    gradients = generator.normal(size=(64, 50))
+    gradients -= gradients.mean(axis=0)
+    estimator = NoiseEstimator()
+    estimator.set_initial_batch_size(16)
+    for _ in range(200):
+        for batch in generator.permutation(64).reshape(-1, 16):
+            parts = gradients[batch].reshape(2, 8, 50).mean(axis=1)
+            estimator.update(
+                parts_sum=8 * float((parts**2).sum()),
+                mean_sqr=float((parts.mean(axis=0) ** 2).sum()),
+                num_examples=16,
+                num_parts=2,
+            )
+    low, high = estimator.interval().scale
+    assert low > 64
+    assert high == math.inf
+
+
 # ------------------------------------------------------------------------------------------ odd input
 
 
