@@ -19,9 +19,10 @@ from pollux_slurm.sandbox.files import NodeGroup, find_programs
 
 pytest_plugins = ["tests.store_fixtures"]
 
-# Set before numpy is imported: for the small matrices of tests its threads only cost CPU, and each worker of
-# xdist would have as many threads as there are cores.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Set before numpy and torch are imported: for the small matrices of tests their threads only cost CPU, and
+# each worker of xdist would have as many threads as there are cores.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 
 # No time limit of hypothesis: a busy machine makes any example slow. Every run has the same examples, so that
 # a failure comes from the change; POLLUX_TEST_RANDOM=1 draws others.
