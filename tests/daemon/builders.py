@@ -19,7 +19,7 @@ from pollux_slurm.model import (
     ThroughputParameters,
 )
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
-from pollux_slurm.store.contract.interface import JobRecord, Reallocation, RunPhase, RunRecord
+from pollux_slurm.store.contract.interface import JobRecord, Reallocation, RunPhase, RunRecord, Sample
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 
@@ -101,6 +101,20 @@ def run(*, restart_count: int = 0, steps: int = 10, phase: RunPhase = RunPhase.T
         restore_s=None,
         num_steps=steps,
     )
+
+
+def sample(**changes: Any) -> Sample:
+    fields: dict[str, Any] = {
+        "at": NOON,
+        "batch": None,
+        "throughput": 100.0,
+        "predicted_throughput": None,
+        "efficiency": 0.5,
+        "progress": 1.0,
+        "epoch": 0,
+        "total_epochs": None,
+    }
+    return Sample(**(fields | changes))
 
 
 def record(job_id: str, **changes: Any) -> JobRecord:

@@ -12,8 +12,7 @@ from pollux_slurm.live.decision_text import has_maximum
 from pollux_slurm.live.present_state import present_state
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.store.contract.types import Sample
-from tests.daemon.builders import TERMS, job, record
-from tests.store.builders import T0
+from tests.daemon.builders import TERMS, job, record, sample
 
 ON = {"n0": 2}
 
@@ -23,7 +22,7 @@ def said(
     *,
     in_place: bool = False,
     on: dict[str, int] | None = None,
-    sample: Sample | None = None,
+    newest: Sample | None = None,
     **of_job: Any,
 ) -> str:
     slurm = job("7", state, on=on, **of_job)
@@ -33,7 +32,7 @@ def said(
         terms=dataclasses.replace(TERMS, in_place=in_place),
         allocation=slurm.allocation,
         last_decision=Allocation.of({"n0": 2, "n1": 2}),
-        sample=sample,
+        sample=newest,
     )
     held = slurm.held and state is JobState.PENDING
     return present_state(CurrentJob(record=known, is_now=True, held=held, job=slurm)) or ""
@@ -60,17 +59,8 @@ def test_that_a_job_in_place_says_that_it_has_lost_a_wing() -> None:
 
 @pytest.mark.parametrize(("epoch", "text"), [(29, "has no GPUs now"), (30, "has trained all its epochs")])
 def test_that_a_job_in_place_without_an_epoch_left_is_ending(epoch: int, text: str) -> None:
-    last = Sample(
-        at=T0,
-        batch=None,
-        throughput=None,
-        predicted_throughput=None,
-        efficiency=None,
-        progress=1.0,
-        epoch=epoch,
-        total_epochs=30,
-    )
-    assert said(JobState.COMPLETING, in_place=True, sample=last).startswith(text)
+    last = sample(epoch=epoch, total_epochs=30)
+    assert said(JobState.COMPLETING, in_place=True, newest=last).startswith(text)
 
 
 def test_that_a_job_at_its_maximum_is_bound_by_that() -> None:

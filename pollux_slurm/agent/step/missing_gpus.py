@@ -68,11 +68,12 @@ def was_stopped_by_slurm(
         job = connect().read_job(environ["SLURM_JOB_ID"])
     except SlurmError:
         return False
-    shortage = None if job is None else _shortage(job, num_gpus)
-    if shortage is not None:
+    if job is None:
+        return False
+    if (shortage := _shortage(job, num_gpus)) is not None:
         warn(shortage)
-    is_ending = job is not None and (job.state is JobState.COMPLETING or job.state.is_over)
-    return shortage is not None or is_ending
+        return True
+    return job.state is JobState.COMPLETING or job.state.is_over
 
 
 def _shortage(job: SlurmJob, num_gpus: int | None) -> str | None:

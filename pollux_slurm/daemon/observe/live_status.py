@@ -47,10 +47,11 @@ class CurrentJob:
         record, run, sample = self.record, self.record.run, self.record.sample
         if run is None or sample is None or sample.at < run.first_report_at:
             return None
-        if self.job is not None and not record.terms.in_place:
-            return sample if run.restart_count >= self.job.restart_count else None
-        if self.job is not None and run.restart_count < self.job.restart_count:
-            return None
+        if self.job is not None:
+            if run.restart_count < self.job.restart_count:
+                return None
+            if not record.terms.in_place:
+                return sample
         held = [num_gpus for _, num_gpus in record.allocation.gpus_by_node]
         return sample if sorted(run.gpus_per_node) == sorted(held) else None
 

@@ -5,21 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pollux_slurm.daemon.decide.declared_epochs import MAX_PROGRESS, CheckedDeclaration, check_declaration
-from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Declaration, JobRecord, Sample
-from tests.daemon.builders import MODEL, NOON, record
-
-
-def sample(epoch: int, total: int | None, progress: float) -> Sample:
-    return Sample(
-        at=NOON,
-        batch=None,
-        throughput=100.0,
-        predicted_throughput=None,
-        efficiency=0.5,
-        progress=progress,
-        epoch=epoch,
-        total_epochs=total,
-    )
+from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Declaration, JobRecord
+from tests.daemon.builders import MODEL, NOON, record, sample
 
 
 def declared(*declarations: tuple[int, float | None]) -> tuple[Declaration, ...]:
@@ -30,7 +17,11 @@ def declared(*declarations: tuple[int, float | None]) -> tuple[Declaration, ...]
 
 
 def job(epoch: int, total: int | None, progress: float, *declarations: tuple[int, float | None]) -> JobRecord:
-    return record("1", sample=sample(epoch, total, progress), declarations=declared(*declarations))
+    return record(
+        "1",
+        sample=sample(epoch=epoch, total_epochs=total, progress=progress),
+        declarations=declared(*declarations),
+    )
 
 
 def test_that_progress_is_counted_in_examples_and_an_epoch_under_way_by_it() -> None:
@@ -55,13 +46,15 @@ def test_that_the_part_of_an_epoch_that_is_done_counts(seen: JobRecord, done: fl
     assert check_declaration(seen).epochs_done == done
 
 
-@pytest.mark.parametrize("change", [{"sample": None}, {"sample": sample(3, None, 1.0), "model": None}])
+@pytest.mark.parametrize("change", [{"sample": None}, {"sample": sample(epoch=3), "model": None}])
 def test_that_unknown_values_are_left_out(change: dict[str, object]) -> None:
     assert check_declaration(record("1", **change)) == CheckedDeclaration()
 
 
 def test_that_a_job_without_a_model_may_declare_all_the_same() -> None:
-    declaration = check_declaration(record("1", model=None, sample=sample(1, 4, 9.0)))
+    declaration = check_declaration(
+        record("1", model=None, sample=sample(epoch=1, total_epochs=4, progress=9.0))
+    )
     assert (
         declaration.progress,
         declaration.epochs_done,

@@ -12,8 +12,8 @@ from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import Allocation, Configuration, GpuLimit, JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store.contract.interface import RecentRun, RunPhase, Sample
-from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, run, snapshot
+from pollux_slurm.store.contract.interface import RecentRun, RunPhase
+from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, run, sample, snapshot
 
 TERMS = JobTerms(token_sha256="ab" * 32, user_id=1000, min_gpus=1, max_gpus=8)
 
@@ -154,17 +154,8 @@ def test_that_settings_history_and_declarations_reach_the_problem() -> None:
         user_weights=(("ann", 2.0),),
         gpu_speeds=(("t4", 1.0),),
     )
-    sample = Sample(
-        at=NOON,
-        batch=None,
-        throughput=1.0,
-        predicted_throughput=None,
-        efficiency=1.0,
-        progress=10.0,
-        epoch=2,
-        total_epochs=6,
-    )
-    records = [record("1", sample=sample), record("2", last_allocated_at=NOON - timedelta(minutes=3))]
+    newest = sample(throughput=1.0, efficiency=1.0, progress=10.0, epoch=2, total_epochs=6)
+    records = [record("1", sample=newest), record("2", last_allocated_at=NOON - timedelta(minutes=3))]
     jobs = [job("1", on={"n0": 1}), job("2", JobState.PENDING)]
     seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], jobs), records)
     found = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, policy=policy)

@@ -20,9 +20,9 @@ from pollux_slurm.daemon.observe.live_status import (
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store.contract.interface import DaemonStatus, Sample
+from pollux_slurm.store.contract.interface import DaemonStatus
 from tests.cli.inside import pollux
-from tests.daemon.builders import NOON, job, node, reallocation, record, snapshot
+from tests.daemon.builders import NOON, job, node, reallocation, record, sample, snapshot
 from tests.daemon.harness import Harness, SimulatedStop
 
 SEEN = DaemonStatus(
@@ -123,23 +123,14 @@ def test_that_the_state_is_slurms_and_a_job_with_other_terms_is_ignored() -> Non
 
 
 def test_that_nothing_is_measured_of_a_start_that_only_slurm_knows() -> None:
-    sample = Sample(
-        at=NOON,
-        batch=None,
-        throughput=100.0,
-        predicted_throughput=None,
-        efficiency=0.5,
-        progress=1.0,
-        epoch=0,
-        total_epochs=None,
-    )
-    trained = record("1", allocation=Allocation.of({"n0": 1}), sample=sample)
-    for restart_count, measured in ((0, sample), (1, None)):
+    newest = sample()
+    trained = record("1", allocation=Allocation.of({"n0": 1}), sample=newest)
+    for restart_count, measured in ((0, newest), (1, None)):
         seen = snapshot([node("n0")], [job("1", on={"n1": 1}, restart_count=restart_count)])
         assert current_jobs([trained], seen)[0].measured == measured
     # Its owner starts one process on two GPUs.
     seen = snapshot([node("n0")], [job("1", on={"n0": 2})])
-    assert current_jobs([trained], seen)[0].measured == sample
+    assert current_jobs([trained], seen)[0].measured == newest
 
 
 def test_that_doctor_warns_of_a_silent_daemon_and_fails_over_jobs_that_it_left_held() -> None:
