@@ -3,15 +3,19 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-for-demo
+PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile -c .ci/constraints.txt
 FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
-.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books clean packages
+.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books clean packages test-packages
 
-demo: $(STAMP) packages
+# Debian's packages and Python's are installed side by side.
+demo:
+	@$(MAKE) --no-print-directory -j2 $(DEMO_STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
 
-test: $(STAMP)
-	@.ci/packages tests
+test:
+	@$(MAKE) --no-print-directory -j2 $(STAMP) test-packages
 	.ci/check
 
 # The documentation as a site: built without a warning into site/, and served on this machine until Ctrl-C.
@@ -143,9 +147,18 @@ check-books: $(STAMP)
 packages:
 	@.ci/packages
 
+test-packages:
+	@.ci/packages tests
+
 $(STAMP): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q --upgrade -c .ci/constraints.txt -e '.[torch,postgres,lightning,transformers,trackers,view,docs,dev]'
+	$(PIP_INSTALL) --upgrade -e '.[torch,postgres,lightning,transformers,trackers,view,docs,dev]'
+	touch $@ $(DEMO_STAMP)
+
+# What the demo imports; `make test` adds the rest.
+$(DEMO_STAMP): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[torch,view]'
 	touch $@
 
 clean:
