@@ -155,10 +155,10 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	$(PIP_INSTALL) --upgrade -e '.[torch,postgres,lightning,transformers,trackers,view,docs,dev]'
 	touch $@ $(DEMO_STAMP)
 
-# What the demo imports; `make test` adds the rest.
+# What the demo imports (its images are a file of scikit-learn's); `make test` adds the rest.
 $(DEMO_STAMP): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e '.[torch,view]'
+	$(PIP_INSTALL) -e '.[torch,view]' scikit-learn
 	touch $@
 
 clean:

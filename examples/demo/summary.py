@@ -84,11 +84,16 @@ def three_sentences(
         "could have used them."
     )
     job, samples = jobs[0], reports.samples(jobs[0].slurm_job_id, max_points=10_000)
-    num_first = samples[0].num_gpus
-    all_speeds = [one.goodput for one in samples if one.goodput is not None]
-    fixed_speeds = [one.goodput for one in samples if one.goodput is not None and one.num_gpus == num_first]
-    ratio = statistics.mean(all_speeds) / statistics.mean(fixed_speeds)
-    speed = f"{job.name} trained {ratio:.1f} times as fast as with the {num_first} GPUs that it began with."
+    measured = [(one.goodput, one.num_gpus) for one in samples if one.goodput is not None]
+    speed = f"{job.name} measured nothing."
+    if measured:
+        num_first = measured[0][1]
+        all_speeds = [goodput for goodput, _ in measured]
+        fixed_speeds = [goodput for goodput, num_gpus in measured if num_gpus == num_first]
+        ratio = statistics.mean(all_speeds) / statistics.mean(fixed_speeds)
+        speed = (
+            f"{job.name} trained {ratio:.1f} times as fast as with the {num_first} GPUs that it began with."
+        )
     counts = [epoch for one in expected.values() for epoch in _result(one.result).get("audit", [])]
     lost, twice = sum(epoch["min"] < 1 for epoch in counts), sum(epoch["max"] > 1 for epoch in counts)
     result = "samples lost: 0, used twice: 0"

@@ -42,6 +42,8 @@ def test_that_the_books_agree_with_slurmctlds_log(clean_store: Store, slurm_prog
     assert next(line for line in lines if "twice between" in line.played.what).estimated
 
 
+# The same mixture again, two minutes: `make check-books` has it, too.
+@pytest.mark.full
 @pytest.mark.skipif(bool(MISSING), reason=f"no {MISSING}: apt install slurmdbd mariadb-server-core")
 def test_that_the_books_agree_with_sacct(clean_store: Store, slurm_programs: None) -> None:
     lines = check(clean_store, by_sacct)

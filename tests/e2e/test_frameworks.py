@@ -37,15 +37,9 @@ def submit(user: UserCommands, name: str, epochs: int) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "lightning",
-        pytest.param("accelerate", marks=pytest.mark.full),
-        pytest.param("trainer", marks=pytest.mark.full),
-        pytest.param("trackers", marks=pytest.mark.full),
-    ],
-)
+# Two to four minutes each. Moves of each framework are tested without a Slurm, and moves by a Slurm without one.
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["lightning", "accelerate", "trainer", "trackers"])
 def test_that_a_job_grows_to_four_gpus_shrinks_to_two_and_uses_each_example_once(
     user: UserCommands, name: str
 ) -> None:

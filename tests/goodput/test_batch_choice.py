@@ -192,7 +192,7 @@ def models(draw: st.DrawFn) -> GoodputModel:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(models(), st.integers(1, 7), st.booleans())
 def test_that_the_search_finds_what_trying_everything_finds(
     model: GoodputModel, num_gpus: int, spread: bool
@@ -209,7 +209,7 @@ def test_that_the_search_finds_what_trying_everything_finds(
         assert found.goodput == pytest.approx(best, rel=1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(models(), st.integers(1, 7))
 def test_that_the_best_batch_has_the_prediction_of_evaluating_it(model: GoodputModel, num_gpus: int) -> None:
     found = best_batch(model, on(1, num_gpus))

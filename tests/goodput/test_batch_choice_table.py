@@ -31,7 +31,7 @@ from pollux_slurm.model import (
 from tests.goodput.test_batch_choice import adaptive, fixed, models, on
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(models(), min_size=1, max_size=4))
 def test_that_a_table_is_each_job_in_each_configuration(jobs: list[GoodputModel]) -> None:
     configurations = [on(1, 1), on(1, 3), on(2, 6), on(4, 4), on(2, 1)]
@@ -50,7 +50,7 @@ def test_that_a_table_is_each_job_in_each_configuration(jobs: list[GoodputModel]
                 assert entry.throughput == pytest.approx(single.throughput, rel=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(models(), st.integers(1, 70), st.booleans())
 def test_that_a_geometric_table_is_the_best_of_the_geometric_batches(
     model: GoodputModel, num_gpus: int, spread: bool

@@ -227,7 +227,7 @@ rngs = st.randoms(use_true_random=False)
 QUICKLY = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @for_all(rngs, st.integers(1, 3))
 def test_that_small_problems_are_solved_as_well_as_by_trying_everything(
     rng: random.Random, num_jobs: int
@@ -240,7 +240,7 @@ def test_that_small_problems_are_solved_as_well_as_by_trying_everything(
     assert found.fitness == pytest.approx(fitness, rel=1e-6)
 
 
-@settings(max_examples=100, deadline=None, phases=QUICKLY)
+@settings(max_examples=40, deadline=None, phases=QUICKLY)
 @for_all(rngs, st.integers(1, 3))
 def test_that_types_limits_weights_and_moves_are_solved_as_well(rng: random.Random, num_jobs: int) -> None:
     small = with_everything(rng, random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=num_jobs))

@@ -57,6 +57,8 @@ def test_that_samples_are_what_the_job_reported(frames: Frames) -> None:
     assert samples["global_batch_size"].iloc[-1] == 512
 
 
+# Half a minute: the notebooks draw the same plots.
+@pytest.mark.full
 def test_that_plots_are_those_of_the_reports(frames: Frames) -> None:
     assert list(frames.job_plots("1")) == [
         "Goodput and GPUs over time",

@@ -146,6 +146,8 @@ def test_that_a_full_disk_under_postgresql_loses_nothing_acknowledged(postgres: 
 
 
 @can_mount
+# A minute: the server goes down and recovers. What its tables do on a full disk is tested above.
+@pytest.mark.full
 def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> None:
     """Without room for its log the server stops; it starts again once there is room."""
     with (

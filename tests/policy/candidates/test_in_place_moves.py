@@ -160,7 +160,7 @@ def test_that_jobs_without_wings_are_decided_about_as_ever(solver: str, name: st
     assert decide(one, solver=solver, effort=0.1) == decide(other, solver=solver, effort=0.1)
 
 
-@settings(max_examples=100, deadline=None, phases=QUICKLY)
+@settings(max_examples=40, deadline=None, phases=QUICKLY)
 @for_all(rngs, st.integers(1, 3), st.sampled_from([("exact", 1.0), ("exact", 0.02), ("greedy", 1.0)]))
 def test_that_the_bound_is_one_with_wings_and_a_small_problem_is_solved(
     rng: random.Random, num_jobs: int, how: tuple[str, float]

@@ -31,7 +31,7 @@ def branch(state: State, candidates: Candidates, *, max_nodes: int) -> BranchAnd
     return BranchAndBound(state, pruned, movable, slack=pruned.slack(state), max_nodes=max_nodes)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @for_all(st.randoms(use_true_random=False), st.integers(1, 3))
 def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: int) -> None:
     small = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=num_jobs)

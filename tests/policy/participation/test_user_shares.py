@@ -328,7 +328,7 @@ def test_that_an_unknown_kind_of_share_is_rejected() -> None:
         decide(shared(nodes(1), job("a"), between="friends"))
 
 
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=30, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @for_all(st.randoms(use_true_random=False), st.sampled_from(sorted(OBJECTIVES)), st.integers(1, 12))
 def test_that_no_rule_is_broken_whichever_users_have_the_jobs(
     rng: random.Random, name: str, num_jobs: int

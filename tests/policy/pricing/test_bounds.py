@@ -63,7 +63,7 @@ def best(candidates: Candidates, capacity: list[int]) -> float:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @for_all(st.randoms(use_true_random=False))
 def test_that_no_answer_exceeds_the_bound(rng: random.Random) -> None:
     one = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=3)
@@ -73,7 +73,7 @@ def test_that_no_answer_exceeds_the_bound(rng: random.Random) -> None:
     assert fitness <= candidates.scores.fitness_of_sum(dual.bound + cost) * (1 + 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @for_all(st.randoms(use_true_random=False))
 def test_that_a_bound_low_enough_is_a_bound_and_lowered_no_further(rng: random.Random) -> None:
     one = random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=5)

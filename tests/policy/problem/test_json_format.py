@@ -282,7 +282,7 @@ decisions = st.builds(
 
 
 @given(problem=problems)
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_that_any_problem_is_read_as_written(problem: Problem) -> None:
     text = problem_to_json(problem)
     assert problem_from_json(text) == problem

@@ -218,7 +218,7 @@ CONTENT = st.dictionaries(st.sampled_from([*json.loads(raw_report(1))]), VALUES,
 
 
 @given(content=CONTENT)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_that_any_content_is_refused_or_stored_finite_and_spares_the_neighbour(
     client: Connection, postgres_store: Store, content: dict[str, Any]
 ) -> None:
