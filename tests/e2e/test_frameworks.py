@@ -37,7 +37,7 @@ def submit(user: UserCommands, name: str, epochs: int) -> str:
     )
 
 
-# Two to four minutes each. Moves of each framework are tested without a Slurm, and moves by a Slurm without one.
+# Two to four minutes each. Moves of each framework are tested without Slurm, those by Slurm without one.
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["lightning", "accelerate", "trainer", "trackers"])
 def test_that_a_job_grows_to_four_gpus_shrinks_to_two_and_uses_each_example_once(

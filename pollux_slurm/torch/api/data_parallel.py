@@ -91,6 +91,9 @@ class AdaptiveDataParallel(DistributedDataParallel):
     is around it.
     """
 
+    # Whether `no_sync` sets `require_backward_grad_sync`, and not the script.
+    _is_in_no_sync = False
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -157,7 +160,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 metric=metric,
                 parameters=parameters,
                 reduced=reduced,
-                finds_unused=self.find_unused_parameters,
+                finds_unused=self.find_unused_parameters or self.static_graph,
             ),
             comparison=WeightComparison(
                 plain_model,
@@ -249,12 +252,38 @@ class AdaptiveDataParallel(DistributedDataParallel):
             yield
             return
         reducer.begin_manual_accumulation()
+        self._is_in_no_sync = True
         try:
             with super().no_sync():
                 yield
             reducer.end_manual_micro_batch()
         finally:
+            self._is_in_no_sync = False
             reducer.end_manual_accumulation()
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """Whether a backward pass reduces gradients: False within `no_sync`, or while a script says so."""
+        return self._reduces
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, value: bool) -> None:
+        reducer = self._pollux.reducer if "_pollux" in self.__dict__ else None
+        # Where the loader splits a batch it decides when to reduce.
+        self._reduces = value or (reducer is not None and reducer.is_split)
+        if reducer is None or self._is_in_no_sync or reducer.is_manual is not self._reduces:
+            return
+        if not self._reduces:
+            reducer.begin_manual_accumulation()
+            return
+        try:
+            reducer.end_manual_micro_batch()
+        finally:
+            reducer.end_manual_accumulation()
+
+    def expect_grouped_steps(self) -> None:
+        """Expect one step after all micro-batches of a batch, as a framework makes. For the package's use."""
+        self._pollux.reducer.steps_each = True
 
     def average_over(self, num_items: float) -> float | None:
         """Count the present micro-batch's loss as a mean over `num_items`, such as tokens, not its examples.

@@ -18,6 +18,10 @@ A script may also accumulate manually with `no_sync` (see `manual_accumulation`)
 called, gradients add up in `param.grad`, and the norm of a micro-batch is that of the difference it made.
 With P such micro-batches in a step, U their weighted sum over the replicas, the mean of all parts is U/P.
 
+A parameter that no micro-batch of a step has used, on any replica, must have no gradient: an optimizer would
+move it. Where DDP looks for unused parameters it knows this of one backward pass, and leaves their
+`param.grad` None. So what each pass has set is noted, and the last one's gradients are completed by it.
+
 A loss may be a mean over something else than examples, such as tokens: see `item_average`.
 """
 
@@ -31,6 +35,7 @@ import torch.distributed as dist
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
 from pollux_slurm.torch.gradients.consecutive_steps import ConsecutiveSteps
+from pollux_slurm.torch.gradients.end_of_backward import call_after_backward
 from pollux_slurm.torch.gradients.gradient_state import GradientState
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
@@ -49,6 +54,13 @@ else:
 _ALWAYS_MEASURED = 32
 _PERIOD = 4
 _PERIOD_PRECONDITIONED = 8
+_OWN_ACCUMULATION = (
+    "the script adds up the gradients of several batches itself, and the loader splits each batch into "
+    "micro-batches, or may come to do so (gradient_accumulation=True, a local batch size below the batch "
+    "size, or a batch that ran out of memory): the script would take them for batches. Leave accumulation to "
+    "the loader: give it the batch size of a whole step and gradient_accumulation=True, and call "
+    "optimizer.step() after each backward pass"
+)
 _UNUSED_GRADIENTS = (
     "a batch is split into micro-batches, and the gradients of the batch before are neither stepped with nor "
     "zeroed: call optimizer.zero_grad() before each backward pass, and leave gradient accumulation to the "
@@ -77,7 +89,14 @@ class GradientReducer:
         self._parameters = parameters
         self._metric = metric
         self._finds_unused = finds_unused
-        self._reduced_accumulated: list[tuple[torch.Tensor, torch.Tensor]] = []
+        # In a split batch: the reduced gradients, and the parameters that any micro-batch has used.
+        self._reduced: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._used: set[int] = set()
+        # The parameters whose gradients were dropped before a split batch.
+        self._dropped: list[torch.Tensor] = []
+        # Whether the loader may split a batch of this loop; whether the script steps after each micro-batch,
+        # and not after so many that it counts. A framework that knows micro-batches has set it.
+        self.may_split = self.steps_each = False
         self._plan: MicroBatchPlan | None = None
         self._single_pass = True
         # By parameter, because DDP regroups its buckets after the first backward pass.
@@ -117,13 +136,17 @@ class GradientReducer:
         if self._is_reduced:
             self._manual.forget()
             self._is_reduced = False
-        self._plan, self.refusal = plan, None
+        keeps = plan is not None and plan.index == 0 and plan.is_last and self.may_split and self.is_pending
+        self._plan, backwards = plan, self._backwards_in_pass
+        self.refusal = _OWN_ACCUMULATION if keeps else None
         self._items.begin_micro_batch(plan)
         self._backwards_in_pass = 0
         if plan is None:
             self._manual.leave_loop(1.0 / self._world_size)
         elif plan.index > 0:
             self.gradients.check_reduced()
+            if backwards and not self.steps_each:
+                raise UsageError(_OWN_ACCUMULATION)
             # `param.grad` then has this micro-batch's own gradient, whether the script zeroes or not.
             self._drop_gradients()
         elif self._manual.is_open or self._manual.num_micro_batches:
@@ -140,7 +163,9 @@ class GradientReducer:
                 return
         if plan is None or plan.index == 0:
             self._accumulated_keys.clear()
-            self._reduced_accumulated.clear()
+            self._reduced.clear()
+            self._used.clear()
+            self._dropped.clear()
             self._norms = StepNorms()
             self.local_end = self.sync_end = None
             self._single_pass = plan is None or plan.is_last
@@ -174,9 +199,17 @@ class GradientReducer:
     def schedule(self, value: list[int]) -> None:
         self._num_steps, self._num_measured = value
 
-    def zeroed(self, optimizer: int | None = None) -> None:
-        """Record that the script has zeroed the gradients (of one optimizer, by its index)."""
-        if self.gradients.mark_zeroed(optimizer) and self.refusal == _UNUSED_GRADIENTS:
+    def zeroed(self, optimizer: int | None = None, *, keeps_zeros: bool = False) -> None:
+        """Record that the script zeroes the gradients (of one optimizer, by its index).
+
+        With `keeps_zeros` (`set_to_none=False`) it wants zeros, also where a gradient was dropped before.
+        """
+        if keeps_zeros:
+            for parameter in self._dropped:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                    self._used.add(id(parameter))
+        if self.gradients.mark_zeroed(optimizer) and self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
             self.refusal = None
         self._manual.zeroed(self._plan)
 
@@ -191,6 +224,7 @@ class GradientReducer:
         if self.gradients.has_unused:
             self.refusal = _UNUSED_GRADIENTS
         else:
+            self._dropped = [parameter for parameter in self._parameters if parameter.grad is not None]
             self._drop_gradients()
 
     def begin_manual_accumulation(self) -> None:
@@ -266,19 +300,26 @@ class GradientReducer:
         return self._plan is not None and not self._single_pass
 
     @property
+    def is_manual(self) -> bool:
+        """True between `begin_manual_accumulation` and its end."""
+        return self._manual.is_open
+
+    @property
     def is_pending(self) -> bool:
         """True while gradients wait for a step: those of whole batches that the script adds up."""
-        return self._manual.num_micro_batches > 0 or self.gradients.is_pending
+        manual = self._manual
+        return manual.num_micro_batches > 0 or self.gradients.is_pending or (manual.is_open and manual.has_added)
 
-    def restore_unused(self) -> None:
-        """Set the gradients of parameters that the last micro-batch did not use, but earlier ones did.
+    def _note_used(self) -> None:
+        """Note which parameters this micro-batch has used on any replica: DDP has set their gradients."""
+        self._used.update(id(parameter) for parameter in self._parameters if parameter.grad is not None)
 
-        With `find_unused_parameters` DDP reduces them but does not put them into `param.grad`.
-        """
-        for parameter, gradient in self._reduced_accumulated:
-            if parameter.grad is None:
+    def _restore_unused(self) -> None:
+        """Set the gradients of parameters that the last micro-batch did not use, but earlier ones did."""
+        for parameter, gradient in self._reduced:
+            if parameter.grad is None and id(parameter) in self._used:
                 parameter.grad = gradient.clone()
-        self._reduced_accumulated.clear()
+        self._reduced.clear()
 
     def take_norms(self) -> StepNorms | None:
         """Return the norms of the step just reduced; None without a reduction, or where they are invalid."""
@@ -300,10 +341,12 @@ class GradientReducer:
         del state
         if bucket.index() == 0:
             self._begin_backward()
+        plan = self._plan
         if bucket.is_last():
             self.gradients.mark_reduced()
+            if self._finds_unused and plan is not None and not self._single_pass:
+                call_after_backward(self._restore_unused if plan.is_last else self._note_used)
         gradient = bucket.buffer()
-        plan = self._plan
         weight = 1.0 / self._world_size if plan is None else plan.weight
         by_items = self._items.weight(plan)
         if by_items is not None:
@@ -401,7 +444,7 @@ class GradientReducer:
         if pairs:
             torch._foreach_add_([g for g, _ in pairs], [h for _, h in pairs])
         if self._finds_unused:
-            self._reduced_accumulated += zip(bucket.parameters(), bucket.gradients(), strict=True)
+            self._reduced += zip(bucket.parameters(), bucket.gradients(), strict=True)
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Sum the bucket over the replicas; measure norm and time before the script can change it."""

@@ -183,6 +183,8 @@ class TrainingSteps:
                     global_batch_size=loader.choice.global_batch_size,
                     progress=self._progress.progress,
                     schedule_steps=loader.schedule_steps,
+                    may_split=loader.limits.accumulation
+                    or (loader.limits.max_atomic or loader.batch_size) < loader.batch_size,
                 )
         self._set_plan(plan)
 

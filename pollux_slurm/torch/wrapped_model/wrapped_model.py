@@ -108,11 +108,12 @@ class WrappedModel:
         global_batch_size: int,
         progress: float = 0.0,
         schedule_steps: int = 1,
+        may_split: bool = False,
     ) -> None:
         """Set the batch of the coming step, the progress so far (in steps at M0), and how many batches of M0
-        end with this one.
+        end with this one; and whether the loader may split it into micro-batches, now or later.
         """
-        self._schedule_steps = schedule_steps
+        self._schedule_steps, self.reducer.may_split = schedule_steps, may_split
         self.noise.set_initial_batch_size(initial_batch_size)
         self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
         self._progress = progress
@@ -265,6 +266,7 @@ class WrappedModel:
     ) -> Any:
         self.reducer.gradients.check_reduced()
         if self.reducer.is_accumulating:
+            self.reducer.steps_each = True
             return None
         for index, own in enumerate(self.optimizers):
             if own is optimizer:
@@ -301,6 +303,7 @@ class WrappedModel:
     def _step(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.reducer.gradients.check_reduced()
         if self.reducer.is_accumulating:
+            self.reducer.steps_each = True
             closure = args[0] if args else kwargs.get("closure")
             if closure is None:
                 return None
@@ -308,7 +311,6 @@ class WrappedModel:
                 return closure()
         self.has_stepped = True
         self.reducer.gradients.mark_used(index)
-        self.reducer.restore_unused()
         if self._mp_scaler is not None:
             # The factor of the scaled gradients, read without waiting for the device.
             self._scale = self._mp_scaler.scale(torch.ones((), device=self.device))
@@ -353,5 +355,5 @@ class WrappedModel:
         ]
 
     def _zero_grad(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.reducer.zeroed(index)
+        self.reducer.zeroed(index, keeps_zeros=not (args[0] if args else kwargs.get("set_to_none", True)))
         return original(*args, **kwargs)
