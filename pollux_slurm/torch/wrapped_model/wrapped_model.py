@@ -22,6 +22,9 @@ from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
 from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
 
+# The keys of a checkpoint for LR schedulers: states, calls between loops by epoch, and where each was made.
+_SCHEDULERS = ("lr_schedulers", "scheduled", "scheduler_epochs")
+
 
 class DataParallel(Protocol):
     """The wrapper around the model."""
@@ -60,8 +63,10 @@ class WrappedModel:
         self._metric = metric
         self.module, self.optimizers, self._rules = model, optimizers, rules
         self._lr_schedulers, self._mp_scaler = list(lr_schedulers), mp_scaler
-        # Those of the checkpoint that the script has not made yet: each one's state, and its calls by epoch.
-        self._unrestored_schedulers: list[tuple[Mapping[str, Any], dict[int, int]]] = []
+        # The epoch in which each was added: a warm-up of one epoch is not made in later ones. −1: before them.
+        self._scheduler_epochs = [-1] * len(self._lr_schedulers)
+        # Those of the checkpoint that the script has not made yet: state, calls by epoch, and that epoch.
+        self._unrestored_schedulers: list[tuple[Mapping[str, Any], dict[int, int], int]] = []
         # Each optimizer's options as they were restored: to make a scheduler sets the learning rate anew.
         self._restored_options: list[list[dict[str, Any]]] = []
         self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
@@ -119,13 +124,16 @@ class WrappedModel:
 
     def add_lr_scheduler(self, lr_scheduler: Any) -> None:
         """Add an LR scheduler that was made later than the wrapper, and restore it."""
-        index = len(self._lr_schedulers)
+        index, epoch = len(self._lr_schedulers), self._epoch_key()
         self._lr_schedulers.append(lr_scheduler)
+        self._scheduler_epochs.append(epoch)
         self._scheduled.append({})
         self._called.append({})
         patch_class(lr_scheduler, "step", functools.partial(self._schedule, index))
-        if self._unrestored_schedulers:
-            saved, scheduled = self._unrestored_schedulers.pop(0)
+        own = next((one for one in self._unrestored_schedulers if one[2] in (-1, epoch)), None)
+        if own is not None:
+            self._unrestored_schedulers.remove(own)
+            saved, scheduled, _ = own
             lr_scheduler.load_state_dict(saved)
             self._scheduled[index] = dict(scheduled)
             for optimizer, groups in zip(self.optimizers, self._restored_options, strict=True):
@@ -193,8 +201,17 @@ class WrappedModel:
             "measuring": [*self.reducer.schedule, self._unmeasured],
         }
         if self._lr_schedulers:
-            state["lr_schedulers"] = [scheduler.state_dict() for scheduler in self._lr_schedulers]
-            state["scheduled"] = self._scheduled
+            schedulers = [
+                (one.state_dict(), *rest)
+                for one, *rest in zip(
+                    self._lr_schedulers, self._scheduled, self._scheduler_epochs, strict=True
+                )
+            ]
+            # Those of earlier epochs are over.
+            epochs = (-1, self._epoch_key())
+            kept = [one for one in [*schedulers, *self._unrestored_schedulers] if one[2] in epochs]
+            for key, values in zip(_SCHEDULERS, zip(*kept, strict=True), strict=False):
+                state[key] = list(values)
         if self._mp_scaler is not None:
             state["mp_scaler"] = self._mp_scaler.state_dict()
         return state
@@ -209,10 +226,13 @@ class WrappedModel:
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
-        saved_schedulers = list(zip(state.get("lr_schedulers", ()), state.get("scheduled", ()), strict=True))
+        saved_states = state.get("lr_schedulers", ())
+        # In checkpoints without the epochs all count as made before them.
+        epochs = state.get("scheduler_epochs", [-1] * len(saved_states))
+        saved_schedulers = list(zip(saved_states, state.get("scheduled", ()), epochs, strict=True))
         if len(saved_schedulers) < len(self._lr_schedulers):
             raise ValueError(f"it has {len(saved_schedulers)} LR schedulers, not {len(self._lr_schedulers)}")
-        for index, (scheduler, (saved, scheduled)) in enumerate(
+        for index, (scheduler, (saved, scheduled, _)) in enumerate(
             zip(self._lr_schedulers, saved_schedulers, strict=False)
         ):
             scheduler.load_state_dict(saved)
@@ -244,8 +264,8 @@ class WrappedModel:
                 "training loop: after each move that would overwrite what the job's checkpoint has restored. "
                 "Load or initialize them before they are wrapped"
             )
-        if self._unrestored_schedulers:
-            number = len(self._unrestored_schedulers)
+        number = sum(epoch == -1 for _, _, epoch in self._unrestored_schedulers)
+        if number:
             raise CheckpointError(
                 f"the checkpoint of {self.name!r} has {number} more LR schedulers than this script gave "
                 "to it; if the script has changed, begin anew with another checkpoint directory"
