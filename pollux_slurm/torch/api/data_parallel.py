@@ -17,6 +17,7 @@ from pollux_slurm.torch.coordination.replica_comparison import WeightComparison
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingRule, default_rule
+from pollux_slurm.torch.gradients.shape_check import ShapeCheck
 from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.session.current_session import current_session
 from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
@@ -142,8 +143,9 @@ class AdaptiveDataParallel(DistributedDataParallel):
         # The original of a compiled model, so that its weights have the same names either way.
         plain_model = getattr(model, "_orig_mod", model)
         self._trainable = reduced
+        name = name or session.next_default_name("model")
         self._pollux = WrappedModel(
-            name=name or session.next_default_name("model"),
+            name=name,
             model=plain_model,
             optimizers=optimizers,
             lr_schedulers=_listed(lr_scheduler),
@@ -158,6 +160,13 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 parameters=parameters,
                 reduced=reduced,
                 finds_unused=self.find_unused_parameters,
+            ),
+            shape=ShapeCheck(
+                plain_model,
+                name=name,
+                num_optimizers=len(optimizers),
+                side_channel=session.side_channel,
+                faults=session.faults,
             ),
             comparison=WeightComparison(
                 plain_model,
@@ -199,7 +208,10 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
-        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        before = self._pollux.shape.before_forward()
+        output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        self._pollux.shape.after_forward(before, output)
+        return output
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")

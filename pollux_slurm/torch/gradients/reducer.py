@@ -35,6 +35,7 @@ from pollux_slurm.torch.gradients.gradient_state import GradientState
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
+from pollux_slurm.torch.gradients.shape_check import KEEP_WHOLE
 from pollux_slurm.torch.gradients.step_norms import StepNorms
 from pollux_slurm.torch.measurement.timestamps import Timestamp
 
@@ -349,8 +350,8 @@ class GradientReducer:
         self._backwards_in_pass += 1
         if self._backwards_in_pass > 1 and not self._single_pass:
             raise UsageError(
-                "two backward passes over one batch cannot be combined with gradient accumulation; add the "
-                "losses and call backward once, or allow no accumulation in autoscale_batch_size"
+                "two backward passes over one batch, which is split into micro-batches: add the losses and "
+                f"call backward once. {KEEP_WHOLE}, as SAM, L-BFGS and adversarial losses need it"
             )
         if not self._manual.num_micro_batches and self._single_pass and self.gradients.has_leftover:
             # The norm would be that of a sum of two batches.

@@ -18,6 +18,7 @@ from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRule, gain
+from pollux_slurm.torch.gradients.shape_check import ShapeCheck
 from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
 from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
@@ -53,17 +54,18 @@ class WrappedModel:
         rules: Sequence[ScalingRule],
         metric: GradientMetric,
         reducer: GradientReducer,
+        shape: ShapeCheck,
         comparison: WeightComparison,
         epoch_key: Callable[[], int],
         data_parallel: DataParallel,
     ) -> None:
         self._data_parallel = data_parallel
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
-        self.comparison = comparison
+        self.shape, self.comparison = shape, comparison
         self._metric = metric
         self.module, self.optimizers, self._rules = model, optimizers, rules
         self._lr_schedulers, self._mp_scaler = list(lr_schedulers), mp_scaler
-        # The epoch in which each was added: a warm-up of one epoch is not made in later ones. −1: before them.
+        # The epoch that made each (−1: before them): a warm-up of epoch 0 is not made in later ones.
         self._scheduler_epochs = [-1] * len(self._lr_schedulers)
         # Those of the checkpoint that the script has not made yet: state, calls by epoch, and that epoch.
         self._unrestored_schedulers: list[tuple[Mapping[str, Any], dict[int, int], int]] = []
@@ -284,13 +286,15 @@ class WrappedModel:
         self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
     ) -> Any:
         self.reducer.gradients.check_reduced()
-        if self.reducer.is_accumulating:
-            return None
         for index, own in enumerate(self.optimizers):
-            if own is optimizer:
+            if own is not optimizer:
+                continue
+            if self.reducer.is_accumulating:
+                self.shape.put_off(index)
+            else:
                 # Also where it finds an overflow, and does not ask the optimizer to step.
                 self.reducer.gradients.mark_used(index)
-        return original(optimizer, *args, **kwargs)
+        return None if self.reducer.is_accumulating else original(optimizer, *args, **kwargs)
 
     def _schedule(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Step the LR scheduler, unless the micro-batch only accumulates or the state has the step already.
@@ -322,10 +326,12 @@ class WrappedModel:
         self.reducer.gradients.check_reduced()
         if self.reducer.is_accumulating:
             closure = args[0] if args else kwargs.get("closure")
-            if closure is None:
-                return None
-            with torch.enable_grad():  # as the optimizer would: the closure computes this gradient
-                return closure()
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():  # as the optimizer would: the closure computes this gradient
+                    loss = closure()
+            self.shape.put_off(index)
+            return loss
         self.has_stepped = True
         self.reducer.gradients.mark_used(index)
         self.reducer.restore_unused()

@@ -168,7 +168,7 @@ def test_that_a_scheduler_that_takes_a_metric_is_stepped_once() -> None:
 
 
 def train_with_warmup(directory: Path | None, num_epochs: int, stop_at: int | None = None) -> list[float]:
-    """Train as torchvision's detection reference: epoch 0 makes a warm-up of its own, next to the main one."""
+    """Train as torchvision's detection reference: epoch 0 makes a warm-up of its own."""
     rates = []
     with joined(directory):
         trainee = Trainee(lr=0.4)
