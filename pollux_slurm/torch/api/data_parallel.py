@@ -53,7 +53,10 @@ def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -
             )
     parameters = [id(p) for one in optimizers for group in one.param_groups for p in group["params"]]
     if len(set(parameters)) < len(parameters):
-        raise UsageError("a parameter is in two optimizers: give each its own part of the parameters")
+        raise UsageError(
+            "a parameter is in two optimizers: give each its own part of the parameters; of an optimizer "
+            "around another (SAM) give the one inside, which steps"
+        )
 
 
 class CopiedModel(torch.nn.Module):

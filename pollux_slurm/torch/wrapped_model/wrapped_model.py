@@ -20,7 +20,7 @@ from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRule, gain
 from pollux_slurm.torch.gradients.shape_check import ShapeCheck
 from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
-from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups
+from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups, restore
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
 
 # The keys of a checkpoint for LR schedulers: states, calls between loops by epoch, and where each was made.
@@ -224,7 +224,7 @@ class WrappedModel:
         for groups, added in zip(self._groups, state["groups"], strict=True):
             groups.load_state_dict(added)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            restore(optimizer, saved)
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
