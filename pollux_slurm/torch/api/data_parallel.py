@@ -147,6 +147,15 @@ class AdaptiveDataParallel(DistributedDataParallel):
         plain_model = getattr(model, "_orig_mod", model)
         self._trainable = reduced
         name = name or session.next_default_name("model")
+        reducer = GradientReducer(
+            world_size=session.world_size,
+            group=self.process_group,
+            stamp=session.stamp,
+            metric=metric,
+            parameters=parameters,
+            reduced=reduced,
+            finds_unused=self.find_unused_parameters,
+        )
         self._pollux = WrappedModel(
             name=name,
             model=plain_model,
@@ -155,19 +164,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
             mp_scaler=mp_scaler,
             rules=[scaling_rule or default_rule(type(one).__name__) for one in optimizers],
             metric=metric,
-            reducer=GradientReducer(
-                world_size=session.world_size,
-                group=self.process_group,
-                stamp=session.stamp,
-                metric=metric,
-                parameters=parameters,
-                reduced=reduced,
-                finds_unused=self.find_unused_parameters,
-            ),
+            reducer=reducer,
             shape=ShapeCheck(
                 plain_model,
                 name=name,
-                num_optimizers=len(optimizers),
+                gradients=reducer.gradients,
                 side_channel=session.side_channel,
                 faults=session.faults,
             ),

@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
+from pollux_slurm.torch.gradients.gradient_state import GradientState
 
 KEEP_WHOLE = (
     "To keep batches whole, leave out gradient_accumulation=True, and let batch_size / (number of GPUs) "
@@ -48,23 +49,21 @@ _TOLERANCE = 1e-3
 
 
 class ShapeCheck:
-    """Watches one wrapped model, which `num_optimizers` step. Batch statistics are known to differ."""
+    """Watches one wrapped model and the state of its `gradients`. Batch statistics are known to differ."""
 
     def __init__(
         self,
         model: torch.nn.Module,
         *,
         name: str,
-        num_optimizers: int,
+        gradients: GradientState,
         side_channel: SideChannel[Any],
         faults: TrainingFaults,
     ) -> None:
         self._model, self._name = model, f"{name!r} ({type(model).__name__})"
-        self._num_optimizers = num_optimizers
+        self._gradients = gradients
         self._side_channel, self._faults = side_channel, faults
         self._plan: MicroBatchPlan | None = None
-        # The optimizers whose step in the present micro-batch was put off.
-        self._put_off: set[int] = set()
         # Batches that were split. In the second one a power iteration has weights that have changed.
         self._num_split = 0
         self._has_told = self._has_told_of_replicas = False
@@ -72,11 +71,6 @@ class ShapeCheck:
     def begin_micro_batch(self, plan: MicroBatchPlan | None) -> None:
         """Set the plan of the coming micro-batch; None outside of an adaptive loader's loop."""
         self._plan = plan
-        self._put_off.clear()
-
-    def put_off(self, optimizer: int) -> None:
-        """Record that an optimizer's step is put off to the last micro-batch."""
-        self._put_off.add(optimizer)
 
     def before_forward(self) -> Mapping[str, torch.Tensor] | None:
         """Return a copy of the buffers, once: in the second batch that is split."""
@@ -93,7 +87,10 @@ class ShapeCheck:
                 _PER_MICRO_BATCH,
                 [name for name, now in self._buffers() if not _is_equal(before.get(name), now)],
             )
-        if len(self._put_off) == self._num_optimizers and not self._has_told and torch.is_grad_enabled():
+        is_put_off = self._plan is not None and not self._plan.is_last
+        if self._has_told or not is_put_off or not torch.is_grad_enabled():
+            return
+        if self._gradients.has_stepped_in_batch(None):
             for tensor in _tensors(output):
                 if tensor.requires_grad:
                     tensor.register_hook(self._trained_after_step)

@@ -286,15 +286,17 @@ class WrappedModel:
         self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
     ) -> Any:
         self.reducer.gradients.check_reduced()
-        for index, own in enumerate(self.optimizers):
-            if own is not optimizer:
-                continue
-            if self.reducer.is_accumulating:
-                self.shape.put_off(index)
-            else:
-                # Also where it finds an overflow, and does not ask the optimizer to step.
-                self.reducer.gradients.mark_used(index)
-        return None if self.reducer.is_accumulating else original(optimizer, *args, **kwargs)
+        own = [index for index, one in enumerate(self.optimizers) if one is optimizer]
+        if self.reducer.is_accumulating:
+            for index in own:
+                self.reducer.put_off(index)
+            return None
+        for index in own:
+            # Also where it finds an overflow, and does not ask the optimizer to step.
+            self.reducer.gradients.mark_used(index)
+        result = original(optimizer, *args, **kwargs)
+        self.reducer.gradients.stepped_in_batch.update(own)
+        return result
 
     def _schedule(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Step the LR scheduler, unless the micro-batch only accumulates or the state has the step already.
@@ -330,7 +332,7 @@ class WrappedModel:
             if closure is not None:
                 with torch.enable_grad():  # as the optimizer would: the closure computes this gradient
                     loss = closure()
-            self.shape.put_off(index)
+            self.reducer.put_off(index)
             return loss
         self.has_stepped = True
         self.reducer.gradients.mark_used(index)
@@ -351,7 +353,9 @@ class WrappedModel:
             if is_scaled:
                 for group, rate, factor in zip(groups, own, factors, strict=True):
                     group["lr"] = rate * factor
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            self.reducer.gradients.stepped_in_batch.add(index)
+            return result
         finally:
             self.num_stepping -= 1
             if is_scaled:
