@@ -282,7 +282,10 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return self._pollux.reducer.average_over(num_items)
 
     def add_lr_scheduler(self, lr_scheduler: Any) -> None:
-        """Add an LR scheduler that was made later than this wrapper, and restore it."""
+        """Add an LR scheduler that was made later than this wrapper, and restore it.
+
+        One that an epoch makes belongs to that epoch: a restart in a later one does not expect it.
+        """
         self._pollux.add_lr_scheduler(lr_scheduler)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

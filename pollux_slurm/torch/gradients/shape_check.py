@@ -43,6 +43,10 @@ _PER_REPLICA = (
     "the forward of {model} writes {buffers} by each replica's own examples, and only those of replica 0 are "
     "kept: add up what is written over the replicas (torch.distributed.all_reduce)"
 )
+_LENGTH = (
+    "an LR scheduler that was made within an epoch steps once for each global batch, but there len(loader) "
+    "counts micro-batches, into which batches are split: take it before the epochs, where both count the same"
+)
 _MAX_NAMED = 3
 # Relative to the sum of a buffer's absolute values: replicas on different devices round differently.
 _TOLERANCE = 1e-3
@@ -109,6 +113,10 @@ class ShapeCheck:
         if not self._has_told_of_replicas:
             self._tell(_PER_REPLICA, differing)
             self._has_told_of_replicas = bool(differing)
+
+    def step_schedule_of_epoch(self) -> None:
+        """Say how long a schedule is that an epoch makes, where a batch is split."""
+        self._faults.log(_LENGTH)
 
     def _trained_after_step(self, gradient: torch.Tensor) -> None:
         if not self._has_told:

@@ -308,6 +308,8 @@ class WrappedModel:
         if self.reducer.is_accumulating:
             return None
         if self.reducer.is_in_loop:
+            if self.reducer.is_split and self._scheduler_epochs[index] >= 0:
+                self.shape.step_schedule_of_epoch()
             for _ in range(1 if args or kwargs else self._schedule_steps):
                 original(*args, **kwargs)
             return None

@@ -167,7 +167,9 @@ def test_that_a_scheduler_that_takes_a_metric_is_stepped_once() -> None:
     assert scheduler.num_bad_epochs == 3
 
 
-def train_with_warmup(directory: Path | None, num_epochs: int, stop_at: int | None = None) -> list[float]:
+def train_with_warmup(
+    directory: Path | None, num_epochs: int, stop_at: int | None = None, largest: int | None = None
+) -> list[float]:
     """Train as torchvision's detection reference: epoch 0 makes a warm-up of its own."""
     rates = []
     with joined(directory):
@@ -175,6 +177,8 @@ def train_with_warmup(directory: Path | None, num_epochs: int, stop_at: int | No
         main = torch.optim.lr_scheduler.StepLR(trainee.optimizer, 1, gamma=0.5)
         trainee.parallel.add_lr_scheduler(main)
         loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=2)
+        if largest is not None:
+            loader.autoscale_batch_size(2, (1, largest), gradient_accumulation=True)
         for epoch in pt.remaining_epochs_until(num_epochs):
             warmup = None
             if epoch == 0:
@@ -184,7 +188,8 @@ def train_with_warmup(directory: Path | None, num_epochs: int, stop_at: int | No
                 if pt.finished_steps() == stop_at:
                     os.kill(os.getpid(), signal.SIGTERM)
                 trainee.step(inputs)
-                rates.append(trainee.optimizer.param_groups[0]["lr"])
+                if loader.is_stepping:
+                    rates.append(trainee.optimizer.param_groups[0]["lr"])
                 if warmup is not None:
                     warmup.step()
             main.step()
@@ -198,3 +203,11 @@ def test_that_a_warmup_made_in_the_first_epoch_goes_on_there_and_is_over_in_the_
         with pytest.raises(pt.TrainingStopped):
             train_with_warmup(tmp_path, 3, stop_at)
     assert train_with_warmup(tmp_path, 3) == pytest.approx(rates[6:])
+
+
+@pytest.mark.parametrize(("largest", "num_told"), [(1, 1), (2, 0)])
+def test_that_a_schedule_made_in_an_epoch_counts_whole_batches_and_says_so_where_they_are_split(
+    largest: int, num_told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert train_with_warmup(None, 1, largest=largest) == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert sum("take it before the epochs" in one.getMessage() for one in caplog.records) == num_told
