@@ -17,9 +17,9 @@ from pollux_slurm.torch.coordination.replica_comparison import WeightComparison
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingRule, default_rule
-from pollux_slurm.torch.gradients.shape_check import ShapeCheck
 from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.session.current_session import current_session
+from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
 from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}

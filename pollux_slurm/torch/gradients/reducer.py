@@ -35,8 +35,7 @@ from pollux_slurm.torch.gradients.gradient_state import GradientState
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
-from pollux_slurm.torch.gradients.repeated_passes import RepeatedPasses
-from pollux_slurm.torch.gradients.shape_check import KEEP_WHOLE
+from pollux_slurm.torch.gradients.repeated_passes import KEEP_WHOLE, RepeatedPasses
 from pollux_slurm.torch.gradients.step_norms import StepNorms
 from pollux_slurm.torch.measurement.timestamps import Timestamp
 

@@ -18,11 +18,14 @@ import torch
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
-from pollux_slurm.torch.gradients.shape_check import KEEP_WHOLE
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
+KEEP_WHOLE = (
+    "To keep batches whole, leave out gradient_accumulation=True, and let batch_size / (number of GPUs) "
+    "examples fit on a GPU: after an OutOfMemoryError take a smaller batch_size or more GPUs (--min-gpus)"
+)
 _NUM_WATCHED = 8
 _REFUSED = (
     "two backward passes over one batch, which is split into micro-batches, and {what}: each pass would need "

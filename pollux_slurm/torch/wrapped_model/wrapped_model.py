@@ -18,10 +18,10 @@ from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRule, gain
-from pollux_slurm.torch.gradients.shape_check import ShapeCheck
 from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
 from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups, restore
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
+from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
 
 # The keys of a checkpoint for LR schedulers: states, calls between loops by epoch, and where each was made.
 _SCHEDULERS = ("lr_schedulers", "scheduled", "scheduler_epochs")

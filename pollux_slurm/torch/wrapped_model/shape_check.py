@@ -24,11 +24,8 @@ from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
 from pollux_slurm.torch.gradients.gradient_state import GradientState
+from pollux_slurm.torch.gradients.repeated_passes import KEEP_WHOLE
 
-KEEP_WHOLE = (
-    "To keep batches whole, leave out gradient_accumulation=True, and let batch_size / (number of GPUs) "
-    "examples fit on a GPU: after an OutOfMemoryError take a smaller batch_size or more GPUs (--min-gpus)"
-)
 _AFTER_STEP = (
     "{model} is trained through again after its own optimizer's step in the same batch, as in a GAN. The "
     "batch is split into micro-batches, and that step is made after the last one: those before it meet the "
