@@ -53,7 +53,8 @@ def sam(
     mse_loss(model(inputs), targets).backward()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.01 * parameter.grad  # type: ignore[operator]
+            assert parameter.grad is not None
+            parameter.add_(parameter.grad, alpha=0.01)
             parameter.grad = None
     mse_loss(model(inputs), targets).backward()
     with torch.no_grad():

@@ -105,8 +105,8 @@ class Around(torch.optim.Optimizer):
         self.inner, self.loads_inner = inner, loads_inner
         self.state, self.param_groups = inner.state, inner.param_groups
 
-    def step(self, closure: Any = None) -> None:
-        self.inner.step()
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
 
     def load_state_dict(self, state_dict: Any) -> None:
         if self.loads_inner:

@@ -77,6 +77,9 @@ def test_that_a_model_trained_through_after_its_step_is_named_in_split_batches(
 class Rotary(torch.nn.Module):
     """A cache that a forward makes for the longest input so far, and a count: neither is trained."""
 
+    cache: torch.Tensor
+    calls: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("cache", torch.zeros(1), persistent=False)
@@ -115,6 +118,8 @@ def test_that_buffers_that_a_forward_writes_are_named_in_split_batches(
 
 class Codebook(torch.nn.Module):
     """Keeps the mean of its inputs, of this replica's or of all."""
+
+    entry: torch.Tensor
 
     def __init__(self, *, reduces: bool) -> None:
         super().__init__()
