@@ -19,6 +19,7 @@ from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingRule, default_rule
 from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.session.current_session import current_session
+from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
 from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
@@ -52,7 +53,10 @@ def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -
             )
     parameters = [id(p) for one in optimizers for group in one.param_groups for p in group["params"]]
     if len(set(parameters)) < len(parameters):
-        raise UsageError("a parameter is in two optimizers: give each its own part of the parameters")
+        raise UsageError(
+            "a parameter is in two optimizers: give each its own part of the parameters; of an optimizer "
+            "around another (SAM) give the one inside, which steps"
+        )
 
 
 class CopiedModel(torch.nn.Module):
@@ -145,22 +149,31 @@ class AdaptiveDataParallel(DistributedDataParallel):
         # The original of a compiled model, so that its weights have the same names either way.
         plain_model = getattr(model, "_orig_mod", model)
         self._trainable = reduced
+        name = name or session.next_default_name("model")
+        reducer = GradientReducer(
+            world_size=session.world_size,
+            group=self.process_group,
+            stamp=session.stamp,
+            metric=metric,
+            parameters=parameters,
+            reduced=reduced,
+            finds_unused=self.find_unused_parameters or self.static_graph,
+        )
         self._pollux = WrappedModel(
-            name=name or session.next_default_name("model"),
+            name=name,
             model=plain_model,
             optimizers=optimizers,
             lr_schedulers=_listed(lr_scheduler),
             mp_scaler=mp_scaler,
             rules=[scaling_rule or default_rule(type(one).__name__) for one in optimizers],
             metric=metric,
-            reducer=GradientReducer(
-                world_size=session.world_size,
-                group=self.process_group,
-                stamp=session.stamp,
-                metric=metric,
-                parameters=parameters,
-                reduced=reduced,
-                finds_unused=self.find_unused_parameters or self.static_graph,
+            reducer=reducer,
+            shape=ShapeCheck(
+                plain_model,
+                name=name,
+                gradients=reducer.gradients,
+                side_channel=session.side_channel,
+                faults=session.faults,
             ),
             comparison=WeightComparison(
                 plain_model,
@@ -202,7 +215,10 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
-        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        before = self._pollux.shape.before_forward()
+        output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        self._pollux.shape.after_forward(before, output)
+        return output
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
@@ -295,7 +311,10 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return self._pollux.reducer.average_over(num_items)
 
     def add_lr_scheduler(self, lr_scheduler: Any) -> None:
-        """Add an LR scheduler that was made later than this wrapper, and restore it."""
+        """Add an LR scheduler that was made later than this wrapper, and restore it.
+
+        One that an epoch makes belongs to that epoch: a restart in a later one does not expect it.
+        """
         self._pollux.add_lr_scheduler(lr_scheduler)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -20,6 +20,7 @@ class TrainingFaults:
     def __init__(self, *, strict: bool, rank: int, report_builder: ReportBuilder | None) -> None:
         self.strict = strict
         self._told: set[JobWarning] = set()
+        self._logged: set[str] = set()
         self.begin_run(rank=rank, report_builder=report_builder)
 
     def begin_run(self, *, rank: int, report_builder: ReportBuilder | None) -> None:
@@ -43,3 +44,9 @@ class TrainingFaults:
             _LOG.error(message)
         if self._report_builder is not None:
             self._report_builder.warn(warning)
+
+    def log(self, message: str) -> None:
+        """Say once in the log, on rank 0, what another shape of the job changes. No replica is at fault."""
+        if self._rank == 0 and message not in self._logged:
+            self._logged.add(message)
+            _LOG.warning(message)

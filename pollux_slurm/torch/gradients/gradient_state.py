@@ -28,6 +28,8 @@ class GradientState:
         self.is_used = self._may_be_nonzero = self._sees_zeroing = self._is_unreduced = False
         # The optimizers that have stepped or zeroed theirs.
         self._done: set[int] = set()
+        # Those whose step came in the present micro-batch, made to its end or put off.
+        self.stepped_in_batch: set[int] = set()
         # A backward pass through a model reaches its first or its last parameter.
         for parameter in {reduced[0], reduced[-1]} if reduced else ():
             parameter.register_post_accumulate_grad_hook(self._reached)
@@ -64,6 +66,12 @@ class GradientState:
         self._done.update(range(self._metric.num_optimizers) if optimizer is None else (optimizer,))
         self._may_be_nonzero = self.has_unused
         return not self._may_be_nonzero
+
+    def has_stepped_in_batch(self, optimizer: int | None) -> bool:
+        """Return whether one optimizer's step (None: each one's) came in the present micro-batch."""
+        if optimizer is None:
+            return len(self.stepped_in_batch) == self._metric.num_optimizers
+        return optimizer in self.stepped_in_batch
 
     @property
     def may_be_nonzero(self) -> bool:

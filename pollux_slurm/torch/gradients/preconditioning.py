@@ -71,6 +71,15 @@ class GradientMetric:
             for parameter in group["params"]
         )
 
+    def parameters_of(self, indices: Collection[int]) -> set[int]:
+        """Return the `id` of each parameter of the optimizers at these indices."""
+        return {
+            id(parameter)
+            for index in indices
+            for group in self._optimizers[index].param_groups
+            for parameter in group["params"]
+        }
+
     @property
     def preconditions(self) -> bool:
         """True where norms are those of p ⊙ g."""

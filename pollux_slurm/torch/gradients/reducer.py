@@ -40,6 +40,7 @@ from pollux_slurm.torch.gradients.gradient_state import GradientState
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
+from pollux_slurm.torch.gradients.repeated_passes import KEEP_WHOLE, RepeatedPasses
 from pollux_slurm.torch.gradients.step_norms import StepNorms
 from pollux_slurm.torch.measurement.timestamps import Timestamp
 
@@ -65,6 +66,11 @@ _UNUSED_GRADIENTS = (
     "a batch is split into micro-batches, and the gradients of the batch before are neither stepped with nor "
     "zeroed: call optimizer.zero_grad() before each backward pass, and leave gradient accumulation to the "
     "loader"
+)
+
+_TWO_STEPS = (
+    "an optimizer steps twice in one batch, which is split into micro-batches: the second step would have "
+    f"the gradient of the last one alone. {KEEP_WHOLE}; or go over the loader once for each step"
 )
 
 
@@ -108,6 +114,9 @@ class GradientReducer:
         self._backwards_in_pass = 0
         self._norms = StepNorms()
         self._manual = ManualAccumulation(parameters)
+        self._repeated = RepeatedPasses(parameters)
+        # By optimizer: how many backward passes over the micro-batch came before its step.
+        self._passes_at_step: dict[int, int] = {}
         # The reason for which a backward pass is refused now; None: it is allowed.
         self.refusal: str | None = None
         self.gradients = GradientState(metric, parameters if reduced is None else reduced)
@@ -141,6 +150,14 @@ class GradientReducer:
         self.refusal = _OWN_ACCUMULATION if keeps else None
         self._items.begin_micro_batch(plan)
         self._backwards_in_pass = 0
+        self.gradients.stepped_in_batch.clear()
+        self._passes_at_step.clear()
+        for key, gradient in self._repeated.begin_micro_batch(plan).items():
+            if key in self._accumulated_keys:
+                self._accumulated[key].add_(gradient)
+            else:
+                self._accumulated[key] = gradient
+                self._accumulated_keys.add(key)
         if plan is None:
             self._manual.leave_loop(1.0 / self._world_size)
         elif plan.index > 0:
@@ -199,6 +216,12 @@ class GradientReducer:
     def schedule(self, value: list[int]) -> None:
         self._num_steps, self._num_measured = value
 
+    def put_off(self, optimizer: int) -> None:
+        """Record that an optimizer's step is put off. Raises `UsageError` at a second one of the batch."""
+        if self._passes_at_step.setdefault(optimizer, self._backwards_in_pass) < self._backwards_in_pass:
+            raise UsageError(_TWO_STEPS)
+        self.gradients.stepped_in_batch.add(optimizer)
+
     def zeroed(self, optimizer: int | None = None, *, keeps_zeros: bool = False) -> None:
         """Record that the script zeroes the gradients (of one optimizer, by its index).
 
@@ -211,6 +234,8 @@ class GradientReducer:
                     self._used.add(id(parameter))
         if self.gradients.mark_zeroed(optimizer) and self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
             self.refusal = None
+        if not self.gradients.has_stepped_in_batch(optimizer):
+            self._repeated.zeroed()
         self._manual.zeroed(self._plan)
 
     def _drop_gradients(self) -> None:
@@ -307,8 +332,9 @@ class GradientReducer:
     @property
     def is_pending(self) -> bool:
         """True while gradients wait for a step: those of whole batches that the script adds up."""
-        manual = self._manual
-        return manual.num_micro_batches > 0 or self.gradients.is_pending or (manual.is_open and manual.has_added)
+        if self._manual.is_open and self._manual.has_added:
+            return True
+        return self._manual.num_micro_batches > 0 or self.gradients.is_pending
 
     def _note_used(self) -> None:
         """Note which parameters this micro-batch has used on any replica: DDP has set their gradients."""
@@ -347,6 +373,7 @@ class GradientReducer:
             if self._finds_unused and plan is not None and not self._single_pass:
                 call_after_backward(self._restore_unused if plan.is_last else self._note_used)
         gradient = bucket.buffer()
+        before = self._repeated.take_out(bucket)
         weight = 1.0 / self._world_size if plan is None else plan.weight
         by_items = self._items.weight(plan)
         if by_items is not None:
@@ -367,14 +394,16 @@ class GradientReducer:
             return _done(gradient)
         if weight != 1.0:
             gradient.mul_(weight)
-        self._add_accumulated(bucket)
+        if before is None:
+            self._add_accumulated(bucket)
         if self._items.divisor != 1.0:
             gradient.div_(self._items.divisor)
         if bucket.is_last():
             self.local_end = self._stamp()
             self._is_reduced = True
         if self._world_size > 1:
-            return self._reduce(bucket)
+            return self._reduce(bucket, before)
+        self._repeated.put_back(bucket.index(), gradient, before)
         if plan is not None and self._measures:
             if self._is_single_part:
                 self._consecutive.compare(bucket, plan.size, self._norms)
@@ -390,11 +419,7 @@ class GradientReducer:
         self._items.check()
         self._consecutive.begin_backward()
         self._backwards_in_pass += 1
-        if self._backwards_in_pass > 1 and not self._single_pass:
-            raise UsageError(
-                "two backward passes over one batch cannot be combined with gradient accumulation; add the "
-                "losses and call backward once, or allow no accumulation in autoscale_batch_size"
-            )
+        self._repeated.begin_pass(self._backwards_in_pass, is_over=self.gradients.has_stepped_in_batch(None))
         if not self._manual.num_micro_batches and self._single_pass and self.gradients.has_leftover:
             # The norm would be that of a sum of two batches.
             self._norms_are_invalid = True
@@ -418,6 +443,15 @@ class GradientReducer:
     def _accumulate(self, bucket: GradBucket, weight: float) -> None:
         """Add a micro-batch's weighted gradient to those that this step has accumulated."""
         pairs = [(id(p), g) for p, g in zip(bucket.parameters(), bucket.gradients(), strict=True)]
+        if self._backwards_in_pass > 1:
+            # The gradients that an optimizer steps with are those of before its step.
+            over = self._metric.parameters_of(self.gradients.stepped_in_batch)
+            pairs = [(key, gradient) for key, gradient in pairs if key not in over]
+            if not self._repeated.is_separate:
+                self._accumulated_keys.difference_update(key for key, _ in pairs)
+        if self._repeated.is_separate:
+            self._repeated.keep(pairs, weight)
+            return
         first = [(key, gradient) for key, gradient in pairs if key not in self._accumulated_keys]
         further = [
             (self._accumulated[key], gradient) for key, gradient in pairs if key in self._accumulated_keys
@@ -446,14 +480,18 @@ class GradientReducer:
         if self._finds_unused:
             self._reduced += zip(bucket.parameters(), bucket.gradients(), strict=True)
 
-    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Sum the bucket over the replicas; measure norm and time before the script can change it."""
+    def _reduce(self, bucket: GradBucket, before: torch.Tensor | None) -> torch.futures.Future[torch.Tensor]:
+        """Sum the bucket over the replicas; measure norm and time before the script can change it.
+
+        `before` is what earlier passes over the micro-batch have reduced.
+        """
         index, is_last, norms, measures = bucket.index(), bucket.is_last(), self._norms, self._measures
         metric = self._metric
         work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
 
         def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             reduced = done.value()[0]
+            self._repeated.put_back(index, reduced, before)
             if measures:
                 norms.mean[index] = metric.squared_norms(reduced, bucket)
             if is_last:

@@ -59,8 +59,8 @@ _CLOSE_TIMEOUT_S = 10.0
 _LAST_EXCHANGE_TIMEOUT_S = 1.0
 _INNER = (
     "a backward pass over the batches of {inner!r} within a loop over {outer!r}: only the outermost loop "
-    "can train. If that one is an iterator kept in a variable, delete it before (`del`); else make one of "
-    "the two an ordinary DataLoader"
+    "can train. If that one is an iterator kept in a variable, delete it before (`del`). To train on two "
+    "datasets side by side (zip), give one loader both: torch.utils.data.StackDataset(first, second)"
 )
 
 

@@ -239,6 +239,7 @@ class TrainingSteps:
             for model in self.models:
                 if model.is_on_all_replicas:
                     model.comparison.compare()
+                    model.shape.compare_replicas()
 
     def _must_skip(self, stepped: list[WrappedModel]) -> bool:
         """Return whether gradients of whole batches wait for a step: a checkpoint here would lose them."""
@@ -257,4 +258,5 @@ class TrainingSteps:
 
     def _set_plan(self, plan: MicroBatchPlan | None) -> None:
         for model in self.models:
+            model.shape.begin_micro_batch(plan)
             model.reducer.begin_micro_batch(plan)

@@ -65,5 +65,23 @@ class ParameterGroups:
             original({**param_group, "params": given})
 
 
+def restore(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Load an optimizer's state, and let one inside of it (Lookahead) share it as before.
+
+    `load_state_dict` makes `state` and `param_groups` anew, so that the one inside would go on with its own.
+    """
+    shared = [
+        (one, key, value)
+        for one in vars(optimizer).values()
+        if isinstance(one, Optimizer)
+        for key, value in [("state", one.state), ("param_groups", one.param_groups)]
+        if value is getattr(optimizer, key)
+    ]
+    optimizer.load_state_dict(saved)
+    for one, key, value in shared:
+        if getattr(one, key) is value:
+            setattr(one, key, getattr(optimizer, key))
+
+
 def _without_names(given: Iterable[Any]) -> Iterable[Any]:
     return (one[1] if isinstance(one, tuple) else one for one in given)

@@ -42,6 +42,7 @@ class UnwrappedOptimizerCheck:
                     f"{type(optimizer).__name__}.step: the optimizer has parameters of a wrapped model and "
                     "was not given to AdaptiveDataParallel, so it would step in every micro-batch, by "
                     "different gradients on each replica, and be in no checkpoint. Give all of them, each "
-                    "with its own part of the parameters: AdaptiveDataParallel(model, [first, second])"
+                    "with its own part of the parameters: AdaptiveDataParallel(model, [first, second]). Of "
+                    "one around another (SAM) give the one inside, which steps"
                 )
         self._passed.add(optimizer)

@@ -19,8 +19,12 @@ from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRule, gain
 from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
-from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups
+from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups, restore
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
+from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
+
+# The keys of a checkpoint for LR schedulers: states, calls between loops by epoch, and where each was made.
+_SCHEDULERS = ("lr_schedulers", "scheduled", "scheduler_epochs")
 
 
 class DataParallel(Protocol):
@@ -50,18 +54,21 @@ class WrappedModel:
         rules: Sequence[ScalingRule],
         metric: GradientMetric,
         reducer: GradientReducer,
+        shape: ShapeCheck,
         comparison: WeightComparison,
         epoch_key: Callable[[], int],
         data_parallel: DataParallel,
     ) -> None:
         self._data_parallel = data_parallel
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
-        self.comparison = comparison
+        self.shape, self.comparison = shape, comparison
         self._metric = metric
         self.module, self.optimizers, self._rules = model, optimizers, rules
         self._lr_schedulers, self._mp_scaler = list(lr_schedulers), mp_scaler
-        # Those of the checkpoint that the script has not made yet: each one's state, and its calls by epoch.
-        self._unrestored_schedulers: list[tuple[Mapping[str, Any], dict[int, int]]] = []
+        # The epoch that made each (−1: before them): a warm-up of epoch 0 is not made in later ones.
+        self._scheduler_epochs = [-1] * len(self._lr_schedulers)
+        # Those of the checkpoint that the script has not made yet: state, calls by epoch, and that epoch.
+        self._unrestored_schedulers: list[tuple[Mapping[str, Any], dict[int, int], int]] = []
         # Each optimizer's options as they were restored: to make a scheduler sets the learning rate anew.
         self._restored_options: list[list[dict[str, Any]]] = []
         self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
@@ -120,13 +127,16 @@ class WrappedModel:
 
     def add_lr_scheduler(self, lr_scheduler: Any) -> None:
         """Add an LR scheduler that was made later than the wrapper, and restore it."""
-        index = len(self._lr_schedulers)
+        index, epoch = len(self._lr_schedulers), self._epoch_key()
         self._lr_schedulers.append(lr_scheduler)
+        self._scheduler_epochs.append(epoch)
         self._scheduled.append({})
         self._called.append({})
         patch_class(lr_scheduler, "step", functools.partial(self._schedule, index))
-        if self._unrestored_schedulers:
-            saved, scheduled = self._unrestored_schedulers.pop(0)
+        own = next((one for one in self._unrestored_schedulers if one[2] in (-1, epoch)), None)
+        if own is not None:
+            self._unrestored_schedulers.remove(own)
+            saved, scheduled, _ = own
             lr_scheduler.load_state_dict(saved)
             self._scheduled[index] = dict(scheduled)
             for optimizer, groups in zip(self.optimizers, self._restored_options, strict=True):
@@ -194,8 +204,17 @@ class WrappedModel:
             "measuring": [*self.reducer.schedule, self._unmeasured],
         }
         if self._lr_schedulers:
-            state["lr_schedulers"] = [scheduler.state_dict() for scheduler in self._lr_schedulers]
-            state["scheduled"] = self._scheduled
+            schedulers = [
+                (one.state_dict(), *rest)
+                for one, *rest in zip(
+                    self._lr_schedulers, self._scheduled, self._scheduler_epochs, strict=True
+                )
+            ]
+            # Those of earlier epochs are over.
+            epochs = (-1, self._epoch_key())
+            kept = [one for one in [*schedulers, *self._unrestored_schedulers] if one[2] in epochs]
+            for key, values in zip(_SCHEDULERS, zip(*kept, strict=True), strict=False):
+                state[key] = list(values)
         if self._mp_scaler is not None:
             state["mp_scaler"] = self._mp_scaler.state_dict()
         return state
@@ -206,14 +225,17 @@ class WrappedModel:
         for groups, added in zip(self._groups, state["groups"], strict=True):
             groups.load_state_dict(added)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            restore(optimizer, saved)
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
-        saved_schedulers = list(zip(state.get("lr_schedulers", ()), state.get("scheduled", ()), strict=True))
+        saved_states = state.get("lr_schedulers", ())
+        # In checkpoints without the epochs all count as made before them.
+        epochs = state.get("scheduler_epochs", [-1] * len(saved_states))
+        saved_schedulers = list(zip(saved_states, state.get("scheduled", ()), epochs, strict=True))
         if len(saved_schedulers) < len(self._lr_schedulers):
             raise ValueError(f"it has {len(saved_schedulers)} LR schedulers, not {len(self._lr_schedulers)}")
-        for index, (scheduler, (saved, scheduled)) in enumerate(
+        for index, (scheduler, (saved, scheduled, _)) in enumerate(
             zip(self._lr_schedulers, saved_schedulers, strict=False)
         ):
             scheduler.load_state_dict(saved)
@@ -245,8 +267,8 @@ class WrappedModel:
                 "training loop: after each move that would overwrite what the job's checkpoint has restored. "
                 "Load or initialize them before they are wrapped"
             )
-        if self._unrestored_schedulers:
-            number = len(self._unrestored_schedulers)
+        number = sum(epoch == -1 for _, _, epoch in self._unrestored_schedulers)
+        if number:
             raise CheckpointError(
                 f"the checkpoint of {self.name!r} has {number} more LR schedulers than this script gave "
                 "to it; if the script has changed, begin anew with another checkpoint directory"
@@ -265,14 +287,18 @@ class WrappedModel:
         self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
     ) -> Any:
         self.reducer.gradients.check_reduced()
+        own = [index for index, one in enumerate(self.optimizers) if one is optimizer]
         if self.reducer.is_accumulating:
             self.reducer.steps_each = True
+            for index in own:
+                self.reducer.put_off(index)
             return None
-        for index, own in enumerate(self.optimizers):
-            if own is optimizer:
-                # Also where it finds an overflow, and does not ask the optimizer to step.
-                self.reducer.gradients.mark_used(index)
-        return original(optimizer, *args, **kwargs)
+        for index in own:
+            # Also where it finds an overflow, and does not ask the optimizer to step.
+            self.reducer.gradients.mark_used(index)
+        result = original(optimizer, *args, **kwargs)
+        self.reducer.gradients.stepped_in_batch.update(own)
+        return result
 
     def _schedule(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Step the LR scheduler, unless the micro-batch only accumulates or the state has the step already.
@@ -284,6 +310,8 @@ class WrappedModel:
         if self.reducer.is_accumulating:
             return None
         if self.reducer.is_in_loop:
+            if self.reducer.is_split and self._scheduler_epochs[index] >= 0:
+                self.shape.step_schedule_of_epoch()
             for _ in range(1 if args or kwargs else self._schedule_steps):
                 original(*args, **kwargs)
             return None
@@ -305,10 +333,12 @@ class WrappedModel:
         if self.reducer.is_accumulating:
             self.reducer.steps_each = True
             closure = args[0] if args else kwargs.get("closure")
-            if closure is None:
-                return None
-            with torch.enable_grad():  # as the optimizer would: the closure computes this gradient
-                return closure()
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():  # as the optimizer would: the closure computes this gradient
+                    loss = closure()
+            self.reducer.put_off(index)
+            return loss
         self.has_stepped = True
         self.reducer.gradients.mark_used(index)
         if self._mp_scaler is not None:
@@ -327,7 +357,9 @@ class WrappedModel:
             if is_scaled:
                 for group, rate, factor in zip(groups, own, factors, strict=True):
                     group["lr"] = rate * factor
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            self.reducer.gradients.stepped_in_batch.add(index)
+            return result
         finally:
             self.num_stepping -= 1
             if is_scaled:

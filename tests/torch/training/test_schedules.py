@@ -13,7 +13,7 @@ import torch
 import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
 from tests.torch.ranks import run_ranks, start
-from tests.torch.single_replica import Numbers, Slope, joined, propose
+from tests.torch.single_replica import Numbers, Slope, Trainee, joined, propose
 
 pytestmark = pytest.mark.torch
 
@@ -165,3 +165,49 @@ def test_that_a_scheduler_that_takes_a_metric_is_stepped_once() -> None:
             optimizer.step()
             scheduler.step(1.0)
     assert scheduler.num_bad_epochs == 3
+
+
+def train_with_warmup(
+    directory: Path | None, num_epochs: int, stop_at: int | None = None, largest: int | None = None
+) -> list[float]:
+    """Train as torchvision's detection reference: epoch 0 makes a warm-up of its own."""
+    rates = []
+    with joined(directory):
+        trainee = Trainee(lr=0.4)
+        main = torch.optim.lr_scheduler.StepLR(trainee.optimizer, 1, gamma=0.5)
+        trainee.parallel.add_lr_scheduler(main)
+        loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=2)
+        if largest is not None:
+            loader.autoscale_batch_size(2, (1, largest), gradient_accumulation=True)
+        for epoch in pt.remaining_epochs_until(num_epochs):
+            warmup = None
+            if epoch == 0:
+                warmup = torch.optim.lr_scheduler.LinearLR(trainee.optimizer, 0.25, total_iters=3)
+                trainee.parallel.add_lr_scheduler(warmup)
+            for inputs, _ in loader:
+                if pt.finished_steps() == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                trainee.step(inputs)
+                if loader.is_stepping:
+                    rates.append(trainee.optimizer.param_groups[0]["lr"])
+                if warmup is not None:
+                    warmup.step()
+            main.step()
+    return rates
+
+
+def test_that_a_warmup_made_in_the_first_epoch_goes_on_there_and_is_over_in_the_next(tmp_path: Path) -> None:
+    rates = train_with_warmup(None, 3)
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, *[0.2] * 4, *[0.1] * 4])
+    for stop_at in (1, 5):
+        with pytest.raises(pt.TrainingStopped):
+            train_with_warmup(tmp_path, 3, stop_at)
+    assert train_with_warmup(tmp_path, 3) == pytest.approx(rates[6:])
+
+
+@pytest.mark.parametrize(("largest", "num_told"), [(1, 1), (2, 0)])
+def test_that_a_schedule_made_in_an_epoch_counts_whole_batches_and_says_so_where_they_are_split(
+    largest: int, num_told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert train_with_warmup(None, 1, largest=largest) == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert sum("take it before the epochs" in one.getMessage() for one in caplog.records) == num_told

@@ -13,7 +13,7 @@ import torch
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError
 from tests.torch.scripts import Numbered
-from tests.torch.single_replica import Numbers, joined
+from tests.torch.single_replica import Numbers, Slope, joined
 
 pytestmark = pytest.mark.torch
 
@@ -95,3 +95,42 @@ def test_that_a_group_of_another_module_is_refused_with_what_to_do(tmp_path: Pat
         run(adds=True)
     with joined(tmp_path), pytest.raises(CheckpointError, match="give it to the optimizer before Adaptive"):
         run(adds=False)
+
+
+class Around(torch.optim.Optimizer):
+    """An optimizer around another, whose state and groups it has, as Lookahead."""
+
+    def __init__(self, inner: torch.optim.Optimizer, *, loads_inner: bool) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner, self.loads_inner = inner, loads_inner
+        self.state, self.param_groups = inner.state, inner.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        if self.loads_inner:
+            self.inner.load_state_dict(state_dict)
+            self.state, self.param_groups = self.inner.state, self.inner.param_groups
+        else:
+            super().load_state_dict(state_dict)
+
+
+@pytest.mark.parametrize("loads_inner", [False, True])
+def test_that_an_optimizer_inside_of_another_keeps_its_momentum(tmp_path: Path, loads_inner: bool) -> None:
+    weights = []
+    for directory, num_epochs in [(None, 2), (tmp_path, 1), (tmp_path, 2)]:
+        with joined(directory):
+            model = Slope()
+            inner = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+            optimizer = Around(inner, loads_inner=loads_inner)
+            parallel = pt.AdaptiveDataParallel(model, optimizer)
+            loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+            for _ in pt.remaining_epochs_until(num_epochs):
+                for inputs, _ in loader:
+                    optimizer.zero_grad()
+                    parallel(inputs).mean().backward()
+                    optimizer.step()
+                inner.param_groups[0]["lr"] = 0.25
+            weights.append(model.weight.item())
+    assert weights[2] == pytest.approx(weights[0])
