@@ -169,6 +169,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             epoch_key=lambda: session.epoch_key,
             data_parallel=self,
         )
+        self._regrouping = session.regrouping
         self.register_comm_hook(None, self._pollux.reducer.hook)
         session.add_model(self._pollux)
 
@@ -199,7 +200,12 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
-        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        replay = self._regrouping.replay
+        if not replay.watches:
+            return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        has_buffers = self.broadcast_buffers and len(self.modules_buffers) > 0
+        with replay.forward(has_gradients=torch.is_grad_enabled(), has_buffers=has_buffers):
+            return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")

@@ -87,6 +87,8 @@ class Regrouping:
         # The meeting that this process has opened, by the number of its generation.
         self._opened: tuple[int, Any] | None = None
         self._awaits_step = self._is_told_to_wait = False
+        # The plan of a generation that was looked at before its newcomers were ready.
+        self._looked_at = 0
 
     @property
     def _known(self) -> Membership:
@@ -113,11 +115,14 @@ class Regrouping:
 
     def wanted(self, place: RegroupPlace) -> int:
         """Return the number of the generation that is to take over soon; 0 for none."""
-        plan = None if self._membership is None else self._membership.planned(self.number)
-        if plan is None:
+        if self._membership is None:
             return 0
-        has_newcomers = any(one.id not in self.members for one in plan.members)
-        reason = self._objection(plan, has_newcomers=has_newcomers)
+        plan = self._membership.planned(self.number)
+        if plan is None:
+            self._refuse_early(self._membership)
+            return 0
+        has_newcomers = self._has_newcomers(plan)
+        reason = self._objection(plan)
         # Newcomers wait for the end of the epoch, where one comes.
         waits = has_newcomers and place is RegroupPlace.STEP and self.replay.reason is not None
         if reason is None and waits and self._session.current_epoch is None:
@@ -135,7 +140,18 @@ class Regrouping:
             )
         return 0 if waits or reason is not None else plan.number
 
-    def _objection(self, plan: Generation, *, has_newcomers: bool) -> str | None:
+    def _refuse_early(self, membership: Membership) -> None:
+        """Refuse a plan that cannot be before its newcomers have started: each time they would in vain."""
+        plan = membership.announced(self.number)
+        if plan is not None and plan.number != self._looked_at:
+            self._looked_at = plan.number
+            if (reason := self._objection(plan)) is not None:
+                membership.refuse(plan.number, reason)
+
+    def _has_newcomers(self, plan: Generation) -> bool:
+        return any(one.id not in self.members for one in plan.members)
+
+    def _objection(self, plan: Generation) -> str | None:
         """Return why this training cannot become a generation, now or later; None where it can."""
         staying = [one for one in self.members if plan.rank_of(one) is not None]
         if not staying or plan.members[0].id != staying[0]:
@@ -145,12 +161,14 @@ class Regrouping:
             rank_changes=staying != self.members[: len(staying)],
             hears=bool(self.callbacks),
         )
-        if reason is not None or not has_newcomers:
+        if reason is not None or not self._has_newcomers(plan):
             return reason
         if self.replay.varies and not self.callbacks:
+            call = self.replay.varying_call
             return (
-                "it communicates in some steps only, by a count that newcomers would begin anew: do it in "
-                "each step, or count by pollux_slurm.torch.finished_steps() and call on_regroup"
+                f"it {'communicates' if call is None else f'calls {call}'} in some steps only, by a count that "
+                "newcomers would begin anew: do it in each step, or count by "
+                "pollux_slurm.torch.finished_steps() and call on_regroup"
             )
         if self.replay.lasting_reason is not None:
             return f"replicas cannot join any more: {self.replay.lasting_reason}"

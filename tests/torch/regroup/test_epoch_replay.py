@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import pollux_slurm.torch as pt
+from pollux_slurm.agent.membership.generation import Generation, Member
+from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
+from pollux_slurm.torch.regroup.collective_calls import CollectiveCall
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
+from pollux_slurm.torch.regroup.obstacles import Obstacles
 from tests.torch.single_replica import Numbers, Trainee, joined
 
 pytestmark = pytest.mark.torch
@@ -42,6 +47,7 @@ def test_that_communication_before_a_loop_lets_newcomers_wait_for_the_next_epoch
     communicate()
     replay.end_loop(has_stepped=True)
     assert replay.reason is not None
+    assert ": all_reduce (tests/torch/regroup/test_epoch_replay.py, line " in replay.reason
     assert replay.lasting_reason is None
     replay.begin_epoch()
     assert replay.reason is None
@@ -128,6 +134,102 @@ def test_that_steps_of_another_kind_may_communicate_otherwise(replay: EpochRepla
             communicate()
         replay.end_step(kind=num_micro_batches, is_typical=True)
     assert not replay.varies
+
+
+@pytest.mark.parametrize(
+    ("validates", "name"),
+    [
+        ("in an adaptive loop", None),
+        ("over a DataLoader", None),
+        ("by a count", "the wrapped model, which sends its buffers"),
+        ("by a count, with a sum", "all_reduce"),
+    ],
+)
+def test_that_batch_statistics_do_not_count_but_a_validation_by_a_count_does(
+    validates: str, name: str | None
+) -> None:
+    """DDP sends buffers before the first forward pass of a validation, and not before the next training."""
+    kind: Any = torch.nn.Linear(1, 1) if name == "all_reduce" else torch.nn.BatchNorm1d(1)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with joined() as session:
+        replay = session.regrouping.replay = EpochReplay(watches=True)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        loader = pt.AdaptiveDataLoader(Numbers(30), batch_size=3)
+        evaluated = (torch.utils.data.DataLoader if "Data" in validates else pt.AdaptiveDataLoader)(
+            Numbers(12), batch_size=3
+        )
+
+        def validate() -> None:
+            parallel.eval()
+            with torch.no_grad():
+                for inputs, _ in evaluated:
+                    parallel(inputs)
+            parallel.train()
+
+        for _ in pt.remaining_epochs_until(2):
+            for number, (inputs, _) in enumerate(loader):
+                optimizer.zero_grad()
+                parallel(inputs).mean().backward()
+                optimizer.step()
+                if "count" in validates and number % 5 == 4:
+                    if name == "all_reduce":
+                        communicate()
+                    else:
+                        parallel.eval()
+                        with torch.no_grad():
+                            parallel(inputs)
+                        parallel.train()
+            if "count" not in validates:
+                validate()
+        assert replay.varies is (name is not None)
+        if name is not None:
+            assert replay.varying_call is not None
+            call = str(replay.varying_call)
+            assert call.startswith(f"{name} (tests/torch/regroup/test_epoch_replay.py, line ")
+            number = int(call.rpartition(" ")[2].rstrip(")"))
+            line = Path(__file__).read_text().splitlines()[number - 1].strip()
+            assert line == {"all_reduce": "dist.all_reduce(torch.ones(1))"}.get(name, "parallel(inputs)")
+
+
+class Plans:
+    """The membership of a training for which one more replica is started."""
+
+    def __init__(self) -> None:
+        self.plan = Generation(number=1, members=(Member(id="a", node="n"), Member(id="b", node="n")))
+        self.refused: list[tuple[int, str]] = []
+
+    def planned(self, after: int) -> None:
+        del after
+
+    def announced(self, after: int) -> Generation:
+        del after
+        return self.plan
+
+    def refuse(self, number: int, reason: str) -> None:
+        self.refused.append((number, reason))
+
+
+def test_that_what_is_known_is_said_once_before_newcomers_have_started() -> None:
+    with joined() as session:
+        regrouping, plans = session.regrouping, Plans()
+        regrouping._membership, regrouping.members = cast("Any", plans), ["a"]
+        regrouping.obstacles = Obstacles(watches=False)
+        assert regrouping.wanted(RegroupPlace.STEP) == 0
+        assert not plans.refused
+        plans.plan = replace(plans.plan, number=2)
+        regrouping.replay.varies = True
+        regrouping.replay.varying_call = CollectiveCall("barrier", "/home/a/train.py", 7)
+        for _ in range(2):
+            assert regrouping.wanted(RegroupPlace.STEP) == 0
+        ((number, reason),) = plans.refused
+        assert number == 2
+        assert reason.startswith("it calls barrier (/home/a/train.py, line 7) in some steps only")
+        # Those that leave count nothing anew.
+        plans.plan = replace(plans.plan, number=3, members=plans.plan.members[:1])
+        regrouping.wanted(RegroupPlace.STEP)
+        assert len(plans.refused) == 1
+        regrouping._membership = None
 
 
 class Summed(pt.State):
