@@ -19,6 +19,7 @@ from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingRule, default_rule
 from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.session.current_session import current_session
+from pollux_slurm.torch.wrapped_model.optimizer_states import OptimizerStates
 from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
@@ -44,6 +45,11 @@ def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -
         if not hasattr(one, "param_groups"):
             raise UsageError(
                 f"{type(one).__name__} is no optimizer: AdaptiveDataParallel(model, optimizer, lr_scheduler)"
+            )
+        if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(one).__mro__):
+            raise UsageError(
+                "ZeroRedundancyOptimizer divides the parameters by the present ranks, so its state fits no "
+                "other number of GPUs: give the optimizer itself, as torch.optim.AdamW(model.parameters())"
             )
         if own.isdisjoint(id(p) for group in one.param_groups for p in group["params"]):
             raise UsageError(
@@ -86,9 +92,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     A copy (`copy.deepcopy`, `torch.save`, `AveragedModel`) is a `CopiedModel`: it takes no part in training.
 
+    Where an optimizer keeps each parameter's state on one replica, checkpoints have all of it.
+
     Raises `UsageError` for a model with sparse gradients, one on the CPU under NCCL, one that is wrapped
-    already, or an optimizer that another wrapped model has; in `forward` where another data-parallel wrapper
-    is around it.
+    already, a `ZeroRedundancyOptimizer`, or an optimizer that another wrapped model has; in `forward` where
+    another data-parallel wrapper is around it.
     """
 
     def __init__(
@@ -165,6 +173,14 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
                 side_channel=session.side_channel,
                 faults=session.faults,
+            ),
+            optimizer_states=OptimizerStates(
+                optimizers,
+                plain_model,
+                exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
+                side_channel=session.side_channel,
+                faults=session.faults,
+                on_spread=session.regrouping.refuse,
             ),
             epoch_key=lambda: session.epoch_key,
             data_parallel=self,

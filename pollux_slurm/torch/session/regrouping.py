@@ -30,13 +30,13 @@ from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.agent.node.rank_environments import place_variables
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
+from pollux_slurm.torch.coordination.state_transfer import receive_state, send_state
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
 from pollux_slurm.torch.regroup.freed_memory import give_back_freed_memory
 from pollux_slurm.torch.regroup.joining_group import init_joining_group
 from pollux_slurm.torch.regroup.meeting import meet, open_meeting
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 from pollux_slurm.torch.regroup.rescue import Rescue
-from pollux_slurm.torch.regroup.state_transfer import receive_state, send_state
 from pollux_slurm.torch.regroup.user_frames import user_frames
 from pollux_slurm.torch.session.joining import (
     default_backend,
@@ -166,8 +166,8 @@ class Regrouping:
         if self.replay.varies and not self.callbacks:
             call = self.replay.varying_call
             return (
-                f"it {'communicates' if call is None else f'calls {call}'} in some steps only, by a count that "
-                "newcomers would begin anew: do it in each step, or count by "
+                f"it {'communicates' if call is None else f'calls {call}'} in some steps only, by a count "
+                "that newcomers would begin anew: do it in each step, or count by "
                 "pollux_slurm.torch.finished_steps() and call on_regroup"
             )
         if self.replay.lasting_reason is not None:
@@ -254,7 +254,7 @@ class Regrouping:
         """Commit a generation on rank 0, for all; None where it is not known to be committed."""
         found: Any = None
         is_planned, address = self._open_meeting(number)
-        if self._session.rank == 0 and is_planned:
+        if self._session.rank == 0 and is_planned and not self._is_refused(number):
             try:
                 if self._known.commit(number, address):
                     committed = self._known.committed(number)
@@ -268,6 +268,13 @@ class Regrouping:
         named, meeting = found
         members = tuple(Member(id=name, node=node) for name, node in named)
         return Generation(number=number, members=members, meeting=meeting)
+
+    def _is_refused(self, number: int) -> bool:
+        """Return whether to collect the states has found a reason against any regroup."""
+        reason = self.obstacles.known_reason
+        if reason is not None:
+            self._known.refuse(number, reason)
+        return reason is not None
 
     def _open_meeting(self, number: int) -> tuple[bool, str | None]:
         """Open the meeting of a generation on the first member that stays.
