@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import pollux_slurm.torch as pt
-from pollux_slurm.agent.membership.generation import Generation, Member
-from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
-from pollux_slurm.torch.regroup.collective_calls import CollectiveCall
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
-from pollux_slurm.torch.regroup.obstacles import Obstacles
 from tests.torch.single_replica import Numbers, Trainee, joined
 
 pytestmark = pytest.mark.torch
@@ -190,46 +185,6 @@ def test_that_batch_statistics_do_not_count_but_a_validation_by_a_count_does(
             number = int(call.rpartition(" ")[2].rstrip(")"))
             line = Path(__file__).read_text().splitlines()[number - 1].strip()
             assert line == {"all_reduce": "dist.all_reduce(torch.ones(1))"}.get(name, "parallel(inputs)")
-
-
-class Plans:
-    """The membership of a training for which one more replica is started."""
-
-    def __init__(self) -> None:
-        self.plan = Generation(number=1, members=(Member(id="a", node="n"), Member(id="b", node="n")))
-        self.refused: list[tuple[int, str]] = []
-
-    def planned(self, after: int) -> None:
-        del after
-
-    def announced(self, after: int) -> Generation:
-        del after
-        return self.plan
-
-    def refuse(self, number: int, reason: str) -> None:
-        self.refused.append((number, reason))
-
-
-def test_that_what_is_known_is_said_once_before_newcomers_have_started() -> None:
-    with joined() as session:
-        regrouping, plans = session.regrouping, Plans()
-        regrouping._membership, regrouping.members = cast("Any", plans), ["a"]
-        regrouping.obstacles = Obstacles(watches=False)
-        assert regrouping.wanted(RegroupPlace.STEP) == 0
-        assert not plans.refused
-        plans.plan = replace(plans.plan, number=2)
-        regrouping.replay.varies = True
-        regrouping.replay.varying_call = CollectiveCall("barrier", "/home/a/train.py", 7)
-        for _ in range(2):
-            assert regrouping.wanted(RegroupPlace.STEP) == 0
-        ((number, reason),) = plans.refused
-        assert number == 2
-        assert reason.startswith("it calls barrier (/home/a/train.py, line 7) in some steps only")
-        # Those that leave count nothing anew.
-        plans.plan = replace(plans.plan, number=3, members=plans.plan.members[:1])
-        regrouping.wanted(RegroupPlace.STEP)
-        assert len(plans.refused) == 1
-        regrouping._membership = None
 
 
 class Summed(pt.State):
