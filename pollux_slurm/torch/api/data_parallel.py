@@ -22,12 +22,19 @@ from pollux_slurm.torch.session.current_session import current_session
 from pollux_slurm.torch.wrapped_model.optimizer_states import OptimizerStates
 from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
-_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
+_WRAPPERS = {"DistributedDataParallel", "DataParallel"}
+_SHARDING = {"FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"}
 _ONE_WRAPPER = (
     "two of them would sum the gradients twice: leave the other wrapper out; with accelerate use "
     "pollux_slurm.huggingface.PolluxAccelerator"
 )
 
+WHOLE_MODEL = (
+    "each replica needs the whole model, because a job that is moved changes its number of GPUs. If it fits "
+    "on one GPU (by smaller micro-batches, bfloat16 or activation checkpointing), leave the sharding out; "
+    "else run it as an ordinary job, without pollux_slurm"
+)
+"""Why a model that is divided over the GPUs is refused, and what to do."""
 
 # What `torch.nn.Module.__init__` would reset: the mode, hooks and submodules that a script has set.
 _KEPT = tuple(torch.nn.Module().__dict__)
@@ -125,11 +132,15 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 "that has both"
             )
         for module_name, module in model.named_modules():
-            if not _WRAPPERS.isdisjoint(kind.__name__ for kind in type(module).__mro__):
+            kinds = {kind.__name__ for kind in type(module).__mro__}
+            if kinds & _WRAPPERS:
                 wrapper = type(module).__name__
                 raise UsageError(
                     f"{module_name or 'the model'} is in a wrapper {wrapper} already; {_ONE_WRAPPER}"
                 )
+            own = module.parameters(recurse=False)
+            if kinds & _SHARDING or any(type(one).__name__ == "DTensor" for one in own):
+                raise UsageError(f"{module_name or 'the model'} is divided over the GPUs: {WHOLE_MODEL}")
             if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
                 raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
         if next(model.parameters()).device.type == "cpu" and dist.get_backend() == "nccl":

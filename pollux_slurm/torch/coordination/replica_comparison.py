@@ -34,8 +34,9 @@ _UNKNOWN = (
     "gradients when the model is wrapped, and freeze them after it (with find_unused_parameters=True)"
 )
 _GONE = (
-    "parameters that AdaptiveDataParallel has wrapped do not belong to the model now: another wrapper (FSDP) "
-    "or code has replaced them. Change the model first, then make its optimizer, then wrap it, once"
+    "parameters that AdaptiveDataParallel has wrapped do not belong to the model now: code has replaced them "
+    "(as sharding does, FSDP for example, which a job that moves cannot have). Change the model first, then "
+    "make its optimizer, then wrap it, once"
 )
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -334,6 +334,22 @@ def test_that_a_wrapper_around_ours_is_refused(is_inner: bool) -> None:
             trainee.parallel._replicate_for_data_parallel()
 
 
+def test_that_a_model_that_is_divided_is_refused_with_a_cure_that_is_not_refused() -> None:
+    class FSDPModule(torch.nn.Module):
+        """What `fully_shard` makes a base of the model's class, by its name."""
+
+    class Divided(FSDPModule, Slope):
+        pass
+
+    with joined():
+        model = Divided()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with pytest.raises(UsageError, match="the model is divided over the GPUs: each replica") as refused:
+            pt.AdaptiveDataParallel(model, optimizer)
+        assert "ordinary job" in str(refused.value)
+        assert "PolluxAccelerator" not in str(refused.value)
+
+
 def test_that_ours_around_another_wrapper_is_refused() -> None:
     with joined():
         for inner in (Trainee().parallel, torch.nn.DataParallel(Slope())):
