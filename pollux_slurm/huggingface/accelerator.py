@@ -16,7 +16,7 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin, recurs
 from pollux_slurm.errors import UsageError
 from pollux_slurm.huggingface.gathering import gather_objects, gather_rows
 from pollux_slurm.huggingface.loaders import EvaluationLoader, TrainingLoader, make_training_loader
-from pollux_slurm.torch.api.data_parallel import AdaptiveDataParallel
+from pollux_slurm.torch.api.data_parallel import WHOLE_MODEL, AdaptiveDataParallel
 from pollux_slurm.torch.api.option_names import refuse_unknown_options
 from pollux_slurm.torch.api.state import State
 from pollux_slurm.torch.scaling_rules import ScalingRule
@@ -383,7 +383,4 @@ def _has_only_tensors(data: Any) -> bool:
 
 def _refuse_splitting(name: str, value: Any) -> None:
     if value is not None:
-        raise UsageError(
-            f"{name}: a job that changes its number of GPUs needs the whole model on each; leave out "
-            "DeepSpeed, FSDP, Megatron, tensor parallelism and fp8"
-        )
+        raise UsageError(f"{name} (DeepSpeed, FSDP, Megatron, tensor parallelism, fp8): {WHOLE_MODEL}")

@@ -7,16 +7,16 @@ import copy
 from transformers import TrainingArguments
 
 from pollux_slurm.errors import UsageError
+from pollux_slurm.torch.api.data_parallel import WHOLE_MODEL
 from pollux_slurm.torch.session.current_session import current_session
 
 
 def check_arguments(args: TrainingArguments) -> None:
     """Raise `UsageError` for arguments that cannot be right in a job that is moved."""
-    whole_model = "a job that changes its number of GPUs needs the whole model on each: leave it out"
     refused = {
-        "deepspeed": whole_model,
-        "fsdp": whole_model,
-        "parallelism_config": whole_model,
+        "deepspeed": WHOLE_MODEL,
+        "fsdp": WHOLE_MODEL,
+        "parallelism_config": WHOLE_MODEL,
         "auto_find_batch_size": "the library itself starts again with smaller micro-batches: leave it out",
         "enable_jit_checkpoint": "SIGTERM writes the job's own checkpoint already: leave it out",
         "ddp_static_graph": "gradients are accumulated in a way that it does not allow: leave it out",

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from pollux_slurm.torch.api.state import State
+from pollux_slurm.torch.checkpoint.default_names import OWN
 from pollux_slurm.torch.session.current_session import current_session
 
 # Of TrainerState; the others follow from the arguments, or differ between processes.
@@ -36,7 +37,7 @@ class TrainerProgress(State):
     """
 
     def __init__(self, trainer: Any) -> None:
-        super().__init__("trainer")
+        super().__init__(f"{OWN}trainer")
         self._trainer = trainer
         self.batches = self.batches_in_epoch = 0
         self.is_stopped = False

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -61,6 +62,8 @@ class PolluxTrainerMixin(_Base):
     `gradient_accumulation_steps`, on any number of GPUs. The first of these is the largest micro-batch. With
     `max_batch_size` the batch may grow up to that. A step is one optimizer step, of one global batch.
 
+    `model` and all others are the Trainer's own arguments, in its own order, or by name.
+
     Raises `UsageError` for arguments that cannot be right in a job that is moved, and for unknown ones.
     """
 
@@ -73,8 +76,7 @@ class PolluxTrainerMixin(_Base):
     def __init__(
         self,
         model: Any = None,
-        args: TrainingArguments | None = None,
-        *further: Any,
+        *given: Any,
         global_batch_size: int | None = None,
         max_batch_size: int | None = None,
         scaling_rule: ScalingRule | None = None,
@@ -88,6 +90,12 @@ class PolluxTrainerMixin(_Base):
         base = super().__init__
         if not any(one.kind is one.VAR_KEYWORD for one in inspect.signature(base).parameters.values()):
             refuse_unknown_options(type(self).__name__, options, PolluxTrainerMixin.__init__, base)
+        # Each Trainer has an order of its own, such as trl's DPOTrainer(model, ref_model, args).
+        order = _positional(base)
+        named = _named(type(self).__name__, order, (model, *given), options)
+        args = named.get("args")
+        if args is None and order[1] != "args":
+            raise UsageError(f"{type(self).__name__} needs its training arguments: args=...")
         if args is None:
             args = TrainingArguments(output_dir="tmp_trainer")
         check_arguments(args)
@@ -102,7 +110,7 @@ class PolluxTrainerMixin(_Base):
         }
         self.steps: StepLoader | None = None
         self.progress: TrainerProgress | None = None
-        super().__init__(model, adapted_arguments(args), *further, **options)
+        super().__init__(**{**named, "args": adapted_arguments(args)})
         if self.label_smoother is not None and not hasattr(self, "_loss_shifts_labels"):
             raise UsageError("label_smoothing_factor: install a later transformers, which counts its tokens")
         self._has_ctc_loss = type(self.model).__name__.endswith("ForCTC")
@@ -377,6 +385,26 @@ class PolluxTrainerMixin(_Base):
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         """Do nothing for a whole step: its micro-batches were counted."""
+
+
+def _positional(base: Callable[..., Any]) -> list[str]:
+    """Return the names of a Trainer's positional arguments; transformers' own where it passes them on."""
+    for taker in (base, functools.partial(Trainer.__init__, None)):
+        parameters = inspect.signature(taker).parameters.values()
+        names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        if "args" in names:
+            break
+    return names
+
+
+def _named(owner: str, order: list[str], given: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments by name."""
+    if len(given) > len(order):
+        raise TypeError(f"{owner} takes {len(order)} positional arguments, and {len(given)} were given")
+    named = dict(zip(order, given, strict=False))
+    if twice := sorted(named.keys() & options.keys()):
+        raise TypeError(f"{owner} got multiple values for argument {twice[0]!r}")
+    return named | options
 
 
 class PolluxTrainer(PolluxTrainerMixin, Trainer):

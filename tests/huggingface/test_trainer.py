@@ -219,6 +219,39 @@ class LenientAndAdaptive(PolluxTrainerMixin, Lenient):
     pass
 
 
+class Preferring(Trainer):
+    """A trainer with an order of its own, as trl's DPOTrainer and GRPOTrainer have."""
+
+    def __init__(
+        self, model: Any, ref_model: Any = None, args: Any = None, train_dataset: Any = None
+    ) -> None:
+        self.ref_model = ref_model
+        super().__init__(model=model, args=args, train_dataset=train_dataset)
+
+
+class PreferringAndAdaptive(PolluxTrainerMixin, Preferring):
+    pass
+
+
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_that_a_trainer_with_an_order_of_its_own_trains(tmp_path: Path, number: int) -> None:
+    given = {
+        "model": scripts.make_model(),
+        "ref_model": "another",
+        "args": scripts.make_arguments(str(tmp_path), max_steps=2),
+        "train_dataset": scripts.Texts(),
+    }
+    by_name = dict(list(given.items())[number:])
+    with joined():
+        trainer = PreferringAndAdaptive(*list(given.values())[:number], **by_name)
+        assert trainer.ref_model == "another"
+        assert trainer.train().global_step == 2
+        with pytest.raises(UsageError, match="PreferringAndAdaptive needs its training arguments: args="):
+            PreferringAndAdaptive(given["model"])
+        with pytest.raises(TypeError, match="multiple values for argument 'args'"):
+            PolluxTrainer(given["model"], given["args"], args=given["args"])
+
+
 def test_that_an_unknown_option_is_refused_by_the_name_that_was_meant(tmp_path: Path) -> None:
     arguments = scripts.make_arguments(str(tmp_path))
     with joined():

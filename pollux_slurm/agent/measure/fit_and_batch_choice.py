@@ -122,9 +122,11 @@ class Tuner:
             version = self._profile.version
             if version == self._fitted_version:
                 return
+            observations = self._observations()
+            if not observations:
+                return  # nothing is measured yet, which is no failure
             if self._equation is None:
                 self._equation = self._find_equation()
-            observations = self._observations()
             try:
                 self._fit(self._equation, observations)
             except Exception as error:

@@ -159,6 +159,9 @@ class FolderMembership:
             self._next_look_s = now + _LOOK_INTERVAL_S
         return plan
 
+    def announced(self, after: int) -> Generation | None:
+        return None
+
     def commit(self, number: int, meeting: str | None = None) -> bool:
         return self._folder.commit(number)
 

@@ -68,6 +68,12 @@ class Membership(Protocol):
         Also where it is committed and the answer was lost.
         """
 
+    def announced(self, after: int) -> Generation | None:
+        """Return the plan of a generation after number `after` whose newcomers may not be ready yet.
+
+        None where a plan is shown only once they are.
+        """
+
     def commit(self, number: int, meeting: str | None = None) -> bool:
         """Commit a planned generation; False if the plan was withdrawn before. Only rank 0 calls it.
 

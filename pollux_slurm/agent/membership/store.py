@@ -101,6 +101,12 @@ class StoreMembership:
             return None
         return _generation(record)
 
+    def announced(self, after: int) -> Generation | None:
+        record = self._record
+        if record is None or record.number <= after or record.state is not GenerationState.PLANNED:
+            return None
+        return _generation(record)
+
     def commit(self, number: int, meeting: str | None = None) -> bool:
         if meeting is None:
             raise ValueError("members on several nodes meet at an address")

@@ -120,6 +120,14 @@ def not_in_place_because(job: SlurmJob, record: JobRecord) -> str | None:
         and last.from_restart_count == job.restart_count
     ):
         return f"its last move in place failed: {last.reason}"
+    newest = record.generations[-1] if record.generations else None
+    if (
+        newest is not None
+        and newest.state is GenerationState.REFUSED
+        and newest.restart_count == job.restart_count
+    ):
+        # The script stays the same until the next start, whatever was ordered or failed meanwhile.
+        return f"a regroup was refused: {newest.reason}"
     if not training_members(job, record):
         return "its processes are not known"
     return None

@@ -19,15 +19,23 @@ from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingRule, default_rule
 from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.session.current_session import current_session
+from pollux_slurm.torch.wrapped_model.optimizer_states import OptimizerStates
 from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
 from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
-_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
+_WRAPPERS = {"DistributedDataParallel", "DataParallel"}
+_SHARDING = {"FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"}
 _ONE_WRAPPER = (
     "two of them would sum the gradients twice: leave the other wrapper out; with accelerate use "
     "pollux_slurm.huggingface.PolluxAccelerator"
 )
 
+WHOLE_MODEL = (
+    "each replica needs the whole model, because a job that is moved changes its number of GPUs. If it fits "
+    "on one GPU (by smaller micro-batches, bfloat16 or activation checkpointing), leave the sharding out; "
+    "else run it as an ordinary job, without pollux_slurm"
+)
+"""Why a model that is divided over the GPUs is refused, and what to do."""
 
 # What `torch.nn.Module.__init__` would reset: the mode, hooks and submodules that a script has set.
 _KEPT = tuple(torch.nn.Module().__dict__)
@@ -45,6 +53,11 @@ def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -
         if not hasattr(one, "param_groups"):
             raise UsageError(
                 f"{type(one).__name__} is no optimizer: AdaptiveDataParallel(model, optimizer, lr_scheduler)"
+            )
+        if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(one).__mro__):
+            raise UsageError(
+                "ZeroRedundancyOptimizer divides the parameters by the present ranks, so its state fits no "
+                "other number of GPUs: give the optimizer itself, as torch.optim.AdamW(model.parameters())"
             )
         if own.isdisjoint(id(p) for group in one.param_groups for p in group["params"]):
             raise UsageError(
@@ -90,9 +103,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     A copy (`copy.deepcopy`, `torch.save`, `AveragedModel`) is a `CopiedModel`: it takes no part in training.
 
+    Where an optimizer keeps each parameter's state on one replica, checkpoints have all of it.
+
     Raises `UsageError` for a model with sparse gradients, one on the CPU under NCCL, one that is wrapped
-    already, or an optimizer that another wrapped model has; in `forward` where another data-parallel wrapper
-    is around it.
+    already, a `ZeroRedundancyOptimizer`, or an optimizer that another wrapped model has; in `forward` where
+    another data-parallel wrapper is around it.
     """
 
     # Whether `no_sync` sets `require_backward_grad_sync`, and not the script.
@@ -124,11 +139,15 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 "that has both"
             )
         for module_name, module in model.named_modules():
-            if not _WRAPPERS.isdisjoint(kind.__name__ for kind in type(module).__mro__):
+            kinds = {kind.__name__ for kind in type(module).__mro__}
+            if kinds & _WRAPPERS:
                 wrapper = type(module).__name__
                 raise UsageError(
                     f"{module_name or 'the model'} is in a wrapper {wrapper} already; {_ONE_WRAPPER}"
                 )
+            own = module.parameters(recurse=False)
+            if kinds & _SHARDING or any(type(one).__name__ == "DTensor" for one in own):
+                raise UsageError(f"{module_name or 'the model'} is divided over the GPUs: {WHOLE_MODEL}")
             if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
                 raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
         if next(model.parameters()).device.type == "cpu" and dist.get_backend() == "nccl":
@@ -182,9 +201,18 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 side_channel=session.side_channel,
                 faults=session.faults,
             ),
+            optimizer_states=OptimizerStates(
+                optimizers,
+                plain_model,
+                exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
+                side_channel=session.side_channel,
+                faults=session.faults,
+                on_spread=session.regrouping.refuse,
+            ),
             epoch_key=lambda: session.epoch_key,
             data_parallel=self,
         )
+        self._regrouping = session.regrouping
         self.register_comm_hook(None, self._pollux.reducer.hook)
         session.add_model(self._pollux)
 
@@ -216,7 +244,13 @@ class AdaptiveDataParallel(DistributedDataParallel):
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
         before = self._pollux.shape.before_forward()
-        output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        replay = self._regrouping.replay
+        if not replay.watches:
+            output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        else:
+            has_buffers = self.broadcast_buffers and len(self.modules_buffers) > 0
+            with replay.forward(has_gradients=torch.is_grad_enabled(), has_buffers=has_buffers):
+                output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         self._pollux.shape.after_forward(before, output)
         return output
 

@@ -28,6 +28,7 @@ from pollux_slurm.errors import (
     SupersededRunError,
     UsageError,
 )
+from pollux_slurm.torch.checkpoint.default_names import without_own
 from pollux_slurm.torch.coordination.plain_data import encode, to_plain
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 
@@ -81,7 +82,7 @@ class Checkpointer:
         self._side_channel, self.lineage = side_channel, lineage
         # Each as a reference, which is weak for temporary states: see `register`.
         self._states: dict[str, Callable[[], Checkpointable | None]] = {}
-        self._loaded, self._rank_0s = dict(loaded), set[str]()
+        self._loaded, self._saved, self._rank_0s = dict(loaded), tuple(loaded), set[str]()
         self._background: _BackgroundWrite | None = None
         self.is_enabled = is_enabled
 
@@ -106,6 +107,7 @@ class Checkpointer:
         self._load(state, state.name if saved_as is None else saved_as)
 
     def _load(self, state: Checkpointable, name: str) -> None:
+        name = without_own(name, self._saved)
         if name in self._loaded:
             saved = self._loaded.pop(name)
             try:
@@ -118,7 +120,7 @@ class Checkpointer:
 
     def restore(self, states: Mapping[str, Any]) -> None:
         """Load states of a training that this process has joined, those registered already among them."""
-        self._loaded = dict(states)
+        self._loaded, self._saved = dict(states), tuple(states)
         for name, find in list(self._states.items()):
             state = find()
             if state is not None:

@@ -1,10 +1,13 @@
-"""Default names for a script's unnamed objects: the same in every run, at whichever epoch it begins."""
+"""Names of states: those of a script's unnamed objects, the same in every run, and the library's own."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+OWN = "pollux/"
+"""What the names of the library's own states begin with, so that a script's may be called "progress"."""
 
 _OF_EPOCH = "-of-epoch-"
 
@@ -20,6 +23,11 @@ class DefaultNames:
         name = f"{kind}-{self._counts[kind, epoch]}"
         self._counts[kind, epoch] += 1
         return name if epoch < 0 else f"{name}{_OF_EPOCH}{epoch}"
+
+
+def without_own(name: str, saved: Collection[str]) -> str:
+    """Return the name of a state of the library's own in a checkpoint, which may name none so."""
+    return name if any(other.startswith(OWN) for other in saved) else name.removeprefix(OWN)
 
 
 def is_of_epoch(name: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pollux_slurm.agent.measure.fit_and_batch_choice import Tuner
 from pollux_slurm.agent.measure.profile import StepProfile
+from pollux_slurm.torch.checkpoint.default_names import OWN
 
 
 class ProgressState:
@@ -15,7 +16,7 @@ class ProgressState:
     `run_examples` counts examples of all replicas since this process started; it is in no checkpoint.
     """
 
-    name = "progress"
+    name = f"{OWN}progress"
 
     def __init__(self) -> None:
         self.epoch: int | None = None
@@ -41,7 +42,7 @@ class ProgressState:
 class MeasuredState:
     """Step times and the fitted model, as checkpointed state: a restart need not measure again."""
 
-    name = "measured"
+    name = f"{OWN}measured"
 
     def __init__(self, profile: StepProfile, tuner: Tuner) -> None:
         self._profile, self._tuner = profile, tuner

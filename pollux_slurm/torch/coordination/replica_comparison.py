@@ -7,7 +7,7 @@ sums differ, the parameters are compared with rank 0's, because bits may differ 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -34,8 +34,9 @@ _UNKNOWN = (
     "gradients when the model is wrapped, and freeze them after it (with find_unused_parameters=True)"
 )
 _GONE = (
-    "parameters that AdaptiveDataParallel has wrapped do not belong to the model now: another wrapper (FSDP) "
-    "or code has replaced them. Change the model first, then make its optimizer, then wrap it, once"
+    "parameters that AdaptiveDataParallel has wrapped do not belong to the model now: code has replaced them "
+    "(as sharding does, FSDP for example, which a job that moves cannot have). Change the model first, then "
+    "make its optimizer, then wrap it, once"
 )
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -67,14 +68,14 @@ class WeightComparison:
         self._has_reported = False
         names = [name for name, _ in model.named_parameters()]
         for own in self._exempt:
-            if not any(_is_within(name, own) for name in names):
+            if not any(is_within(name, own) for name in names):
                 raise UsageError(f"exempt_from_comparison={own!r} is no parameter or module of the model")
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         return {
             name: parameter
             for name, parameter in self._model.named_parameters()
-            if not any(_is_within(name, own) for own in self._exempt)
+            if not any(is_within(name, own) for own in self._exempt)
         }
 
     def check_parameters(self) -> None:
@@ -100,7 +101,7 @@ class WeightComparison:
         if self._side_channel.world_size == 1 or self._has_reported:
             return
         parameters = self._parameters()
-        sums = self._side_channel.gather(_sums(list(parameters.values())))
+        sums = self._side_channel.gather(bit_sums(list(parameters.values())))
         if all(torch.equal(other, sums[0]) for other in sums):
             return
         worst = self._worst(parameters, sums)
@@ -110,7 +111,7 @@ class WeightComparison:
         share, rank, name = worst
         self._faults.report(
             JobWarning.REPLICAS_DIFFER,
-            f"the replicas' weights differ: {name!r} on replica {rank} by {_percentage(share)} from replica "
+            f"the replicas' weights differ: {name!r} on replica {rank} by {percentage(share)} from replica "
             f"0, whose weights alone are kept. {_CAUSES} (docs/training.md, Replicas that differ)",
         )
 
@@ -122,40 +123,46 @@ class WeightComparison:
         found: list[Any] = [0.0, ""]
         for (name, parameter), differs in zip(parameters.items(), differing, strict=True):
             if differs:
-                share = _share(parameter.detach().cpu(), self._side_channel.broadcast(parameter.detach()))
-                if share > max(found[0], _tolerance(parameter.dtype)):
+                mine = parameter.detach()
+                share = relative_difference(mine.cpu(), self._side_channel.broadcast(mine))
+                if share > max(found[0], tolerance(parameter.dtype)):
                     found = [share, name]
         each = [(share, rank, name) for rank, (share, name) in enumerate(self._side_channel.gather(found))]
         worst = max(each)
         return worst if worst[0] > 0.0 else None
 
 
-def _percentage(share: float) -> str:
+def percentage(share: float) -> str:
+    """Return a relative difference as text."""
     return f"{100 * share:.2g} %" if math.isfinite(share) else "infinitely much"
 
 
-def _is_within(name: str, own: str) -> bool:
+def is_within(name: str, own: str) -> bool:
+    """Return whether a parameter has the name `own`, or is in a module of that name."""
     return name == own or name.startswith(f"{own}.")
 
 
-def _sums(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
-    """Return, of shape `(P,)`, the sum of each parameter's bits, read as whole numbers, as `int64`."""
-    if not parameters:
-        return torch.zeros(0, dtype=torch.int64)
-    sums = []
-    for parameter in parameters:
-        bits = parameter.detach()
+def bit_sums(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return, of shape `(T,)`, the sum of each tensor's bits, read as whole numbers, as `int64`."""
+    sums: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    for index, tensor in enumerate(tensors):
+        bits = tensor.detach()
         bits = torch.view_as_real(bits) if bits.is_complex() else bits
         width = bits.element_size()
         if bits.is_contiguous() and bits.numel() * width % 8 == 0 and bits.storage_offset() * width % 8 == 0:
             # Eight bytes at a time: a tenth of the time of sums that need a wider type.
-            sums.append(bits.view(-1).view(torch.int64).sum())
+            total = bits.view(-1).view(torch.int64).sum()
         else:
-            sums.append(bits.view(_WHOLE[width]).sum(dtype=torch.int64))
-    return torch.stack([value.to(sums[0].device) for value in sums]).cpu()
+            total = bits.view(_WHOLE[width]).sum(dtype=torch.int64)
+        sums.setdefault(total.device, []).append((index, total))
+    result = torch.zeros(len(tensors), dtype=torch.int64)
+    for found in sums.values():
+        # One wait for each device.
+        result[[index for index, _ in found]] = torch.stack([total for _, total in found]).cpu()
+    return result
 
 
-def _share(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+def relative_difference(mine: torch.Tensor, theirs: torch.Tensor) -> float:
     """Return |mine − theirs| over |theirs|; infinite where values that are not finite differ."""
     mine, theirs = (value.to(torch.promote_types(value.dtype, torch.float32)) for value in (mine, theirs))
     is_same = (mine == theirs) | (mine.isnan() & theirs.isnan())
@@ -166,6 +173,6 @@ def _share(mine: torch.Tensor, theirs: torch.Tensor) -> float:
     return apart / size if size > 0 else math.inf if apart > 0 else 0.0
 
 
-def _tolerance(kind: torch.dtype) -> float:
+def tolerance(kind: torch.dtype) -> float:
     """Return the relative difference of parameters that rounding may explain."""
     return max(_TOLERANCE, _TOLERANCE_UNITS * torch.finfo(kind).eps if kind.is_floating_point else 0.0)

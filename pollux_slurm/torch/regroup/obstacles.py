@@ -46,6 +46,11 @@ class Obstacles:
         """Add a reason for which this process cannot regroup."""
         self._reasons.append(reason)
 
+    @property
+    def known_reason(self) -> str | None:
+        """The first reason that was added; None without one."""
+        return self._reasons[0] if self._reasons else None
+
     def _captured(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.add("it has captured a CUDA graph, which keeps the former ranks' buffers")
         return original(*args, **kwargs)
@@ -56,8 +61,8 @@ class Obstacles:
         `frames` are the script's. `rank_changes`: some that stay get another rank. `hears`: the script is
         told of regroups, so that it can change its own variables.
         """
-        if self._reasons:
-            return self._reasons[0]
+        if self.known_reason is not None:
+            return self.known_reason
         if len(dist.distributed_c10d._world.pg_map) > _NUM_OWN_GROUPS:
             return "it has made process groups of its own (torch.distributed.new_group, a device mesh)"
         if hears:

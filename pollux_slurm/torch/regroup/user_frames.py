@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -21,6 +22,27 @@ def user_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def calling_line(module: str, *, by_way_of_package: bool) -> tuple[str, str, int] | None:
+    """Return which function of the file `module` the script has called, from which file and line.
+
+    The function is "" where none was. None where the script has not called at all, or (unless
+    `by_way_of_package`) has called this package, which has called the function.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    function, is_called_by_package = "", False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == module:
+            function = frame.f_code.co_name
+        elif is_user_code(file):
+            return None if is_called_by_package else (function, file, frame.f_lineno)
+        elif function and not by_way_of_package:
+            is_called_by_package |= file.startswith(_PACKAGE)
+        frame = frame.f_back
+    return None
+
+
+@functools.cache
 def is_user_code(file: str) -> bool:
     """Return whether a file is the user's own code, not Python's, a package's or this package's."""
     installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pollux_slurm.torch.checkpoint.default_names import OWN
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
@@ -29,7 +31,7 @@ class AllocationHistory:
     `now_s` is the time of day: the runs of a job are on different machines.
     """
 
-    name = "allocations"
+    name = f"{OWN}allocations"
 
     def __init__(
         self, *, run_number: int, num_gpus: int, num_nodes: int, now_s: Callable[[], float] = time.time

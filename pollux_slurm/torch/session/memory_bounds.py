@@ -13,6 +13,7 @@ import torch
 from pollux_slurm.agent.checkpoints.out_of_memory import MemoryBound, record_bound
 from pollux_slurm.errors import CheckpointError
 from pollux_slurm.model import BatchLimits
+from pollux_slurm.torch.checkpoint.default_names import OWN
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class MemoryBounds:
     `smallest_device` is the memory of the job's smallest device in bytes.
     """
 
-    name = "memory"
+    name = f"{OWN}memory"
 
     def __init__(self, bounds: Iterable[MemoryBound], *, smallest_device: int) -> None:
         self.smallest_device = smallest_device

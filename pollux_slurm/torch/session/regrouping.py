@@ -30,13 +30,13 @@ from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.agent.node.rank_environments import place_variables
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
+from pollux_slurm.torch.coordination.state_transfer import receive_state, send_state
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
 from pollux_slurm.torch.regroup.freed_memory import give_back_freed_memory
 from pollux_slurm.torch.regroup.joining_group import init_joining_group
 from pollux_slurm.torch.regroup.meeting import meet, open_meeting
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 from pollux_slurm.torch.regroup.rescue import Rescue
-from pollux_slurm.torch.regroup.state_transfer import receive_state, send_state
 from pollux_slurm.torch.regroup.user_frames import user_frames
 from pollux_slurm.torch.session.joining import (
     default_backend,
@@ -87,6 +87,8 @@ class Regrouping:
         # The meeting that this process has opened, by the number of its generation.
         self._opened: tuple[int, Any] | None = None
         self._awaits_step = self._is_told_to_wait = False
+        # The plan of a generation that was looked at before its newcomers were ready.
+        self._looked_at = 0
 
     @property
     def _known(self) -> Membership:
@@ -113,11 +115,14 @@ class Regrouping:
 
     def wanted(self, place: RegroupPlace) -> int:
         """Return the number of the generation that is to take over soon; 0 for none."""
-        plan = None if self._membership is None else self._membership.planned(self.number)
-        if plan is None:
+        if self._membership is None:
             return 0
-        has_newcomers = any(one.id not in self.members for one in plan.members)
-        reason = self._objection(plan, has_newcomers=has_newcomers)
+        plan = self._membership.planned(self.number)
+        if plan is None:
+            self._refuse_early(self._membership)
+            return 0
+        has_newcomers = self._has_newcomers(plan)
+        reason = self._objection(plan)
         # Newcomers wait for the end of the epoch, where one comes.
         waits = has_newcomers and place is RegroupPlace.STEP and self.replay.reason is not None
         if reason is None and waits and self._session.current_epoch is None:
@@ -135,7 +140,18 @@ class Regrouping:
             )
         return 0 if waits or reason is not None else plan.number
 
-    def _objection(self, plan: Generation, *, has_newcomers: bool) -> str | None:
+    def _refuse_early(self, membership: Membership) -> None:
+        """Refuse a plan that cannot be before its newcomers have started: each time they would in vain."""
+        plan = membership.announced(self.number)
+        if plan is not None and plan.number != self._looked_at:
+            self._looked_at = plan.number
+            if (reason := self._objection(plan)) is not None:
+                membership.refuse(plan.number, reason)
+
+    def _has_newcomers(self, plan: Generation) -> bool:
+        return any(one.id not in self.members for one in plan.members)
+
+    def _objection(self, plan: Generation) -> str | None:
         """Return why this training cannot become a generation, now or later; None where it can."""
         staying = [one for one in self.members if plan.rank_of(one) is not None]
         if not staying or plan.members[0].id != staying[0]:
@@ -145,12 +161,14 @@ class Regrouping:
             rank_changes=staying != self.members[: len(staying)],
             hears=bool(self.callbacks),
         )
-        if reason is not None or not has_newcomers:
+        if reason is not None or not self._has_newcomers(plan):
             return reason
         if self.replay.varies and not self.callbacks:
+            call = self.replay.varying_call
             return (
-                "it communicates in some steps only, by a count that newcomers would begin anew: do it in "
-                "each step, or count by pollux_slurm.torch.finished_steps() and call on_regroup"
+                f"it {'communicates' if call is None else f'calls {call}'} in some steps only, by a count "
+                "that newcomers would begin anew: do it in each step, or count by "
+                "pollux_slurm.torch.finished_steps() and call on_regroup"
             )
         if self.replay.lasting_reason is not None:
             return f"replicas cannot join any more: {self.replay.lasting_reason}"
@@ -236,7 +254,7 @@ class Regrouping:
         """Commit a generation on rank 0, for all; None where it is not known to be committed."""
         found: Any = None
         is_planned, address = self._open_meeting(number)
-        if self._session.rank == 0 and is_planned:
+        if self._session.rank == 0 and is_planned and not self._is_refused(number):
             try:
                 if self._known.commit(number, address):
                     committed = self._known.committed(number)
@@ -250,6 +268,13 @@ class Regrouping:
         named, meeting = found
         members = tuple(Member(id=name, node=node) for name, node in named)
         return Generation(number=number, members=members, meeting=meeting)
+
+    def _is_refused(self, number: int) -> bool:
+        """Return whether to collect the states has found a reason against any regroup."""
+        reason = self.obstacles.known_reason
+        if reason is not None:
+            self._known.refuse(number, reason)
+        return reason is not None
 
     def _open_meeting(self, number: int) -> tuple[bool, str | None]:
         """Open the meeting of a generation on the first member that stays.

@@ -19,6 +19,7 @@ from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRule, gain
 from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
+from pollux_slurm.torch.wrapped_model.optimizer_states import OptimizerStates
 from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups, restore
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
 from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
@@ -56,12 +57,14 @@ class WrappedModel:
         reducer: GradientReducer,
         shape: ShapeCheck,
         comparison: WeightComparison,
+        optimizer_states: OptimizerStates,
         epoch_key: Callable[[], int],
         data_parallel: DataParallel,
     ) -> None:
         self._data_parallel = data_parallel
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
         self.shape, self.comparison = shape, comparison
+        self._optimizer_states = optimizer_states
         self._metric = metric
         self.module, self.optimizers, self._rules = model, optimizers, rules
         self._lr_schedulers, self._mp_scaler = list(lr_schedulers), mp_scaler
@@ -186,20 +189,22 @@ class WrappedModel:
         group = self._data_parallel.join_group()
         self.reducer.begin_run(world_size=dist.get_world_size(group), group=group)
         self.comparison.begin_run()
+        self._optimizer_states.begin_run()
         self.is_on_all_replicas = False
 
     # ------------------------------------------------------------------------------ checkpointed state
 
     def sync(self) -> None:
-        """Compare the replicas' weights."""
+        """Compare the replicas' weights and optimizer states."""
         self.comparison.compare()
+        self._optimizer_states.sync()
 
     def state_dict(self) -> dict[str, Any]:
         state = {
             "model": self.module.state_dict(),
             "frozen": [name for name, p in self.module.named_parameters() if not p.requires_grad],
             "groups": [groups.state_dict() for groups in self._groups],
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "optimizers": self._optimizer_states.state_dicts(),
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
         }
@@ -226,6 +231,7 @@ class WrappedModel:
             groups.load_state_dict(added)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore(optimizer, saved)
+        self._optimizer_states.restored()
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))

@@ -40,9 +40,16 @@ def tuner() -> Tuner:
     return tuner
 
 
-def test_that_nothing_is_predicted_or_proposed_before_anything_was_measured() -> None:
-    tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), StepProfile())
+def test_that_nothing_is_predicted_proposed_or_said_before_anything_was_measured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    profile = StepProfile()
+    tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), profile)
     tuner.refit()
+    # As a checkpoint has it that was written before the first measured step.
+    profile.load_state_dict(StepProfile().state_dict())
+    tuner.refit()
+    assert not caplog.records
     assert tuner.predict(training()) is None
     assert tuner.propose(training()) == PRESENT
     assert tuner.model(LIMITS, None).throughput is None

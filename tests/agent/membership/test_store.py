@@ -92,6 +92,21 @@ def test_that_what_became_of_a_commit_is_known_later(planned: Store, store_url: 
     assert planned.generations("1")[0].meeting == MEETING
 
 
+def test_that_a_plan_is_announced_before_its_newcomers_are_ready(planned: Store, store_url: str) -> None:
+    planned.end_generation("1", 1, State.WITHDRAWN, at=at(30), reason="another comes")
+    plan_generation(planned, is_ready=False)
+    with membership(store_url) as base:
+        wait_until(lambda: base.planned(0) or base.announced(0), timeout_s=60, what="the plan")
+        announced = base.announced(0)
+        assert base.planned(0) is None
+        assert announced is not None
+        assert announced.number == 2
+        assert base.announced(2) is None
+        base.refuse(2, "it keeps its rank")
+        wait_until(lambda: planned.generations("1")[1].reason, timeout_s=60, what="the refusal")
+        wait_until(lambda: base.planned(0) or not base.announced(0), timeout_s=60, what="no plan")
+
+
 def test_that_a_plan_can_be_withdrawn_while_no_commit_arrives(planned: Store, store_url: str) -> None:
     with membership(store_url, open_store=lambda: FlakyStore(store_url, loses="the commit")) as base:
         await_plan(base)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pollux_slurm.config import MovesConfig
+from pollux_slurm.daemon.decide.in_place import not_in_place_because
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.errors import SlurmUnavailable
@@ -103,6 +105,14 @@ def test_that_a_script_that_refuses_goes_on_and_moves_by_requeue(harness: Harnes
     harness.tick(daemon(harness), times=2)
     (move,) = harness.store.reallocations(anchor.job_id)
     assert (move.step, move.job_failed, move.reason) == (Step.ROLLED_BACK, True, "it may not")
+    # Also after another move that came to nothing, until the next start.
+    other = replace(move, way=ReallocationWay.REQUEUE, job_failed=False, reason="the GPUs were taken")
+    record = replace(harness.store.job(anchor.job_id), last_reallocation=other)
+    assert not_in_place_because(anchor.job, record) == "a regroup was refused: it may not"
+    (refused,) = record.generations
+    for state, restart_count in ((GenerationState.REFUSED, 7), (GenerationState.WITHDRAWN, 0)):
+        before = replace(refused, state=state, restart_count=restart_count)
+        assert not_in_place_because(anchor.job, replace(record, generations=(before,))) is None
     anchor.brings_wings = True
     move_to(harness, anchor, {"n0": 4}, seconds=40)
     assert harness.store.reallocations(anchor.job_id)[-1].way is ReallocationWay.REQUEUE

@@ -16,6 +16,10 @@ import pollux_slurm.torch as pt
 from pollux_slurm.agent.checkpoints.lineage import Lineage, WrittenCheckpoint
 from pollux_slurm.errors import CheckpointError, SupersededRunError, UsageError
 from pollux_slurm.torch.checkpoint.checkpoint_file import read_checkpoint
+from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
+from pollux_slurm.torch.session.allocation_history import AllocationHistory
+from pollux_slurm.torch.session.memory_bounds import MemoryBounds
+from pollux_slurm.torch.session.session import Session
 from tests.torch.ranks import start
 from tests.torch.scripts import checkpoints
 from tests.torch.single_replica import Numbers, Trainee, joined
@@ -232,3 +236,63 @@ def test_that_the_cost_of_a_checkpoint_is_reported_and_sets_the_next_interval(tm
 def test_that_invalid_intervals_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         pt.init_process_group(environ={}, **options)
+
+
+class Kept(pt.State):
+    """A script's own state, of any name."""
+
+    def __init__(self, name: str, value: int) -> None:
+        self.value = value
+        super().__init__(name)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.value = state["value"]
+
+
+OWN_STATES = {
+    ProgressState: "progress",
+    MeasuredState: "measured",
+    MemoryBounds: "memory",
+    AllocationHistory: "allocations",
+}
+
+
+def train_one_epoch(directory: Path, num_epochs: int) -> Session:
+    with joined(directory) as session:
+        trainee, loader = Trainee(), pt.AdaptiveDataLoader(Numbers(8), batch_size=2)
+        for _ in pt.remaining_epochs_until(num_epochs):
+            for inputs, _ in loader:
+                trainee.step(inputs)
+    return session
+
+
+def test_that_a_script_may_name_its_states_as_the_library_might(tmp_path: Path) -> None:
+    for value in (1, 2):
+        with joined(tmp_path):
+            kept = [Kept(name, value * number) for number, name in enumerate(OWN_STATES.values(), start=1)]
+            assert [one.value for one in kept] == [1, 2, 3, 4]
+            trainee, loader = Trainee(), pt.AdaptiveDataLoader(Numbers(8), batch_size=2)
+            for _ in pt.remaining_epochs_until(value):
+                for inputs, _ in loader:
+                    trainee.step(inputs)
+            assert pt.finished_steps() == 4 * value
+            with pytest.raises(UsageError, match="two states are named 'progress'"):
+                Kept("progress", 0)
+
+
+def test_that_a_checkpoint_without_names_of_the_librarys_own_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        for kind, name in OWN_STATES.items():
+            patch.setattr(kind, "name", name)
+        train_one_epoch(tmp_path, 1)
+    path = next((tmp_path / "checkpoints").iterdir())
+    assert set(OWN_STATES.values()) <= read_checkpoint(path).keys()
+    session = train_one_epoch(tmp_path, 2)
+    assert (session.progress_state.finished_epochs, session.progress_state.num_steps) == (2, 8)
+    assert [one.run_number for one in session.history.allocations] == [0, 1]
+    assert not session.checkpointer.unrestored

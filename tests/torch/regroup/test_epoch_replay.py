@@ -42,6 +42,7 @@ def test_that_communication_before_a_loop_lets_newcomers_wait_for_the_next_epoch
     communicate()
     replay.end_loop(has_stepped=True)
     assert replay.reason is not None
+    assert ": all_reduce (tests/torch/regroup/test_epoch_replay.py, line " in replay.reason
     assert replay.lasting_reason is None
     replay.begin_epoch()
     assert replay.reason is None
@@ -128,6 +129,62 @@ def test_that_steps_of_another_kind_may_communicate_otherwise(replay: EpochRepla
             communicate()
         replay.end_step(kind=num_micro_batches, is_typical=True)
     assert not replay.varies
+
+
+@pytest.mark.parametrize(
+    ("validates", "name"),
+    [
+        ("in an adaptive loop", None),
+        ("over a DataLoader", None),
+        ("by a count", "the wrapped model, which sends its buffers"),
+        ("by a count, with a sum", "all_reduce"),
+    ],
+)
+def test_that_batch_statistics_do_not_count_but_a_validation_by_a_count_does(
+    validates: str, name: str | None
+) -> None:
+    """DDP sends buffers before the first forward pass of a validation, and not before the next training."""
+    kind: Any = torch.nn.Linear(1, 1) if name == "all_reduce" else torch.nn.BatchNorm1d(1)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with joined() as session:
+        replay = session.regrouping.replay = EpochReplay(watches=True)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        loader = pt.AdaptiveDataLoader(Numbers(30), batch_size=3)
+        evaluated = (torch.utils.data.DataLoader if "Data" in validates else pt.AdaptiveDataLoader)(
+            Numbers(12), batch_size=3
+        )
+
+        def validate() -> None:
+            parallel.eval()
+            with torch.no_grad():
+                for inputs, _ in evaluated:
+                    parallel(inputs)
+            parallel.train()
+
+        for _ in pt.remaining_epochs_until(2):
+            for number, (inputs, _) in enumerate(loader):
+                optimizer.zero_grad()
+                parallel(inputs).mean().backward()
+                optimizer.step()
+                if "count" in validates and number % 5 == 4:
+                    if name == "all_reduce":
+                        communicate()
+                    else:
+                        parallel.eval()
+                        with torch.no_grad():
+                            parallel(inputs)
+                        parallel.train()
+            if "count" not in validates:
+                validate()
+        assert replay.varies is (name is not None)
+        if name is not None:
+            assert replay.varying_call is not None
+            call = str(replay.varying_call)
+            assert call.startswith(f"{name} (tests/torch/regroup/test_epoch_replay.py, line ")
+            number = int(call.rpartition(" ")[2].rstrip(")"))
+            line = Path(__file__).read_text().splitlines()[number - 1].strip()
+            assert line == {"all_reduce": "dist.all_reduce(torch.ones(1))"}.get(name, "parallel(inputs)")
 
 
 class Summed(pt.State):

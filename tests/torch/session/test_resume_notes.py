@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
+
+from pollux_slurm.torch.session.resume_notes import ResumeNotes
 
 pytestmark = pytest.mark.torch
 
@@ -77,3 +82,85 @@ def test_that_another_error_is_left_as_it_is(tmp_path: Path) -> None:
     died = run(tmp_path, 4, "raise", 0)
     assert died.returncode == 1
     assert died.stderr.rstrip().endswith('KeyError: "the script\'s own"')
+
+
+class Trainer:
+    """The script's own state, as it begins anew."""
+
+    def __init__(self) -> None:
+        self.count, self.losses = 0, list[float]()
+
+    def mean(self) -> float:
+        return 1.0 / self.count
+
+    def best(self) -> float:
+        return min(self.losses)
+
+
+def without_a_batch(loader: Sequence[float] = ()) -> float:
+    for batch in loader:
+        loss = batch
+    return loss
+
+
+def of_the_first_epoch(epoch: int) -> float:
+    losses: list[float] = []
+    return losses[epoch - 1]
+
+
+def test_that_errors_from_variables_that_began_anew_are_explained(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = Trainer()
+    for function in (trainer.mean, trainer.best, without_a_batch, lambda: of_the_first_epoch(1)):
+        assert is_explained(function, caplog), function
+
+
+def missing_file(epoch: int = 1) -> None:
+    Path(f"/nowhere/{epoch}").read_text()
+
+
+def wrong_shape() -> None:
+    torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def misspelled(epoch: int = 1) -> None:
+    print(epoch, lss)  # type: ignore[name-defined]  # noqa: F821
+
+
+def in_a_library() -> None:
+    json.loads("{" * int(torch.ones(1)))
+
+
+def by_hand() -> None:
+    raise ValueError("unknown schedule")
+
+
+def cancelled() -> None:
+    raise KeyboardInterrupt
+
+
+def out_of_memory(batch_size: int = 8) -> None:
+    raise torch.cuda.OutOfMemoryError(f"tried to allocate {batch_size} GiB")
+
+
+@pytest.mark.parametrize(
+    "function", [missing_file, wrong_shape, misspelled, in_a_library, by_hand, cancelled, out_of_memory]
+)
+def test_that_errors_that_come_from_elsewhere_are_left_as_they_are(
+    function: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not is_explained(function, caplog)
+
+
+def test_that_an_error_before_the_first_loop_is_left_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    assert not is_explained(Trainer().mean, caplog, epoch=None)
+
+
+def is_explained(
+    function: Callable[[], object], caplog: pytest.LogCaptureFixture, *, epoch: int | None = 1
+) -> bool:
+    caplog.clear()
+    try:
+        function()
+    except BaseException as error:
+        ResumeNotes(is_resumed=True).explain(error, epoch=epoch)
+    return "this error came after a restart" in caplog.text

@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
-from pollux_slurm.torch.coordination.replica_comparison import _sums, is_time_to_compare
+from pollux_slurm.torch.coordination.replica_comparison import bit_sums, is_time_to_compare
 from pollux_slurm.torch.session.current_session import current_session
 from tests.torch.ranks import run_ranks, start
 from tests.torch.scripts import Numbered
@@ -302,7 +302,11 @@ def test_that_rounding_batch_statistics_and_what_is_exempt_may_differ(
 )
 def test_that_weights_of_every_kind_have_a_sum(weights: torch.Tensor) -> None:
     same, other = torch.nn.Parameter(weights.clone()), torch.nn.Parameter(2 * weights)
-    assert _sums([torch.nn.Parameter(weights)]).tolist() == _sums([same]).tolist() != _sums([other]).tolist()
+    assert (
+        bit_sums([torch.nn.Parameter(weights)]).tolist()
+        == bit_sums([same]).tolist()
+        != bit_sums([other]).tolist()
+    )
 
 
 def test_that_an_exemption_must_name_something() -> None:
@@ -328,6 +332,22 @@ def test_that_a_wrapper_around_ours_is_refused(is_inner: bool) -> None:
             outer(torch.ones(2, 1))
         with pytest.raises(UsageError, match="DataParallel is around"):
             trainee.parallel._replicate_for_data_parallel()
+
+
+def test_that_a_model_that_is_divided_is_refused_with_a_cure_that_is_not_refused() -> None:
+    class FSDPModule(torch.nn.Module):
+        """What `fully_shard` makes a base of the model's class, by its name."""
+
+    class Divided(FSDPModule, Slope):
+        pass
+
+    with joined():
+        model = Divided()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with pytest.raises(UsageError, match="the model is divided over the GPUs: each replica") as refused:
+            pt.AdaptiveDataParallel(model, optimizer)
+        assert "ordinary job" in str(refused.value)
+        assert "PolluxAccelerator" not in str(refused.value)
 
 
 def test_that_ours_around_another_wrapper_is_refused() -> None:
