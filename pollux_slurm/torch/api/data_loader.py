@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.checkpoint.default_names import without_epoch
+from pollux_slurm.torch.coordination.data_comparison import DataComparison
 from pollux_slurm.torch.data.batch_iterator import BatchIterator
 from pollux_slurm.torch.data.batch_sources import IterableSource, MapStyleSource, StepBatches, check_options
 from pollux_slurm.torch.data.loader_position import LoaderPosition, Loop
@@ -129,7 +130,17 @@ class AdaptiveDataLoader:
             options=options,
         )
         length = None if is_stream else len(self.dataset)  # type: ignore[arg-type]
-        self._position = LoaderPosition(name or session.next_default_name("loader"), length)
+        sampler = self.batch_sampler if self.sampler is None else self.sampler
+        self._position = LoaderPosition(
+            name or session.next_default_name("loader"),
+            length=length,
+            num_sampled=len(sampler) if hasattr(sampler, "__len__") else None,
+            batch_size=self.batch_size,
+            given=session.given,
+        )
+        self._comparison = DataComparison(
+            repr(self._position.name), session.side_channel, accepts=session.given.accepts
+        )
         session.register(self._position)
         self._joined = session
 
@@ -208,7 +219,7 @@ class AdaptiveDataLoader:
     @property
     def current_micro_batch_size(self) -> int | None:
         """The number of examples in the script's current micro-batch; None between them."""
-        return None if self._plan is None else max(self._plan.size, 1)
+        return None if self._plan is None else len(self._plan.positions())
 
     @property
     def num_examples_done(self) -> int:
@@ -371,8 +382,23 @@ class AdaptiveDataLoader:
             finally:
                 self._plan = self._step = self._iterator = None
                 self._source.end_loop()
+            if isinstance(self._source, IterableSource) and self._session.current_loader is self:
+                self._comparison.compare_counts(loop.start)
             self._position.end_loop(loop)
             self._session.end_loop(self)
+
+    def _compare_data(self) -> bool:
+        """Compare, after the first step of a run, what the replicas read; return whether that ends the steps.
+
+        Inner loops, such as those on one replica alone, are left out.
+        """
+        session = self._session
+        if session.current_loader is not self or not self._comparison.is_due(session.run_number):
+            return False
+        if isinstance(self._source, MapStyleSource):
+            self._comparison.compare_datasets(self.dataset)
+            return False
+        return self._comparison.compare_streams(self._source.digests or {}, self._source.read_again)
 
     def _run(self, loop: Loop, order: SamplingOrder | None, *, by_step: bool) -> Generator[Any, None, bool]:
         """Yield micro-batches to the end of the data (True), or until steps are planned anew (False).
@@ -393,11 +419,16 @@ class AdaptiveDataLoader:
                 yield self.deliver(batch)
                 session.end_micro_batch(self)
             position.advance(loop, step.end)
+            was_read_again = self._compare_data()
             chosen = session.end_step(self, step)
             if by_step:
                 yield None
                 chosen = session.end_pause(self) or chosen
-            if session.run_number != run_number or (chosen is not None and self.choose(chosen)):
+            if (
+                was_read_again
+                or session.run_number != run_number
+                or (chosen is not None and self.choose(chosen))
+            ):
                 return False
         return True
 

@@ -30,6 +30,13 @@ _ONE_WRAPPER = (
 
 # What `torch.nn.Module.__init__` would reset: the mode, hooks and submodules that a script has set.
 _KEPT = tuple(torch.nn.Module().__dict__)
+# Of torch.nn.functional.batch_norm, in torch 2.13.
+_ONE_VALUE = "Expected more than 1 value per channel"
+_LONE_EXAMPLE = (
+    "a BatchNorm layer got a single example, as this replica's part of a global batch: it needs two to train. "
+    "Where that is an epoch's short last batch, write AdaptiveDataLoader(..., drop_last=True). Else take a "
+    "larger batch, or at most half as many GPUs as it has examples (pollux sbatch --max-gpus)"
+)
 
 
 def _listed(given: Any) -> list[Any]:
@@ -168,6 +175,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             ),
             epoch_key=lambda: session.epoch_key,
             data_parallel=self,
+            given=session.given,
         )
         self.register_comm_hook(None, self._pollux.reducer.hook)
         session.add_model(self._pollux)
@@ -199,7 +207,13 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
-        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        try:
+            return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        except ValueError as error:
+            loader = current_session().current_loader
+            if str(error).startswith(_ONE_VALUE) and loader is not None and loader.current_share < 1.0:
+                raise UsageError(_LONE_EXAMPLE) from error
+            raise
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
