@@ -382,8 +382,7 @@ class AdaptiveDataLoader:
             finally:
                 self._plan = self._step = self._iterator = None
                 self._source.end_loop()
-            if isinstance(self._source, IterableSource) and self._session.current_loader is self:
-                self._comparison.compare_counts(loop.start)
+            self._compare_ends(loop)
             self._position.end_loop(loop)
             self._session.end_loop(self)
 
@@ -435,6 +434,18 @@ class AdaptiveDataLoader:
     def deliver(self, batch: Any) -> Any:
         """Return what the loop gets for a micro-batch. A subclass may override it; its properties are set."""
         return batch
+
+    def _compare_ends(self, loop: Loop) -> None:
+        """Compare, at the end of a loop, how much the replicas have read of a stream.
+
+        One that goes on at its end has no step: its first examples are compared.
+        """
+        session = self._session
+        if isinstance(self._source, MapStyleSource) or session.current_loader is not self:
+            return
+        self._comparison.compare_counts(loop.start)
+        if self._comparison.is_due(session.run_number):
+            self._comparison.compare_streams(self._source.read_first(), self._source.read_again)
 
     def _scheduled(self, position: int) -> int:
         """Return how many batches of `batch_size` a schedule has counted at a position of a loop."""

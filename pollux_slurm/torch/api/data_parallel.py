@@ -33,9 +33,9 @@ _KEPT = tuple(torch.nn.Module().__dict__)
 # Of torch.nn.functional.batch_norm, in torch 2.13.
 _ONE_VALUE = "Expected more than 1 value per channel"
 _LONE_EXAMPLE = (
-    "a BatchNorm layer got a single example, as this replica's part of a global batch: it needs two to train. "
-    "Where that is an epoch's short last batch, write AdaptiveDataLoader(..., drop_last=True). Else take a "
-    "larger batch, or at most half as many GPUs as it has examples (pollux sbatch --max-gpus)"
+    "a BatchNorm layer got a single example, as this replica's part of a global batch, and needs two to "
+    "train. Where that is an epoch's short last batch, write AdaptiveDataLoader(..., drop_last=True). Else "
+    "take a larger batch, or at most half as many GPUs as it has examples (pollux sbatch --max-gpus)"
 )
 
 

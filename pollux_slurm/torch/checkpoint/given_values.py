@@ -19,8 +19,8 @@ _LOG = logging.getLogger(__name__)
 class GivenValues:
     """The values that a script gives in a process that was started as one of `num_replicas`.
 
-    They stay as they are in a process whose training regroups. `accepts` makes a line in the log of what is an
-    error otherwise; `logs` is True on the replica that writes them.
+    They stay as they are in a process whose training regroups. `accepts` makes a line in the log of what is
+    an error otherwise; `logs` is True on the replica that writes them.
     """
 
     num_replicas: int

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +21,11 @@ from pollux_slurm.torch.coordination.side_channel import SideChannel
 
 _LOG = logging.getLogger(__name__)
 
-# A field of examples, its digest, and whether the examples differ in it.
+# Fields of examples: see `FieldDigests`.
 _Fields = Mapping[str, Sequence[Any]]
+
+# Of sums of floats, relative and absolute.
+_TOLERANCE = 1e-4, 1e-6
 
 _CURE = (
     "The loader shares the examples out itself, so each replica must read all of them in one order: leave "
@@ -30,7 +34,7 @@ _CURE = (
 )
 _RANDOM_STREAM = (
     "the order of the stream of {name} is random: it differs on each replica, and each time that it is read. "
-    "So an epoch uses some examples twice and others not at all, and whether it divides itself by rank, which "
+    "So an epoch uses some examples twice and others not at all. Whether it divides itself by rank, which "
     "would lose more of them, cannot be told. Shuffle by a generator that is seeded in set_epoch(epoch); see "
     "'Data' in docs/training.md"
 )
@@ -40,8 +44,8 @@ _RANDOM_SUBSET = (
     "generator=torch.Generator().manual_seed(0)"
 )
 _WAITS = (
-    "the stream of {name} has ended on this replica, after {number} examples, and those of other replicas have "
-    "not. Where this goes on they differ in length, and the job hangs: see 'Data' in docs/training.md"
+    "the stream of {name} has ended on this replica, after {number} examples, and those of other replicas "
+    "have not. Where this goes on they differ in length, and the job hangs: see 'Data' in docs/training.md"
 )
 
 
@@ -65,11 +69,11 @@ class DataComparison:
     def compare_streams(self, digests: _Fields, read_again: Callable[[], _Fields]) -> bool:
         """Compare the digests of what each replica has read first. Raises `UsageError` where they differ.
 
-        Where they do, `read_again` returns those of the same stream, opened once more: what differs then, too,
-        is random. Returns whether it was opened.
+        Where they do, `read_again` returns those of the same stream, opened once more: what differs then,
+        too, is random. Returns whether it was opened.
         """
         gathered = self._side_channel.gather(dict(digests))
-        if all(other == gathered[0] for other in gathered):
+        if all(_are_same(gathered[0], other) for other in gathered):
             return False
         again = self._side_channel.gather(dict(read_again()))
         divided, has_order = _compare(gathered, again)
@@ -100,10 +104,8 @@ class DataComparison:
         finally:
             timer.cancel()
         if min(counts) < max(counts):
-            text = (
-                f"the replicas' streams of {self._name} differ in length, from {min(counts)} to {max(counts)} "
-                f"examples. {_CURE}"
-            )
+            numbers = f"{min(counts)} to {max(counts)}"
+            text = f"the replicas' streams of {self._name} differ: they have {numbers} examples. {_CURE}"
             if self._is_random:
                 self._warn(text)
             else:
@@ -154,11 +156,27 @@ def _compare(first: Sequence[_Fields], again: Sequence[_Fields]) -> tuple[list[s
     kept = [
         name
         for name in names
-        if all(one.get(name) == other.get(name) for one, other in zip(first, again, strict=True))
+        if all(_is_same(name, one, other) for one, other in zip(first, again, strict=True))
     ]
-    divided = [name for name in kept if any(fields.get(name) != first[0].get(name) for fields in first)]
-    has_order = any(first[0][name][1] for name in kept if name not in divided)
+    divided = [name for name in kept if not all(_is_same(name, first[0], fields) for fields in first)]
+    has_order = any(first[0][name][2] for name in kept if name not in divided)
     return divided, has_order
+
+
+def _are_same(one: _Fields, other: _Fields) -> bool:
+    return all(_is_same(name, one, other) for name in {*one, *other})
+
+
+def _is_same(name: str, one: _Fields, other: _Fields) -> bool:
+    """Return whether a field is the same in both, up to rounding, or in neither."""
+    if name not in one or name not in other:
+        return name not in one and name not in other
+    (digest, sums, _), (other_digest, other_sums, _) = one[name], other[name]
+    relative, absolute = _TOLERANCE
+    return digest == other_digest and all(
+        math.isclose(mine, theirs, rel_tol=relative, abs_tol=absolute)
+        for mine, theirs in zip(sums, other_sums, strict=True)
+    )
 
 
 def _indices(dataset: Any) -> torch.Tensor | None:

@@ -118,6 +118,11 @@ class IterableSource(_Source):
         self.digests: FieldDigests | None = None
         super().__init__(self._share, options, batch_size=None, collate_fn=_identity)
 
+    def read_first(self) -> FieldDigests:
+        """Open the stream at its beginning; return its digests."""
+        self._share.rewind()
+        return self.read_again()
+
     def read_again(self) -> FieldDigests:
         """Open the stream again where it was last opened; return its digests. The steps under way end."""
         first: Any = next(self._begin(), None)

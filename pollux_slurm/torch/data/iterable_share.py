@@ -77,6 +77,10 @@ class IterableShare(IterableDataset[ShareItem]):
         ]
         self._place.copy_(torch.tensor(numbers, dtype=torch.int64))
 
+    def rewind(self) -> None:
+        """Let the next iteration begin at the first example."""
+        self._place[1] = 0
+
     def __iter__(self) -> Iterator[ShareItem]:
         epoch, start, batch, atomic, accumulation, looks_ahead, num_replicas, rank = self._place.tolist()
         choice = BatchChoice(

@@ -10,12 +10,12 @@ from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.data.sampling_order import SamplingOrder
 
 _BATCH = (
-    "It is the global batch, which the loader divides over the replicas itself: write the same batch_size for "
-    "any number of processes, as batch_size=args.batch_size without world_size"
+    "It is the global batch, which the loader divides over the replicas itself: write the same batch_size "
+    "for any number of processes, as batch_size=args.batch_size without world_size"
 )
 _DATA = (
-    "The loader shares the examples out itself: give each process the whole dataset, without a Subset (shard, "
-    "list of files) by rank"
+    "The loader shares the examples out itself: give each process the whole dataset, without a Subset "
+    "(shard, list of files) by rank"
 )
 _SAMPLER = (
     "The loader shares out what the sampler yields: let it yield the same in each process, without rank and "

@@ -1,4 +1,4 @@
-"""What a script gives at another number of processes than the checkpoint's: refused, told, or just the same."""
+"""What a script gives at another number of processes than the checkpoint's: refused, told, or the same."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def test_that_a_dataset_of_another_length_goes_on_with_one_line(
     train(tmp_path, 1)
     train(tmp_path, 2, dataset=Numbers(length), epochs=2)
     assert [record.message for record in caplog.records] == [
-        f"the dataset's length of 'loader-0' is {length}, and was 12 at the checkpoint: what the script gives "
-        "now holds"
+        f"the dataset's length of 'loader-0' is {length}, and was 12 at the checkpoint: what the script "
+        "gives now holds"
     ]
 
 
