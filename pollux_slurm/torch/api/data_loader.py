@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -134,7 +134,7 @@ class AdaptiveDataLoader:
         self._position = LoaderPosition(
             name or session.next_default_name("loader"),
             length=length,
-            num_sampled=len(sampler) if hasattr(sampler, "__len__") else None,
+            num_sampled=len(sampler) if isinstance(sampler, Sized) else None,
             batch_size=self.batch_size,
             given=session.given,
         )
