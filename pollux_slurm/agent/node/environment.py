@@ -59,6 +59,7 @@ class JobEnvironment:
     rendezvous_file: Path | None = None
     membership: Membership | None = None
     is_joining: bool = False
+    accepts_changes: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -93,6 +94,7 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
         token=token,
         config=config,
         strict=_switch(environ, "POLLUX_STRICT"),
+        accepts_changes=_switch(environ, "POLLUX_ACCEPT_CHANGES"),
         job_id=environ.get("POLLUX_JOB_ID") or environ.get("SLURM_JOB_ID") or None,
         secret=environ.get(SECRET_VARIABLE) or None,
         rendezvous_file=Path(environ[RENDEZVOUS_VARIABLE]) if environ.get(RENDEZVOUS_VARIABLE) else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.checkpoint.default_names import without_epoch
+from pollux_slurm.torch.coordination.data_comparison import DataComparison
 from pollux_slurm.torch.data.batch_iterator import BatchIterator
 from pollux_slurm.torch.data.batch_sources import IterableSource, MapStyleSource, StepBatches, check_options
 from pollux_slurm.torch.data.loader_position import LoaderPosition, Loop
@@ -129,7 +130,17 @@ class AdaptiveDataLoader:
             options=options,
         )
         length = None if is_stream else len(self.dataset)  # type: ignore[arg-type]
-        self._position = LoaderPosition(name or session.next_default_name("loader"), length)
+        sampler = self.batch_sampler if self.sampler is None else self.sampler
+        self._position = LoaderPosition(
+            name or session.next_default_name("loader"),
+            length=length,
+            num_sampled=len(sampler) if isinstance(sampler, Sized) else None,
+            batch_size=self.batch_size,
+            given=session.given,
+        )
+        self._comparison = DataComparison(
+            repr(self._position.name), session.side_channel, accepts=session.given.accepts
+        )
         session.register(self._position)
         self._joined = session
 
@@ -208,7 +219,7 @@ class AdaptiveDataLoader:
     @property
     def current_micro_batch_size(self) -> int | None:
         """The number of examples in the script's current micro-batch; None between them."""
-        return None if self._plan is None else max(self._plan.size, 1)
+        return None if self._plan is None else len(self._plan.positions())
 
     @property
     def num_examples_done(self) -> int:
@@ -371,8 +382,22 @@ class AdaptiveDataLoader:
             finally:
                 self._plan = self._step = self._iterator = None
                 self._source.end_loop()
+            self._compare_ends(loop)
             self._position.end_loop(loop)
             self._session.end_loop(self)
+
+    def _compare_data(self) -> bool:
+        """Compare, after the first step of a run, what the replicas read; return whether that ends the steps.
+
+        Inner loops, such as those on one replica alone, are left out.
+        """
+        session = self._session
+        if session.current_loader is not self or not self._comparison.is_due(session.run_number):
+            return False
+        if isinstance(self._source, MapStyleSource):
+            self._comparison.compare_datasets(self.dataset)
+            return False
+        return self._comparison.compare_streams(self._source.digests or {}, self._source.read_again)
 
     def _run(self, loop: Loop, order: SamplingOrder | None, *, by_step: bool) -> Generator[Any, None, bool]:
         """Yield micro-batches to the end of the data (True), or until steps are planned anew (False).
@@ -393,17 +418,34 @@ class AdaptiveDataLoader:
                 yield self.deliver(batch)
                 session.end_micro_batch(self)
             position.advance(loop, step.end)
+            was_read_again = self._compare_data()
             chosen = session.end_step(self, step)
             if by_step:
                 yield None
                 chosen = session.end_pause(self) or chosen
-            if session.run_number != run_number or (chosen is not None and self.choose(chosen)):
+            if (
+                was_read_again
+                or session.run_number != run_number
+                or (chosen is not None and self.choose(chosen))
+            ):
                 return False
         return True
 
     def deliver(self, batch: Any) -> Any:
         """Return what the loop gets for a micro-batch. A subclass may override it; its properties are set."""
         return batch
+
+    def _compare_ends(self, loop: Loop) -> None:
+        """Compare, at the end of a loop, how much the replicas have read of a stream.
+
+        One that goes on at its end has no step: its first examples are compared.
+        """
+        session = self._session
+        if isinstance(self._source, MapStyleSource) or session.current_loader is not self:
+            return
+        self._comparison.compare_counts(loop.start)
+        if self._comparison.is_due(session.run_number):
+            self._comparison.compare_streams(self._source.read_first(), self._source.read_again)
 
     def _scheduled(self, position: int) -> int:
         """Return how many batches of `batch_size` a schedule has counted at a position of a loop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, SupportsIndex
 
 import torch
@@ -39,6 +39,13 @@ WHOLE_MODEL = (
 
 # What `torch.nn.Module.__init__` would reset: the mode, hooks and submodules that a script has set.
 _KEPT = tuple(torch.nn.Module().__dict__)
+# Of torch.nn.functional.batch_norm, in torch 2.13.
+_ONE_VALUE = "Expected more than 1 value per channel"
+_LONE_EXAMPLE = (
+    "a BatchNorm layer got a single example, as this replica's part of a global batch, and needs two to "
+    "train. Where that is an epoch's short last batch, write AdaptiveDataLoader(..., drop_last=True). Else "
+    "take a larger batch, or at most half as many GPUs as it has examples (pollux sbatch --max-gpus)"
+)
 
 
 def _listed(given: Any) -> list[Any]:
@@ -211,6 +218,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             ),
             epoch_key=lambda: session.epoch_key,
             data_parallel=self,
+            given=session.given,
         )
         self._regrouping = session.regrouping
         self.register_comm_hook(None, self._pollux.reducer.hook)
@@ -244,15 +252,26 @@ class AdaptiveDataParallel(DistributedDataParallel):
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
         before = self._pollux.shape.before_forward()
-        replay = self._regrouping.replay
-        if not replay.watches:
-            output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
-        else:
-            has_buffers = self.broadcast_buffers and len(self.modules_buffers) > 0
-            with replay.forward(has_gradients=torch.is_grad_enabled(), has_buffers=has_buffers):
-                output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        output = self._forward(*inputs, **kwargs)
         self._pollux.shape.after_forward(before, output)
         return output
+
+    def _forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        replay = self._regrouping.replay
+        has_buffers = self.broadcast_buffers and len(self.modules_buffers) > 0
+        watched = (
+            replay.forward(has_gradients=torch.is_grad_enabled(), has_buffers=has_buffers)
+            if replay.watches
+            else nullcontext()
+        )
+        try:
+            with watched:
+                return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        except ValueError as error:
+            loader = current_session().current_loader
+            if str(error).startswith(_ONE_VALUE) and loader is not None and loader.current_share < 1.0:
+                raise UsageError(_LONE_EXAMPLE) from error
+            raise
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
+from pollux_slurm.torch.data.example_digests import FieldDigests
 from pollux_slurm.torch.data.iterable_share import IterableShare
 from pollux_slurm.torch.data.micro_batches import StepPlan, plan_batches, plan_epoch, plan_step
 from pollux_slurm.torch.data.sampling_order import SamplingOrder
@@ -101,7 +102,10 @@ class MapStyleSource(_Source):
 
 
 class IterableSource(_Source):
-    """Loads this replica's share of an iterable dataset."""
+    """Loads this replica's share of an iterable dataset.
+
+    `digests` are those of the raw examples where it was last opened; None with one replica.
+    """
 
     def __init__(self, dataset: IterableDataset[Any], *, drop_last: bool, options: Mapping[str, Any]) -> None:
         options = dict(options)
@@ -111,7 +115,18 @@ class IterableSource(_Source):
             drop_last=drop_last,
             is_shared=options.get("num_workers", 0) > 0,
         )
+        self.digests: FieldDigests | None = None
         super().__init__(self._share, options, batch_size=None, collate_fn=_identity)
+
+    def read_first(self) -> FieldDigests:
+        """Open the stream at its beginning; return its digests."""
+        self._share.rewind()
+        return self.read_again()
+
+    def read_again(self) -> FieldDigests:
+        """Open the stream again where it was last opened; return its digests. The steps under way end."""
+        first: Any = next(self._begin(), None)
+        return {} if first is None else first[2]
 
     def steps(
         self,
@@ -136,7 +151,8 @@ class IterableSource(_Source):
             looks_ahead=looks_ahead,
         )
         batches = self._begin()
-        for size, is_last, first in batches:
+        for size, is_last, digests, first in batches:
+            self.digests = digests or self.digests
             step = plan_step(start, size, choice, num_replicas=num_replicas, rank=rank)
             rest = (batch for *_, batch in itertools.islice(batches, len(step.micro_batches) - 1))
             yield replace(step, num_left=0 if is_last else None), itertools.chain([first], rest)

@@ -18,11 +18,18 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 from pollux_slurm.model import BatchChoice
+from pollux_slurm.torch.data.example_digests import FieldDigests, field_digests
 from pollux_slurm.torch.data.micro_batches import plan_step
 
+# Of a micro-batch: its step's size, whether that is the last, the digests, the examples.
+ShareItem = tuple[int, bool, FieldDigests | None, Any]
 
-class IterableShare(IterableDataset[tuple[int, bool, Any]]):
-    """Yields, for each micro-batch of this replica: its step's size, whether that is the last, its examples.
+
+class IterableShare(IterableDataset[ShareItem]):
+    """Yields each micro-batch of this replica.
+
+    The first one has digests of the raw examples that every replica has read for its step, where there are
+    several replicas.
 
     With W workers, worker w yields micro-batches w, w + W, ...: the order in which a `DataLoader` asks them.
     """
@@ -70,7 +77,11 @@ class IterableShare(IterableDataset[tuple[int, bool, Any]]):
         ]
         self._place.copy_(torch.tensor(numbers, dtype=torch.int64))
 
-    def __iter__(self) -> Iterator[tuple[int, bool, Any]]:
+    def rewind(self) -> None:
+        """Let the next iteration begin at the first example."""
+        self._place[1] = 0
+
+    def __iter__(self) -> Iterator[ShareItem]:
         epoch, start, batch, atomic, accumulation, looks_ahead, num_replicas, rank = self._place.tolist()
         choice = BatchChoice(
             global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=accumulation
@@ -83,9 +94,9 @@ class IterableShare(IterableDataset[tuple[int, bool, Any]]):
         )
         return map(self._finish, itertools.islice(micro_batches, index, None, count))
 
-    def _finish(self, micro_batch: tuple[int, bool, list[Any]]) -> tuple[int, bool, Any]:
-        size, is_last, examples = micro_batch
-        return size, is_last, self._collate(examples)
+    def _finish(self, micro_batch: ShareItem) -> ShareItem:
+        size, is_last, digests, examples = micro_batch
+        return size, is_last, digests, self._collate(examples)
 
     def _micro_batches(
         self,
@@ -96,17 +107,19 @@ class IterableShare(IterableDataset[tuple[int, bool, Any]]):
         num_replicas: int,
         rank: int,
         looks_ahead: bool,
-    ) -> Iterator[tuple[int, bool, list[Any]]]:
+    ) -> Iterator[ShareItem]:
         source = self._open(epoch, start)
         position = start
         examples = self._read(source, choice)
+        digests = field_digests(examples) if num_replicas > 1 else None
         while examples:
             step = plan_step(position, len(examples), choice, num_replicas=num_replicas, rank=rank)
             following = self._read(source, choice) if looks_ahead and step.is_full else []
             is_last = not step.is_full or (looks_ahead and not following)
             for plan in step.micro_batches:
                 own = plan.positions()
-                yield len(examples), is_last, examples[own.start - position : own.stop - position]
+                yield len(examples), is_last, digests, examples[own.start - position : own.stop - position]
+                digests = None
             if is_last:
                 return
             position = step.end
@@ -119,15 +132,17 @@ class IterableShare(IterableDataset[tuple[int, bool, Any]]):
         return [] if self._drop_last and len(examples) < choice.global_batch_size else examples
 
     def _open(self, epoch: int, start: int) -> Iterator[Any]:
-        """Begin to read the epoch at example `start`."""
+        """Begin to read the epoch at example `start`.
+
+        A generator, because `iter` of a dataset that is its own iterator would begin it again.
+        """
         dataset: Any = self._dataset
         with _hidden_worker():
             if epoch >= 0 and callable(getattr(dataset, "set_epoch", None)):
                 dataset.set_epoch(epoch)
             if start > 0 and callable(getattr(dataset, "iterate_from", None)):
-                rest: Iterator[Any] = iter(dataset.iterate_from(start))
-                return rest
-            source: Iterator[Any] = iter(dataset)
+                return (example for example in dataset.iterate_from(start))
+            source = (example for example in dataset)
             next(itertools.islice(source, start, start), None)
         return source
 

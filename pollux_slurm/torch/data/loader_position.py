@@ -6,7 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.data.sampling_order import SamplingOrder
+
+_BATCH = (
+    "It is the global batch, which the loader divides over the replicas itself: write the same batch_size "
+    "for any number of processes, as batch_size=args.batch_size without world_size"
+)
+_DATA = (
+    "The loader shares the examples out itself: give each process the whole dataset, without a Subset "
+    "(shard, list of files) by rank"
+)
+_SAMPLER = (
+    "The loader shares out what the sampler yields: let it yield the same in each process, without rank and "
+    "world_size, or write shuffle=True"
+)
+_NOW = "what the script gives now holds"
+_IN_EPOCH = "what the script gives now holds; the epoch under way uses some examples twice, or not at all"
 
 
 @dataclass(slots=True)
@@ -28,11 +44,21 @@ class LoaderPosition:
 
     `_ended` holds, for each loop that ended within `_epoch`, whether it took a step (else the script only
     looked at a batch). `_start` is the position of the next step in the loop after those. A restored position
-    is used when its epoch begins. `length` is None where the dataset's is not known.
+    is used when its epoch begins. `length` and `num_sampled` (what a sampler yields) are None where they are
+    not known. `given` compares them, and `batch_size`, with those of a checkpoint.
     """
 
-    def __init__(self, name: str, length: int | None) -> None:
-        self.name, self._length = name, length
+    def __init__(
+        self,
+        name: str,
+        *,
+        length: int | None,
+        num_sampled: int | None,
+        batch_size: int,
+        given: GivenValues,
+    ) -> None:
+        self.name, self._length, self._num_sampled = name, length, num_sampled
+        self._batch_size, self._given = batch_size, given
         self._epoch: int | None = None
         self._ended: list[bool] = []
         self._num_begun, self._start = 0, 0
@@ -117,10 +143,28 @@ class LoaderPosition:
             "start": self._start,
             "order": None if self._order is None or self._start == 0 else self._order.to_plain(),
             "global_batch_size": self.global_batch_size,
+            "batch_size": self._batch_size,
+            "num_sampled": self._num_sampled,
+            "num_replicas": self._given.num_replicas,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["length"] != self._length:
-            raise ValueError(f"the dataset had {state['length']} examples and now has {self._length}")
+        if (state["length"] is None) != (self._length is None):
+            raise ValueError("an iterable dataset has become a map-style one, or the other way")
         self._restored = dict(state)
         self.global_batch_size = state["global_batch_size"]
+        self._compare("batch_size", self._batch_size, state.get("batch_size"), cure=_BATCH, holds=_NOW)
+        holds = _NOW
+        if state["start"] > 0 and self._length != state["length"]:
+            holds = _IN_EPOCH
+            self._restored |= {"start": min(state["start"], self._length or 0), "order": None}
+        if self._length is not None:
+            self._compare("the dataset's length", self._length, state["length"], cure=_DATA, holds=holds)
+        if self._num_sampled is not None:
+            before = state.get("num_sampled")
+            self._compare("the sampler's length", self._num_sampled, before, cure=_SAMPLER, holds=_NOW)
+
+    def _compare(self, what: str, now: int, before: int | None, *, cure: str, holds: str) -> None:
+        num_replicas = self._restored.get("num_replicas") if self._restored else None
+        what = f"{what} of {self.name!r}"
+        self._given.compare(what, now, before, num_replicas, cure=cure, holds=holds)

@@ -5,7 +5,8 @@ epoch's last one), m atomic batch, n examples of one micro-batch, C micro-batche
 empty.
 
 The B examples of a step are consecutive positions of the epoch's order. Replica k gets a consecutive slice of
-them, and each of its micro-batches a consecutive slice of that, all as even as possible. A micro-batch weighs
+them, and each of its micro-batches a consecutive slice of that, all as even as possible. But no replica gets
+a single one where pairs fit into m: BatchNorm needs two to train. A micro-batch weighs
 n/B. The sum over all of them of weight · (mean gradient) is exactly the mean over the B examples, whatever K
 and P are.
 """
@@ -36,7 +37,7 @@ class MicroBatchPlan:
     """One micro-batch of this replica: the positions `start` to `start + size` of the epoch's order.
 
     A replica without an example still takes part in the gradients' reduction: `size` and `weight` are 0, and
-    it loads the example at `start` as padding (`is_padding`). `step_size` is B.
+    it loads `num_padding` examples from `start` on as padding (`is_padding`). `step_size` is B.
     """
 
     start: int
@@ -45,6 +46,7 @@ class MicroBatchPlan:
     index: int
     is_last: bool
     step_size: int
+    num_padding: int = 1
 
     @property
     def is_padding(self) -> bool:
@@ -52,7 +54,7 @@ class MicroBatchPlan:
 
     def positions(self) -> range:
         """Return the positions to load: at least one."""
-        return range(self.start, self.start + max(self.size, 1))
+        return range(self.start, self.start + (self.size or self.num_padding))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +89,22 @@ def split_evenly(total: int, parts: int) -> tuple[int, ...]:
     return (each + 1,) * rest + (each,) * (parts - rest)
 
 
+def _shares(size: int, choice: BatchChoice, num_replicas: int) -> tuple[int, ...]:
+    """Return how many of a step's examples each replica gets."""
+    even = split_evenly(size, num_replicas)
+    num_pairs = size // 2
+    if 0 < num_pairs < num_replicas:
+        paired = split_evenly(size, num_pairs)
+        if paired[0] <= choice.atomic_batch_size:
+            return paired + (0,) * (num_replicas - num_pairs)
+    return even
+
+
 def plan_step(start: int, remaining: int, choice: BatchChoice, *, num_replicas: int, rank: int) -> StepPlan:
     """Return the step that begins at position `start` with `remaining` ≥ 1 examples left in the epoch."""
     size = min(choice.global_batch_size, remaining)
     is_full = size == choice.global_batch_size
-    sizes = split_evenly(size, num_replicas)
+    sizes = _shares(size, choice, num_replicas)
     # A short last batch takes only as many micro-batches as its atomic batches need.
     most = choice.accumulation_steps + 1
     num_micro_batches = most if is_full else min(most, -(-sizes[0] // choice.atomic_batch_size))
@@ -106,6 +119,7 @@ def plan_step(start: int, remaining: int, choice: BatchChoice, *, num_replicas: 
                 index=index,
                 is_last=index == num_micro_batches - 1,
                 step_size=size,
+                num_padding=min(sizes[0], choice.atomic_batch_size, 2),
             )
         )
         position += examples
@@ -139,6 +153,7 @@ def plan_batches(
     Batches may differ in size. Each takes the fewest micro-batches of at most `largest` examples (None: one),
     and is full where it has the `typical` size.
     """
+    usual = -(-typical // num_replicas) if largest is None else largest
     for index, end in enumerate(ends):
         if end <= start:
             continue
@@ -146,7 +161,7 @@ def plan_batches(
         number = 1 if largest is None else -(-size // (num_replicas * largest))
         own = BatchChoice(
             global_batch_size=size,
-            atomic_batch_size=-(-size // (num_replicas * number)),
+            atomic_batch_size=max(-(-size // (num_replicas * number)), usual),
             accumulation_steps=number - 1,
         )
         step = plan_step(start, size, own, num_replicas=num_replicas, rank=rank)

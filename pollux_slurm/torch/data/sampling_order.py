@@ -65,11 +65,12 @@ class SamplerOrder:
 
     def __init__(self, sampler: Any, *, is_batches: bool) -> None:
         parts = [sampler, getattr(sampler, "sampler", None)]
-        if any(isinstance(part, DistributedSampler) for part in parts):
-            raise UsageError(
-                "AdaptiveDataLoader shares the examples out over the replicas itself: leave "
-                "DistributedSampler out, and pass shuffle=True"
-            )
+        for part in parts:
+            if isinstance(part, DistributedSampler) or _divides_by_rank(part):
+                raise UsageError(
+                    "AdaptiveDataLoader shares the examples out over the replicas itself: leave "
+                    f"{type(part).__name__}, which divides them by rank, out, and pass shuffle=True"
+                )
         self.sampler, self._is_batches = sampler, is_batches
         self._parts = [part for part in parts if part is not None]
         # A seed that the user gave to their own generator still counts.
@@ -94,6 +95,12 @@ class SamplerOrder:
         sizes = torch.tensor([len(batch) for batch in batches if len(batch) > 0], dtype=torch.int64)
         empty = torch.empty(0, dtype=torch.int64)
         return SamplingOrder(indices=torch.cat([empty, *batches]), ends=sizes.cumsum(0))
+
+
+def _divides_by_rank(sampler: Any) -> bool:
+    """Return whether a sampler of several replicas yields one's part: named as in `DistributedSampler`."""
+    number, rank = getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)
+    return isinstance(number, int) and isinstance(rank, int) and number > 1
 
 
 def _as_indices(drawn: Iterable[Any]) -> torch.Tensor:

@@ -51,6 +51,9 @@ class Loader(Protocol):
     def current_micro_batch_size(self) -> int | None: ...
 
     @property
+    def current_share(self) -> float: ...
+
+    @property
     def is_padding(self) -> bool: ...
 
     @property

@@ -24,6 +24,7 @@ from pollux_slurm.torch.boundary.sigterm import StopFlag
 from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace, StepBoundary
 from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.checkpoint.default_names import DefaultNames, is_of_epoch, saved_name
+from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.checkpoint.progress import ProgressState
 from pollux_slurm.torch.coordination.gloo_shutdown import wait_for_gloo
 from pollux_slurm.torch.coordination.side_channel import SideChannel
@@ -81,6 +82,9 @@ class Session:
     ) -> None:
         self.rank, self.world_size = environment.rank, environment.world_size
         self.environment, self.checkpoint_dir = environment, checkpoint_dir
+        self.given = GivenValues(
+            num_replicas=environment.world_size, accepts=environment.accepts_changes, logs=self.rank == 0
+        )
         self._owns_group = join_group(environment, backend)
         group = side_channel_group(environment)
         self.side_channel: SideChannel[ExchangeContext] = SideChannel(
@@ -470,7 +474,8 @@ class Session:
             self._steps.begin_micro_batch(loader, plan)
         else:
             # This batch belongs to no step: its gradients would go into the outer loop's.
-            self._steps.refuse(_INNER.format(inner=loader, outer=self._outer_loader or "another loader"))
+            outer = "another loader" if self._outer_loader is None else self._outer_loader
+            self._steps.refuse(_INNER.format(inner=loader, outer=outer))
 
     def end_micro_batch(self, loader: Loader) -> None:
         """Take the time of a micro-batch's end."""

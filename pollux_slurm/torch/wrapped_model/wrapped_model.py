@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from pollux_slurm.errors import CheckpointError, UsageError
 from pollux_slurm.torch.boundary.step_boundary import ModelStep
+from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.coordination.replica_comparison import WeightComparison
 from pollux_slurm.torch.data.micro_batches import StepPlan
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
@@ -60,7 +61,9 @@ class WrappedModel:
         optimizer_states: OptimizerStates,
         epoch_key: Callable[[], int],
         data_parallel: DataParallel,
+        given: GivenValues,
     ) -> None:
+        self._given, self._given_rates = given, [_first_rates(optimizer) for optimizer in optimizers]
         self._data_parallel = data_parallel
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
         self.shape, self.comparison = shape, comparison
@@ -207,6 +210,7 @@ class WrappedModel:
             "optimizers": self._optimizer_states.state_dicts(),
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
+            "given": {"num_replicas": self._given.num_replicas, "rates": self._given_rates},
         }
         if self._lr_schedulers:
             schedulers = [
@@ -225,6 +229,7 @@ class WrappedModel:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._compare_rates(state.get("given"))
         self.module.load_state_dict(state["model"])
         self._frozen = set(state["frozen"])
         for groups, added in zip(self._groups, state["groups"], strict=True):
@@ -254,6 +259,23 @@ class WrappedModel:
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
         self._unchanged = self._versions()
+
+    def _compare_rates(self, saved: Mapping[str, Any] | None) -> None:
+        """Compare the learning rates that the script gives with those it gave before."""
+        if saved is None:
+            return
+        for index, (now, before) in enumerate(zip(self._given_rates, saved["rates"], strict=False)):
+            for group, (own, other) in enumerate(zip(now, before, strict=False)):
+                self._given.compare(
+                    f"the learning rate of group {group} of {type(self.optimizers[index]).__name__}",
+                    own,
+                    other,
+                    saved["num_replicas"],
+                    cure="The global batch stays the same, and so does its rate: write lr=args.lr, without "
+                    "world_size",
+                    holds="the checkpoint's rate holds; to train on with another one, set "
+                    "optimizer.param_groups[i]['lr'] after AdaptiveDataParallel(...)",
+                )
 
     def _versions(self) -> list[tuple[torch.Tensor, int]]:
         """Return each parameter with a number that grows when it is written."""
@@ -395,3 +417,8 @@ class WrappedModel:
     def _zero_grad(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.reducer.zeroed(index, keeps_zeros=not (args[0] if args else kwargs.get("set_to_none", True)))
         return original(*args, **kwargs)
+
+
+def _first_rates(optimizer: Optimizer) -> list[float]:
+    """Return each group's learning rate as the script gave it, before a schedule."""
+    return [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]

@@ -291,3 +291,21 @@ def test_that_an_argument_in_anothers_place_is_named() -> None:
         scheduler: Any = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         with pytest.raises(UsageError, match="StepLR is no optimizer"):
             pt.AdaptiveDataParallel(model, scheduler, optimizer)
+
+
+@pytest.mark.parametrize("largest", [2, None])
+def test_that_batch_norm_on_a_single_example_names_the_cure_where_a_split_made_it(
+    largest: int | None,
+) -> None:
+    with joined():
+        model = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+        parallel = pt.AdaptiveDataParallel(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        # Three examples in micro-batches of at most two; or the script's own batch is a single one.
+        loader = pt.AdaptiveDataLoader(Numbers(3), batch_size=3 if largest else 1)
+        loader.autoscale_batch_size(loader.batch_size, (1, largest), gradient_accumulation=True)
+        error = pytest.raises(
+            UsageError if largest else ValueError, match="drop_last=True" if largest else "Expected"
+        )
+        with error:
+            for inputs, _ in loader:
+                parallel(inputs).mean().backward()

@@ -75,6 +75,38 @@ def test_that_a_stopped_stream_goes_on_at_the_very_next_example(tmp_path: Path, 
     assert seen == [*range(20), *range(21)]
 
 
+class OwnIterator(IterableDataset[int]):
+    """Its own iterator, which `iter` begins again, as litdata's `StreamingDataset` is."""
+
+    def __iter__(self) -> OwnIterator:
+        self.numbers = iter(range(20))
+        return self
+
+    def __next__(self) -> int:
+        return next(self.numbers)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_that_a_dataset_that_is_its_own_iterator_is_read_to_its_end(tmp_path: Path, num_workers: int) -> None:
+    seen: list[int] = []
+
+    def train(*, stops: bool) -> None:
+        options = {"multiprocessing_context": "fork"} if num_workers else {}
+        loader = pt.AdaptiveDataLoader(OwnIterator(), batch_size=3, num_workers=num_workers, **options)
+        for _ in pt.remaining_epochs_until(2):
+            for batch in loader:
+                seen.extend(batch.tolist())
+                if stops and len(seen) > 25:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                assert len(seen) <= 40
+
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        train(stops=True)
+    with joined(tmp_path):
+        train(stops=False)
+    assert seen == [*range(20), *range(20)]
+
+
 def test_that_worker_processes_read_a_stream_whole_and_in_order() -> None:
     with joined():
         loader = pt.AdaptiveDataLoader(

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.data.micro_batches import first_choice, plan_epoch, plan_step, split_evenly
+from pollux_slurm.torch.data.micro_batches import (
+    first_choice,
+    plan_batches,
+    plan_epoch,
+    plan_step,
+    split_evenly,
+)
 
 
 def choice_of(batch: int, replicas: int, num_micro_batches: int) -> BatchChoice:
@@ -46,6 +52,39 @@ def test_that_a_replica_without_examples_gets_padding_of_weight_zero() -> None:
     only = plan.micro_batches[0]
     assert only.is_padding
     assert (only.weight, list(only.positions())) == (0.0, [7])
+
+
+@pytest.mark.parametrize(
+    ("remaining", "replicas", "shares", "padding"),
+    [
+        (5, 4, (3, 2, 0, 0), 2),
+        (3, 2, (3, 0), 2),
+        (2, 4, (2, 0, 0, 0), 2),
+        (7, 3, (3, 2, 2), 2),
+        (1, 2, (1, 0), 1),  # the script's own batch is a single example, too
+    ],
+)
+def test_that_no_replica_gets_a_single_example_where_pairs_fit(
+    remaining: int, replicas: int, shares: tuple[int, ...], padding: int
+) -> None:
+    choice = choice_of(16, replicas, 1)
+    plans = [plan_step(0, remaining, choice, num_replicas=replicas, rank=rank) for rank in range(replicas)]
+    assert tuple(plan.micro_batches[0].size for plan in plans) == shares
+    positions = [len(plan.micro_batches[0].positions()) for plan in plans]
+    assert positions == [share or padding for share in shares]
+
+
+def test_that_a_local_batch_of_one_stays_one() -> None:
+    plans = [plan_step(0, 4, choice_of(4, 4, 1), num_replicas=4, rank=rank) for rank in range(4)]
+    assert [plan.micro_batches[0].size for plan in plans] == [1, 1, 1, 1]
+
+
+def test_that_a_short_list_of_a_batch_sampler_is_shared_in_pairs_too() -> None:
+    plans = [
+        list(plan_batches(0, [8, 11], typical=8, largest=None, num_replicas=2, rank=rank))[1]
+        for rank in range(2)
+    ]
+    assert [plan.micro_batches[0].size for plan in plans] == [3, 0]
 
 
 sizes = st.integers(1, 40)

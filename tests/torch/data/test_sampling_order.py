@@ -20,6 +20,7 @@ from torch.utils.data import RandomSampler, Sampler, WeightedRandomSampler
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
+from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.coordination.plain_data import to_plain
 from pollux_slurm.torch.data.batch_sources import MapStyleSource
 from pollux_slurm.torch.data.loader_position import LoaderPosition
@@ -49,6 +50,11 @@ class Ranges(Sampler[list[int]]):
             left = left[size:]
 
 
+def new_position(length: int) -> LoaderPosition:
+    values = GivenValues(num_replicas=1, accepts=False, logs=True)
+    return LoaderPosition("loader", length=length, num_sampled=None, batch_size=1, given=values)
+
+
 def samplers_of(length: int) -> list[SamplerOrder]:
     generator = torch.Generator()
     generator.manual_seed(3)
@@ -66,14 +72,14 @@ def test_that_a_sampler_of_the_users_own_is_followed_exactly_over_any_sequence_o
 ) -> None:
     epoch = data.draw(st.integers(0, 3))
     expected = samplers_of(length)[kind].draw(seed=1, epoch=epoch, loop=0)
-    position = LoaderPosition("loader", length)
+    position = new_position(length)
     visited: list[int] = []
     sizes = st.tuples(st.integers(1, 5), st.integers(1, 12), st.none() | st.integers(1, 3), st.integers(0, 4))
     runs: list[tuple[int, int, int | None, int]] = data.draw(st.lists(sizes, max_size=4))
     for replicas, batch, largest, num_steps in [*runs, (2, 5, None, length + 3)]:
         # A new run, which has the checkpoint only.
         saved = torch.load(saved_bytes(position.state_dict()), weights_only=True)
-        position = LoaderPosition("loader", length)
+        position = new_position(length)
         position.load_state_dict(saved)
         loop = position.begin_loop(epoch)
         assert loop is not None

@@ -47,6 +47,26 @@ def test_that_padding_does_not_reach_the_model(tmp_path: Path) -> None:
     assert run_ranks(tmp_path, 2, train_with_padding) == [[-1.0, 0], [-1.0, 1]]
 
 
+def train_with_batch_norm() -> list[int]:
+    """Train with BatchNorm on 11 examples in batches of 8: three are left for two replicas."""
+    pt.init_process_group()
+    model = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+    parallel = pt.AdaptiveDataParallel(model, optimizer := torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = pt.AdaptiveDataLoader(Numbers(11), batch_size=8)
+    seen: list[int] = []
+    for inputs, indices in loader:
+        optimizer.zero_grad()
+        parallel(inputs).mean().backward()
+        optimizer.step()
+        seen += [] if loader.is_padding else indices.tolist()
+    return seen
+
+
+def test_that_batch_norm_meets_no_single_example_that_its_script_does_not(tmp_path: Path) -> None:
+    first, second = run_ranks(tmp_path, 2, train_with_batch_norm)
+    assert (first, second) == ([0, 1, 2, 3, 8, 9, 10], [4, 5, 6, 7])
+
+
 def accumulate_manually(num_examples: int, batch_size: int) -> list[Any]:
     """Sum three global batches, two of them under `no_sync`, then step."""
     pt.init_process_group()
