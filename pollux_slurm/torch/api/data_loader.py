@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -59,7 +59,7 @@ class AdaptiveDataLoader:
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | Sequence[Any],
         batch_size: int | None = None,
         shuffle: bool = False,
         sampler: Iterable[int] | None = None,

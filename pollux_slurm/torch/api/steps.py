@@ -8,7 +8,7 @@ it, and a body that ran once does not run again after a restart.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.errors import UsageError
@@ -28,9 +28,7 @@ _NO_STEPS = (
 )
 
 
-def remaining_steps_until(
-    num_steps: int, loader: AdaptiveDataLoader
-) -> Iterator[tuple[int, Iterator[Any]]]:
+def remaining_steps_until(num_steps: int, loader: AdaptiveDataLoader) -> Iterator[tuple[int, Iterator[Any]]]:
     """Yield each step still to do, with its batches; after step `num_steps` − 1, write a final checkpoint.
 
     For scripts without epochs. A step's number is `finished_steps()`. Its batches are this replica's parts of
@@ -50,7 +48,9 @@ def remaining_steps_until(
     on with the next step. Raises `UsageError` where the optimizer makes no step in a whole pass.
     """
     if not isinstance(loader, AdaptiveDataLoader):
-        raise UsageError(f"remaining_steps_until(...) needs an AdaptiveDataLoader, not {type(loader).__name__}")
+        raise UsageError(
+            f"remaining_steps_until(...) needs an AdaptiveDataLoader, not {type(loader).__name__}"
+        )
     session = current_session()
     session.regrouping.join_training()
     try:
@@ -62,7 +62,9 @@ def remaining_steps_until(
     session.finish()
 
 
-def _steps(session: Session, num_steps: int, loader: AdaptiveDataLoader) -> Iterator[tuple[int, Iterator[Any]]]:
+def _steps(
+    session: Session, num_steps: int, loader: AdaptiveDataLoader
+) -> Iterator[tuple[int, Iterator[Any]]]:
     num_idle = 0
     while session.num_steps < num_steps:
         session.begin_epoch()
@@ -85,7 +87,9 @@ def _steps(session: Session, num_steps: int, loader: AdaptiveDataLoader) -> Iter
         session.end_epoch()
 
 
-def _batches_of_step(loader: AdaptiveDataLoader, batches: BatchIterator, batch: Any) -> Iterator[Any]:
+def _batches_of_step(
+    loader: AdaptiveDataLoader, batches: BatchIterator, batch: Any
+) -> Generator[Any, None, None]:
     """Yield the batches of the step that `batch` begins, without crossing the boundary after it."""
     while True:
         is_last = loader.is_stepping

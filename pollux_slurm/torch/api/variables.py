@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ class Variables(State, dict[str, Any]):
         kept = Variables(best=float("inf"))
         kept["best"] = min(kept["best"], loss)
 
-    A second one needs a `name`. A copy, also in a file of `torch.save`, is a plain dict.
+    A second one needs a `name`. A copy, also in a file of `torch.save`, is an `OrderedDict`.
     """
 
     def __init__(self, name: str = "variables", /, **values: Any) -> None:
@@ -33,5 +34,5 @@ class Variables(State, dict[str, Any]):
         self.update(state)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Used by `copy` and `pickle`: to make another one would register it.
-        return dict, (dict(self),)
+        # Used by `copy` and `pickle`: to make another one would register it. torch.load takes this kind.
+        return OrderedDict, (), None, None, iter(self.items())
