@@ -78,7 +78,7 @@ class Trainer:
             if self.step % 10 == 0:
                 bar.set_postfix(loss=loss.item())
                 self.log("train/loss", loss.item())
-                self.log("train/rate", self.scheduler.get_last_lr()[0])
+                self.log("train/rate", float(self.scheduler.get_last_lr()[0]))
 
     @torch.no_grad()
     def validate(self) -> tuple[float, float]:

@@ -104,9 +104,9 @@ network = LanguageModel(128, options.length, options.width).to(device)
 optimizer = torch.optim.AdamW(network.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)
 progress = pollux.Variables(best=float("inf"))
 model = pollux.AdaptiveDataParallel(network, optimizer)
-ahead = {"num_workers": 1, "multiprocessing_context": "fork"}  # loads while the device computes
+torch.multiprocessing.set_start_method("fork", force=True)  # of the process that loads ahead
 loader = pollux.AdaptiveDataLoader(
-    range(num_windows), options.batch, shuffle=True, drop_last=True, collate_fn=get_batch, **ahead
+    range(num_windows), options.batch, shuffle=True, drop_last=True, collate_fn=get_batch, num_workers=1
 )
 loader.autoscale_batch_size(options.batch, (1, options.micro_batch), gradient_accumulation=True)
 
