@@ -21,8 +21,11 @@ with extras_named():
         on_regroup,
         remaining_epochs_until,
     )
+    from pollux_slurm.torch.api.gather_batch import gather_batch
     from pollux_slurm.torch.api.memory_guard import memory_guard
     from pollux_slurm.torch.api.state import State
+    from pollux_slurm.torch.api.steps import remaining_steps_until
+    from pollux_slurm.torch.api.variables import Variables
     from pollux_slurm.torch.boundary.sigterm import TrainingStopped
     from pollux_slurm.torch.scaling_rules import (
         AdamScale,
@@ -50,16 +53,19 @@ __all__ = [
     "SqrtScale",
     "State",
     "TrainingStopped",
+    "Variables",
     "checkpoint_point",
     "current_dataloader",
     "current_epoch",
     "env",
     "finished_epochs",
     "finished_steps",
+    "gather_batch",
     "init_process_group",
     "is_joining",
     "memory_guard",
     "on_regroup",
     "remaining_epochs_until",
+    "remaining_steps_until",
     "scaling_rules",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Generator, Iterable, Mapping, Sized
+from collections.abc import Generator, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -60,7 +60,7 @@ class AdaptiveDataLoader:
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | Sequence[Any],
         batch_size: int | None = None,
         shuffle: bool = False,
         sampler: Iterable[int] | None = None,
@@ -264,6 +264,11 @@ class AdaptiveDataLoader:
         return self._plan is None or self._plan.is_last
 
     @property
+    def current_plan(self) -> MicroBatchPlan | None:
+        """The script's current micro-batch; None outside of a loop."""
+        return self._plan
+
+    @property
     def current_share(self) -> float:
         """This replica's micro-batch as a share of the step's examples: the weight of its mean. 0: padding.
 
@@ -337,15 +342,15 @@ class AdaptiveDataLoader:
     def __iter__(self) -> BatchIterator:
         return BatchIterator(self._batches, lambda: self._session.has_open_step)
 
-    def iterate_steps(self) -> BatchIterator:
-        """Return an iterator for a framework that owns the loop.
+    def iterate_steps(self, *, goes_on: bool = False) -> BatchIterator:
+        """Return an iterator for a framework, or `remaining_steps_until`, that owns the loop.
 
         It yields None after each step's boundary. So a step can be ended before the next batch is asked for,
-        and `session.pause()` may follow. The last step of an iterable dataset is known in advance, too.
+        and `session.pause()` may follow. The last step of an iterable dataset is known in advance, too. With
+        `goes_on` a loop that is left is not ended: the next one goes on there, also after a restart.
         """
-        return BatchIterator(
-            functools.partial(self._batches, by_step=True), lambda: self._session.has_open_step
-        )
+        make = functools.partial(self._batches, by_step=True, goes_on=goes_on)
+        return BatchIterator(make, lambda: self._session.has_open_step)
 
     def end_iteration(self, reason: str) -> None:
         """End the loop under way; whoever still has its iterator gets `reason` as a `UsageError`."""
@@ -357,7 +362,9 @@ class AdaptiveDataLoader:
         name = repr(self.name) if self._joined else "before init_process_group()"
         return f"AdaptiveDataLoader {name} ({type(self.dataset).__name__}, batch_size={self.batch_size})"
 
-    def _batches(self, iterator: ref[BatchIterator], *, by_step: bool = False) -> Generator[Any, None, None]:
+    def _batches(
+        self, iterator: ref[BatchIterator], *, by_step: bool = False, goes_on: bool = False
+    ) -> Generator[Any, None, None]:
         self._session.regrouping.join_training()
         self._session.end_previous_loop(self)
         loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
@@ -377,7 +384,13 @@ class AdaptiveDataLoader:
                 batches = iterator()
                 if not (is_left_by_break() or (batches is not None and batches.is_ended)):
                     self._session.note_error_in_loop(self)
-                self._position.leave_loop(loop, has_stepped=self._session.has_open_step)
+                has_stepped = self._session.has_open_step
+                if goes_on:
+                    if has_stepped and self._step is not None:
+                        self._position.advance(loop, self._step.end)
+                    self._position.pause_loop(loop)
+                else:
+                    self._position.leave_loop(loop, has_stepped=has_stepped)
                 raise
             finally:
                 self._plan = self._step = self._iterator = None

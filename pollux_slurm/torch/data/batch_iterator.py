@@ -14,7 +14,9 @@ from pollux_slurm.errors import UsageError
 _COUNTED_CALLS = (
     "training that counts its calls of next() on an iterator over an AdaptiveDataLoader: after a move the "
     "loop goes on in the middle of its epoch, with fewer batches left than the script counts. Write "
-    "`for batch in loader:` (and `break`, for a part of an epoch), or expect the end: `next(iterator, None)`"
+    "`for batch in loader:` (and `break`, for a part of an epoch), or expect the end: "
+    "`next(iterator, None)`; "
+    "without epochs, count by `for step, batches in remaining_steps_until(num_steps, loader):`"
 )
 
 

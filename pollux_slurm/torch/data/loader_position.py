@@ -130,6 +130,11 @@ class LoaderPosition:
             self._ended.append(has_stepped or loop.start > 0)
             self._start, self._order = 0, None
 
+    def pause_loop(self, loop: Loop) -> None:
+        """Let the next loop be this one, from where it is."""
+        if not loop.is_replay:
+            self._num_begun -= 1
+
     def sync(self) -> None:
         """Nothing to do: the position is the same on every replica."""
 

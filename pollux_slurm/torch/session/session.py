@@ -389,7 +389,10 @@ class Session:
         # Also where none was left at this start: the script may write the weights from here on.
         self._steps.finish_restore()
         self._check_steps()
+        self._epoch_end.end_epoch()
         self._end_training()
+        # In training by steps an epoch may be under way, and goes on where training does.
+        self.progress_state.epoch = None
         self.regrouping.replay.end_epochs()
         if self.stop.is_set:
             # SIGTERM came after the last boundary.
