@@ -22,6 +22,8 @@ class ProgressLines(RunObserver):
     def begins(self, run: UpcomingRun) -> None:
         if run.regroups:
             what = "processes join and leave in place"
+        elif run.reverses:
+            what = "the first run again, with each batch in the reverse order"
         elif run.stop is None:
             what = "first run, without a move"
         elif run.before is None:
