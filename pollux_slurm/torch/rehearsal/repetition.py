@@ -53,11 +53,11 @@ class Repetition:
             self._kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
     def roots(self) -> Iterator[Root]:
-        """Yield what may have generators: the script's variables, and the dataset of the loop under way."""
-        for frame in user_frames():
-            yield from list(frame.f_locals.items())
+        """Yield what may have generators: the dataset of the loop under way, and the script's variables."""
         if self._loader is not None:
             yield "dataset", cast("Any", self._loader).dataset
+        for frame in user_frames():
+            yield from list(frame.f_locals.items())
 
     def begin_loop(self, loader: Loader, place: Callable[[], list[Any]]) -> None:
         """Prepare a loader, whose outermost loop begins at `place`."""
