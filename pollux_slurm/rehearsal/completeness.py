@@ -91,7 +91,8 @@ def _kinds_expected(rehearsed: RehearsalRuns) -> Iterator[str]:
         return
     first = loops[0]
     yield _IN_EPOCH
-    if not first.is_left:
+    has_end = first.is_whole or first.epoch != NO_EPOCH or bool(next(first_run.of("loop"))["length"])
+    if has_end and not first.is_left:
         yield _AFTER_LOOP
     moments = {stop.moment for stop in plan_stops(first_run)}
     if first.epoch != NO_EPOCH and (not first.is_whole or StopMoment.EPOCH_END in moments):

@@ -80,6 +80,12 @@ def test_that_what_the_script_asks_for_is_expected() -> None:
     assert kinds_not_made(refused) == ["with a varying batch"]
 
 
+def test_that_an_endless_stream_without_epochs_has_no_end_to_be_moved_at() -> None:
+    endless = [START, FIRST_STEP, loop(length=None, epoch=-1), micro_batch(0, 10, epoch=-1)]
+    runs = rehearsed(ALL[0], stopped(MIDDLE, processes=2), ALL[3], events=endless)
+    assert kinds_not_made(runs) == []
+
+
 def test_that_one_example_for_each_process_cannot_run_out_of_memory() -> None:
     single = [{**event, "size": 1} if event["kind"] == "micro_batch" else event for event in EPOCH]
     assert kinds_not_made(rehearsed(*ALL[:3], events=single)) == []

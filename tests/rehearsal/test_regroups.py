@@ -98,6 +98,8 @@ _SHARE: dict[str, Any] = {
     "kind": "snapshot",
     "moment": "epoch",
     "epoch": 0,
+    "step": 1,
+    "precisions": [],
     "in_loop": True,
     "position": 10,
     "objects": {},
@@ -133,7 +135,7 @@ def test_that_a_script_that_asks_for_it_is_moved_in_place_too(tmp_path: Path) ->
     result = rehearse(tmp_path, SCRIPTS / "in_place.py", processes="1,2,3")
     assert not result["must_change"], result["findings"]
     assert not of_level(result, "look"), result["findings"]
-    assert [(move["where"], move["processes"], move["leaves"]) for move in result["moves"][4:]] == [
+    assert [(move["where"], move["processes"], move["leaves"]) for move in result["moves"][5:]] == [
         ("in mid-epoch", [2, 3], []),
         ("in mid-epoch", [3, 2], [0]),
         ("at an epoch's end", [2, 3], []),

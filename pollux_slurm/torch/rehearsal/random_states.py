@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 Root = tuple[str, Any]
 """A name, and the object that has it."""
 States = dict[str, Any]
 
 _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_OPAQUE = (torch.Tensor, torch.nn.Module, np.ndarray, str, bytes, int, float, type, ModuleType)
-_CALLABLE = (FunctionType, MethodType)
+_OPAQUE = (
+    *(torch.Tensor, torch.nn.Module, np.ndarray, str, bytes, int, float, type(None), type),
+    *(ModuleType, FunctionType, MethodType),
+)
 _DEPTH, _MAX_OBJECTS, _MAX_PARTS = 5, 2000, 100
 
 
@@ -71,22 +75,38 @@ def generators_in(roots: Iterable[Root]) -> dict[str, Any]:
     left = deque((name, value, _DEPTH) for name, value in roots)
     while left and len(seen) < _MAX_OBJECTS:
         name, value, depth = left.popleft()
-        if id(value) in seen or isinstance(value, (*_OPAQUE, *_CALLABLE)) or value is None:
+        kind = type(value)
+        if id(value) in seen or issubclass(kind, _OPAQUE):
             continue
         seen.add(id(value))
-        if isinstance(value, _KINDS):
-            found.setdefault(name, value)
+        if issubclass(kind, _KINDS):
+            if _has_state(value):
+                found.setdefault(name, value)
         elif depth > 0:
             left.extend((f"{name}{way}", part, depth - 1) for way, part in _parts(value))
     return found
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        return [(f"[{key!r}]", part) for key, part in list(value.items())[:_MAX_PARTS]]
-    if isinstance(value, list | tuple):
-        return [(f"[{index}]", part) for index, part in enumerate(value[:_MAX_PARTS])]
-    return [(f".{key}", part) for key, part in list(getattr(value, "__dict__", {}).items())[:_MAX_PARTS]]
+def _has_state(generator: Any) -> bool:
+    """Return whether its state can be read here: the system's has none, a device's none in a worker."""
+    if isinstance(generator, torch.Generator):
+        return generator.device.type == "cpu" or get_worker_info() is None
+    return not isinstance(generator, random.SystemRandom)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    kind = type(value)
+    if issubclass(kind, dict):
+        yield from ((f"[{key!r}]", part) for key, part in list(islice(value.items(), _MAX_PARTS)))
+    elif issubclass(kind, list | tuple):
+        yield from ((f"[{index}]", part) for index, part in enumerate(value[:_MAX_PARTS]))
+    else:
+        try:
+            # Not `vars`: a proxy would load what it stands for.
+            attributes = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return
+        yield from ((f".{key}", part) for key, part in list(islice(attributes.items(), _MAX_PARTS)))
 
 
 def _state_of(generator: Any) -> Any:

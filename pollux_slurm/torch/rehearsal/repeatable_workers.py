@@ -7,8 +7,10 @@ replicas. So the generators are seeded before each example, and before the examp
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
 WORKERS_DREW = "workers-drew"
 """The file that a worker makes, in the run's folder, when its part of the script draws random numbers."""
 
-_NUM_EXAMINED = 20
+_NUM_EXAMINED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class _WorkerDraws:
     """Wraps what a worker does for each batch."""
 
     def __init__(self, folder: Path) -> None:
-        self._file, self._num_examined = folder / WORKERS_DREW, 0
+        self._file, self._num_examined = folder / WORKERS_DREW, Counter[str]()
         info = get_worker_info()
         assert info is not None
         self._seed, self._roots = info.seed - info.id, [("dataset", info.dataset)]
@@ -52,34 +54,28 @@ class _WorkerDraws:
     def fetch_by_index(self, original: Callable[..., Any], wanted: Any) -> Any:
         fetcher = original.args[0]  # type: ignore[attr-defined]
         if not fetcher.auto_collation:
-            self._begin(wanted)
-            return self._watched(lambda: original(wanted))
-        dataset, collate = fetcher.dataset, fetcher.collate_fn
-
-        def load() -> Any:
-            if getattr(dataset, "__getitems__", None):
-                self._begin(wanted)
-                return dataset.__getitems__(wanted)
-            examples = []
-            for index in wanted:
-                self._begin(index)
-                examples.append(self._watched(lambda index=index: dataset[index]))
-            return examples
-
-        examples = self._watched(load) if getattr(dataset, "__getitems__", None) else load()
-        self._begin(wanted)
-        return self._watched(lambda: collate(examples))
+            return self._seeded("batch", wanted, lambda: original(wanted))
+        dataset = fetcher.dataset
+        if getattr(dataset, "__getitems__", None):
+            examples = self._seeded("batch", wanted, lambda: dataset.__getitems__(wanted))
+        else:
+            examples = [
+                self._seeded("example", index, partial(dataset.__getitem__, index)) for index in wanted
+            ]
+        return self._seeded("collate", wanted, lambda: fetcher.collate_fn(examples))
 
     def fetch_next(self, original: Callable[..., Any], wanted: Any) -> Any:
-        return self._watched(lambda: original(wanted))
+        return self._watched("batch", lambda: original(wanted))
 
-    def _begin(self, what: Any) -> None:
+    def _seeded(self, part: str, what: Any, call: Callable[[], Any]) -> Any:
         seed_generators((self._seed + zlib.crc32(repr(what).encode())) % 2**32, self._own)
+        return self._watched(part, call)
 
-    def _watched(self, call: Callable[[], Any]) -> Any:
-        if self._num_examined >= _NUM_EXAMINED:
+    def _watched(self, part: str, call: Callable[[], Any]) -> Any:
+        """Call it; note whether it draws, the first times of each part."""
+        self._num_examined[part] += 1
+        if self._num_examined[part] > _NUM_EXAMINED:
             return call()
-        self._num_examined += 1
         before = read_states(self._roots)
         result = call()
         after = read_states(self._roots)

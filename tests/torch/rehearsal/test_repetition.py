@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pollux_slurm.agent.rehearsal_protocol import EventLog, RunPlan
 from pollux_slurm.torch.rehearsal.planned_lack_of_memory import PlannedLackOfMemory
-from pollux_slurm.torch.rehearsal.random_states import read_states, set_states
+from pollux_slurm.torch.rehearsal.random_states import generators_in, read_states, set_states
 from pollux_slurm.torch.rehearsal.repeatable_workers import WORKERS_DREW, RepeatableWorker
 from pollux_slurm.torch.rehearsal.repetition import Repetition, ReversedExamples
 from pollux_slurm.torch.rehearsal.step_log import StepLog, is_compared
@@ -44,6 +44,10 @@ def test_that_random_numbers_go_on_from_states_that_were_kept() -> None:
     assert another.draw() != expected
     set_states(states, [("own", another)])
     assert another.draw() == expected
+
+
+def test_that_a_generator_of_the_system_has_no_state() -> None:
+    assert generators_in([("all", [random.SystemRandom(), random.Random(1)])]).keys() == {"all[1]"}
 
 
 class Noisy(Dataset[torch.Tensor]):
