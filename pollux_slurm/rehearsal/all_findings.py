@@ -79,7 +79,8 @@ def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
         yield Finding(
             level=Level.NOTE,
             kind="cut_short",
-            text="Nothing after the failure was rehearsed: fix it, then rehearse again.",
+            text="What comes after a failure in the same training was not rehearsed: fix it, then rehearse "
+            "again.",
         )
         return
     loops = training_loops(first_run)
@@ -114,7 +115,7 @@ def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
             text=f"The time was up before {rehearsed.skipped} of the planned stops: their effect is unknown.",
             cure=f"Use --time {time_needed(rehearsed)}.",
         )
-    if first_run.first("autoscale") is None:
+    if loops and first_run.first("autoscale") is None:
         yield Finding(
             level=Level.NOTE,
             kind="fixed_batch",

@@ -172,7 +172,9 @@ def run_script(
         log=log,
     )
     return tuple(
-        start for part in _by_generation(run, folder, regroups) for start in _by_start(part, out_of_memory)
+        start
+        for part in _by_generation(run, folder, regroups)
+        for start in split_by_start(part, out_of_memory)
     )
 
 
@@ -204,7 +206,7 @@ def _by_generation(run: ScriptRun, folder: Path, regroups: Sequence[Stop]) -> It
     yield current
 
 
-def _by_start(run: ScriptRun, planned: Stop | None) -> Iterator[ScriptRun]:
+def split_by_start(run: ScriptRun, planned: Stop | None) -> Iterator[ScriptRun]:
     """Yield a run of each start of a run's processes, which `pollux run` has made after a lack of memory."""
     starts = max((_num_starts(events) for events in run.events), default=0)
     for number in range(max(starts, 1)):
@@ -256,7 +258,7 @@ def _watch(
         raise_if_interrupted()
         now = time.monotonic()
         # Of rank 0, which may be another process after a regroup.
-        events, seen = _read_on(events_file(folder, generation=generation, rank=0), seen)
+        events, seen = read_events(events_file(folder, generation=generation, rank=0), seen)
         if not events and events_file(folder, generation=generation + 1, rank=0).exists():
             generation, seen = generation + 1, 0
         for event in events:
@@ -303,7 +305,7 @@ def _processes_of(session: int) -> list[int]:
     return found
 
 
-def _read_on(file: Path, offset: int) -> tuple[list[Event], int]:
+def read_events(file: Path, offset: int) -> tuple[list[Event], int]:
     """Return the complete lines from `offset` on, and the offset of the next one."""
     if not file.exists():
         return [], offset
@@ -324,4 +326,4 @@ def _decoded(lines: Sequence[bytes]) -> Iterator[Event]:
 
 
 def _read(file: Path) -> list[Event]:
-    return _read_on(file, 0)[0]
+    return read_events(file, 0)[0]
