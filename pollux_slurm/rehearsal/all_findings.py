@@ -15,10 +15,15 @@ from pollux_slurm.rehearsal.in_place import (
 from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, wrong_samples
 from pollux_slurm.rehearsal.rate_differences import schedules_that_differ
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns, has_failed
-from pollux_slurm.rehearsal.run_failures import caught_errors, failed_leavers, failures, never_trained
+from pollux_slurm.rehearsal.run_failures import (
+    caught_errors,
+    failed_leavers,
+    failures,
+    never_trained,
+)
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome
+from pollux_slurm.rehearsal.runs.stop_plan import training_loops
 from pollux_slurm.rehearsal.script_counters import averages_over_micro_batches, own_epochs
-from pollux_slurm.rehearsal.script_run import RunOutcome
-from pollux_slurm.rehearsal.stop_plan import training_loops
 from pollux_slurm.rehearsal.unsynchronized_sums import unsynchronized_sums
 from pollux_slurm.rehearsal.weight_differences import (
     needs_rounding,

@@ -14,8 +14,8 @@ from pollux_slurm.rehearsal.rehearse import (
     autoscales,
 )
 from pollux_slurm.rehearsal.run_failures import is_regroup
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
-from pollux_slurm.rehearsal.stop_plan import (
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.stop_plan import (
     FIRST_RUN_EPOCHS,
     plan_regroups,
     plan_stops,

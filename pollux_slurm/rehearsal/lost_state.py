@@ -20,8 +20,8 @@ from pollux_slurm.rehearsal.findings import (
     is_or_are,
     listed,
 )
+from pollux_slurm.rehearsal.runs.script_run import Event, ScriptRun
 from pollux_slurm.rehearsal.sample_coverage import orders_that_differ, wrong_sample_counts
-from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
 _SAME = 1e-5
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pollux_slurm.rehearsal.findings import CHANGES, Finding, Level, listed
 from pollux_slurm.rehearsal.lost_state import are_same
 from pollux_slurm.rehearsal.run_failures import after_move
-from pollux_slurm.rehearsal.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
 
 _TOLERANCE = 1e-3
 _BY_LOSS = "ReduceLROnPlateau"

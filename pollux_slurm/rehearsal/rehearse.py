@@ -13,8 +13,8 @@ from typing import Any
 from pollux_slurm.agent.node.node_program import visible_gpus
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMoment
 from pollux_slurm.errors import UsageError
-from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun, run_script
-from pollux_slurm.rehearsal.stop_plan import (
+from pollux_slurm.rehearsal.runs.script_run import Event, RunOutcome, ScriptRun, run_script
+from pollux_slurm.rehearsal.runs.stop_plan import (
     FIRST_RUN_STOP,
     plan_lack_of_memory,
     plan_regroups,

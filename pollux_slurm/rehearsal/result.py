@@ -16,7 +16,7 @@ from pollux_slurm.rehearsal.completeness import is_time_too_short, kinds_not_mad
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.run_failures import where_of
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 
 _WIDTH = 100
 _PHASES = {

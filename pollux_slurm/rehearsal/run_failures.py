@@ -18,8 +18,8 @@ from pollux_slurm.rehearsal.findings import (
     Finding,
     Level,
 )
-from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun
-from pollux_slurm.rehearsal.stop_plan import training_loops
+from pollux_slurm.rehearsal.runs.script_run import Event, RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.stop_plan import training_loops
 
 _TAIL_LINES = 15
 

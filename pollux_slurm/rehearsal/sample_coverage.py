@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import Event, RunOutcome, ScriptRun
 
 Loop = tuple[int, str, int]
 """Epoch, loader, and the loop's number in the epoch."""

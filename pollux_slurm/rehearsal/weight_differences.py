@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pollux_slurm.rehearsal.findings import CHANGES, LOCAL, VARIABLES, Finding, Level, listed
 from pollux_slurm.rehearsal.lost_state import are_same
 from pollux_slurm.rehearsal.run_failures import after_move, caught_lack_of_memory
-from pollux_slurm.rehearsal.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
 
 _MARGIN = 10.0
 _ON_CPU, _ON_GPU, _OF_LOW_PRECISION = 1e-5, 1e-3, 1e-2

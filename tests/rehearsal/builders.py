@@ -8,7 +8,7 @@ from typing import Any
 
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMethod, StopMoment
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 
 MIDDLE = Stop(moment=StopMoment.STEP, method=StopMethod.REQUEST, epoch=0, loader="loader-0", position=10)
 EPOCH_END = Stop(moment=StopMoment.EPOCH_END, method=StopMethod.REQUEST, epoch=0)

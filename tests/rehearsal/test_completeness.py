@@ -10,7 +10,7 @@ from pollux_slurm.rehearsal.completeness import is_time_too_short, kinds_not_mad
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.result import as_json, as_text, exit_code
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 from tests.rehearsal.builders import (
     EPOCH_END,
     FIRST_STEP,

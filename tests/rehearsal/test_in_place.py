@@ -24,7 +24,7 @@ from pollux_slurm.rehearsal.in_place import (
 from pollux_slurm.rehearsal.lost_state import wrong_samples
 from pollux_slurm.rehearsal.result import as_json, as_text, must_change
 from pollux_slurm.rehearsal.run_failures import failed_leavers, failures
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 from tests.rehearsal.builders import (
     FIRST_STEP,
     START,

@@ -8,7 +8,7 @@ import pytest
 
 from pollux_slurm.rehearsal.findings import AVERAGES, CHANGES, VARIABLES, Level
 from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, wrong_samples
-from pollux_slurm.rehearsal.script_run import RunOutcome
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome
 from tests.rehearsal.builders import (
     CHECKPOINT,
     EPOCH_END,

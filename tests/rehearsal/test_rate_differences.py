@@ -4,7 +4,7 @@ from typing import Any
 
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rate_differences import schedules_that_differ
-from pollux_slurm.rehearsal.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
 from tests.rehearsal.builders import MIDDLE, script_run, snapshot, state, stepped
 
 

@@ -12,7 +12,7 @@ import pytest
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMethod, StopMoment
 from pollux_slurm.rehearsal.all_findings import all_findings
 from pollux_slurm.rehearsal.lost_state import wrong_samples
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, run_script
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun, run_script
 from pollux_slurm.rehearsal.weight_differences import replicas_that_differ
 from tests.rehearsal.builders import (
     FIRST_STEP,

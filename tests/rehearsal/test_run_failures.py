@@ -10,7 +10,7 @@ from pollux_slurm.rehearsal.all_findings import all_findings
 from pollux_slurm.rehearsal.findings import Level
 from pollux_slurm.rehearsal.result import as_text, exit_code, must_change
 from pollux_slurm.rehearsal.run_failures import caught_errors, failures, never_trained
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, outcome_of
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun, outcome_of
 from tests.rehearsal.builders import (
     CHECKPOINT,
     FIRST_STEP,

@@ -8,7 +8,7 @@ import pytest
 
 from pollux_slurm.agent.rehearsal_protocol import StopMethod
 from pollux_slurm.rehearsal.lost_state import wrong_samples
-from pollux_slurm.rehearsal.script_run import RunOutcome, read_events, split_by_start
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, read_events, split_by_start
 from tests.rehearsal.builders import (
     CHECKPOINT,
     MIDDLE,

@@ -8,8 +8,8 @@ import pytest
 
 from pollux_slurm.agent.rehearsal_protocol import RunPlan, Stop, StopMethod, StopMoment, read_run_plan
 from pollux_slurm.rehearsal.rehearse import process_counts
-from pollux_slurm.rehearsal.script_run import ScriptRun
-from pollux_slurm.rehearsal.stop_plan import (
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.stop_plan import (
     plan_lack_of_memory,
     plan_regroups,
     plan_stops,

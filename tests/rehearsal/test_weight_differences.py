@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.rehearsal.findings import VARIABLES, Finding, Level
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 from pollux_slurm.rehearsal.weight_differences import (
     needs_rounding,
     replicas_that_differ,

@@ -40,11 +40,11 @@ def rehearse(
     """
     from pollux_slurm.cli.jobs.rehearse_progress import ProgressLines
     from pollux_slurm.rehearsal.all_findings import all_findings
-    from pollux_slurm.rehearsal.interruption import Interruption
     from pollux_slurm.rehearsal.rehearse import rehearse as run_rehearsal
     from pollux_slurm.rehearsal.rehearse import require_command
     from pollux_slurm.rehearsal.result import as_json as result_as_json
     from pollux_slurm.rehearsal.result import as_text, exit_code
+    from pollux_slurm.rehearsal.runs.interruption import Interruption
 
     counts = None if processes is None else _counts(processes)
     time_s = parse_span(time).total_seconds()

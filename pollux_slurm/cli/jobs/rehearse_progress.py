@@ -7,7 +7,7 @@ import time
 
 from pollux_slurm.rehearsal.rehearse import RunObserver, UpcomingRun
 from pollux_slurm.rehearsal.run_failures import place_of, where_of
-from pollux_slurm.rehearsal.script_run import Event, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import Event, ScriptRun
 
 _EVERY_S = 0.2
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH, Stop, StopMethod, StopMoment
-from pollux_slurm.rehearsal.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
 
 FIRST_RUN_EPOCHS = 2
 FIRST_RUN_STOP = Stop(moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=FIRST_RUN_EPOCHS - 1)
