@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.torch
 
 SCRIPTS = Path(__file__).parent / "scripts"
+MOVED_SCRIPTS = Path(__file__).parent / "moved_scripts"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 START = "from pollux_slurm.cli.app import main; main()"
 TIMEOUT_S = 900.0
@@ -190,14 +191,14 @@ def test_that_a_script_that_moves_change_is_convicted(
     tmp_path: Path, arguments: list[str], kind: str, words: str
 ) -> None:
     script, *fault = arguments
-    (finding,) = of_level(rehearse(tmp_path, SCRIPTS / script, *fault), "change")
+    (finding,) = of_level(rehearse(tmp_path, MOVED_SCRIPTS / script, *fault), "change")
     assert finding["kind"] == kind
     assert finding["text"].startswith(words)
 
 
 @pytest.mark.full
 def test_that_batchnorm_dropout_augmentation_in_workers_and_a_schedule_are_accepted(tmp_path: Path) -> None:
-    result = rehearse(tmp_path, SCRIPTS / "random_training.py")
+    result = rehearse(tmp_path, MOVED_SCRIPTS / "random_training.py")
     assert not result["must_change"], result["findings"]
     (finding,) = [finding for finding in result["findings"] if finding["kind"] == "weights"]
     assert finding["level"] == "note"

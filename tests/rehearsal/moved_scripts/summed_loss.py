@@ -1,9 +1,14 @@
 """Trains with a sum over the micro-batch, whose gradient follows its size; nothing random is drawn."""
 
+import sys
+from pathlib import Path
+
 import torch
-from problem import make_data, make_network
 
 import pollux_slurm.torch as pt
+
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+from problem import make_data, make_network
 
 pt.init_process_group()
 network = make_network()

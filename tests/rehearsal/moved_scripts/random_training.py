@@ -2,12 +2,15 @@
 
 import math
 import sys
+from pathlib import Path
 
 import torch
-from problem import make_data
 from torch.utils.data import Dataset
 
 import pollux_slurm.torch as pt
+
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+from problem import make_data
 
 FAULT = "".join(sys.argv[1:])
 EPOCHS = 40
