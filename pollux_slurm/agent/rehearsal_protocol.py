@@ -45,12 +45,14 @@ class StopMoment(str, Enum):
 class StopMethod(str, Enum):
     """How a run is stopped: by a checkpoint request, then SIGTERM once confirmed, or by SIGTERM alone.
 
-    With `REGROUP` it is not stopped: processes join and leave while it trains.
+    With `REGROUP` it is not stopped: processes join and leave while it trains. `OUT_OF_MEMORY` is an error
+    that each process's model raises: `pollux run` starts the script again, with smaller micro-batches.
     """
 
     REQUEST = "request"
     SIGTERM = "sigterm"
     REGROUP = "regroup"
+    OUT_OF_MEMORY = "out_of_memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +77,24 @@ class Stop:
 class RunPlan:
     """What one run does. With `varies_batch` the batch size changes every few steps, else it stays M0.
 
-    `regroups` come before `stop`, one after the other.
+    `regroups` come before `stop`, one after the other, and so does `out_of_memory`. With `repeats`, the
+    folder of the run before, random numbers go on as there. With `reverses` the examples of each micro-batch
+    are in the reverse order, so that sums over them are rounded otherwise.
     """
 
     folder: Path
     varies_batch: bool
     stop: Stop | None
     regroups: tuple[Stop, ...] = ()
+    out_of_memory: Stop | None = None
+    repeats: Path | None = None
+    reverses: bool = False
 
     def write(self, path: Path) -> None:
         """Write the plan to a file."""
-        path.write_text(json.dumps({**asdict(self), "folder": str(self.folder)}), encoding="utf-8")
+        repeats = None if self.repeats is None else str(self.repeats)
+        data = {**asdict(self), "folder": str(self.folder), "repeats": repeats}
+        path.write_text(json.dumps(data), encoding="utf-8")
 
 
 def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
@@ -100,6 +109,9 @@ def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
             varies_batch=bool(data["varies_batch"]),
             stop=None if data["stop"] is None else _stop(data["stop"]),
             regroups=tuple(map(_stop, data["regroups"])),
+            out_of_memory=None if data["out_of_memory"] is None else _stop(data["out_of_memory"]),
+            repeats=None if data["repeats"] is None else Path(data["repeats"]),
+            reverses=bool(data["reverses"]),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
@@ -118,7 +130,10 @@ def events_file(folder: Path, *, generation: int, rank: int) -> Path:
 
 
 class EventLog:
-    """The files of one process's events, a line of JSON each. Thread-safe."""
+    """The files of one process's events, a line of JSON each. Thread-safe.
+
+    A process that is started again, after a lack of memory, adds to the file of the one before.
+    """
 
     def __init__(self, folder: Path, rank: int, *, generation: int) -> None:
         self._folder, self._lock = folder, threading.Lock()
@@ -128,7 +143,7 @@ class EventLog:
 
     def _open(self, rank: int) -> TextIO:
         file = events_file(self._folder, generation=self._generation, rank=rank)
-        return file.open("w", encoding="utf-8")
+        return file.open("a", encoding="utf-8")
 
     def begin_generation(self, generation: int, rank: int) -> None:
         """Go on in another file, unless this process has waited for that generation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pollux_slurm.rehearsal.completeness import time_needed
 from pollux_slurm.rehearsal.findings import LOCAL, Finding, Level
 from pollux_slurm.rehearsal.in_place import (
     joins_that_waited,
@@ -12,13 +13,23 @@ from pollux_slurm.rehearsal.in_place import (
     stale_variables,
 )
 from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, wrong_samples
+from pollux_slurm.rehearsal.rate_differences import schedules_that_differ
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns, has_failed
-from pollux_slurm.rehearsal.run_failures import failed_leavers, failures, never_trained
+from pollux_slurm.rehearsal.run_failures import (
+    caught_errors,
+    failed_leavers,
+    failures,
+    never_trained,
+)
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome
+from pollux_slurm.rehearsal.runs.stop_plan import training_loops
 from pollux_slurm.rehearsal.script_counters import averages_over_micro_batches, own_epochs
-from pollux_slurm.rehearsal.script_run import RunOutcome
-from pollux_slurm.rehearsal.stop_plan import training_loops
 from pollux_slurm.rehearsal.unsynchronized_sums import unsynchronized_sums
-from pollux_slurm.rehearsal.weight_differences import replicas_that_differ, training_that_differs
+from pollux_slurm.rehearsal.weight_differences import (
+    needs_rounding,
+    replicas_that_differ,
+    training_that_differs,
+)
 
 
 def all_findings(rehearsed: RehearsalRuns) -> list[Finding]:
@@ -29,22 +40,32 @@ def all_findings(rehearsed: RehearsalRuns) -> list[Finding]:
     first_run, *moved_runs = rehearsed.fixed_batch_runs
     chains = (rehearsed.fixed_batch_runs[:1], moved_runs, rehearsed.varying_batch_runs)
     runs, in_place = [run for chain in chains for run in chain], rehearsed.in_place_runs
+    lost = [
+        *wrong_samples(chains),
+        *wrong_samples([in_place], moves="moves in place"),
+        *lost_states(chains),
+        *schedules_that_differ(first_run, (moved_runs, in_place)),
+    ]
+    weights = training_that_differs(
+        first_run,
+        moved_runs,
+        in_place,
+        rounding_run=rehearsed.rounding_run,
+        is_measured=rehearsed.rounding_run is not None or not needs_rounding(first_run, moved_runs, in_place),
+    )
     found = [
         *never_trained(first_run),
         *own_epochs(first_run),
         *failures((*chains, in_place)),
         *failed_leavers(in_place),
+        *caught_errors(runs),
         *replicas_that_differ([*runs, *in_place]),
-        *wrong_samples(chains),
-        *wrong_samples([in_place], moves="moves in place"),
-        *lost_states(chains),
+        *lost,
         *averages_over_micro_batches(runs),
         *lost_variables(first_run, moved_runs),
         *unsynchronized_sums(runs),
-        *(
-            list(training_that_differs(first_run, moved_runs))
-            or training_that_differs(first_run, in_place, moves="moves in place")
-        ),
+        # What was lost explains weights that differ.
+        *([] if lost else weights),
         *regroups_refused(rehearsed),
         *joins_that_waited(in_place),
         *regroup_never_came(rehearsed),
@@ -63,7 +84,8 @@ def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
         yield Finding(
             level=Level.NOTE,
             kind="cut_short",
-            text="Nothing after the failure was rehearsed: fix it, then rehearse again.",
+            text="What comes after a failure in the same training was not rehearsed: fix it, then rehearse "
+            "again.",
         )
         return
     loops = training_loops(first_run)
@@ -75,7 +97,7 @@ def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
             level=Level.LOOK,
             kind="no_move",
             text="The time was up before the first move: nothing is known of this script's moves.",
-            cure="Raise --time, or rehearse with a smaller model or a part of the data.",
+            cure=f"Use --time {time_needed(rehearsed)}, or a smaller model or a part of the data.",
         )
     elif not moves:
         yield Finding(
@@ -89,16 +111,16 @@ def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
             level=Level.LOOK,
             kind="long_epoch",
             text="An epoch takes longer than its share of --time: only moves in mid-epoch were rehearsed.",
-            cure="Raise --time, or rehearse with a part of the data.",
+            cure=f"Use --time {time_needed(rehearsed)}, or a part of the data.",
         )
     elif rehearsed.skipped:
         yield Finding(
             level=Level.LOOK,
             kind="time",
             text=f"The time was up before {rehearsed.skipped} of the planned stops: their effect is unknown.",
-            cure="Raise --time.",
+            cure=f"Use --time {time_needed(rehearsed)}.",
         )
-    if first_run.first("autoscale") is None:
+    if loops and first_run.first("autoscale") is None:
         yield Finding(
             level=Level.NOTE,
             kind="fixed_batch",

@@ -5,11 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from pollux_slurm.rehearsal.findings import IN_PLACE, NEWCOMERS, REQUEUE_ONLY, WORLD_SIZE, Finding, Level
+from pollux_slurm.rehearsal.findings import (
+    IN_PLACE,
+    NEWCOMERS,
+    REQUEUE_ONLY,
+    WORLD_SIZE,
+    Finding,
+    Level,
+)
 from pollux_slurm.rehearsal.lost_state import process_variables
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns, has_failed
-from pollux_slurm.rehearsal.script_run import ScriptRun
-from pollux_slurm.rehearsal.stop_plan import sizes_of_regroups, training_loops
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.stop_plan import sizes_of_regroups, training_loops
 
 
 def regroups_refused(rehearsed: RehearsalRuns) -> Iterator[Finding]:

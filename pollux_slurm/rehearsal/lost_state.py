@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,8 +20,8 @@ from pollux_slurm.rehearsal.findings import (
     is_or_are,
     listed,
 )
+from pollux_slurm.rehearsal.runs.script_run import Event, ScriptRun
 from pollux_slurm.rehearsal.sample_coverage import orders_that_differ, wrong_sample_counts
-from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
 _SAME = 1e-5
 
@@ -155,11 +156,43 @@ def lost_variables(first_run: ScriptRun, moved_runs: Sequence[ScriptRun]) -> Ite
         yield Finding(
             level=Level.LOOK,
             kind="lost_variables",
-            text=f"Variables of the script were reset: {', '.join(lost.values())}.",
+            text=f"Variables of the script were reset: {', '.join(_by_importance(lost))}.",
             cure="Where they matter after a move, keep sums in a pollux_slurm.torch.Accumulator and other "
             "values in a State.",
             guide=VARIABLES,
         )
+
+
+def _by_importance(lost: Mapping[str, str]) -> list[str]:
+    """Return the texts of variables, by name: what training may depend on first, and meters last."""
+    return [text for _, text in sorted(lost.items(), key=lambda named: _rank(named[0]))]
+
+
+def _rank(name: str) -> int:
+    """Return 0 for a best value, a counter or a rate, 2 for a meter, and 1 for others."""
+    words = {word for word in re.split(r"[\W_\d]+", name.lower()) if word}
+    if words & _METERS and not words & _BESTS:
+        return 2
+    return 0 if words & (_BESTS | _COUNTERS | _RATES) else 1
+
+
+_BESTS = {"best", "patience", "wait", "bad", "stale"}
+_COUNTERS = {
+    "step",
+    "steps",
+    "iter",
+    "iters",
+    "iteration",
+    "iterations",
+    "epoch",
+    "updates",
+    "it",
+    "num",
+    "n",
+}
+_RATES = {"lr", "rate", "decay", "beta", "alpha", "temperature", "temp", "tau", "scale", "warmup", "momentum"}
+_METERS = {"loss", "losses", "acc", "accuracy", "correct", "total", "running", "sum", "avg", "average", "val"}
+_METERS |= {"count", "meter", "time", "elapsed", "start", "tic", "t0", "metric", "metrics", "log", "history"}
 
 
 def are_same(one: Sequence[float], other: Sequence[float], tolerance: float = _SAME) -> bool:

@@ -1,4 +1,4 @@
-"""A whole rehearsal: a first run without moves, then moves by restarts, then moves in place."""
+"""A whole rehearsal: a first run without moves, then moves in place, then moves by restarts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pollux_slurm.agent.node.node_program import visible_gpus
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMoment
 from pollux_slurm.errors import UsageError
-from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun, run_script
-from pollux_slurm.rehearsal.stop_plan import (
+from pollux_slurm.rehearsal.runs.script_run import Event, RunOutcome, ScriptRun, run_script
+from pollux_slurm.rehearsal.runs.stop_plan import (
     FIRST_RUN_STOP,
+    plan_lack_of_memory,
     plan_regroups,
     plan_stops,
     sizes_of_regroups,
 )
+from pollux_slurm.rehearsal.weight_differences import needs_rounding
 
-# The first run gets at most this share of the time.
-_FIRST_RUN_SHARE = 0.3
+FIRST_RUN_SHARE = 0.3
+"""The first run gets at most this share of the time."""
 _MIN_RUN_S = 10.0
 _CPU_PROCESSES = (1, 2, 3)
 
@@ -32,8 +35,9 @@ class RehearsalRuns:
 
     `fixed_batch_runs` begin with the first run, which is not moved. A script that does not call
     `autoscale_batch_size` has no `varying_batch_runs`, one that does not ask for it no `in_place_runs`: a
-    training that was regrouped, a run for each generation of its processes. `skipped` counts planned stops
-    that there was no time for.
+    training that was regrouped, a run for each generation of its processes. `rounding_run` is the first run
+    again with the examples of each micro-batch in the reverse order, where its rounding matters. `skipped`
+    counts planned stops that there was no time for in `time_s`.
     """
 
     command: tuple[str, ...]
@@ -43,7 +47,9 @@ class RehearsalRuns:
     fixed_batch_runs: tuple[ScriptRun, ...]
     varying_batch_runs: tuple[ScriptRun, ...]
     in_place_runs: tuple[ScriptRun, ...]
+    rounding_run: ScriptRun | None
     skipped: int
+    time_s: float
     wall_s: float
 
     @property
@@ -65,6 +71,7 @@ class UpcomingRun:
     before: ScriptRun | None
     stop: Stop | None
     regroups: tuple[Stop, ...] = ()
+    reverses: bool = False
 
 
 class RunObserver:
@@ -108,87 +115,27 @@ def rehearse(
     """
     num_gpus = visible_gpus(environ)
     counts = tuple(processes or [n for n in _CPU_PROCESSES if n <= (num_gpus or _CPU_PROCESSES[-1])])
-    started = time.monotonic()
-    deadline = started + time_s
-
-    def run_once(
-        run: UpcomingRun, *, chain: str, number: int, limit_s: float, scouting: Stop | None = None
-    ) -> tuple[ScriptRun, ...]:
-        progress.begins(run)
-        ended_runs = run_script(
-            command,
-            number=number,
-            num_processes=run.num_processes,
-            stop=scouting or run.stop,
-            varies_batch=run.varies_batch,
-            chain=folder / chain,
-            environ=environ,
-            limit_s=limit_s,
-            progress=progress.event,
-            raise_if_interrupted=raise_if_interrupted,
-            regroups=run.regroups,
-        )
-        progress.ended(ended_runs[-1])
-        return ended_runs
-
-    (first_run,) = run_once(
-        UpcomingRun(num_processes=counts[0], varies_batch=False, before=None, stop=None),
-        chain="unmoved",
-        number=0,
-        limit_s=max(_FIRST_RUN_SHARE * time_s, _MIN_RUN_S),
-        scouting=FIRST_RUN_STOP,
+    runs = _Runs(
+        command,
+        counts,
+        environ=environ,
+        folder=folder,
+        time_s=time_s,
+        progress=progress,
+        raise_if_interrupted=raise_if_interrupted,
     )
-    skipped = 0
-
-    def run_chain(chain: str, *, varies_batch: bool) -> list[ScriptRun]:
-        nonlocal skipped
-        stops = plan_stops(first_run, is_short=varies_batch)
-        runs: list[ScriptRun] = []
-        for number, (stop, count) in enumerate(zip(stops, process_counts(counts, stops), strict=False)):
-            left_s = deadline - time.monotonic()
-            if left_s < _MIN_RUN_S:
-                skipped += len(stops) - number
-                break
-            upcoming = UpcomingRun(
-                num_processes=count,
-                varies_batch=varies_batch,
-                before=runs[-1] if runs else None,
-                stop=stop,
-            )
-            runs += run_once(upcoming, chain=chain, number=number, limit_s=left_s)
-            if runs[-1].outcome is RunOutcome.OUT_OF_TIME:
-                skipped += len(stops) - number
-            if runs[-1].outcome is not RunOutcome.STOPPED:
-                break
-        return runs
-
-    def run_regroups() -> tuple[ScriptRun, ...]:
-        nonlocal skipped
-        sizes, stops = sizes_of_regroups(counts), plan_stops(first_run)
-        if sizes is None or not stops:
-            return ()
-        fewer, more = sizes
-        regroups = plan_regroups(first_run, fewer=fewer, more=more)
-        left_s = deadline - time.monotonic()
-        if left_s < _MIN_RUN_S:
-            skipped += len(regroups)
-            return ()
-        upcoming = UpcomingRun(
-            num_processes=fewer, varies_batch=False, before=None, stop=stops[-1], regroups=tuple(regroups)
-        )
-        runs = run_once(upcoming, chain="in-place", number=0, limit_s=left_s)
-        if runs[-1].outcome is RunOutcome.OUT_OF_TIME:
-            skipped += len(regroups) - len(runs) + 1
-        return runs
-
-    fixed_batch_runs, varying_batch_runs = [first_run], []
+    first_run = runs.first()
+    fixed_batch_runs, varying_batch_runs = [first_run], list[ScriptRun]()
     in_place_runs: tuple[ScriptRun, ...] = ()
+    rounding_run: ScriptRun | None = None
     if first_run.outcome in (RunOutcome.STOPPED, RunOutcome.FINISHED, RunOutcome.OUT_OF_TIME):
-        fixed_batch_runs += run_chain("fixed-batch", varies_batch=False)
-        if any(event["max_batch_size"] is not None for event in first_run.of("autoscale")):
-            varying_batch_runs += run_chain("varying-batch", varies_batch=True)
-        if asks_for_regroups(first_run) and not has_failed(fixed_batch_runs):
-            in_place_runs = run_regroups()
+        if asks_for_regroups(first_run):
+            in_place_runs = runs.regroups(first_run)
+        fixed_batch_runs += runs.chain("fixed-batch", first_run, varies_batch=False)
+        if autoscales(first_run):
+            varying_batch_runs = runs.chain("varying-batch", first_run, varies_batch=True)
+        if needs_rounding(first_run, fixed_batch_runs[1:], in_place_runs):
+            rounding_run = runs.reversed(first_run)
     return RehearsalRuns(
         command=tuple(command),
         folder=folder,
@@ -197,9 +144,126 @@ def rehearse(
         fixed_batch_runs=tuple(fixed_batch_runs),
         varying_batch_runs=tuple(varying_batch_runs),
         in_place_runs=in_place_runs,
-        skipped=skipped,
-        wall_s=time.monotonic() - started,
+        rounding_run=rounding_run,
+        skipped=runs.skipped,
+        time_s=time_s,
+        wall_s=time.monotonic() - runs.started_s,
     )
+
+
+class _Runs:
+    """Makes the runs of one rehearsal, as long as there is time. `skipped` counts the stops without."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        counts: Sequence[int],
+        *,
+        environ: Mapping[str, str],
+        folder: Path,
+        time_s: float,
+        progress: RunObserver,
+        raise_if_interrupted: Callable[[], None],
+    ) -> None:
+        self._command, self._counts, self._environ, self._folder = command, counts, environ, folder
+        self._time_s, self._progress = time_s, progress
+        self._raise_if_interrupted = raise_if_interrupted
+        self.started_s = time.monotonic()
+        self.skipped = 0
+
+    @property
+    def _left_s(self) -> float:
+        return self.started_s + self._time_s - time.monotonic()
+
+    def _run(
+        self, run: UpcomingRun, chain: str, *, number: int = 0, limit_s: float, **options: Any
+    ) -> tuple[ScriptRun, ...]:
+        self._progress.begins(run)
+        ended_runs = run_script(
+            self._command,
+            number=number,
+            num_processes=run.num_processes,
+            varies_batch=run.varies_batch,
+            chain=self._folder / chain,
+            environ=self._environ,
+            limit_s=limit_s,
+            progress=self._progress.event,
+            raise_if_interrupted=self._raise_if_interrupted,
+            regroups=run.regroups,
+            **{"stop": run.stop, **options},
+        )
+        self._progress.ended(ended_runs[-1])
+        return ended_runs
+
+    def first(self) -> ScriptRun:
+        """Run the script for the epochs that are observed."""
+        upcoming = UpcomingRun(num_processes=self._counts[0], varies_batch=False, before=None, stop=None)
+        limit_s = max(FIRST_RUN_SHARE * self._time_s, _MIN_RUN_S)
+        return self._run(upcoming, "unmoved", limit_s=limit_s, stop=FIRST_RUN_STOP)[-1]
+
+    def reversed(self, first_run: ScriptRun) -> ScriptRun | None:
+        """Repeat the first run with sums that are rounded otherwise; None if there is no time."""
+        if self._left_s < _MIN_RUN_S:
+            self.skipped += 1
+            return None
+        upcoming = UpcomingRun(
+            num_processes=first_run.num_processes, varies_batch=False, before=None, stop=None, reverses=True
+        )
+        # One that was not observed to its end is repeated as far as it came.
+        is_whole = first_run.outcome is not RunOutcome.OUT_OF_TIME
+        limit_s = self._left_s if is_whole else min(self._left_s, first_run.wall_s)
+        (*_, run) = self._run(upcoming, "rounding", limit_s=limit_s, stop=FIRST_RUN_STOP, reverses=True)
+        self.skipped += is_whole and run.outcome is RunOutcome.OUT_OF_TIME
+        return run
+
+    def chain(self, name: str, first_run: ScriptRun, *, varies_batch: bool) -> list[ScriptRun]:
+        """Stop and resume the script as `first_run` allows."""
+        stops = plan_stops(first_run, is_short=varies_batch)
+        lack_of_memory = None if varies_batch else plan_lack_of_memory(first_run)
+        counts = process_counts(self._counts, stops, repeats_first=not varies_batch)
+        runs: list[ScriptRun] = []
+        for number, (stop, count) in enumerate(zip(stops, counts, strict=False)):
+            if self._left_s < _MIN_RUN_S:
+                self.skipped += len(stops) - number
+                break
+            before = runs[-1] if runs else None
+            upcoming = UpcomingRun(num_processes=count, varies_batch=varies_batch, before=before, stop=stop)
+            runs += self._run(
+                upcoming,
+                name,
+                number=number,
+                limit_s=self._left_s,
+                out_of_memory=lack_of_memory[1] if lack_of_memory and lack_of_memory[0] == number else None,
+                repeats=not varies_batch and before is not None and before.num_processes == count,
+            )
+            if runs[-1].outcome is RunOutcome.OUT_OF_TIME:
+                self.skipped += len(stops) - number
+            if runs[-1].outcome is not RunOutcome.STOPPED:
+                break
+        return runs
+
+    def regroups(self, first_run: ScriptRun) -> tuple[ScriptRun, ...]:
+        """Let processes join and leave while the script trains, for half of the time that is left."""
+        sizes, stops = sizes_of_regroups(self._counts), plan_stops(first_run)
+        if sizes is None or not stops:
+            return ()
+        fewer, more = sizes
+        regroups = plan_regroups(first_run, fewer=fewer, more=more)
+        if self._left_s / 2 < _MIN_RUN_S:
+            self.skipped += len(regroups)
+            return ()
+        upcoming = UpcomingRun(
+            num_processes=fewer, varies_batch=False, before=None, stop=stops[-1], regroups=tuple(regroups)
+        )
+        runs = self._run(upcoming, "in-place", limit_s=self._left_s / 2)
+        if runs[-1].outcome is RunOutcome.OUT_OF_TIME:
+            self.skipped += len(regroups) - len(runs) + 1
+        return runs
+
+
+def autoscales(first_run: ScriptRun) -> bool:
+    """Return whether the script's batch size may vary."""
+    return any(event["max_batch_size"] is not None for event in first_run.of("autoscale"))
 
 
 def asks_for_regroups(first_run: ScriptRun) -> bool:
@@ -213,14 +277,19 @@ def has_failed(runs: Sequence[ScriptRun]) -> bool:
     return any(run.outcome in (RunOutcome.FAILED, RunOutcome.HUNG) for run in runs)
 
 
-def process_counts(counts: Sequence[int], stops: Sequence[Stop]) -> Iterator[int]:
+def process_counts(
+    counts: Sequence[int], stops: Sequence[Stop], *, repeats_first: bool = False
+) -> Iterator[int]:
     """Yield the number of processes of each run, those in `counts` in turn.
 
     The run that executes the first code between two loops, where a validation is, has the most processes.
+    With `repeats_first` the first two runs have the number of the run without moves: what differs then is
+    due to the stop alone.
     """
-    killed = [number for number, stop in enumerate(stops) if stop.moment is StopMoment.AFTER_LOOP]
-    ended = [number for number, stop in enumerate(stops) if stop.moment is StopMoment.EPOCH_END]
-    # After a kill at the end of a loop, the next run executes that code.
-    first = killed[0] + 1 if killed else ended[0] if ended else 0
+    if repeats_first:
+        begin = counts.index(max(counts))
+        yield from (counts[0], counts[0])
+        yield from itertools.islice(itertools.cycle(counts), begin, None)
+    first = next((at for at, stop in enumerate(stops) if stop.moment is StopMoment.EPOCH_END), 0)
     begin = (counts.index(max(counts)) - first) % len(counts)
-    return itertools.islice(itertools.cycle(counts), begin, None)
+    yield from itertools.islice(itertools.cycle(counts), begin, None)

@@ -12,10 +12,11 @@ from typing import Any
 
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.agent.rehearsal_protocol import StopMethod
+from pollux_slurm.rehearsal.completeness import is_time_too_short, kinds_not_made, time_needed
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.run_failures import where_of
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 
 _WIDTH = 100
 _PHASES = {
@@ -29,12 +30,18 @@ _HOW = {
     StopMethod.REQUEST: "on request",
     StopMethod.SIGTERM: "by SIGTERM",
     StopMethod.REGROUP: "in place",
+    StopMethod.OUT_OF_MEMORY: "by an OutOfMemoryError",
 }
 
 
 def must_change(findings: Sequence[Finding]) -> bool:
     """Tell whether the script must change before it is submitted."""
     return any(finding.level is Level.CHANGE for finding in findings)
+
+
+def exit_code(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> int:
+    """Return 1 if something must change, 3 if the time was too short to tell, else 0."""
+    return 1 if must_change(findings) else 3 if is_time_too_short(rehearsed) else 0
 
 
 def move_times(runs: Sequence[ScriptRun]) -> dict[str, float]:
@@ -92,6 +99,8 @@ def as_json(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> dict[str, 
     return {
         "command": list(rehearsed.command),
         "must_change": must_change(findings),
+        "not_made": kinds_not_made(rehearsed),
+        "time_needed": time_needed(rehearsed) if is_time_too_short(rehearsed) else None,
         "findings": [{**asdict(finding), "level": finding.level.name.lower()} for finding in findings],
         "moves": moves(rehearsed),
         "move_times": move_times(rehearsed.fixed_batch_runs[1:]),
@@ -141,7 +150,13 @@ def _verdict(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
         return "Something must change."
     num_looks = sum(finding.level is Level.LOOK for finding in findings)
     looks = f"; {num_looks} thing{'s' * (num_looks > 1)} to look at" if num_looks else ""
-    return f"Nothing must change{', as far as there was time' if rehearsed.is_out_of_time else ''}{looks}."
+    missing = kinds_not_made(rehearsed)
+    if is_time_too_short(rehearsed):
+        made = f"no move was made {' or '.join(missing)}" if missing else "not all was measured"
+        return f"The time was too short: {made}{looks}. Rehearse with --time {time_needed(rehearsed)}."
+    if missing:
+        return f"Nothing must change in the moves that were made{looks}. None was {' or '.join(missing)}."
+    return f"Nothing must change{looks}."
 
 
 def _block(finding: Finding) -> list[str]:

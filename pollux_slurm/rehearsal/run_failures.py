@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMethod, StopMoment
-from pollux_slurm.rehearsal.findings import CHANGES, IN_PLACE, NEWCOMERS, STATES, VARIABLES, Finding, Level
-from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun
-from pollux_slurm.rehearsal.stop_plan import training_loops
+from pollux_slurm.rehearsal.findings import (
+    CHANGES,
+    IN_PLACE,
+    MEMORY,
+    NEWCOMERS,
+    STATES,
+    VARIABLES,
+    Finding,
+    Level,
+)
+from pollux_slurm.rehearsal.runs.script_run import Event, RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.stop_plan import training_loops
 
 _TAIL_LINES = 15
 
@@ -84,6 +93,16 @@ def _failed(before: ScriptRun | None, run: ScriptRun) -> Finding:
 
 
 def _raised(before: ScriptRun | None, run: ScriptRun, error: Event) -> Finding:
+    if run.first("out_of_memory") is not None and error["type"] == "OutOfMemoryError":
+        return Finding(
+            level=Level.CHANGE,
+            kind="out_of_memory",
+            text="An OutOfMemoryError ended the script, and it was not started again with smaller "
+            "micro-batches.",
+            cure=_MEMORY_CURE,
+            guide=MEMORY,
+            details=_details(error),
+        )
     is_after_move = before is not None and not error["has_stepped"] and not error["is_ours"]
     cure, guide = (_RESET_VARIABLES_CURE, VARIABLES) if is_after_move else ("", "")
     if is_after_move and before is not None and is_regroup(before.stop):
@@ -113,6 +132,25 @@ def _did_not_join(before: ScriptRun, run: ScriptRun, reason: str, error: Event |
         guide=NEWCOMERS,
         details=run.tail(_TAIL_LINES) if error is None else _details(error),
     )
+
+
+def caught_errors(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
+    """Find a script that goes on after an OutOfMemoryError by itself."""
+    if any(caught_lack_of_memory(run) for run in runs):
+        yield Finding(
+            level=Level.LOOK,
+            kind="out_of_memory_caught",
+            text="The script catches an OutOfMemoryError and goes on. The examples of that step are left "
+            "out, and micro-batches stay as large as they are.",
+            cure=_MEMORY_CURE,
+            guide=MEMORY,
+        )
+
+
+def caught_lack_of_memory(run: ScriptRun) -> bool:
+    """Return whether a run's script went on after an OutOfMemoryError, without the step that had failed."""
+    is_raised = run.first("out_of_memory") is not None
+    return is_raised and run.outcome not in (RunOutcome.OUT_OF_MEMORY, RunOutcome.FAILED)
 
 
 def failed_leavers(in_place_runs: Sequence[ScriptRun]) -> Iterator[Finding]:
@@ -152,6 +190,10 @@ _RESET_VARIABLES_CURE = (
 )
 
 
+_MEMORY_CURE = (
+    "Let the error end the script, or put `with pollux_slurm.torch.memory_guard():` around the body of the "
+    "loop and raise the error again: `pollux run` starts the script with smaller micro-batches."
+)
 _NEWCOMER_CURE = (
     "A process that joins runs the script from its first line while the others train, with the rank that it "
     "is to have. There, pollux_slurm.torch.is_joining() is true."
@@ -178,8 +220,16 @@ def _is_of_network(error: Event) -> bool:
 def _when(before: ScriptRun | None, run: ScriptRun) -> str:
     if before is None:
         return "Without any move"
+    text = after_move(before, run)
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def after_move(before: ScriptRun, run: ScriptRun) -> str:
+    """Return after what a run went on from the one before, in words."""
+    if before.outcome is RunOutcome.OUT_OF_MEMORY:
+        return "after an OutOfMemoryError, with smaller micro-batches,"
     how = " in place," if is_regroup(before.stop) else ""
-    return f"After a move{how} {where_of(before)} ({before.num_processes} → {run.num_processes} processes)"
+    return f"after a move{how} {where_of(before)} ({before.num_processes} → {run.num_processes} processes)"
 
 
 def is_regroup(stop: Stop | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import Event, RunOutcome, ScriptRun
 
 Loop = tuple[int, str, int]
 """Epoch, loader, and the loop's number in the epoch."""
@@ -52,9 +52,9 @@ def orders_that_differ(runs: Sequence[ScriptRun]) -> Iterator[int]:
 
 
 def _counted(run: ScriptRun, rank: int) -> tuple[Event, ...]:
-    """Return a rank's events; for a run that was stopped, only those before its last checkpoint."""
+    """Return a rank's events; for a run that others go on from, only those before its last checkpoint."""
     events = run.events[rank]
-    if run.outcome is not RunOutcome.STOPPED:
+    if run.outcome not in (RunOutcome.STOPPED, RunOutcome.OUT_OF_MEMORY):
         return events
     kept = [at for at, event in enumerate(events) if event["kind"] in ("checkpoint", "states_copied")]
     return events[: kept[-1]] if kept else ()

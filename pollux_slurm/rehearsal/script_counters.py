@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH
 from pollux_slurm.rehearsal.findings import AVERAGES, CHANGES, Finding, Level, listed
-from pollux_slurm.rehearsal.script_run import ScriptRun
-from pollux_slurm.rehearsal.stop_plan import training_loops
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.stop_plan import training_loops
 
 _MIN_TIMES = 2
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pollux_slurm.rehearsal.findings import VARIABLES, Finding, Level
-from pollux_slurm.rehearsal.script_run import Event, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import Event, ScriptRun
 
 _MOST_NAMED = 4
 

@@ -1,21 +1,35 @@
-"""Findings about weights and schedules that differ between processes or by moves."""
+"""Findings about weights that differ between processes, or by moves.
+
+Weights are compared by the number of the step. What chance and rounding alone change is measured on the same
+script: two runs without a move until the first stop, and, where it matters, a run that adds up in another
+order. A move may change no more than a few times that.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pollux_slurm.rehearsal.findings import CHANGES, LOCAL, VARIABLES, Finding, Level, listed
 from pollux_slurm.rehearsal.lost_state import are_same
-from pollux_slurm.rehearsal.script_run import Event, ScriptRun
+from pollux_slurm.rehearsal.run_failures import after_move, caught_lack_of_memory
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
 
-_TOLERANCE = 1e-3
-_RANDOM_LAYERS = ("Dropout", "BatchNorm", "RReLU")
+_MARGIN = 10.0
+_ON_CPU, _ON_GPU, _OF_LOW_PRECISION = 1e-5, 1e-3, 1e-2
+_NOTED = 1e-3
+_RANDOM_LAYERS = ("Dropout", "AlphaDropout", "FeatureAlphaDropout", "RReLU")
 _RANDOM_SOURCES = {
     "script": "random numbers that the script draws while it trains",
     "model": "random numbers that the model draws",
     "dataset": "random numbers that the dataset draws (augmentation)",
+    "workers": "random numbers that the loader's workers draw (augmentation)",
 }
+
+Weights = Mapping[tuple[str, int], Mapping[str, Sequence[float]]]
+"""By moment and number of the step, then by model: numbers of its weights."""
 
 
 def replicas_that_differ(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
@@ -41,85 +55,210 @@ def replicas_that_differ(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The largest relative difference of a run's weights from those without moves.
+
+    `is_repeated`: only the stop and the restart may have caused it, since all else was as without them.
+    """
+
+    size: float
+    models: tuple[str, ...]
+    before: ScriptRun
+    run: ScriptRun
+    is_repeated: bool
+
+
+def needs_rounding(
+    first_run: ScriptRun, moved_runs: Sequence[ScriptRun], in_place: Sequence[ScriptRun]
+) -> bool:
+    """Return whether it depends on the rounding what the weights of the runs say."""
+    found = training_that_differs(first_run, moved_runs, in_place)
+    has_draws = _draws([first_run, *moved_runs]) & {"model", "script"}
+    return not has_draws and any(finding.level is Level.CHANGE for finding in found)
+
+
 def training_that_differs(
-    first_run: ScriptRun, moved_runs: Sequence[ScriptRun], *, moves: str = "moves"
+    first_run: ScriptRun,
+    moved_runs: Sequence[ScriptRun],
+    in_place: Sequence[ScriptRun] = (),
+    *,
+    rounding_run: ScriptRun | None = None,
+    is_measured: bool = True,
 ) -> Iterator[Finding]:
-    """Compare moved runs with the first run, at the first micro-batch of each epoch."""
-    reference_by_epoch = {event["epoch"]: event for event in first_run.of("snapshot") if _is_at_start(event)}
-    pairs = [
-        (reference_by_epoch[event["epoch"]], event)
-        for run in moved_runs
-        for event in filter(_is_at_start, run.of("snapshot"))
-        if event["epoch"] in reference_by_epoch and event["epoch"] != min(reference_by_epoch)
+    """Compare the weights of moved runs with those of the first run.
+
+    `is_measured` is False where a `rounding_run` was needed and there was no time for it.
+    """
+    wanted = _weights(first_run)
+    by_chance = _distance(wanted, _weights(moved_runs[0])) if _is_unmoved(first_run, moved_runs) else 0.0
+    by_rounding = 0.0 if rounding_run is None else _distance(wanted, _weights(rounding_run))
+    explained = max(by_chance, by_rounding)
+    bound = max(_floor(first_run), _MARGIN * explained)
+    found = [
+        difference
+        for chain in (moved_runs, in_place)
+        for difference in _differences(wanted, chain)
+        if difference.size > _floor(first_run)
     ]
-    schedules: dict[str, str] = {}
-    for reference, moved in pairs:
-        for name, state in reference["objects"].items():
-            other = moved["objects"].get(name)
-            is_schedule = state["kind"] == "scheduler" and state["type"] != "ReduceLROnPlateau"
-            if other and is_schedule and not are_same(state["numbers"], other["numbers"], _TOLERANCE):
-                schedules.setdefault(name, f"`{name}` ({state['type']})")
-    if schedules:
-        yield Finding(
-            level=Level.CHANGE,
-            kind="schedule",
-            text=f"{listed(list(schedules.values()))} {'differs' if len(schedules) == 1 else 'differ'} "
-            f"after an epoch with {moves} from after one without.",
-            cure="Pass it to AdaptiveDataParallel, and step it equally often in each epoch.",
-            guide=CHANGES,
-        )
-    yield from _other_weights(pairs, [first_run, *moved_runs], moves)
-
-
-def _other_weights(
-    pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRun], moves: str
-) -> Iterator[Finding]:
-    differing: dict[str, float] = {}
-    for reference, moved in pairs:
-        for name, numbers in reference["models"].items():
-            relative = _relative_distance(numbers, moved["models"].get(name, ()))
-            if relative > _TOLERANCE:
-                differing[name] = max(relative, differing.get(name, 0.0))
-    if not differing:
+    level = Level.CHANGE if is_measured else Level.LOOK
+    for difference in found:
+        if difference.is_repeated and difference.size > bound and not _reads_random_stream(first_run):
+            yield _by_restart(difference, explained, level)
+            return
+    causes = _random_causes([first_run, *moved_runs])
+    large = [difference for difference in found if difference.size > bound]
+    if large and not causes:
+        yield _by_processes(large, explained, level)
         return
-    text = (
-        f"After an epoch with {moves} the weights of {listed(list(differing))} differ from those without by "
-        f"{'up to ' if len(differing) > 1 else ''}{max(differing.values()):.1%}"
-    )
-    causes = _random_causes(pairs, runs)
-    if causes:
+    largest = max(found, key=lambda difference: difference.size, default=None)
+    if largest is not None and largest.size > _NOTED:
+        reasons = list(causes)
+        if by_chance > _floor(first_run):
+            reasons.append(f"two runs without a move differ by {by_chance:.2%} (seed all random generators)")
+        if by_rounding > _floor(first_run):
+            reasons.append(f"rounding alone changes them by {by_rounding:.2%}")
         yield Finding(
             level=Level.NOTE,
             kind="weights",
-            text=f"{text}. Possible reasons: {listed(causes)}.",
+            text=f"{_what(largest)}. Possible reasons: {listed(reasons)}.",
             guide=LOCAL,
         )
-        return
-    has_workers = any(event["has_workers"] for run in runs for event in run.of("loop"))
-    yield Finding(
-        level=Level.LOOK,
+
+
+def _by_restart(difference: Difference, explained: float, level: Level) -> Finding:
+    return Finding(
+        level=level,
         kind="weights",
-        text=f"{text}. The script, the model and the dataset drew no random numbers"
-        + (", but the loader's workers may: augmentation there explains it. Else " if has_workers else ": ")
-        + "something that affects the training is not in the checkpoint, or a high learning rate amplifies "
-        "rounding.",
+        text=f"After a stop and a restart with as many processes, the same batches and the same random "
+        f"numbers, {_size(difference)}; {_rounding(explained, level)}.",
+        cure="Something that the training depends on is not in the checkpoint: keep counts, weights of "
+        "losses and what goes from batch to batch in a pollux_slurm.torch.State.",
         guide=VARIABLES,
     )
 
 
-def _random_causes(pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRun]) -> list[str]:
-    layers = {name for _, moved in pairs for name in moved["layers"] if name.startswith(_RANDOM_LAYERS)}
-    sources = {event["who"] for run in runs for event in run.of("drew")}
-    if any(not name.startswith("BatchNorm") for name in layers):
-        # These are the layers' random numbers.
-        sources.discard("model")
-    return [*sorted(layers), *(words for who, words in _RANDOM_SOURCES.items() if who in sources)]
+def _by_processes(large: Sequence[Difference], explained: float, level: Level) -> Finding:
+    most = max(difference.size for difference in large)
+    later = "" if most == large[0].size else f", later by up to {most:.1%}"
+    return Finding(
+        level=level,
+        kind="weights",
+        text=f"{_what(large[0])}{later}. No random numbers were drawn; {_rounding(explained, level)}.",
+        cure="Something follows the number of processes or the size of a micro-batch (`batch_size // "
+        "world_size`, a loss that is a sum or compares a batch's examples), or is not in the checkpoint: "
+        "keep what goes from batch to batch in a pollux_slurm.torch.State.",
+        guide=VARIABLES,
+    )
+
+
+def _what(difference: Difference) -> str:
+    moved = after_move(difference.before, difference.run)
+    return f"{moved[0].upper()}{moved[1:]} {_size(difference)}"
+
+
+def _size(difference: Difference) -> str:
+    return (
+        f"the weights of {listed(difference.models)} differ from those without moves by {difference.size:.1%}"
+    )
+
+
+def _rounding(explained: float, level: Level) -> str:
+    if level is Level.LOOK:
+        return "there was no time to measure how much of it is rounding"
+    return f"rounding explains {explained:.1e}"
+
+
+def _differences(wanted: Weights, chain: Sequence[ScriptRun]) -> Iterator[Difference]:
+    """Yield the difference of each run but the first, which was not moved."""
+    for number, (before, run) in enumerate(itertools.pairwise(chain)):
+        if caught_lack_of_memory(run):
+            return
+        sizes = _distances(wanted, _weights(run))
+        largest = max(sizes.values(), default=0.0)
+        is_repeated = (
+            number == 0
+            and before.num_processes == run.num_processes
+            and run.first("random_restored") is not None
+        )
+        yield Difference(
+            size=largest,
+            models=tuple(sorted(name for name, size in sizes.items() if size > largest / _MARGIN)),
+            before=before,
+            run=run,
+            is_repeated=is_repeated,
+        )
+
+
+def _weights(run: ScriptRun) -> Weights:
+    found = {("step", event["step"]): event["models"] for event in run.of("stepped") if event["models"]}
+    for event in run.of("snapshot"):
+        if event["moment"] == "epoch" and event["position"] == 0:
+            # Code between the epochs may have changed them.
+            found["epoch", event["step"]] = event["models"]
+        elif event["moment"] == "checkpoint" and event["in_loop"]:
+            found.setdefault(("step", event["step"]), event["models"])
+    return found
+
+
+def _distances(wanted: Weights, seen: Weights) -> dict[str, float]:
+    """Return the largest relative distance of each model's weights, at the steps that both have."""
+    sizes: dict[str, float] = {}
+    for moment in wanted.keys() & seen.keys():
+        for name in wanted[moment].keys() & seen[moment].keys():
+            size = _relative_distance(wanted[moment][name], seen[moment][name])
+            sizes[name] = max(size, sizes.get(name, 0.0))
+    return sizes
+
+
+def _distance(wanted: Weights, seen: Weights) -> float:
+    return max(_distances(wanted, seen).values(), default=0.0)
 
 
 def _relative_distance(numbers: Sequence[float], moved: Sequence[float]) -> float:
-    distance = math.dist(numbers, moved) if len(numbers) == len(moved) else math.inf
-    return distance / max(math.hypot(*numbers), 1e-30)
+    if len(numbers) != len(moved):
+        return math.inf
+    finite = [math.isfinite(number) for number in (*numbers, *moved)]
+    if not all(finite):
+        return 0.0 if [*map(str, numbers)] == [*map(str, moved)] else math.inf
+    return math.dist(numbers, moved) / max(math.hypot(*numbers), 1e-30)
 
 
-def _is_at_start(event: Event) -> bool:
-    return (event["moment"], event.get("position")) == ("epoch", 0)
+def _is_unmoved(first_run: ScriptRun, moved_runs: Sequence[ScriptRun]) -> bool:
+    return bool(moved_runs) and moved_runs[0].num_processes == first_run.num_processes
+
+
+def _floor(first_run: ScriptRun) -> float:
+    """Return the difference that means nothing, by the precision of what is computed."""
+    precisions = {name for event in first_run.of("snapshot") for name in event["precisions"]}
+    if any("float16" in name or "float8" in name for name in precisions):
+        return _OF_LOW_PRECISION
+    start = first_run.first("start")
+    return _ON_GPU if start is not None and start["backend"] == "nccl" else _ON_CPU
+
+
+def _reads_random_stream(first_run: ScriptRun) -> bool:
+    """Return whether random numbers are drawn in a stream, which is read again after a restart."""
+    is_stream = any(event["order"] is None for event in first_run.of("loop"))
+    return is_stream and bool(_draws([first_run]) & {"dataset", "workers"})
+
+
+def _draws(runs: Sequence[ScriptRun]) -> set[str]:
+    return {
+        event["who"]
+        for run in runs
+        for rank in range(run.num_processes)
+        for event in run.of("drew", rank=rank)
+    }
+
+
+def _random_causes(runs: Sequence[ScriptRun]) -> list[str]:
+    """Return why another number of processes trains otherwise: random numbers, and BatchNorm."""
+    layers = {name for run in runs for event in run.of("snapshot") for name in event["layers"]}
+    sources = _draws(runs)
+    norms = sorted(name for name in layers if name.startswith("BatchNorm"))
+    drops = sorted(name for name in layers if name.startswith(_RANDOM_LAYERS) and "model" in sources)
+    if drops:
+        # These are the layers' random numbers.
+        sources.discard("model")
+    return [*norms, *drops, *(words for who, words in _RANDOM_SOURCES.items() if who in sources)]

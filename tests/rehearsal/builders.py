@@ -8,7 +8,7 @@ from typing import Any
 
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMethod, StopMoment
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 
 MIDDLE = Stop(moment=StopMoment.STEP, method=StopMethod.REQUEST, epoch=0, loader="loader-0", position=10)
 EPOCH_END = Stop(moment=StopMoment.EPOCH_END, method=StopMethod.REQUEST, epoch=0)
@@ -31,9 +31,8 @@ def loop(
     epoch: int = 0,
     number: int = 0,
     loader: str = "loader-0",
-    order: str = "abc",
+    order: str | None = "abc",
     drops_last: bool = False,
-    has_workers: bool = False,
 ) -> dict[str, Any]:
     return {
         "kind": "loop",
@@ -43,7 +42,6 @@ def loop(
         "length": length,
         "order": order,
         "drops_last": drops_last,
-        "has_workers": has_workers,
     }
 
 
@@ -67,11 +65,14 @@ def snapshot(
     weights: Sequence[float] = (1.0, 2.0),
     models: Sequence[str] = ("model-0",),
     layers: Sequence[str] = ("Linear",),
+    precisions: Sequence[str] = ("torch.float32",),
 ) -> dict[str, Any]:
     return {
         "kind": "snapshot",
         "moment": moment,
         "epoch": epoch,
+        "step": 10 * epoch + position,
+        "precisions": list(precisions),
         "in_loop": in_loop,
         **({"position": position} if moment == "epoch" else {}),
         "objects": objects or {},
@@ -100,7 +101,14 @@ def error(kind: str, message: str, *, time: float = 1.0, has_stepped: bool = Fal
     }
 
 
-START = {"kind": "start", "in_place": False}
+def stepped(
+    step: int, *, weights: Sequence[float] = (1.0, 2.0), rates: dict[str, float] | None = None
+) -> dict[str, Any]:
+    return {"kind": "stepped", "step": step, "models": {"model-0": list(weights)}, "rates": rates or {}}
+
+
+START = {"kind": "start", "in_place": False, "backend": "gloo"}
+FIRST_STEP = {"kind": "first_step", "age_s": 1.0}
 CHECKPOINT = {"kind": "checkpoint", "time": 0.0, "blocked_s": 0.1, "size_bytes": 1000}
 
 
@@ -110,13 +118,14 @@ def script_run(
     outcome: RunOutcome = RunOutcome.FINISHED,
     exit_code: int = 0,
     number: int = 0,
+    varies_batch: bool = False,
 ) -> ScriptRun:
     """Return a run of as many processes as there are lists of events; with a `stop`, one that was stopped."""
     return ScriptRun(
         number=number,
         num_processes=len(events),
         stop=stop,
-        varies_batch=False,
+        varies_batch=varies_batch,
         outcome=outcome if stop is None else RunOutcome.STOPPED,
         exit_code=exit_code,
         wall_s=1.0,
@@ -127,7 +136,11 @@ def script_run(
 
 
 def rehearsal_runs(
-    *runs: ScriptRun, skipped: int = 0, in_place: Sequence[ScriptRun] = (), processes: Sequence[int] = (1,)
+    *runs: ScriptRun,
+    skipped: int = 0,
+    in_place: Sequence[ScriptRun] = (),
+    processes: Sequence[int] = (1,),
+    rounding_run: ScriptRun | None = None,
 ) -> RehearsalRuns:
     """Return a rehearsal with these runs of a fixed batch size; `in_place` is one that was regrouped."""
     return RehearsalRuns(
@@ -138,6 +151,8 @@ def rehearsal_runs(
         fixed_batch_runs=runs,
         varying_batch_runs=(),
         in_place_runs=tuple(in_place),
+        rounding_run=rounding_run,
         skipped=skipped,
+        time_s=300.0,
         wall_s=12.0,
     )

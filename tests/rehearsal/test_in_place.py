@@ -24,8 +24,9 @@ from pollux_slurm.rehearsal.in_place import (
 from pollux_slurm.rehearsal.lost_state import wrong_samples
 from pollux_slurm.rehearsal.result import as_json, as_text, must_change
 from pollux_slurm.rehearsal.run_failures import failed_leavers, failures
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 from tests.rehearsal.builders import (
+    FIRST_STEP,
     START,
     error,
     loop,
@@ -39,7 +40,7 @@ from tests.rehearsal.builders import (
 JOIN = Stop(moment=StopMoment.STEP, method=StopMethod.REGROUP, epoch=0, num_processes=2)
 LEAVE = Stop(moment=StopMoment.EPOCH_END, method=StopMethod.REGROUP, epoch=0, num_processes=1, leaves=(0,))
 ASKS = {**START, "in_place": True}
-STEPPED = [{"kind": "first_step"}, loop(), micro_batch(0, 10), micro_batch(10, 10), loop_end()]
+STEPPED = [FIRST_STEP, loop(), micro_batch(0, 10), micro_batch(10, 10), loop_end()]
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from pollux_slurm.rehearsal.findings import AVERAGES, CHANGES, VARIABLES, Level
 from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, wrong_samples
-from pollux_slurm.rehearsal.script_run import RunOutcome
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome
 from tests.rehearsal.builders import (
     CHECKPOINT,
     EPOCH_END,
@@ -155,6 +156,19 @@ def test_that_reset_variables_are_named_with_their_values() -> None:
     assert finding.text.endswith("reset: `n` (640 before a move in mid-epoch, 0 after it).")
     assert "best" not in finding.text
     assert "start" not in finding.text
+
+
+def test_that_variables_that_training_depends_on_come_first_and_meters_last() -> None:
+    names = ["running_loss", "losses.count", "name", "best_loss", "global_step", "other", "cur_lr"]
+    first_run = script_run([snapshot("epoch", variables={f"main:{name}": "0" for name in names})])
+    saved = snapshot("checkpoint", variables={f"main:{name}": "7" for name in names})
+    after = script_run([snapshot("epoch", variables={f"main:{name}": "0" for name in names})])
+    (finding,) = lost_variables(first_run, [script_run([saved, CHECKPOINT], stop=MIDDLE), after])
+    assert re.findall(r"`([^`]+)`", finding.text) == [
+        *("best_loss", "global_step", "cur_lr"),
+        *("name", "other"),
+        *("running_loss", "losses.count"),
+    ]
 
 
 def test_that_a_variable_of_the_number_of_processes_was_not_reset() -> None:

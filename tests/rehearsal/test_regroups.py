@@ -12,9 +12,17 @@ import pytest
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMethod, StopMoment
 from pollux_slurm.rehearsal.all_findings import all_findings
 from pollux_slurm.rehearsal.lost_state import wrong_samples
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, run_script
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun, run_script
 from pollux_slurm.rehearsal.weight_differences import replicas_that_differ
-from tests.rehearsal.builders import START, loop, loop_end, micro_batch, rehearsal_runs, script_run
+from tests.rehearsal.builders import (
+    FIRST_STEP,
+    START,
+    loop,
+    loop_end,
+    micro_batch,
+    rehearsal_runs,
+    script_run,
+)
 from tests.rehearsal.test_rehearse import SCRIPTS, of_level, rehearse
 
 pytestmark = pytest.mark.torch
@@ -79,7 +87,7 @@ def test_that_each_generation_of_a_run_has_its_own_events(tmp_path: Path) -> Non
 def findings_of(runs: tuple[ScriptRun, ...]) -> dict[str, str]:
     """Return what is found in a run that was regrouped, by kind."""
     ends = [micro_batch(0, 120), loop_end(steps=12)]
-    unmoved = script_run([{**START, "in_place": True}, {"kind": "first_step"}, loop(120), *ends])
+    unmoved = script_run([{**START, "in_place": True}, FIRST_STEP, loop(120), *ends])
     alone, both = ([[{**_SHARE, "variables": {"main:share": share}}]] for share in ("1", "0.5"))
     stopped = [script_run(*alone), script_run(*(both * 2))]
     rehearsed = rehearsal_runs(unmoved, *stopped, in_place=runs, processes=(1, 2))
@@ -90,6 +98,8 @@ _SHARE: dict[str, Any] = {
     "kind": "snapshot",
     "moment": "epoch",
     "epoch": 0,
+    "step": 1,
+    "precisions": [],
     "in_loop": True,
     "position": 10,
     "objects": {},
@@ -125,7 +135,7 @@ def test_that_a_script_that_asks_for_it_is_moved_in_place_too(tmp_path: Path) ->
     result = rehearse(tmp_path, SCRIPTS / "in_place.py", processes="1,2,3")
     assert not result["must_change"], result["findings"]
     assert not of_level(result, "look"), result["findings"]
-    assert [(move["where"], move["processes"], move["leaves"]) for move in result["moves"][4:]] == [
+    assert [(move["where"], move["processes"], move["leaves"]) for move in result["moves"][5:]] == [
         ("in mid-epoch", [2, 3], []),
         ("in mid-epoch", [3, 2], [0]),
         ("at an epoch's end", [2, 3], []),

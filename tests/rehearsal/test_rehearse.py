@@ -20,15 +20,18 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.torch
 
 SCRIPTS = Path(__file__).parent / "scripts"
+MOVED_SCRIPTS = Path(__file__).parent / "moved_scripts"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 START = "from pollux_slurm.cli.app import main; main()"
 TIMEOUT_S = 900.0
 
 
-def run(directory: Path, *arguments: str, processes: str = "1,2") -> subprocess.CompletedProcess[str]:
+def run(
+    directory: Path, *arguments: str, processes: str = "1,2", time: str = "1h"
+) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith(("POLLUX_", "SLURM_"))}
     return subprocess.run(
-        [sys.executable, "-c", START, "rehearse", "--time=1h", f"--processes={processes}", *arguments],
+        [sys.executable, "-c", START, "rehearse", f"--time={time}", f"--processes={processes}", *arguments],
         env={**env, "TMPDIR": str(directory)},
         cwd=directory,
         capture_output=True,
@@ -67,7 +70,7 @@ def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(
     # A line for each run.
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
         "1 process, first run, without a move",
-        "2 processes, from the beginning, to be moved in mid-epoch",
+        "1 process, from the beginning, to be moved in mid-epoch",
         "1 process, after the move in mid-epoch",
         "2 processes, after the move between an epoch's last step and its end",
     ]
@@ -168,21 +171,68 @@ def test_that_a_schedule_that_the_library_was_not_given_is_found(tmp_path: Path)
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        (
+            ["random_training.py", "own_rate"],
+            "rates",
+            "The learning rate (model-0, optimizer 0, group 0) was",
+        ),
+        (
+            ["random_training.py", "own_weight"],
+            "weights",
+            "After a stop and a restart with as many processes",
+        ),
+        (["summed_loss.py"], "weights", "After a move in mid-epoch (1 → 2 processes) the weights of model-0"),
+    ],
+)
+def test_that_a_script_that_moves_change_is_convicted(
+    tmp_path: Path, arguments: list[str], kind: str, words: str
+) -> None:
+    script, *fault = arguments
+    (finding,) = of_level(rehearse(tmp_path, MOVED_SCRIPTS / script, *fault), "change")
+    assert finding["kind"] == kind
+    assert finding["text"].startswith(words)
+
+
+@pytest.mark.full
+def test_that_batchnorm_dropout_augmentation_in_workers_and_a_schedule_are_accepted(tmp_path: Path) -> None:
+    result = rehearse(tmp_path, MOVED_SCRIPTS / "random_training.py")
+    assert not result["must_change"], result["findings"]
+    (finding,) = [finding for finding in result["findings"] if finding["kind"] == "weights"]
+    assert finding["level"] == "note"
+    assert "BatchNorm1d, Dropout and random numbers that the loader's workers draw" in finding["text"]
+
+
+@pytest.mark.full
+def test_that_too_short_a_time_has_an_exit_code_of_its_own_and_the_time_that_is_enough(
+    tmp_path: Path,
+) -> None:
+    done = run(tmp_path, "--", sys.executable, str(SCRIPTS / "correct.py"), "--epochs=50", time="1s")
+    assert done.returncode == 3, done.stderr
+    assert "The time was too short: no move was made in mid-epoch" in done.stdout
+    assert re.search(r"Rehearse with --time [0-9]+m\.\n$", done.stdout)
+
+
+@pytest.mark.full
 def test_that_a_correct_script_passes_with_a_fixed_and_a_varying_batch(tmp_path: Path) -> None:
     result = rehearse(tmp_path, SCRIPTS / "correct.py", "--epochs=50", processes="1,2,3")
     assert not result["must_change"], result["findings"]
     assert [finding["kind"] for finding in result["findings"]] == ["requeue_only"]
     assert all(move["ok"] for move in result["moves"])
     assert [(move["where"], move["by"], move["processes"]) for move in result["moves"]] == [
-        ("in mid-epoch", "request", [1, 2]),
-        ("between an epoch's last step and its end", "sigterm", [2, 3]),
+        ("in mid-epoch", "request", [1, 1]),
+        ("between an epoch's last step and its end", "sigterm", [1, 3]),
         ("at an epoch's end", "request", [3, 1]),
         ("in mid-epoch", "sigterm", [1, 2]),
+        ("in mid-epoch", "out_of_memory", [2, 2]),
         ("in mid-epoch", "request", [2, 3]),
         ("at an epoch's end", "request", [3, 1]),
         ("in mid-epoch", "sigterm", [1, 2]),
     ]
-    assert [move["batch_varies"] for move in result["moves"]] == [False] * 4 + [True] * 3
+    assert [move["batch_varies"] for move in result["moves"]] == [False] * 5 + [True] * 3
+    assert (result["not_made"], result["time_needed"]) == ([], None)
     assert set(result["move_times"]) == {"save_s", "end_s", "import_s", "restore_s", "first_step_s"}
 
 
@@ -192,7 +242,8 @@ def test_that_the_examples_pass(tmp_path: Path, example: str, regroups: int) -> 
     result = rehearse(tmp_path, EXAMPLES / example / "train.py")
     assert not result["must_change"], result["findings"]
     assert all(move["ok"] for move in result["moves"])
-    assert len(result["moves"]) == 7 + regroups
+    assert len(result["moves"]) == 8 + regroups
+    assert not result["not_made"]
     assert sum(move["by"] == "regroup" for move in result["moves"]) == regroups
 
 

@@ -1,22 +1,23 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pollux_slurm.rehearsal.all_findings import all_findings
-from pollux_slurm.rehearsal.findings import Finding, Level
-from pollux_slurm.rehearsal.result import as_text, must_change
-from pollux_slurm.rehearsal.run_failures import failures, never_trained
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, outcome_of
+from pollux_slurm.rehearsal.findings import Level
+from pollux_slurm.rehearsal.result import as_text, exit_code, must_change
+from pollux_slurm.rehearsal.run_failures import caught_errors, failures, never_trained
+from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun, outcome_of
 from tests.rehearsal.builders import (
     CHECKPOINT,
+    FIRST_STEP,
     MIDDLE,
     START,
     error,
     loop,
-    loop_end,
     micro_batch,
     rehearsal_runs,
     script_run,
@@ -104,10 +105,10 @@ def test_that_a_script_without_a_step_or_without_the_library_must_change() -> No
     assert finding.kind == "no_session"
     (finding,) = never_trained(script_run([START, loop(), micro_batch(0, 10)]))
     assert finding.kind == "never_stepped"
-    assert not list(never_trained(script_run([START, {"kind": "first_step"}, loop(), micro_batch(0, 10)])))
+    assert not list(never_trained(script_run([START, FIRST_STEP, loop(), micro_batch(0, 10)])))
 
 
-STEPPED = [START, {"kind": "first_step"}, loop(), micro_batch(0, 10), snapshot("epoch")]
+STEPPED = [START, FIRST_STEP, loop(), micro_batch(0, 10), snapshot("epoch")]
 
 
 def test_that_a_rehearsal_without_a_move_does_not_pass() -> None:
@@ -120,21 +121,33 @@ def test_that_a_rehearsal_whose_time_was_up_does_not_blame_the_script(events: li
     runs = rehearsal_runs(script_run(events, outcome=RunOutcome.OUT_OF_TIME))
     findings = all_findings(runs)
     assert {finding.kind: finding.level for finding in findings}["no_move"] is Level.LOOK
-    assert as_text(runs, findings).endswith(
-        "Nothing must change, as far as there was time; 1 thing to look at."
-    )
+    assert "Use --time" in {finding.kind: finding.cure for finding in findings}["no_move"]
     assert not must_change(findings)
+    assert exit_code(runs, findings) == 3
 
 
-def test_that_stops_without_time_are_in_the_verdict() -> None:
-    events = [START, {"kind": "first_step"}, loop(), micro_batch(0, 20), loop_end()]
-    runs = rehearsal_runs(script_run(events), script_run(events, stop=MIDDLE), script_run(events), skipped=2)
-    (text,) = [finding.text for finding in all_findings(runs) if finding.kind == "time"]
-    assert "before 2 of the planned stops" in text
-    alone = rehearsal_runs(script_run(events), skipped=2)
-    assert as_text(alone, []).endswith("Nothing must change, as far as there was time.")
-    looks = [Finding(level=Level.LOOK, kind="weights", text="They differ.")] * 2
-    assert as_text(alone, looks).endswith(", as far as there was time; 2 things to look at.")
+def raised(*events: dict[str, Any], outcome: RunOutcome = RunOutcome.FAILED) -> ScriptRun:
+    return script_run([{"kind": "out_of_memory"}, *events], outcome=outcome, exit_code=1)
+
+
+def test_that_a_script_that_does_not_survive_a_lack_of_memory_has_the_cure() -> None:
+    before = script_run([loop(), micro_batch(0, 10), CHECKPOINT], stop=MIDDLE)
+    (finding,) = failures([[before, raised(error("OutOfMemoryError", "out of memory"))]])
+    assert (finding.level, finding.kind) == (Level.CHANGE, "out_of_memory")
+    assert "memory_guard()" in finding.cure
+    started = replace(raised(), outcome=RunOutcome.OUT_OF_MEMORY)
+    refused = failed([error("TrainingError", "leave gradient accumulation to the loader")])
+    (finding,) = failures([[before, started, refused]])
+    assert finding.text.startswith(
+        "After an OutOfMemoryError, with smaller micro-batches, the script failed at train.py:41: Training"
+    )
+
+
+def test_that_a_script_that_catches_a_lack_of_memory_is_told_how() -> None:
+    caught = raised(outcome=RunOutcome.FINISHED)
+    (finding,) = caught_errors([caught])
+    assert (finding.level, finding.kind) == (Level.LOOK, "out_of_memory_caught")
+    assert not list(caught_errors([raised(), replace(raised(), outcome=RunOutcome.OUT_OF_MEMORY)]))
 
 
 def test_that_layers_whose_result_depends_on_the_micro_batch_are_noted() -> None:
@@ -168,7 +181,7 @@ def test_that_each_place_in_the_guide_that_findings_name_is_there() -> None:
 
     root = Path(__file__).resolve().parents[2]
     places = [findings.VARIABLES, findings.LOCAL, findings.CHANGES, findings.STATES, findings.DATA]
-    places.append(findings.AVERAGES)
+    places += [findings.AVERAGES, findings.MEMORY]
     for place in places:
         file, _, heading = place.partition(", ")
         assert f"## {heading.strip('“”')}\n" in (root / file).read_text(encoding="utf-8"), place

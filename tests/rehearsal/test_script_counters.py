@@ -5,8 +5,8 @@ from typing import Any
 
 from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH
 from pollux_slurm.rehearsal.findings import AVERAGES, Level
+from pollux_slurm.rehearsal.runs.stop_plan import plan_stops
 from pollux_slurm.rehearsal.script_counters import averages_over_micro_batches, own_epochs
-from pollux_slurm.rehearsal.stop_plan import plan_stops
 from tests.rehearsal.builders import loop, loop_end, micro_batch, script_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pollux_slurm.agent.rehearsal_protocol import RunPlan, Stop, StopMethod, StopMoment, read_run_plan
 from pollux_slurm.rehearsal.rehearse import process_counts
-from pollux_slurm.rehearsal.script_run import ScriptRun
-from pollux_slurm.rehearsal.stop_plan import (
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.stop_plan import (
+    plan_lack_of_memory,
     plan_regroups,
     plan_stops,
     sizes_of_regroups,
@@ -87,6 +91,28 @@ def test_that_the_first_validation_has_the_most_processes() -> None:
     assert [count for count, _ in zip(process_counts((1, 2, 3), short), short, strict=False)] == [2, 3, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("counts", "runs"), [((1, 2, 3), [1, 1, 3, 1, 2]), ((1, 2), [1, 1, 2, 1, 2]), ((2,), [2] * 5)]
+)
+def test_that_the_first_restart_has_as_many_processes_as_the_run_without_moves(
+    counts: tuple[int, ...], runs: list[int]
+) -> None:
+    stops = plan_stops(script_run([*EPOCH_0, *EPOCH_1]))
+    chosen = zip(process_counts(counts, stops, repeats_first=True), stops, strict=False)
+    assert [count for count, _ in chosen] == runs
+
+
+def test_that_memory_runs_out_once_in_a_run_that_trains_in_the_observed_epochs() -> None:
+    def planned(*events: dict[str, Any]) -> tuple[int, int, int] | None:
+        plan = plan_lack_of_memory(script_run([STEPPED, *events]))
+        return None if plan is None else (plan[0], plan[1].epoch, plan[1].position)
+
+    assert planned(*EPOCH_0, *EPOCH_1) == (4, 1, 15)
+    assert planned(*EPOCH_0) == (1, 0, 15)
+    assert planned(loop(length=1000), micro_batch(0, 30), micro_batch(30, 30)) == (2, 0, 50)
+    assert planned() is None
+
+
 def regroups_in_short(first_run: ScriptRun) -> list[tuple[str, int, int, int, tuple[int, ...]]]:
     return [
         (stop.moment.value, stop.epoch, stop.position, stop.num_processes, stop.leaves)
@@ -127,6 +153,14 @@ def test_that_a_run_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     for plan in (
         RunPlan(folder=tmp_path, varies_batch=True, stop=stop),
         RunPlan(folder=tmp_path, varies_batch=False, stop=None, regroups=(stop, regroup)),
+        RunPlan(
+            folder=tmp_path,
+            varies_batch=False,
+            stop=None,
+            out_of_memory=stop,
+            repeats=tmp_path,
+            reverses=True,
+        ),
     ):
         plan.write(tmp_path / "plan.json")
         assert read_run_plan({"POLLUX_REHEARSAL": str(tmp_path / "plan.json")}) == plan

@@ -34,17 +34,17 @@ def rehearse(
     """Run a training script on this machine, move it for real, and report what goes wrong.
 
     It needs no Slurm and no store. The script really runs: its output files are written; only checkpoints go
-    to a temporary folder. Exit code 1 means that the script must change.
+    to a temporary folder. Exit code 1: the script must change; 3: the time was too short to tell.
 
     Example: pollux rehearse -- python train.py --lr 0.1
     """
     from pollux_slurm.cli.jobs.rehearse_progress import ProgressLines
     from pollux_slurm.rehearsal.all_findings import all_findings
-    from pollux_slurm.rehearsal.interruption import Interruption
     from pollux_slurm.rehearsal.rehearse import rehearse as run_rehearsal
     from pollux_slurm.rehearsal.rehearse import require_command
     from pollux_slurm.rehearsal.result import as_json as result_as_json
-    from pollux_slurm.rehearsal.result import as_text, must_change
+    from pollux_slurm.rehearsal.result import as_text, exit_code
+    from pollux_slurm.rehearsal.runs.interruption import Interruption
 
     counts = None if processes is None else _counts(processes)
     time_s = parse_span(time).total_seconds()
@@ -71,7 +71,7 @@ def rehearse(
         print_json(result_as_json(rehearsed, findings))
     else:
         print_text(as_text(rehearsed, findings))
-    raise typer.Exit(int(must_change(findings)))
+    raise typer.Exit(exit_code(rehearsed, findings))
 
 
 def _counts(text: str) -> list[int]:

@@ -7,7 +7,7 @@ import time
 
 from pollux_slurm.rehearsal.rehearse import RunObserver, UpcomingRun
 from pollux_slurm.rehearsal.run_failures import place_of, where_of
-from pollux_slurm.rehearsal.script_run import Event, ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import Event, ScriptRun
 
 _EVERY_S = 0.2
 
@@ -22,6 +22,8 @@ class ProgressLines(RunObserver):
     def begins(self, run: UpcomingRun) -> None:
         if run.regroups:
             what = "processes join and leave in place"
+        elif run.reverses:
+            what = "the first run again, with each batch in the reverse order"
         elif run.stop is None:
             what = "first run, without a move"
         elif run.before is None:

@@ -6,30 +6,33 @@ the script's variables, before and after each part of a micro-batch.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from pollux_slurm.torch.regroup.user_frames import user_frames
+from pollux_slurm.torch.rehearsal.random_states import Root, States, read_states
 
 _NUM_EXAMINED = 6
-_OWN = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-
-States = dict[str, Any]
 
 
 class RandomDrawDetector:
-    """Examines the first micro-batches of a run; calls `on_draw` with who has drawn, and the generators."""
+    """Examines micro-batches of a run, the first ones and then ever fewer.
+
+    Calls `on_draw` with who has drawn, and the generators: the process's, and those within `roots`.
+    `precisions` are the types of the models' weights, and of what they compute under autocast.
+    """
 
     def __init__(
-        self, models: Callable[[], Sequence[torch.nn.Module]], on_draw: Callable[[str, list[str]], None]
+        self,
+        models: Callable[[], Sequence[torch.nn.Module]],
+        on_draw: Callable[[str, list[str]], None],
+        roots: Callable[[], Iterable[Root]],
     ) -> None:
-        self._models, self._on_draw = models, on_draw
-        self._num_examined = 0
+        self._models, self._on_draw, self._roots = models, on_draw, roots
+        self.precisions: set[str] = set()
+        self._num_batches = 0
         self._last: States | None = None
         self._hooks: list[Any] = []
 
@@ -39,13 +42,15 @@ class RandomDrawDetector:
 
     def begin_micro_batch(self) -> None:
         """Count draws since the last micro-batch as the dataset's: a batch was loaded."""
-        if self._num_examined >= _NUM_EXAMINED:
+        self._num_batches += 1
+        if self._num_batches > _NUM_EXAMINED and self._num_batches.bit_count() > 1:
+            self._last = None
             return
-        self._num_examined += 1
         self._step("dataset")
         inner = {id(model) for model in self._models()}
 
         def before(module: torch.nn.Module, args: Any) -> None:
+            self._note_precision(module)
             if id(module) in inner:
                 self._step("script")
 
@@ -68,32 +73,14 @@ class RandomDrawDetector:
         self._hooks = []
 
     def _step(self, who: str) -> None:
-        before, self._last = self._last, _states()
+        before, self._last = self._last, read_states(self._roots())
         if before is not None:
             drawn = [name for name, state in self._last.items() if before.get(name, state) != state]
             if drawn:
                 self._on_draw(who, drawn)
 
-
-def _states() -> States:
-    states: States = {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "numpy": _state_of(np.random.mtrand._rand),
-        "random": random.getstate(),
-    }
-    if torch.cuda.is_initialized():
-        states["torch.cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
-    for frame in user_frames():
-        for name, value in list(frame.f_locals.items()):
-            if isinstance(value, _OWN):
-                states.setdefault(name, _state_of(value))
-    return states
-
-
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else None
-    return repr(generator.get_state(legacy=False) if state is None else state)
+    def _note_precision(self, module: torch.nn.Module) -> None:
+        for parameter in module.parameters(recurse=False):
+            kind = parameter.device.type
+            is_cast = parameter.is_floating_point() and torch.is_autocast_enabled(kind)
+            self.precisions.add(str(torch.get_autocast_dtype(kind) if is_cast else parameter.dtype))

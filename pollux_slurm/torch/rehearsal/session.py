@@ -38,9 +38,12 @@ from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
 from pollux_slurm.torch.regroup.user_frames import is_user_code
 from pollux_slurm.torch.rehearsal.loop_sums import on_each_collective, take_sums, variable_of, zeros_of
+from pollux_slurm.torch.rehearsal.planned_lack_of_memory import PlannedLackOfMemory
 from pollux_slurm.torch.rehearsal.planned_regroups import PlannedRegroups
 from pollux_slurm.torch.rehearsal.random_draws import RandomDrawDetector
+from pollux_slurm.torch.rehearsal.repetition import Repetition
 from pollux_slurm.torch.rehearsal.snapshot import numbers_of, take_snapshot, take_variables
+from pollux_slurm.torch.rehearsal.step_log import StepLog
 from pollux_slurm.torch.rehearsal.weight_averages import WeightAverageDetector
 from pollux_slurm.torch.session.loader_protocol import Loader
 from pollux_slurm.torch.session.session import Session
@@ -66,7 +69,10 @@ class RehearsalSession(Session):
         self._num_steps = self._steps_before_loop = 0
         self._zeros: set[str] = set()
         self._averages = WeightAverageDetector(self._modules)
-        self._draws = RandomDrawDetector(self._modules, self._log_draws)
+        self._repetition = Repetition(plan, environment.rank, self._events)
+        self._draws = RandomDrawDetector(self._modules, self._log_draws, self._repetition.roots)
+        self._step_log = StepLog(lambda: self._steps.models, self._events)
+        self._lack_of_memory = PlannedLackOfMemory(plan.folder, environment.rank, self._modules, self._events)
         self._log_errors()
         # Requests are answered where they are planned, not at the end of the epoch.
         options["epoch_end_wait_s"] = 0.0
@@ -111,6 +117,7 @@ class RehearsalSession(Session):
             if not self._plan.varies_batch:
                 loader.fix_batch_size()
         self._opens_loop = True
+        self._repetition.begin_loop(loader, lambda: self._place_of(loader))
         if not self.is_in_loop:
             self._steps_before_loop = self.progress_state.num_steps
             self._zeros = zeros_of(take_sums())
@@ -125,6 +132,10 @@ class RehearsalSession(Session):
             raise
         finally:
             self._draws.leave()
+            self._lack_of_memory.end_micro_batch()
+
+    def _place_of(self, loader: Loader) -> list[Any]:
+        return [self.epoch_key, loader.name_across_epochs, loader.loop_number]
 
     def _modules(self) -> list[torch.nn.Module]:
         return [model.module for model in self._steps.models]
@@ -140,6 +151,7 @@ class RehearsalSession(Session):
             self._draws.begin_micro_batch()
         if not plan.is_last and self.rank == 0:
             self._averages.begin_micro_batch()
+        self._plan_lack_of_memory(loader, plan)
         if self._opens_loop:
             self._opens_loop = False
             self._log_loop(loader)
@@ -158,8 +170,17 @@ class RehearsalSession(Session):
                 accumulation_steps=loader.accumulation_steps,
             )
 
+    def _plan_lack_of_memory(self, loader: Loader, plan: MicroBatchPlan) -> None:
+        stop, step = self._plan.out_of_memory, cast("Any", loader)._step
+        if stop is None or self._lack_of_memory.is_done:
+            return
+        # One example cannot be split.
+        if plan.index == 0 and plan.size > 1 and self._is_at_or_after(stop, loader, step):
+            self._lack_of_memory.begin_micro_batch()
+
     def end_micro_batch(self, loader: Loader) -> None:
         if self._outer_loader is loader:
+            self._lack_of_memory.end_micro_batch()
             self._draws.end_micro_batch()
             moved = self._averages.end_micro_batch()
             if moved:
@@ -178,7 +199,6 @@ class RehearsalSession(Session):
             order=None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16],
             drops_last=loader.drop_last,
             batch_size=loader.batch_size,
-            has_workers=cast("Any", loader)._source.has_workers,
         )
 
     def _log_loop_end(self, kind: str, loader: Loader) -> None:
@@ -211,10 +231,13 @@ class RehearsalSession(Session):
             {type(part).__name__ for model in self._steps.models for part in model.module.modules()}
         )
         snapshot = take_snapshot() if self.rank == 0 else take_variables()
+        self._repetition.note_workers()
         self._events.write(
             "snapshot",
             moment=moment,
             epoch=self.epoch_key,
+            step=self.progress_state.num_steps,
+            precisions=sorted(self._draws.precisions),
             in_loop=self.is_in_loop,
             models=models,
             layers=layers,
@@ -258,9 +281,12 @@ class RehearsalSession(Session):
         before, run_number = self.progress_state.num_steps, self.run_number
         chosen = super().end_step(loader, step)
         # A step before a regroup is none of the next run's.
-        if not self._has_stepped and self.progress_state.num_steps > before and self.run_number == run_number:
-            self._has_stepped = True
-            self._events.write("first_step", age_s=process_age_s())
+        if self.progress_state.num_steps > before and self.run_number == run_number:
+            if not self._has_stepped:
+                self._has_stepped = True
+                self._events.write("first_step", age_s=process_age_s())
+            if self.rank == 0:
+                self._step_log.log(self.progress_state.num_steps)
         return chosen
 
     def _is_at_or_after(self, stop: Stop, loader: Loader, step: StepPlan) -> bool:
@@ -374,6 +400,8 @@ class RehearsalSession(Session):
 
     def _write(self, original: Callable[[], Any]) -> Any:
         self._log_snapshot("checkpoint")
+        if self._outer_loader is not None:
+            self._repetition.note_checkpoint(self._place_of(self._outer_loader))
         written = original()
         self._events.write("checkpoint", blocked_s=written.blocked_s, size_bytes=written.size_bytes)
         return written

@@ -111,7 +111,9 @@ class Noisy(torch.nn.Module):
 def test_that_draws_are_attributed_to_script_model_and_dataset() -> None:
     drawn: list[tuple[str, list[str]]] = []
     model, own = Noisy(), torch.Generator().manual_seed(1)
-    detector = RandomDrawDetector(lambda: [model], lambda who, names: drawn.append((who, names)))
+    detector = RandomDrawDetector(
+        lambda: [model], lambda who, names: drawn.append((who, names)), lambda: [("own", own)]
+    )
 
     def one_micro_batch(script: Callable[[], Any]) -> list[tuple[str, list[str]]]:
         drawn.clear()
@@ -128,6 +130,18 @@ def test_that_draws_are_attributed_to_script_model_and_dataset() -> None:
     random.random()
     np.random.rand()
     assert one_micro_batch(lambda: None) == [("dataset", ["numpy", "random"])]
+
+
+def test_that_the_precision_is_that_of_the_weights_or_of_autocast() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    detector = RandomDrawDetector(lambda: [model], lambda who, names: None, tuple)
+    detector.begin_micro_batch()
+    model(torch.ones(1, 2))
+    assert detector.precisions == {"torch.float32"}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(torch.ones(1, 2))
+    detector.end_micro_batch()
+    assert detector.precisions == {"torch.float32", "torch.bfloat16"}
 
 
 class Meter:

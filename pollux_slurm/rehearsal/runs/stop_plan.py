@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH, Stop, StopMethod, StopMoment
-from pollux_slurm.rehearsal.script_run import ScriptRun
+from pollux_slurm.rehearsal.runs.script_run import ScriptRun
 
 FIRST_RUN_EPOCHS = 2
 FIRST_RUN_STOP = Stop(moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=FIRST_RUN_EPOCHS - 1)
@@ -97,6 +97,23 @@ def plan_stops(first_run: ScriptRun, *, is_short: bool = False) -> list[Stop]:
     epoch = last.loop if last.epoch == NO_EPOCH else last.epoch
     stops.append(Stop(moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=epoch))
     return stops
+
+
+def plan_lack_of_memory(first_run: ScriptRun) -> tuple[int, Stop] | None:
+    """Return which run of those with `plan_stops` is to run out of memory, and where.
+
+    Steps with smaller micro-batches follow. None where there is no training loop.
+    """
+    loops = training_loops(first_run)
+    if not loops:
+        return None
+    first, later = loops[0], _loop_of_later_epoch(loops)
+    last = len(plan_stops(first_run)) - 1
+    if not first.is_whole:
+        return last, _within(first, 5 * first.end // 6, StopMethod.OUT_OF_MEMORY)
+    if later is None:
+        return 1, _within(first, 3 * first.end // 4, StopMethod.OUT_OF_MEMORY)
+    return last, _within(later, 3 * later.end // 4, StopMethod.OUT_OF_MEMORY)
 
 
 def sizes_of_regroups(counts: Sequence[int]) -> tuple[int, int] | None:

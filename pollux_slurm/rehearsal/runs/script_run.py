@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import json
 import os
 import signal
@@ -18,9 +19,11 @@ from typing import Any
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
 from pollux_slurm.agent.node.watched_processes import die_with_parent
 from pollux_slurm.agent.rehearsal_protocol import (
+    NO_EPOCH,
     RUN_PLAN_VARIABLE,
     RunPlan,
     Stop,
+    StopMethod,
     StopMoment,
     events_file,
 )
@@ -40,11 +43,13 @@ _POLL_S = 0.05
 class RunOutcome(enum.Enum):
     """How a run ended. `OUT_OF_TIME`: it was stopped at the end of the rehearsal's time.
 
-    `REGROUPED`: it went on as the next one, with other processes.
+    `REGROUPED`: it went on as the next one, with other processes. `OUT_OF_MEMORY`: `pollux run` has started
+    the next one, with smaller micro-batches.
     """
 
     STOPPED = "stopped"
     REGROUPED = "regrouped"
+    OUT_OF_MEMORY = "out of memory"
     FINISHED = "finished"
     FAILED = "failed"
     HUNG = "hung"
@@ -55,7 +60,8 @@ class RunOutcome(enum.Enum):
 class ScriptRun:
     """One run of the script that has ended, with the events of each rank; `ended_at` is as `time.time()`.
 
-    What was regrouped counts as several runs, with the exit code, log and times of the whole.
+    What was regrouped, or started again for a lack of memory, counts as several runs, with the exit code,
+    log and times of the whole.
     """
 
     number: int
@@ -97,17 +103,29 @@ def run_script(
     progress: Callable[[Event], None],
     raise_if_interrupted: Callable[[], None],
     regroups: Sequence[Stop] = (),
+    out_of_memory: Stop | None = None,
+    repeats: bool = False,
+    reverses: bool = False,
 ) -> tuple[ScriptRun, ...]:
     """Run `command` once, for `limit_s` at most. Runs with the same `chain` folder resume from each other.
 
     Returns a run, and one more for each of `regroups` that was carried out, or for which a process was
-    started that failed before it could join. All its processes end, also when `raise_if_interrupted`, which
-    is called repeatedly, raises.
+    started that failed before it could join, and for each start after a lack of memory. With `repeats` it
+    draws the random numbers that the run before would have drawn, with `reverses` it adds up in another
+    order. All its processes end, also when `raise_if_interrupted`, which is called repeatedly, raises.
     """
     folder = chain / f"run-{number}"
     folder.mkdir(parents=True)
     plan_file, log = folder / "run-plan.json", folder / "output.log"
-    plan = RunPlan(folder=folder, varies_batch=varies_batch, stop=stop, regroups=tuple(regroups))
+    plan = RunPlan(
+        folder=folder,
+        varies_batch=varies_batch,
+        stop=stop,
+        regroups=tuple(regroups),
+        out_of_memory=out_of_memory,
+        repeats=chain / f"run-{number - 1}" if repeats else None,
+        reverses=reverses,
+    )
     plan.write(plan_file)
     own = {key: value for key, value in environ.items() if not key.startswith(_INHERITED_PREFIXES)}
     own |= {
@@ -153,7 +171,11 @@ def run_script(
         events=_events(folder, 0, num_processes),
         log=log,
     )
-    return tuple(_by_generation(run, folder, regroups))
+    return tuple(
+        start
+        for part in _by_generation(run, folder, regroups)
+        for start in split_by_start(part, out_of_memory)
+    )
 
 
 def _events(folder: Path, generation: int, num_processes: int) -> tuple[tuple[Event, ...], ...]:
@@ -182,6 +204,28 @@ def _by_generation(run: ScriptRun, folder: Path, regroups: Sequence[Stop]) -> It
         else:
             break
     yield current
+
+
+def split_by_start(run: ScriptRun, planned: Stop | None) -> Iterator[ScriptRun]:
+    """Yield a run of each start of a run's processes, which `pollux run` has made after a lack of memory."""
+    starts = max((_num_starts(events) for events in run.events), default=0)
+    for number in range(max(starts, 1)):
+        events = tuple(_of_start(events, number) for events in run.events)
+        if number == starts - 1 or starts < 2:
+            yield replace(run, events=events)
+        else:
+            stop = planned or Stop(moment=StopMoment.STEP, method=StopMethod.OUT_OF_MEMORY, epoch=NO_EPOCH)
+            yield replace(run, stop=stop, outcome=RunOutcome.OUT_OF_MEMORY, events=events)
+
+
+def _num_starts(events: Sequence[Event]) -> int:
+    return sum(event["kind"] == "start" for event in events)
+
+
+def _of_start(events: Sequence[Event], number: int) -> tuple[Event, ...]:
+    """Return a process's events from one start to the next; those before the first belong to it."""
+    counted = itertools.accumulate(event["kind"] == "start" for event in events)
+    return tuple(event for event, count in zip(events, counted, strict=True) if max(count - 1, 0) == number)
 
 
 def outcome_of(code: int, kinds: set[str], *, got_sigterm: bool) -> RunOutcome:
@@ -214,7 +258,7 @@ def _watch(
         raise_if_interrupted()
         now = time.monotonic()
         # Of rank 0, which may be another process after a regroup.
-        events, seen = _read_on(events_file(folder, generation=generation, rank=0), seen)
+        events, seen = read_events(events_file(folder, generation=generation, rank=0), seen)
         if not events and events_file(folder, generation=generation + 1, rank=0).exists():
             generation, seen = generation + 1, 0
         for event in events:
@@ -261,7 +305,7 @@ def _processes_of(session: int) -> list[int]:
     return found
 
 
-def _read_on(file: Path, offset: int) -> tuple[list[Event], int]:
+def read_events(file: Path, offset: int) -> tuple[list[Event], int]:
     """Return the complete lines from `offset` on, and the offset of the next one."""
     if not file.exists():
         return [], offset
@@ -269,8 +313,17 @@ def _read_on(file: Path, offset: int) -> tuple[list[Event], int]:
         opened.seek(offset)
         data = opened.read()
     whole = data[: data.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()], offset + len(whole)
+    return list(_decoded(whole.splitlines())), offset + len(whole)
+
+
+def _decoded(lines: Sequence[bytes]) -> Iterator[Event]:
+    """Yield the events of lines; a process that is killed, or a full disk, may leave a part of one."""
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict) and "kind" in event:
+                yield event
 
 
 def _read(file: Path) -> list[Event]:
-    return _read_on(file, 0)[0]
+    return read_events(file, 0)[0]
