@@ -35,7 +35,7 @@ _HYSTERESIS = 1.05
 # A batch size grows at most by this factor at a time: an early noise estimate may be far off.
 _MAX_GROWTH = 2.0
 # Steps that the gradient statistics must contain before a batch size is chosen by them.
-_WARM_UP_UPDATES = 10
+_WARM_UP_UPDATES = 6
 # Weight of steps that were measured on another type of GPU.
 _OTHER_TYPE_WEIGHT = 0.25
 

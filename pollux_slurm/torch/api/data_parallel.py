@@ -199,7 +199,9 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
-        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        self._pollux.reducer.halves.watch(output)
+        return output
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")

@@ -464,6 +464,10 @@ class Session:
             elif len(self._loops) == 1:
                 self._steps.refuse(None)
 
+    def splits_to_measure(self, loader: Loader) -> bool:
+        """Return, as each step is planned, whether it is split to measure gradient noise."""
+        return self._outer_loader is loader and self._steps.splits_to_measure(loader)
+
     def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
         """Give the models the plan of the coming micro-batch."""
         if self._outer_loader is loader:

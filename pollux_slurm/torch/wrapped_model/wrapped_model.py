@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from pollux_slurm.errors import CheckpointError, UsageError
@@ -136,6 +137,18 @@ class WrappedModel:
         """Return the `id` of each of the model's parameters."""
         return {id(parameter) for parameter in self.module.parameters()}
 
+    @property
+    def can_measure(self) -> bool:
+        """False while the norms of gradients mean nothing yet."""
+        return self._metric.begin_step()
+
+    @property
+    def may_split(self) -> bool:
+        """Whether a batch may be split to measure noise: no layer of the model depends on the local batch."""
+        return not self.reducer.accumulates_manually and not any(
+            isinstance(module, _BatchNorm) and module.training for module in self.module.modules()
+        )
+
     def take_stepped(self) -> bool:
         """Return whether an optimizer has stepped since the last call."""
         stepped, self.has_stepped = self.has_stepped, False
@@ -154,11 +167,16 @@ class WrappedModel:
 
     def update_noise(self, span: int, sums: NormSums) -> None:
         """Update the noise scale by the sums of one step's norms; the step stands for `span` examples."""
+        if sums.num_parts == 1:
+            if not self.noise.add_norm(sums.mean_sqr, sums.num_examples, span=max(span, sums.num_examples)):
+                self._unmeasured += span
+            return
         if not self.noise.update(
             parts_sum=sums.parts_sum,
             mean_sqr=sums.mean_sqr,
             num_examples=sums.num_examples,
             num_parts=sums.num_parts,
+            drifts=sums.drifts,
             span=max(span, sums.num_examples),
         ):
             # The next measured step stands for these examples, too.
@@ -191,6 +209,7 @@ class WrappedModel:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
+            "probes": [self.reducer.half_schedule.state(), self.reducer.split_schedule.state()],
         }
         if self._lr_schedulers:
             state["lr_schedulers"] = [scheduler.state_dict() for scheduler in self._lr_schedulers]
@@ -209,6 +228,10 @@ class WrappedModel:
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
+        for schedule, saved in zip(
+            (self.reducer.half_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
+        ):
+            schedule.load_state(saved)
         saved_schedulers = list(zip(state.get("lr_schedulers", ()), state.get("scheduled", ()), strict=True))
         if len(saved_schedulers) < len(self._lr_schedulers):
             raise ValueError(f"it has {len(saved_schedulers)} LR schedulers, not {len(self._lr_schedulers)}")
