@@ -228,7 +228,7 @@ class Tuner:
     def propose(self, training: TrainingState) -> BatchChoice:
         """Return the batch size with the highest goodput, or the current one if that is about as good.
 
-        A fixed batch size never changes; no other one does before θ and the statistics of ten steps are
+        A fixed batch size never changes; no other one does before θ and the statistics of six steps are
         known. Where the noise scale has a confidence interval, the batch size grows by the lower end and
         shrinks by the upper end. A difference within the interval changes nothing.
         """

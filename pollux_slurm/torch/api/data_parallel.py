@@ -236,6 +236,14 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return self._pollux.noise.statistics()
 
     @property
+    def noise_source(self) -> str | None:
+        """From what `statistics` are: "parts of a step", or "consecutive steps", which overestimate the noise.
+
+        None before they were measured.
+        """
+        return self._pollux.noise.source
+
+    @property
     def group_statistics(self) -> tuple[GradientStatistics, ...]:
         """The same of each of the optimizer's parameter groups; empty before they were measured."""
         return self._pollux.noise.group_statistics()

@@ -30,6 +30,9 @@ from pollux_slurm.torch.gradients.norm_average import NormAverage
 
 # Examples, in units of M0, after which an old estimate counts 1/e.
 _HORIZON = 500.0
+# While |G|² falls, early in training, the norms of single parts are many: old ones are forgotten sooner, after a
+# part of the training so far, but not sooner than that.
+_SHARE_OF_TRAINING, _LEAST_HORIZON = 0.2, 20.0
 # Standard errors to either side: 99 % of a normal distribution. A long job changes its batch size hundreds of
 # times because of this interval, so one wrong in twenty would be too many.
 _Z = 2.576
@@ -69,7 +72,7 @@ class NoiseEstimator:
         # True once gradients of different steps were compared.
         self.drifts = False
         # Of steps of one part, and of all others once there was one; examples since the last step of parts.
-        self._norms, self._unparted = NormAverage(), 0
+        self._norms, self._unparted, self._seen = NormAverage(), 0, 0
         # The result of `statistics`, which each step calls, until the next update.
         self._cached: GradientStatistics | None = None
         # Σw, Σw²; then Σw·x by group; then Σw²·x and Σw²·x·xᵀ of the sums over the groups, x = (|Ĝ|², σ̂²).
@@ -112,7 +115,7 @@ class NoiseEstimator:
             self.reset()
             self._sqr, self._sigma2 = [0.0] * len(sqr), [0.0] * len(sqr)
         if not self._norms.is_empty and not drifts:
-            self._norms.add(means, num_examples, self._keep(span or num_examples))
+            self._add_norm(means, num_examples, span or num_examples)
         keep = self._keep((span or num_examples) + self._unparted)
         new, self._unparted = 1.0 - keep, 0
         # Weights and sums are smoothed alike, so their ratio has no bias towards the initial zero.
@@ -135,10 +138,16 @@ class NoiseEstimator:
         """
         if self.drifts or not 0.0 <= sum(mean_sqr) <= _MAX_VALUE:
             return False
-        self._norms.add(mean_sqr, num_examples, self._keep(span))
+        self._add_norm(mean_sqr, num_examples, span)
         self._unparted += span
         self._cached = None
         return True
+
+    def _add_norm(self, mean_sqr: Sequence[float], num_examples: int, span: int) -> None:
+        self._seen += span
+        training = _SHARE_OF_TRAINING * self._seen / self._initial_batch_size
+        horizon = min(self._horizon_batches, max(training, _LEAST_HORIZON))
+        self._norms.add(mean_sqr, num_examples, math.exp(-span / (horizon * self._initial_batch_size)))
 
     def _keep(self, span: int) -> float:
         return math.exp(-span / (self._horizon_batches * self._initial_batch_size))
@@ -172,6 +181,13 @@ class NoiseEstimator:
             noise_high=high if high < _MAX_VALUE else None,
         )
         return self._cached
+
+    @property
+    def source(self) -> str | None:
+        """From what the estimates are, for people; None before the first."""
+        if self.num_updates == 0:
+            return None
+        return "consecutive steps" if self.drifts else "parts of a step"
 
     def group_statistics(self) -> tuple[GradientStatistics, ...]:
         """Return |G|² and tr Σ of each parameter group; empty before the first update."""
@@ -225,7 +241,7 @@ class NoiseEstimator:
             "num_updates": self.num_updates,
             "drifts": self.drifts,
             "norms": self._norms.state(),
-            "unparted": self._unparted,
+            "unparted": [self._unparted, self._seen],
             "initial_batch_size": self._initial_batch_size,
         }
 
@@ -239,7 +255,7 @@ class NoiseEstimator:
         self._norms = NormAverage()
         if "norms" in state:
             self._norms.load_state(state["norms"])
-        self._unparted = state.get("unparted", 0)
+        self._unparted, self._seen = state.get("unparted", (0, 0))
         self._initial_batch_size = state.get("initial_batch_size", self._initial_batch_size)
 
 

@@ -8,7 +8,6 @@ new batch size are not measured.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -174,6 +173,7 @@ class StepClock:
 
     def _compare(self) -> None:
         if min(len(self._probes_s), len(self._others_s)) >= _FEWEST_PROBES:
-            usual = statistics.median(self._others_s)
+            # Of few steps the shortest: other work on the machine makes them longer, never shorter.
+            usual = min(self._others_s)
             if usual > 0:
-                self.probe_cost = max(statistics.median(self._probes_s) / usual - 1.0, 0.0)
+                self.probe_cost = max(min(self._probes_s) / usual - 1.0, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,6 +23,15 @@ from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRul
 from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
 from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups
 from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
+
+_logger = logging.getLogger(__name__)
+# Until then a split may still replace them.
+_SAID_AFTER = 5
+_DRIFTS = (
+    "the gradient noise of %r is measured from consecutive steps, which overestimates it: allow "
+    "autoscale_batch_size(..., gradient_accumulation=True), or let the model return one tensor with a row for "
+    "each example and compute the loss outside of it"
+)
 
 
 class DataParallel(Protocol):
@@ -77,6 +87,7 @@ class WrappedModel:
         self._scale: torch.Tensor | None = None
         # Examples since the last step whose norms were measured.
         self._unmeasured = 0
+        self._has_said_drifts = False
         # Of each LR scheduler, the calls between loops by epoch: in its state, and by this process.
         self._epoch_key = epoch_key
         self._scheduled: list[dict[int, int]] = [{} for _ in lr_schedulers]
@@ -181,6 +192,9 @@ class WrappedModel:
         ):
             # The next measured step stands for these examples, too.
             self._unmeasured += span
+        if self.noise.drifts and not self._has_said_drifts and self.noise.num_updates >= _SAID_AFTER:
+            self._has_said_drifts = True
+            _logger.warning(_DRIFTS, self.name)
 
     def leave_run(self) -> None:
         """Let go of the replicas' process group, between two steps."""
