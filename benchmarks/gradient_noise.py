@@ -3,13 +3,13 @@
 Three trainings, each with many seeds:
 
 - closed: gradients of a given mean and covariance, which the weights do not change.
-- quadratic: SGD on a quadratic loss whose optimum moves on and on; η·λ goes up to 1.6, so that steps overshoot
+- quadratic: SGD on a quadratic loss whose optimum moves on and on; η·λ goes up to 1.6, so that they overshoot
   along the steep directions. |G|² is known at each step. The truth is that of the last weights, averaged over
   the steps that the estimate is about.
-- training: a small classifier through the library; the truth is that of its last weights, from all its data.
+- training: a small classifier through the library; the truth is at its last weights, from all its data.
 
-By the halves of some steps (`half_batches`), and by consecutive steps. Printed: how many intervals contain the
-truth, how many have an upper end, and the median of estimate/truth.
+By the halves of some steps (`half_batches`), and by consecutive steps. Printed: how many intervals contain
+the truth, how many have an upper end, and the median of estimate/truth.
 
     python -m benchmarks.gradient_noise --seeds 100
 """
@@ -143,7 +143,9 @@ def trained(seed: int, *, by_halves: bool, steps: int) -> Result:
         optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
         model = pt.AdaptiveDataParallel(network, optimizer)
         model._pollux.reducer.halves.is_possible = by_halves
-        loader = pt.AdaptiveDataLoader(TensorDataset(inputs, labels), batch_size=_BATCH, shuffle=True, seed=seed)
+        loader = pt.AdaptiveDataLoader(
+            TensorDataset(inputs, labels), batch_size=_BATCH, shuffle=True, seed=seed
+        )
         for _ in pt.remaining_epochs_until(-(-steps // len(loader))):
             for batch, targets in loader:
                 optimizer.zero_grad()

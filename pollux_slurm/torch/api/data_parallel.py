@@ -237,7 +237,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     @property
     def noise_source(self) -> str | None:
-        """From what `statistics` are: "parts of a step", or "consecutive steps", which overestimate the noise.
+        """From what `statistics` are: "parts of a step", or "consecutive steps", which overestimate
+        the noise.
 
         None before they were measured.
         """

@@ -232,7 +232,7 @@ class GradientReducer:
 
     def begin_manual_accumulation(self) -> None:
         """Begin a `no_sync` block."""
-        self.accumulates_manually = True
+        self.accumulates_manually, self._only_norm = True, False
         self.halves.cancel()
         self._manual.open()
         if self._plan is not None:
@@ -325,10 +325,9 @@ class GradientReducer:
         self.gradients.is_used = True
         self._manual.forget()
         is_by_halves, spread = self.halves.is_measuring, self.halves.take()
-        if is_by_halves:
-            if spread is not None:
-                norms.parts.append(spread)
-                norms.num_parts = 2
+        if is_by_halves and spread is not None:
+            norms.parts.append(spread)
+            norms.num_parts = 2
         # A second backward pass over the same batch would measure a gradient that was reduced already.
         if (
             self._backwards_in_pass != 1

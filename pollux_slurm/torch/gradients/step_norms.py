@@ -18,7 +18,8 @@ class StepNorms:
     `parts` holds n·|g|² of this replica's micro-batches, by bucket; `mean` |ḡ|² by bucket, of the reduced
     gradient. `num_manual` is P, the micro-batches that the script itself has accumulated (1 without).
     `num_parts` is C where it is not the number of micro-batches.
-    `is_single_part` marks a step of one replica and one micro-batch that is compared with the one before. For it `previous` is |g_{t−1}|² by
+    `is_single_part` marks a step of one replica and one micro-batch that is compared with the one before.
+    For it `previous` is |g_{t−1}|² by
     bucket, `difference` |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1. That is None in the
     first step of a pair, which has no norms.
     """

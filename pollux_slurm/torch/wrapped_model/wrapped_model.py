@@ -29,8 +29,8 @@ _logger = logging.getLogger(__name__)
 _SAID_AFTER = 5
 _DRIFTS = (
     "the gradient noise of %r is measured from consecutive steps, which overestimates it: allow "
-    "autoscale_batch_size(..., gradient_accumulation=True), or let the model return one tensor with a row for "
-    "each example and compute the loss outside of it"
+    "autoscale_batch_size(..., gradient_accumulation=True), or let the model return one tensor with a row "
+    "for each example and compute the loss outside of it"
 )
 
 

@@ -1,4 +1,4 @@
-"""One replica with one micro-batch measures gradient noise at the same weights, in whole steps or in split ones."""
+"""One replica with one micro-batch measures gradient noise at the same weights."""
 
 from __future__ import annotations
 
@@ -115,8 +115,7 @@ def test_that_halves_and_split_steps_measure_the_same_at_the_same_weights_and_ch
     assert not halves.noise.drifts
     assert not split.noise.drifts
     # The same step was measured in both ways.
-    (at_halves, at_splits) = (schedule._last for schedule in (halves.schedules[0], split.schedules[1]))
-    assert at_halves == at_splits
+    assert halves.schedules[0]._last == split.schedules[1]._last
     for name in ("parts_sum", "mean_sqr", "num_examples", "num_parts"):
         assert added[-1][name] == pytest.approx(first[name], rel=1e-4), name
 
@@ -141,7 +140,9 @@ def test_that_a_term_of_the_loss_beside_the_output_is_no_noise(added: list[dict[
 
 # Each leaves one tensor with a row for each example.
 SUITABLE = [
-    pytest.param(lambda logits, targets: {"logits": logits, "loss": None}, lambda out: out["logits"], id="dict"),
+    pytest.param(
+        lambda logits, targets: {"logits": logits, "loss": None}, lambda out: out["logits"], id="dict"
+    ),
     pytest.param(lambda logits, targets: (logits, logits.detach()), lambda out: out[0], id="pair"),
 ]
 
