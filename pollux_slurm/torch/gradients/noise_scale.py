@@ -30,7 +30,7 @@ from pollux_slurm.torch.gradients.norm_average import NormAverage
 
 # Examples, in units of M0, after which an old estimate counts 1/e.
 _HORIZON = 500.0
-# While |G|² falls, early in training, the norms of single parts are many: old ones are forgotten sooner, after
+# While |G|² falls, early in training, norms of single parts are many: old ones are forgotten sooner, after
 # this part of the training so far.
 _SHARE_OF_TRAINING, _LEAST_HORIZON = 0.2, 20.0
 # Standard errors to either side: 99 % of a normal distribution. A long job changes its batch size hundreds of
