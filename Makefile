@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.installed-for-demo
 PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile -c .ci/constraints.txt
 FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
-.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books clean packages test-packages
+.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-gradient-noise bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books clean packages test-packages
 
 # Debian's packages and Python's are installed side by side.
 demo:
@@ -89,6 +89,10 @@ bench-store: $(STAMP)
 # POLLUX_WORKLOAD name the published data. One objective: BENCH_OPTIONS="--objective price-rank"
 bench-liars: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.policy_false_reports $(POLLUX_WORKLOAD) $(BENCH_OPTIONS)
+
+# How often the intervals of one replica's gradient noise contain the truth; half an hour.
+bench-gradient-noise: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.gradient_noise $(BENCH_OPTIONS)
 
 # What noisy measurements cost the published workloads, with the guards against them and without; most of an hour.
 bench-noise: $(STAMP)

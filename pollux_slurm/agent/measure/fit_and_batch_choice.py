@@ -35,7 +35,7 @@ _HYSTERESIS = 1.05
 # A batch size grows at most by this factor at a time: an early noise estimate may be far off.
 _MAX_GROWTH = 2.0
 # Steps that the gradient statistics must contain before a batch size is chosen by them.
-_WARM_UP_UPDATES = 10
+_WARM_UP_UPDATES = 6
 # Weight of steps that were measured on another type of GPU.
 _OTHER_TYPE_WEIGHT = 0.25
 
@@ -230,7 +230,7 @@ class Tuner:
     def propose(self, training: TrainingState) -> BatchChoice:
         """Return the batch size with the highest goodput, or the current one if that is about as good.
 
-        A fixed batch size never changes; no other one does before θ and the statistics of ten steps are
+        A fixed batch size never changes; no other one does before θ and the statistics of six steps are
         known. Where the noise scale has a confidence interval, the batch size grows by the lower end and
         shrinks by the upper end. A difference within the interval changes nothing.
         """

@@ -483,6 +483,19 @@ class AdaptiveDataLoader:
             largest=self.limits.max_atomic,
             num_replicas=session.world_size,
             rank=session.rank,
+            probes=functools.partial(session.splits_to_measure, self),
+        )
+
+    @property
+    def may_split(self) -> bool:
+        """Whether a step of one micro-batch may be split in two to measure gradient noise."""
+        limits, choice = self._given_limits, self.choice
+        return (
+            limits.accumulation
+            and limits.max_batch_size is not None
+            and choice.accumulation_steps == 0
+            and isinstance(self._source, MapStyleSource)
+            and not self._has_own_batches
         )
 
     def choose(self, choice: BatchChoice) -> bool:

@@ -254,6 +254,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         before = self._pollux.shape.before_forward()
         output = self._forward(*inputs, **kwargs)
         self._pollux.shape.after_forward(before, output)
+        self._pollux.reducer.halves.watch(output)
         return output
 
     def _forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -304,6 +305,15 @@ class AdaptiveDataParallel(DistributedDataParallel):
         Those of preconditioned gradients where the optimizer is Adam-like.
         """
         return self._pollux.noise.statistics()
+
+    @property
+    def noise_source(self) -> str | None:
+        """From what `statistics` are: "parts of a step", or "consecutive steps", which overestimate
+        the noise.
+
+        None before they were measured.
+        """
+        return self._pollux.noise.source
 
     @property
     def group_statistics(self) -> tuple[GradientStatistics, ...]:

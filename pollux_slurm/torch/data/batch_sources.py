@@ -8,7 +8,7 @@ processes last for a loop, also where the steps are planned anew within it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -73,8 +73,9 @@ class MapStyleSource(_Source):
         largest: int | None,
         num_replicas: int,
         rank: int,
+        probes: Callable[[], bool] = bool,
     ) -> StepBatches:
-        """Yield the steps from position `start` of `order` on."""
+        """Yield the steps from position `start` of `order` on. `probes` is that of `plan_epoch`."""
         if order.ends is None:
             steps = plan_epoch(
                 start,
@@ -83,6 +84,7 @@ class MapStyleSource(_Source):
                 num_replicas=num_replicas,
                 rank=rank,
                 drop_last=self._drop_last,
+                probes=probes,
             )
         else:
             steps = plan_batches(

@@ -13,7 +13,7 @@ and P are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,8 @@ class MicroBatchPlan:
     """One micro-batch of this replica: the positions `start` to `start + size` of the epoch's order.
 
     A replica without an example still takes part in the gradients' reduction: `size` and `weight` are 0, and
-    it loads `num_padding` examples from `start` on as padding (`is_padding`). `step_size` is B.
+    it loads `num_padding` examples from `start` on as padding (`is_padding`). `step_size` is B. `is_probe`
+    where the step is split for the sake of its gradient noise only.
     """
 
     start: int
@@ -47,6 +48,7 @@ class MicroBatchPlan:
     is_last: bool
     step_size: int
     num_padding: int = 1
+    is_probe: bool = False
 
     @property
     def is_padding(self) -> bool:
@@ -63,7 +65,7 @@ class StepPlan:
 
     `micro_batches` are this replica's; `num_nonempty` is C, over all replicas. `is_full` is False for an
     epoch's shorter last batch. `num_left` is how many steps the epoch has after this one, at the same batch
-    size; None where that is not known.
+    size; None where that is not known. `is_probe` where it is split for the sake of its gradient noise only.
     """
 
     start: int
@@ -72,6 +74,7 @@ class StepPlan:
     is_full: bool
     micro_batches: tuple[MicroBatchPlan, ...]
     num_left: int | None = None
+    is_probe: bool = False
 
     @property
     def end(self) -> int:
@@ -79,8 +82,8 @@ class StepPlan:
 
     @property
     def is_typical(self) -> bool:
-        """True for a whole batch without padding on this replica."""
-        return self.is_full and not any(plan.is_padding for plan in self.micro_batches)
+        """True for a whole batch, split as usual, without padding on this replica."""
+        return self.is_full and not self.is_probe and not any(plan.is_padding for plan in self.micro_batches)
 
 
 def split_evenly(total: int, parts: int) -> tuple[int, ...]:
@@ -100,14 +103,28 @@ def _shares(size: int, choice: BatchChoice, num_replicas: int) -> tuple[int, ...
     return even
 
 
-def plan_step(start: int, remaining: int, choice: BatchChoice, *, num_replicas: int, rank: int) -> StepPlan:
-    """Return the step that begins at position `start` with `remaining` ≥ 1 examples left in the epoch."""
+def plan_step(
+    start: int,
+    remaining: int,
+    choice: BatchChoice,
+    *,
+    num_replicas: int,
+    rank: int,
+    is_probe: bool = False,
+) -> StepPlan:
+    """Return the step that begins at position `start` with `remaining` ≥ 1 examples left in the epoch.
+
+    With `is_probe`, a whole batch that would be one micro-batch is two.
+    """
     size = min(choice.global_batch_size, remaining)
     is_full = size == choice.global_batch_size
     sizes = _shares(size, choice, num_replicas)
     # A short last batch takes only as many micro-batches as its atomic batches need.
     most = choice.accumulation_steps + 1
     num_micro_batches = most if is_full else min(most, -(-sizes[0] // choice.atomic_batch_size))
+    is_probe = is_probe and is_full and num_micro_batches == 1 and size > num_replicas
+    if is_probe:
+        num_micro_batches = 2
     micro_batches = []
     position = start + sum(sizes[:rank])
     for index, examples in enumerate(split_evenly(sizes[rank], num_micro_batches)):
@@ -120,6 +137,7 @@ def plan_step(start: int, remaining: int, choice: BatchChoice, *, num_replicas: 
                 is_last=index == num_micro_batches - 1,
                 step_size=size,
                 num_padding=min(sizes[0], choice.atomic_batch_size, 2),
+                is_probe=is_probe,
             )
         )
         position += examples
@@ -129,15 +147,28 @@ def plan_step(start: int, remaining: int, choice: BatchChoice, *, num_replicas: 
         num_nonempty=sum(min(share, num_micro_batches) for share in sizes),
         is_full=is_full,
         micro_batches=tuple(micro_batches),
+        is_probe=is_probe,
     )
 
 
 def plan_epoch(
-    start: int, length: int, choice: BatchChoice, *, num_replicas: int, rank: int, drop_last: bool
+    start: int,
+    length: int,
+    choice: BatchChoice,
+    *,
+    num_replicas: int,
+    rank: int,
+    drop_last: bool,
+    probes: Callable[[], bool] = bool,
 ) -> Iterator[StepPlan]:
-    """Yield the steps from position `start` to the end of an epoch of `length` examples."""
+    """Yield the steps from position `start` to the end of an epoch of `length` examples.
+
+    `probes` is called for each of them, and returns whether it is split to measure gradient noise.
+    """
     while start < length:
-        step = plan_step(start, length - start, choice, num_replicas=num_replicas, rank=rank)
+        step = plan_step(
+            start, length - start, choice, num_replicas=num_replicas, rank=rank, is_probe=probes()
+        )
         if drop_last and not step.is_full:
             return
         full, rest = divmod(length - step.end, choice.global_batch_size)

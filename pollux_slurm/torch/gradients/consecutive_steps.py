@@ -1,4 +1,8 @@
-"""Measure gradient noise from two consecutive steps, where a step has one replica and one micro-batch."""
+"""Measure gradient noise from two consecutive steps: the last resort of a replica with one micro-batch.
+
+The weights move between the two. So their change counts as noise, and φ is overestimated. Differences of
+higher order remove slow changes only: along steep directions each step overshoots, and they add to it.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,9 @@ gradient; σ² the trace of the covariance of one example's gradient; φ = σ²/
     E[S − M·|ḡ|²] = (C − 1)·σ²,
 
 which gives the unbiased pair  σ̂² = (S − M·|ḡ|²)/(C − 1)  and  |Ĝ|² = |ḡ|² − σ̂²/M  for any n_c. Parts are the
-micro-batches of all replicas; with only one in a step, the gradients of two consecutive steps.
+micro-batches of all replicas. With only one in a step they are the halves of a step (`half_batches`), or the
+gradients of two consecutive steps, between which the weights move: then both estimates are biased.
+Steps of one part that has only a norm improve |Ĝ|², see `norm_average`.
 
 **Confidence.** The smoothed pair is a weighted mean x̄ = Σ w_t·x_t / Σ w_t of the steps' pairs x_t, which are
 independent of each other. Its covariance is estimated by Σ w_t²·(x_t − x̄)(x_t − x̄)ᵀ / (Σ w_t)², which holds
@@ -24,9 +26,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollux_slurm.model import GradientStatistics
+from pollux_slurm.torch.gradients.norm_average import NormAverage
 
 # Examples, in units of M0, after which an old estimate counts 1/e.
 _HORIZON = 500.0
+# While |G|² falls, early in training, norms of single parts are many: old ones are forgotten sooner, after
+# this part of the training so far.
+_SHARE_OF_TRAINING, _LEAST_HORIZON = 0.2, 20.0
 # Standard errors to either side: 99 % of a normal distribution. A long job changes its batch size hundreds of
 # times because of this interval, so one wrong in twenty would be too many.
 _Z = 2.576
@@ -37,7 +43,7 @@ _MAX_VALUE = 1e30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseInterval:
-    """99 % confidence intervals of |G|², tr Σ at batch M0, and φ, as (low, high).
+    """Confidence intervals (99 % unless asked for others) of |G|², tr Σ at batch M0, and φ, as (low, high).
 
     Ends are ≥ 0; a high end is infinite where there is no upper bound. `num_effective` is the effective
     number of equally weighted steps.
@@ -63,6 +69,10 @@ class NoiseEstimator:
     def reset(self) -> None:
         """Forget everything but M0."""
         self.num_updates = 0
+        # True once gradients of different steps were compared.
+        self.drifts = False
+        # Of steps of one part, and of all others once there was one; examples since the last step of parts.
+        self._norms, self._unparted, self._seen = NormAverage(), 0, 0
         # The result of `statistics`, which each step calls, until the next update.
         self._cached: GradientStatistics | None = None
         # Σw, Σw²; then Σw·x by group; then Σw²·x and Σw²·x·xᵀ of the sums over the groups, x = (|Ĝ|², σ̂²).
@@ -85,10 +95,12 @@ class NoiseEstimator:
         num_examples: int,
         num_parts: int,
         span: int | None = None,
+        drifts: bool = False,
     ) -> bool:
         """Add one step: S and |ḡ|² (of each parameter group), M and C. False, without effect, if not usable.
 
         `span` is how many examples the step stands for, where not each step is measured (M unless given).
+        `drifts` where the parts are gradients of different steps: the first other step replaces them all.
         """
         sums, means = _each(parts_sum), _each(mean_sqr)
         if num_parts < 2 or num_examples < 1 or not all(map(math.isfinite, (*sums, *means))):
@@ -98,12 +110,14 @@ class NoiseEstimator:
         total = sum(sqr), sum(sigma2)
         if max(abs(total[0]), abs(total[1])) > _MAX_VALUE:
             return False
-        if len(sqr) != len(self._sqr):
-            # The first step, or a parameter group was added: earlier norms have another shape.
+        if len(sqr) != len(self._sqr) or (self.drifts and not drifts):
+            # The first step; a parameter group was added, so earlier norms have another shape; or no drift.
             self.reset()
             self._sqr, self._sigma2 = [0.0] * len(sqr), [0.0] * len(sqr)
-        keep = math.exp(-(span or num_examples) / (self._horizon_batches * self._initial_batch_size))
-        new = 1.0 - keep
+        if not self._norms.is_empty and not drifts:
+            self._add_norm(means, num_examples, span or num_examples)
+        keep = self._keep((span or num_examples) + self._unparted)
+        new, self._unparted = 1.0 - keep, 0
         # Weights and sums are smoothed alike, so their ratio has no bias towards the initial zero.
         self._weight = keep * self._weight + new
         self._weight2 = keep**2 * self._weight2 + new**2
@@ -113,8 +127,43 @@ class NoiseEstimator:
         self._first = [keep**2 * old + new**2 * x for old, x in zip(self._first, total, strict=True)]
         self._second = [keep**2 * old + new**2 * x for old, x in zip(self._second, squares, strict=True)]
         self.num_updates += 1
+        self.drifts = drifts
         self._cached = None
         return True
+
+    def add_norm(self, mean_sqr: Sequence[float], num_examples: int, *, span: int) -> bool:
+        """Add |ḡ|² of a step of one part, of M = `num_examples`. False, without effect, if not usable.
+
+        `span` is how many examples the step stands for.
+        """
+        if self.drifts or not 0.0 <= sum(mean_sqr) <= _MAX_VALUE:
+            return False
+        self._add_norm(mean_sqr, num_examples, span)
+        self._unparted += span
+        self._cached = None
+        return True
+
+    def _add_norm(self, mean_sqr: Sequence[float], num_examples: int, span: int) -> None:
+        self._seen += span
+        training = _SHARE_OF_TRAINING * self._seen / self._initial_batch_size
+        horizon = min(self._horizon_batches, max(training, _LEAST_HORIZON))
+        self._norms.add(mean_sqr, num_examples, math.exp(-span / (horizon * self._initial_batch_size)))
+
+    def _keep(self, span: int) -> float:
+        return math.exp(-span / (self._horizon_batches * self._initial_batch_size))
+
+    def _means(self) -> tuple[list[float], list[float]]:
+        """Return the estimates of |G|² and σ² by parameter group, which may be negative."""
+        sqr, sigma2 = ([x / self._weight for x in sums] for sums in (self._sqr, self._sigma2))
+        if self._has_norms:
+            inverse = self._norms.inverse_size
+            sqr = [norm - inverse * v for norm, v in zip(self._norms.means, sigma2, strict=True)]
+        return sqr, sigma2
+
+    @property
+    def _has_norms(self) -> bool:
+        norms = self._norms
+        return not norms.is_empty and len(norms.means) == len(self._sqr) and norms.num_effective >= 2
 
     def statistics(self) -> GradientStatistics | None:
         """Return |G|², tr Σ at batch M0 and the interval of φ; None before the first update.
@@ -124,26 +173,36 @@ class NoiseEstimator:
         if self.num_updates == 0 or self._cached is not None:
             return self._cached
         low, high = self.interval().scale
+        sqr, sigma2 = self._means()
         self._cached = GradientStatistics(
-            sqr=max(sum(self._sqr) / self._weight, 0.0),
-            var=max(sum(self._sigma2) / self._weight, 0.0) / self._initial_batch_size,
+            sqr=max(sum(sqr), 0.0),
+            var=max(sum(sigma2), 0.0) / self._initial_batch_size,
             noise_low=min(low, _MAX_VALUE),
             noise_high=high if high < _MAX_VALUE else None,
         )
         return self._cached
 
+    @property
+    def source(self) -> str | None:
+        """From what the estimates are, for people; None before the first."""
+        if self.num_updates == 0:
+            return None
+        return "consecutive steps" if self.drifts else "parts of a step"
+
     def group_statistics(self) -> tuple[GradientStatistics, ...]:
         """Return |G|² and tr Σ of each parameter group; empty before the first update."""
+        if self.num_updates == 0:
+            return ()
         return tuple(
-            GradientStatistics(
-                sqr=max(sqr / self._weight, 0.0),
-                var=max(sigma2 / self._weight, 0.0) / self._initial_batch_size,
-            )
-            for sqr, sigma2 in zip(self._sqr, self._sigma2, strict=True)
+            GradientStatistics(sqr=max(sqr, 0.0), var=max(sigma2, 0.0) / self._initial_batch_size)
+            for sqr, sigma2 in zip(*self._means(), strict=True)
         )
 
-    def interval(self) -> NoiseInterval:
-        """Return the confidence intervals of the estimates. With too few steps, all from 0 to infinity."""
+    def interval(self, *, z: float = _Z) -> NoiseInterval:
+        """Return the confidence intervals of the estimates, `z` normal standard errors to either side.
+
+        With too few steps, all are from 0 to infinity.
+        """
         unknown = (0.0, math.inf)
         num = self._weight**2 / self._weight2 if self._weight2 > 0 else 0.0
         if num < _MIN_EFFECTIVE:
@@ -157,12 +216,18 @@ class NoiseEstimator:
         cov = (ab - a * first_b - b * first_a + a * b * self._weight2) * factor
         # Rounding must not leave a covariance that is larger than its variances allow.
         cov = min(max(cov, -math.sqrt(var_a * var_b)), math.sqrt(var_a * var_b))
-        z = _student(num - 1.0)
-        half_b, half_a, size = z * math.sqrt(var_b), z * math.sqrt(var_a), self._initial_batch_size
+        zz = _student(z, num - 1.0) ** 2
+        aa, ab, bb = zz * var_a, zz * cov, zz * var_b
+        if self._has_norms:
+            norms, inverse = self._norms, self._norms.inverse_size
+            b = sum(norms.means) - inverse * a
+            ab = -inverse * aa
+            bb = _student(z, norms.num_effective - 1.0) ** 2 * norms.variance + inverse**2 * aa
+        half_b, half_a, size = math.sqrt(bb), math.sqrt(aa), self._initial_batch_size
         return NoiseInterval(
             sqr=(max(b - half_b, 0.0), max(b + half_b, 0.0)),
             var=(max(a - half_a, 0.0) / size, max(a + half_a, 0.0) / size),
-            scale=ratio_interval(a, b, z * z * var_a, z * z * cov, z * z * var_b),
+            scale=ratio_interval(a, b, aa, ab, bb),
             num_effective=num,
         )
 
@@ -174,6 +239,9 @@ class NoiseEstimator:
             "sigma2": list(self._sigma2),
             "moments": [*self._first, *self._second],
             "num_updates": self.num_updates,
+            "drifts": self.drifts,
+            "norms": self._norms.state(),
+            "unparted": [self._unparted, self._seen],
             "initial_batch_size": self._initial_batch_size,
         }
 
@@ -183,6 +251,11 @@ class NoiseEstimator:
         self._sqr, self._sigma2 = list(state["sqr"]), list(state["sigma2"])
         self._first, self._second = list(state["moments"][:2]), list(state["moments"][2:])
         self.num_updates, self._cached = state["num_updates"], None
+        self.drifts = state.get("drifts", False)
+        self._norms = NormAverage()
+        if "norms" in state:
+            self._norms.load_state(state["norms"])
+        self._unparted, self._seen = state.get("unparted", (0, 0))
         self._initial_batch_size = state.get("initial_batch_size", self._initial_batch_size)
 
 
@@ -209,9 +282,8 @@ def ratio_interval(a: float, b: float, aa: float, ab: float, bb: float) -> tuple
     return max(low, 0.0), max(high, low, 0.0)
 
 
-def _student(degrees: float) -> float:
-    """Return the quantile of Student's distribution that `_Z` is of the normal one (Cornish and Fisher)."""
-    z = _Z
+def _student(z: float, degrees: float) -> float:
+    """Return the quantile of Student's distribution that `z` is of the normal one (Cornish and Fisher)."""
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 

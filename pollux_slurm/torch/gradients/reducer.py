@@ -37,9 +37,11 @@ from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
 from pollux_slurm.torch.gradients.consecutive_steps import ConsecutiveSteps
 from pollux_slurm.torch.gradients.end_of_backward import call_after_backward
 from pollux_slurm.torch.gradients.gradient_state import GradientState
+from pollux_slurm.torch.gradients.half_batches import HalfBatches
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
+from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 from pollux_slurm.torch.gradients.repeated_passes import KEEP_WHOLE, RepeatedPasses
 from pollux_slurm.torch.gradients.step_norms import StepNorms
 from pollux_slurm.torch.measurement.timestamps import Timestamp
@@ -109,8 +111,12 @@ class GradientReducer:
         self._accumulated: dict[int, torch.Tensor] = {}
         self._accumulated_keys: set[int] = set()
         self._consecutive = ConsecutiveSteps(metric)
+        # One replica with one micro-batch: by halves of a step, or by steps that the loader splits.
+        self.halves, self.half_schedule = HalfBatches(metric, parameters), ProbeSchedule()
+        self.split_schedule, self.is_measured_by_splits = ProbeSchedule(), False
+        self.accumulates_manually = False
         self._num_steps = self._num_measured = 0
-        self._measures = False
+        self._measures = self._only_norm = False
         self._backwards_in_pass = 0
         self._norms = StepNorms()
         self._manual = ManualAccumulation(parameters)
@@ -190,7 +196,18 @@ class GradientReducer:
             self._norms_are_invalid = False
             if not self._single_pass:
                 self._clear_used_gradients()
-            self._measures = plan is not None and self._is_due() and self._metric.begin_step()
+            self.halves.cancel()
+            halves = plan is not None and self._is_by_halves(plan)
+            is_probe = plan is not None and (plan.is_probe or (halves and self.half_schedule.is_due))
+            is_due = plan is not None and (is_probe or self._is_due())
+            self._measures = is_due and self._metric.begin_step()
+            # A step of one part, whose norm alone is measured.
+            self._only_norm = halves or (self._is_single_part and self.is_measured_by_splits)
+            if plan is not None and halves:
+                is_probe = is_probe and self._measures
+                self.half_schedule.add_step(is_probe=is_probe)
+                if is_probe:
+                    self.halves.begin_step(plan.size)
             self._num_measured += self._measures
             if not (self._measures and self._is_single_part):
                 self._consecutive.forget()
@@ -199,11 +216,20 @@ class GradientReducer:
     def _is_single_part(self) -> bool:
         return self._single_pass and self._world_size == 1 and not self._manual.num_micro_batches
 
+    def _is_by_halves(self, plan: MicroBatchPlan) -> bool:
+        return (
+            self._is_single_part
+            and not self.is_measured_by_splits
+            and not self.accumulates_manually
+            and self.halves.is_possible
+            and plan.size > 1
+        )
+
     def _is_due(self) -> bool:
         if self._num_measured < _ALWAYS_MEASURED:
             return True
         period = _PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD
-        if self._is_single_part:
+        if self._is_single_part and not self._only_norm:
             return self._num_steps % (2 * period) < 2
         return self._num_steps % period == 0
 
@@ -215,6 +241,17 @@ class GradientReducer:
     @schedule.setter
     def schedule(self, value: list[int]) -> None:
         self._num_steps, self._num_measured = value
+
+    @property
+    def is_probe_due(self) -> bool:
+        """True where the coming step may well measure one replica's noise at a cost."""
+        if self._world_size > 1:
+            return False
+        return (self.split_schedule if self.is_measured_by_splits else self.half_schedule).is_due
+
+    def set_probe_cost(self, cost: float | None) -> None:
+        """Set what measuring one replica's noise costs, in steps."""
+        self.half_schedule.cost = self.split_schedule.cost = cost
 
     def put_off(self, optimizer: int) -> None:
         """Record that an optimizer's step is put off. Raises `UsageError` at a second one of the batch."""
@@ -254,6 +291,8 @@ class GradientReducer:
 
     def begin_manual_accumulation(self) -> None:
         """Begin a `no_sync` block."""
+        self.accumulates_manually, self._only_norm = True, False
+        self.halves.cancel()
         self._manual.open()
         if self._plan is not None:
             self._manual.begin_micro_batch(self._plan)
@@ -352,6 +391,10 @@ class GradientReducer:
         norms, self._norms = self._norms, StepNorms()
         self.gradients.is_used = True
         self._manual.forget()
+        is_by_halves, spread = self.halves.is_measuring, self.halves.take()
+        if is_by_halves and spread is not None:
+            norms.parts.append(spread)
+            norms.num_parts = 2
         # A second backward pass over the same batch would measure a gradient that was reduced already.
         if (
             self._backwards_in_pass != 1
@@ -405,7 +448,11 @@ class GradientReducer:
             return self._reduce(bucket, before)
         self._repeated.put_back(bucket.index(), gradient, before)
         if plan is not None and self._measures:
-            if self._is_single_part:
+            if self._only_norm:
+                squared = self._metric.squared_norms(gradient, bucket)
+                self._norms.mean[bucket.index()] = squared
+                self._norms.parts.append(squared * plan.size)
+            elif self._is_single_part:
                 self._consecutive.compare(bucket, plan.size, self._norms)
             else:
                 self._norms.mean[bucket.index()] = self._metric.squared_norms(gradient, bucket)

@@ -17,7 +17,9 @@ class StepNorms:
 
     `parts` holds n·|g|² of this replica's micro-batches, by bucket; `mean` |ḡ|² by bucket, of the reduced
     gradient. `num_manual` is P, the micro-batches that the script itself has accumulated (1 without).
-    `is_single_part` marks a step of one replica and one micro-batch. For it `previous` is |g_{t−1}|² by
+    `num_parts` is C where it is not the number of micro-batches.
+    `is_single_part` marks a step of one replica and one micro-batch that is compared with the one before.
+    For it `previous` is |g_{t−1}|² by
     bucket, `difference` |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1. That is None in the
     first step of a pair, which has no norms.
     """
@@ -25,6 +27,7 @@ class StepNorms:
     parts: list[torch.Tensor] = field(default_factory=list)
     mean: dict[int, torch.Tensor] = field(default_factory=dict)
     num_manual: int = 1
+    num_parts: int | None = None
     is_single_part: bool = False
     previous: list[torch.Tensor] = field(default_factory=list)
     difference: list[torch.Tensor] = field(default_factory=list)
@@ -53,12 +56,14 @@ class NormSums:
     """One replica's summands, or the sums over all, of one step: S and |ḡ|² by parameter group, M and C.
 
     M and C (`num_examples`, `num_parts`) are those of all replicas; C is 0 where the step has no norms.
+    `drifts` where the parts are gradients of different steps.
     """
 
     parts_sum: tuple[float, ...]
     mean_sqr: tuple[float, ...]
     num_examples: int = 0
     num_parts: int = 0
+    drifts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +110,7 @@ class NormReader:
                 values=None if packed is None else HostCopy(packed),
                 has_scale=scale is not None,
                 size=step.size * norms.num_manual,
-                num_nonempty=step.num_nonempty * norms.num_manual,
+                num_nonempty=norms.num_parts or step.num_nonempty * norms.num_manual,
                 num_manual=norms.num_manual,
                 is_single_part=norms.is_single_part,
                 previous_size=norms.previous_size,
@@ -165,4 +170,5 @@ class NormReader:
             mean_sqr=tuple(mean for _, mean in pairs),
             num_examples=taken.previous_size + taken.size,
             num_parts=2,
+            drifts=True,
         )

@@ -57,6 +57,9 @@ class Loader(Protocol):
     def is_padding(self) -> bool: ...
 
     @property
+    def may_split(self) -> bool: ...
+
+    @property
     def position_and_length(self) -> tuple[int, int | None]: ...
 
     def choose(self, choice: BatchChoice) -> bool:

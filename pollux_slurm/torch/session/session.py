@@ -284,6 +284,7 @@ class Session:
             noise_scale=None
             if statistics is None or statistics.sqr <= 0
             else noise_scale(statistics, loader.batch_size),
+            noise_source=model.noise.source,
             progress=self.progress + (model.last_gain if self._steps.is_open else 0.0),
         )
 
@@ -470,6 +471,10 @@ class Session:
                 self.regrouping.replay.end_loop(has_stepped=self.progress_state.num_steps > num_steps)
             elif len(self._loops) == 1:
                 self._steps.refuse(None)
+
+    def splits_to_measure(self, loader: Loader) -> bool:
+        """Return, as each step is planned, whether it is split to measure gradient noise."""
+        return self._outer_loader is loader and self._steps.splits_to_measure(loader)
 
     def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
         """Give the models the plan of the coming micro-batch."""

@@ -20,6 +20,9 @@ from pollux_slurm.torch.session.memory_bounds import MemoryBounds
 if TYPE_CHECKING:
     from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
+# A step is split to measure noise after so many of the loop that had an optimizer's step: scripts that add up
+# the gradients of several batches must not be disturbed.
+_WHOLE_STEPS = 2
 # A script may add up the gradients of so many batches before it steps. Beyond that it uses them otherwise.
 _MAX_SKIPPED = 256
 
@@ -46,6 +49,8 @@ class TrainingSteps:
         self._history = history
         self.models: list[WrappedModel] = []
         self._num_skipped = self._num_batches = 0
+        # The loop's steps without a batch that no optimizer stepped with.
+        self._num_whole = 0
         self.is_paused = False
         self._chosen_in_pause: BatchChoice | None = None
         # Of the batches since the last step. A loop without steps, such as a validation, trains on none.
@@ -96,7 +101,7 @@ class TrainingSteps:
 
     def begin_loop(self, loader: Loader, *, had_point: bool) -> None:
         """Begin a loop over `loader`. `had_point`: the script has called `checkpoint_point` before it."""
-        self._num_examples = 0
+        self._num_examples = self._num_whole = 0
         self._boundary.begin_loop()
         for model in self.models:
             model.comparison.check_parameters()
@@ -170,6 +175,31 @@ class TrainingSteps:
         if self._memory.is_untried(loader.name_across_epochs, choice.atomic_batch_size):
             self._boundary.checkpoint_in_background()
 
+    def splits_to_measure(self, loader: Loader) -> bool:
+        """Return, as a step is planned, whether it is split to measure gradient noise.
+
+        That is for one replica, whose batches are one micro-batch and may be more. It costs more than a whole
+        step, so it is seldom.
+        """
+        may_split = (
+            self._side_channel.world_size == 1
+            and bool(self.models)
+            and loader.may_split
+            and all(model.may_split for model in self.models)
+        )
+        for model in self.models:
+            model.reducer.is_measured_by_splits = may_split
+        if not may_split:
+            return False
+        schedule = self.models[0].reducer.split_schedule
+        splits = (
+            schedule.is_due
+            and self._num_whole >= _WHOLE_STEPS
+            and all(model.can_measure for model in self.models)
+        )
+        schedule.add_step(is_probe=splits)
+        return splits
+
     # ----------------------------------------------------------------------------------------- its batches
 
     def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
@@ -196,6 +226,7 @@ class TrainingSteps:
         """End a global batch: measure, then cross the step boundary. Returns a new batch choice, if any."""
         self._num_examples += step.size
         stepped = [model for model in self.models if model.take_stepped()]
+        self._num_whole = self._num_whole + 1 if stepped else 0
         self._compare_now_and_then()
         first = stepped[0] if stepped else None
         if first is not None:
@@ -208,11 +239,15 @@ class TrainingSteps:
             atomic_batch_size=loader.choice.atomic_batch_size,
             num_examples=step.size,
             is_typical=step.is_typical,
+            is_probe=step.is_probe or any(model.reducer.halves.is_measuring for model in stepped),
+            is_probe_next=any(model.reducer.is_probe_due for model in stepped),
         )
         model_steps = tuple(model.take_step(step) for model in stepped)
         proposal = None
         if first is not None:
             self._count(first)
+            for model in stepped:
+                model.reducer.set_probe_cost(self._clock.probe_cost)
             proposal = self._measurements.record_step(loader.limits, loader.choice, first.noise)
         chosen, was_interrupted = self._boundary.cross(
             model_steps,

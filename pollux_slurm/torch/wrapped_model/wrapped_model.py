@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from pollux_slurm.errors import CheckpointError, UsageError
@@ -27,6 +29,15 @@ from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
 
 # The keys of a checkpoint for LR schedulers: states, calls between loops by epoch, and where each was made.
 _SCHEDULERS = ("lr_schedulers", "scheduled", "scheduler_epochs")
+
+_logger = logging.getLogger(__name__)
+# Until then a split may still replace them.
+_SAID_AFTER = 5
+_DRIFTS = (
+    "the gradient noise of %r is measured from consecutive steps, which overestimates it: allow "
+    "autoscale_batch_size(..., gradient_accumulation=True), or let the model return one tensor with a row "
+    "for each example and compute the loss outside of it"
+)
 
 
 class DataParallel(Protocol):
@@ -89,6 +100,7 @@ class WrappedModel:
         self._scale: torch.Tensor | None = None
         # Examples since the last step whose norms were measured.
         self._unmeasured = 0
+        self._has_said_drifts = False
         # Of each LR scheduler, the calls between loops by epoch: in its state, and by this process.
         self._epoch_key = epoch_key
         self._scheduled: list[dict[int, int]] = [{} for _ in lr_schedulers]
@@ -153,6 +165,18 @@ class WrappedModel:
         """Return the `id` of each of the model's parameters."""
         return {id(parameter) for parameter in self.module.parameters()}
 
+    @property
+    def can_measure(self) -> bool:
+        """False while the norms of gradients mean nothing yet."""
+        return self._metric.begin_step()
+
+    @property
+    def may_split(self) -> bool:
+        """Whether a batch may be split to measure noise: no layer of the model depends on the local batch."""
+        return not self.reducer.accumulates_manually and not any(
+            isinstance(module, _BatchNorm) and module.training for module in self.module.modules()
+        )
+
     def take_stepped(self) -> bool:
         """Return whether an optimizer has stepped since the last call."""
         stepped, self.has_stepped = self.has_stepped, False
@@ -171,15 +195,23 @@ class WrappedModel:
 
     def update_noise(self, span: int, sums: NormSums) -> None:
         """Update the noise scale by the sums of one step's norms; the step stands for `span` examples."""
+        if sums.num_parts == 1:
+            if not self.noise.add_norm(sums.mean_sqr, sums.num_examples, span=max(span, sums.num_examples)):
+                self._unmeasured += span
+            return
         if not self.noise.update(
             parts_sum=sums.parts_sum,
             mean_sqr=sums.mean_sqr,
             num_examples=sums.num_examples,
             num_parts=sums.num_parts,
+            drifts=sums.drifts,
             span=max(span, sums.num_examples),
         ):
             # The next measured step stands for these examples, too.
             self._unmeasured += span
+        if self.noise.drifts and not self._has_said_drifts and self.noise.num_updates >= _SAID_AFTER:
+            self._has_said_drifts = True
+            _logger.warning(_DRIFTS, self.name)
 
     def leave_run(self) -> None:
         """Let go of the replicas' process group, between two steps."""
@@ -211,6 +243,7 @@ class WrappedModel:
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
             "given": {"num_replicas": self._given.num_replicas, "rates": self._given_rates},
+            "probes": [self.reducer.half_schedule.state(), self.reducer.split_schedule.state()],
         }
         if self._lr_schedulers:
             schedulers = [
@@ -244,6 +277,11 @@ class WrappedModel:
         # In checkpoints without the epochs all count as made before them.
         epochs = state.get("scheduler_epochs", [-1] * len(saved_states))
         saved_schedulers = list(zip(saved_states, state.get("scheduled", ()), epochs, strict=True))
+        for schedule, saved in zip(
+            (self.reducer.half_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
+        ):
+            schedule.load_state(saved)
+        saved_schedulers = list(zip(state.get("lr_schedulers", ()), state.get("scheduled", ()), strict=True))
         if len(saved_schedulers) < len(self._lr_schedulers):
             raise ValueError(f"it has {len(saved_schedulers)} LR schedulers, not {len(self._lr_schedulers)}")
         for index, (scheduler, (saved, scheduled, _)) in enumerate(

@@ -1,0 +1,212 @@
+"""How right the gradient noise scale of one replica with one micro-batch is: coverage of its 95 % intervals.
+
+Three trainings, each with many seeds:
+
+- closed: gradients of a given mean and covariance, which the weights do not change.
+- quadratic: SGD on a quadratic loss whose optimum moves on and on; η·λ goes up to 1.6, so that they overshoot
+  along the steep directions. |G|² is known at each step. The truth is that of the last weights, averaged over
+  the steps that the estimate is about.
+- training: a small classifier through the library; the truth is at its last weights, from all its data.
+
+By the halves of some steps (`half_batches`), and by consecutive steps. Printed: how many intervals contain
+the truth, how many have an upper end, and the median of estimate/truth.
+
+    python -m benchmarks.gradient_noise --seeds 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+import pollux_slurm.torch as pt
+from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator, parts_of_consecutive
+from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
+from pollux_slurm.torch.session.current_session import current_session, set_session
+
+_BATCH = 32
+_DIMENSIONS = 40
+_Z = 1.96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One seed's φ: truth, estimate (infinite where |G|² was estimated as 0) and 95 % interval."""
+
+    truth: float
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def is_covered(self) -> bool:
+        return self.low <= self.truth <= self.high
+
+
+def result(estimator: NoiseEstimator, truth: float) -> Result:
+    """Return what an estimator has found."""
+    found, (low, high) = estimator.statistics(), estimator.interval(z=_Z).scale
+    assert found is not None
+    estimate = _BATCH * found.var / found.sqr if found.sqr > 0 else math.inf
+    return Result(truth=truth, estimate=estimate, low=low, high=high)
+
+
+class Measured:
+    """An estimator that is given the gradients of a step's halves, as one replica measures them."""
+
+    def __init__(self, *, by_halves: bool, cost: float) -> None:
+        self.estimator, self._schedule = NoiseEstimator(), ProbeSchedule()
+        self.estimator.set_initial_batch_size(_BATCH)
+        self._schedule.cost, self._by_halves = cost, by_halves
+        self._steps = 0
+        self._previous: np.ndarray | None = None
+
+    def add(self, first: np.ndarray, second: np.ndarray) -> None:
+        """Add a step whose halves have these gradients."""
+        whole, step = (first + second) / 2, self._steps
+        self._steps += 1
+        norm = float(whole @ whole)
+        if not self._by_halves:
+            if step % 8 == 0:
+                self._previous = whole
+            elif step % 8 == 1 and self._previous is not None:
+                before = self._previous
+                parts, mean = parts_of_consecutive(
+                    previous_sqr=float(before @ before),
+                    previous_size=_BATCH,
+                    sqr=norm,
+                    size=_BATCH,
+                    difference_sqr=float((whole - before) @ (whole - before)),
+                )
+                self.estimator.update(
+                    parts_sum=parts,
+                    mean_sqr=mean,
+                    num_examples=2 * _BATCH,
+                    num_parts=2,
+                    span=8 * _BATCH,
+                    drifts=True,
+                )
+            return
+        is_probe = self._schedule.is_due
+        self._schedule.add_step(is_probe=is_probe)
+        if is_probe:
+            spread = _BATCH / 4 * float((first - second) @ (first - second))
+            self.estimator.update(
+                parts_sum=spread + _BATCH * norm, mean_sqr=norm, num_examples=_BATCH, num_parts=2
+            )
+        elif step < 32 or step % 4 == 0:
+            self.estimator.add_norm([norm], _BATCH, span=_BATCH if step < 32 else 4 * _BATCH)
+
+
+def simulated(seed: int, *, drifts: bool, by_halves: bool, steps: int, noise: float) -> Result:
+    """Return φ of a quadratic loss with curvatures λ, or (`drifts` False) of a gradient that stays.
+
+    One example's gradient is Λ(w − c) plus noise whose covariance has the trace `noise`·M.
+    """
+    rng = np.random.default_rng(seed)
+    curvatures = np.linspace(0.05, 1.0, _DIMENSIONS)
+    rate = 1.6 if drifts else 0.0
+    velocity = np.full(_DIMENSIONS, rate / math.sqrt(_DIMENSIONS))
+    # How far the weights are behind the optimum, in the long run: |G|² = 1 but for the noise in the weights.
+    weights = -(velocity if drifts else np.full(_DIMENSIONS, 1 / math.sqrt(_DIMENSIONS))) / curvatures
+    weights /= rate or 1.0
+    measured, sums, total = Measured(by_halves=by_halves, cost=0.6), 0.0, 0.0
+    for step in range(-50 if drifts else 0, steps):
+        true = curvatures * weights
+        spread = math.sqrt(noise * 2 / _DIMENSIONS)
+        halves = true + spread * rng.normal(size=(2, _DIMENSIONS))
+        if step >= 0:
+            measured.add(halves[0], halves[1])
+            keep = math.exp(-1 / max(0.2 * (step + 1), 20.0))
+            sums, total = keep * sums + float(true @ true), keep * total + 1.0
+        weights = weights - rate * halves.mean(axis=0) - velocity
+    return result(measured.estimator, noise * _BATCH / (sums / total))
+
+
+def trained(seed: int, *, by_halves: bool, steps: int) -> Result:
+    """Return φ of a small classifier that was trained through the library, at its last weights."""
+    torch.manual_seed(seed)
+    inputs = 2.0 * torch.randn(4096, 16)
+    labels = (inputs @ torch.randn(16, 4) + 2.0 * torch.randn(4096, 4)).argmax(dim=1)
+    network = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+    loss_of = torch.nn.functional.cross_entropy
+    pt.init_process_group(checkpoint_dir=None, checkpoint_interval_s=None, environ={})
+    session = current_session()
+    try:
+        optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+        model = pt.AdaptiveDataParallel(network, optimizer)
+        model._pollux.reducer.halves.is_possible = by_halves
+        loader = pt.AdaptiveDataLoader(
+            TensorDataset(inputs, labels), batch_size=_BATCH, shuffle=True, seed=seed
+        )
+        for _ in pt.remaining_epochs_until(-(-steps // len(loader))):
+            for batch, targets in loader:
+                optimizer.zero_grad()
+                loss_of(model(batch), targets).backward()
+                optimizer.step()
+                if session.progress_state.num_steps + 1 >= steps:
+                    break
+        return result(model._pollux.noise, true_scale(network, inputs, labels))
+    finally:
+        set_session(None)
+        session.close()
+
+
+def true_scale(network: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return φ at these weights, from all batches of the data: E|g|² − |G|² is σ²/M."""
+    parameters = list(network.parameters())
+    flat = torch.stack(
+        [
+            torch.cat([one.flatten() for one in torch.autograd.grad(loss, parameters)])
+            for part, targets in zip(inputs.split(_BATCH), labels.split(_BATCH), strict=True)
+            for loss in [torch.nn.functional.cross_entropy(network(part), targets)]
+        ]
+    )
+    spread = float(flat.var(dim=0).sum())
+    return _BATCH * spread / float((flat.mean(dim=0) ** 2).sum())
+
+
+def results(setting: str, seed: int, *, by_halves: bool, steps: int) -> Result:
+    """Return one seed's result in one of the settings."""
+    if setting == "training":
+        return trained(seed, by_halves=by_halves, steps=steps)
+    noise = 0.5 if seed % 2 else 8.0
+    return simulated(seed, drifts=setting == "quadratic", by_halves=by_halves, steps=steps, noise=noise)
+
+
+def rows(settings: list[str], seeds: int, steps: int) -> Iterator[str]:
+    """Yield a table's row for each setting and estimator."""
+    for setting in settings:
+        for by_halves in (True, False):
+            found = [results(setting, seed, by_halves=by_halves, steps=steps) for seed in range(seeds)]
+            covered = sum(one.is_covered for one in found)
+            bounded = sum(one.high < math.inf for one in found)
+            middle = statistics.median(one.estimate / one.truth for one in found)
+            name = "halves" if by_halves else "consecutive steps"
+            yield f"| {setting} | {name} | {covered} | {bounded} | {middle:.2f} |"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--settings", default="closed,quadratic,training")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"of {given.seeds} seeds, {given.steps} steps")
+    print("| training | estimator | truth in the interval | with an upper end | estimate/truth, median |")
+    print("|---|---|---|---|---|")
+    for row in rows(given.settings.split(","), given.seeds, given.steps):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Measure gradient noise in a whole step of one replica: a second gradient at the same weights.
+
+Legend: a step has n examples, of which A are the first half (n_A) and B the others (n_B). out is the model's
+output, one row for each example; u = ∂L/∂out, where the loss L is a mean over the examples.
+
+The backward pass is linear in u. So with row i of u multiplied by n/n_A in A, by −n/n_B in B, one more pass
+through the model gives g_A − g_B, the difference of the halves' mean gradients. For two parts the summand of
+the variance is (n_A·n_B/n)·|g_A − g_B|². The weights are the same, so no drift is in it. What the loss has
+besides the output, such as a penalty on weights, is the same in both halves and cancels.
+
+The pass runs as soon as u is known, before the script's own backward pass has gone through the model, and
+leaves that one's gradients as they are, to the last bit. Where the loss is computed within the model, or it
+is called several times a step, there is no such u: see `consecutive_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pollux_slurm.torch.gradients.preconditioning import GradientMetric
+
+
+class HalfBatches:
+    """The difference of the two halves of a step's examples.
+
+    `is_possible` is False once a step has shown that this model or script allows no second pass.
+    """
+
+    def __init__(self, metric: GradientMetric, parameters: Sequence[torch.Tensor]) -> None:
+        self._metric, self._parameters = metric, parameters
+        self.is_possible = True
+        # The examples of a step that is measured, 0 in others.
+        self._size = 0
+        # The watched output, until its gradient is known, and the node that computed it.
+        self._output: torch.Tensor | None = None
+        self._node: Any = None
+        self._spread: torch.Tensor | None = None
+
+    @property
+    def is_measuring(self) -> bool:
+        """True in a step that is measured."""
+        return self._size > 0
+
+    def begin_step(self, size: int) -> None:
+        """Measure the coming step, of `size` ≥ 2 examples."""
+        self.cancel()
+        self._size = size
+
+    def cancel(self) -> None:
+        """Do not measure this step."""
+        self._size = 0
+        self._output = self._node = self._spread = None
+
+    def watch(self, output: Any) -> None:
+        """See the output of a forward pass."""
+        if not self._size or not torch.is_grad_enabled():
+            return
+        rows = [tensor for tensor in _tensors(output) if tensor.grad_fn is not None]
+        if self._node is not None or len(rows) != 1 or not _has_rows(rows[0], self._size):
+            self._refuse()
+            return
+        self._output, self._node = rows[0], rows[0].grad_fn
+        rows[0].register_hook(self._measure)
+
+    def take(self) -> torch.Tensor | None:
+        """Return the spread (n_A·n_B/n)·|g_A − g_B|² by parameter group; None if it was not measured."""
+        spread = self._spread
+        if self._size and spread is None:
+            self._refuse()
+        self.cancel()
+        return spread
+
+    def _refuse(self) -> None:
+        self.is_possible = False
+        self.cancel()
+
+    def _measure(self, gradient: torch.Tensor) -> None:
+        output, self._output = self._output, None
+        parameters = [parameter for parameter in self._parameters if parameter.requires_grad]
+        if output is None or not parameters:
+            return
+        if output.grad_fn is not self._node:
+            # It was changed in place, and this gradient is that of its former value.
+            self._refuse()
+            return
+        size, half = self._size, self._size // 2
+        signs = torch.full((size,), size / half, dtype=gradient.dtype, device=gradient.device)
+        signs[half:] = -size / (size - half)
+        signed = gradient * signs.view(size, *(1,) * (gradient.dim() - 1))
+        try:
+            differences = torch.autograd.grad(
+                output, parameters, signed, retain_graph=True, allow_unused=True
+            )
+        except RuntimeError:
+            # A compiled model may have freed its buffers; reentrant checkpoints allow `backward` only.
+            self._refuse()
+            return
+        pairs = [(p, one) for p, one in zip(parameters, differences, strict=True) if one is not None]
+        if not pairs:
+            self._refuse()
+            return
+        norms = self._metric.squared_norms_of([p for p, _ in pairs], [one for _, one in pairs])
+        self._spread = norms * (half * (size - half) / size)
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, tuple | list):
+        for value in output:
+            yield from _tensors(value)
+
+
+def _has_rows(tensor: torch.Tensor, size: int) -> bool:
+    """Return whether the first dimension, and no other, is that of the examples."""
+    return tensor.dim() > 0 and tensor.shape[0] == size and size not in tensor.shape[1:]
