@@ -226,6 +226,26 @@ def test_that_options_that_the_user_gave_are_not_added_again(given: dict[str, ob
 
 
 @pytest.mark.parametrize(
+    ("option", "body", "expected"),
+    [
+        ("B:USR1@90", "pollux run -- train", "reaches the batch script alone"),
+        ("INT@90", "pollux run -- train", "makes no training process write a checkpoint"),
+        ("USR1@90", "pollux run -- train", None),
+        ("R:SIGTERM@60", "pollux run -- train", None),
+        ("12@60", "pollux run -- train", None),
+        ("B:USR1@90", "trap 'kill -TERM $!' USR1\npollux run -- train & wait", None),
+        ("B:TERM@90", "exec pollux run -- train", None),
+    ],
+)
+def test_that_a_signal_on_which_no_checkpoint_is_written_is_named(
+    option: str, body: str, expected: str | None
+) -> None:
+    found = plan([f"--signal={option}"], stdin=f"#!/bin/sh\n{body}\n".encode(), config=STORED).warnings
+    about = [one for one in found if one.startswith("--signal")]
+    assert [expected in one for one in about] == ([] if expected is None else [True])
+
+
+@pytest.mark.parametrize(
     ("limit", "warning_s"),
     [("1", 10), ("5", 30), ("1:00:00", 120), ("3-0", 120), ("infinite", 120), ("", 120)],
 )
