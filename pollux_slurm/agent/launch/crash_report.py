@@ -62,7 +62,8 @@ def _checkpoint(directory: Path, retry: Retry) -> str:
     stays = f"The checkpoint {newest} stays; to go on from it,"
     if retry.job_id is None:
         return f"{stays} run the same command again"
-    return f"{stays} scontrol requeue {retry.job_id}, or submit with --checkpoint-dir {shlex.quote(str(directory))}"
+    given = shlex.quote(str(directory))
+    return f"{stays} scontrol requeue {retry.job_id}, or submit with --checkpoint-dir {given}"
 
 
 def _here(directory: Path, retry: Retry) -> str:

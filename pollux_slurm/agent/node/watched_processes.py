@@ -58,9 +58,9 @@ class WatchedProcesses:
     """Processes with one command, from their start to the end of the last: a node's ranks, or a job's srun.
 
     `on_failure` is called with exit code and rank of each process that fails before others are killed for it,
-    unless they were asked to stop. `forward` is called with a forwarded signal instead of sending it to the processes. The kernel sends them
-    `death_signal` if this process dies. It waits for signals `max_wait_s` at a time. To be used once, from
-    the main thread.
+    unless they were asked to stop. `forward` is called with a forwarded signal instead of sending it to the
+    processes. The kernel sends them `death_signal` if this process dies. It waits for signals `max_wait_s` at
+    a time. To be used once, from the main thread.
 
     With `is_wrapped`, the command is a wrapper that starts the process that matters. Not every wrapper passes
     SIGTERM on (`unshare --fork`), and one that dies of it (a shell script) would take that process with it
