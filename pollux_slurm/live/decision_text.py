@@ -127,12 +127,14 @@ def moved_since(decided: DecisionRecord, record: JobRecord) -> bool:
 
 def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the lines for a job's owner, from the facts that `pollux explain --json` prints."""
-    is_over, failure = facts.get("ended") is not None, facts.get("failure")
+    is_over = facts.get("ended") is not None
     found = _over(facts) if is_over else _headlines(facts)
-    if failure is not None:
+    if is_over and facts.get("state") == JobState.FAILED.value:
         # What was predicted does not matter any more.
+        failure = facts.get("failure")
+        why = [] if failure is not None else _line("why", "the last line of its log says what ended it")
         last = [*_restarts(facts), *_line("report", f"pollux report job {facts['job_id']}")]
-        return [str(failure), *found, *_wings(facts), *last]
+        return [*([] if failure is None else [str(failure)]), *found, *why, *last]
     found += _wings(facts)
     is_paused = facts.get("paused_at") is not None
     if facts.get("excluded_reason") is None and facts.get("allocation") is not None and not is_paused:

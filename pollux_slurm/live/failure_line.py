@@ -18,24 +18,21 @@ _TIMEOUT_S = 10.0
 _MAX_BYTES, _MAX_CHARACTERS = 1 << 16, 2000
 
 
-def failure_of_job(config: Config, job_id: str) -> str:
-    """Return the line of a failed job's log that says which rank has failed first, or where to find it."""
+def failure_of_job(config: Config, job_id: str) -> str | None:
+    """Return the line of a failed job's log that says which rank has failed first; None where none is found.
+
+    Slurm forgets a job, and where its log is, some minutes after its end.
+    """
     from pollux_slurm.slurm.connection import make_runner
 
-    log = None
     try:
         shown = make_runner(config.slurm, os.environ).run(
             "scontrol", "show", "job", job_id, timeout_s=_TIMEOUT_S
         )
-        found = _STDERR.search(shown.stdout)
-        log = None if found is None else Path(found[1])
     except SlurmError:
-        pass  # Slurm forgets a job some minutes after its end
-    line = None if log is None else line_in_log(log, job_id)
-    if line is not None:
-        return line
-    name = "the last line of its log" if log is None else f"the last line of {log}"
-    return f"job {job_id} has failed: {name} says which rank was first, and how to go on"
+        return None
+    found = _STDERR.search(shown.stdout)
+    return None if found is None else line_in_log(Path(found[1]), job_id)
 
 
 def line_in_log(log: Path, job_id: str) -> str | None:

@@ -28,10 +28,11 @@ def test_that_other_logs_have_no_such_line(tmp_path: Path) -> None:
 
 
 def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() -> None:
-    facts = {
+    facts: dict[str, object] = {
         "job_id": "7",
         "ended": "is over: it failed",
         "failure": LINE,
+        "state": "failed",
         "allocation": {"node1": 2},
         "gpu_type": None,
         "round": 3,
@@ -41,4 +42,7 @@ def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() 
     }
     lines = owners_lines(facts)
     assert lines[:2] == [LINE, "job 7 is over: it failed"]
+    unknown = owners_lines(facts | {"failure": None})
+    assert unknown[0] == lines[1]
+    assert [line for line in unknown if "the last line of its log" in line]
     assert not [line for line in lines if "not more" in line or "predicted" in line]
