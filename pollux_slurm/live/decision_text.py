@@ -129,6 +129,12 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the lines for a job's owner, from the facts that `pollux explain --json` prints."""
     is_over = facts.get("ended") is not None
     found = _over(facts) if is_over else _headlines(facts)
+    if is_over and facts.get("state") == JobState.FAILED.value:
+        # What was predicted does not matter any more.
+        rest = [*_restarts(facts), *_line("report", f"pollux report job {facts['job_id']}")]
+        if (failure := facts.get("failure")) is not None:
+            return [str(failure), *found, *rest]
+        return [*found, *_line("why", "the last line of its log says what ended it"), *rest]
     found += _wings(facts)
     is_paused = facts.get("paused_at") is not None
     if facts.get("excluded_reason") is None and facts.get("allocation") is not None and not is_paused:

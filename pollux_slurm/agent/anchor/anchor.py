@@ -39,6 +39,7 @@ from pollux_slurm.agent.anchor.start import LOST, Start, Wing
 from pollux_slurm.agent.anchor.submission import Submission
 from pollux_slurm.agent.anchor.wing_jobs import WingJobs
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM, STOPPED_EXIT_CODES
+from pollux_slurm.agent.node.signal_wait import wait_for_signal
 from pollux_slurm.agent.node.watched_processes import STOPPING, blocked_signals
 from pollux_slurm.agent.submit.wing_request import WingRequest
 from pollux_slurm.errors import LaunchError, SlurmError, SlurmUnavailable
@@ -179,13 +180,13 @@ class Anchor:
     # ------------------------------------------------------------------------------------------- each moment
 
     def _handle_signal(self, watched: set[signal.Signals]) -> None:
-        found = signal.sigtimedwait(watched, _PAUSE_S)
-        if found is None or found.si_signo == signal.SIGCHLD:
+        found = wait_for_signal(watched, _PAUSE_S)
+        if found is None or found == signal.SIGCHLD:
             return
-        if found.si_signo in STOPPING:
-            self._stop(found.si_signo)
+        if found in STOPPING:
+            self._stop(found)
         else:
-            self._start.tell_all({"signal": int(found.si_signo)})
+            self._start.tell_all({"signal": int(found)})
 
     def _stop(self, number: int = signal.SIGTERM) -> None:
         """Make no more starts, and let the wings end."""

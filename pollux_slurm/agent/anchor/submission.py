@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pollux_slurm.agent.anchor.place import Place, in_one_line
 from pollux_slurm.agent.anchor.start import Start, Wing
 from pollux_slurm.agent.anchor.wing_jobs import WingJobs
+from pollux_slurm.agent.node.signal_wait import wait_for_signal
 from pollux_slurm.agent.node.watched_processes import STOPPING
 from pollux_slurm.errors import LaunchError, SlurmError, SlurmUnavailable
 
@@ -100,7 +101,6 @@ class Submission:
     def _was_stopped_within(self, wait_s: float, watched: set[signal.Signals]) -> bool:
         until_s = self._monotonic() + wait_s
         while (left_s := until_s - self._monotonic()) > 0:
-            found = signal.sigtimedwait(watched, min(left_s, _PAUSE_S))
-            if found is not None and found.si_signo in STOPPING:
+            if wait_for_signal(watched, min(left_s, _PAUSE_S)) in STOPPING:
                 return True
         return False

@@ -252,6 +252,21 @@ def newest_size_bytes(directory: Path) -> int:
     return 0
 
 
+def newest_checkpoint(directory: Path) -> Path | None:
+    """Return the file that the job's next run goes on from, by its name; None where there is none."""
+    with contextlib.suppress(OSError, CheckpointError):
+        chosen = _choose(directory, newest_run(directory), verifies=False)
+        return None if chosen is None else directory / "checkpoints" / chosen.file_name
+    return None
+
+
+def newest_run(directory: Path) -> int | None:
+    """Return the number of the job's newest run that has claimed `directory`; None where there is none."""
+    with contextlib.suppress(OSError):
+        return max(_claimed_runs(directory / "runs"), default=None)
+    return None
+
+
 def num_runs(directory: Path) -> int:
     """Return how many runs have claimed `directory`, or recorded there that they use another one."""
     with contextlib.suppress(OSError):

@@ -17,11 +17,17 @@ from pathlib import Path
 from pollux_slurm.agent.checkpoints.lineage import num_runs
 from pollux_slurm.agent.checkpoints.out_of_memory import rerun_with_smaller_batches
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
+from pollux_slurm.agent.launch.crash_report import Retry, say_what_failed
 from pollux_slurm.agent.launch.resizing import Resizing
 from pollux_slurm.agent.membership.resize_requests import ResizeRequests
 from pollux_slurm.agent.node.containers import required_paths, wrapped_command
 from pollux_slurm.agent.node.layout import RunLayout, RunOptions
-from pollux_slurm.agent.node.node_program import process_environments, processes_exit_code, visible_gpus
+from pollux_slurm.agent.node.node_program import (
+    note_failed_process,
+    process_environments,
+    processes_exit_code,
+    visible_gpus,
+)
 from pollux_slurm.agent.node.rank_environments import without_other_jobs_variables
 from pollux_slurm.agent.node.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
 from pollux_slurm.agent.node.torchrun import starts_torchrun
@@ -69,6 +75,7 @@ def launch(
             return _run_and_check(
                 lambda: run_anchor(command, options, environ=environ, config=config, cwd=cwd, warn=warn),
                 Path(directory) if directory else None,
+                Retry(command=command, num_processes=2, job_id=environ["SLURM_JOB_ID"]),
                 warn=warn,
             )
         from pollux_slurm.agent.launch.slurm_job import prepare_job
@@ -79,7 +86,10 @@ def launch(
         job = prepare_job(command, options, environ=environ, config=config, cwd=cwd, warn=warn)
         directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
         return _run_and_check(
-            lambda: run_step(command, job).exit_code, Path(directory) if directory else None, warn=warn
+            lambda: run_step(command, job).exit_code,
+            Path(directory) if directory else None,
+            Retry(command=command, num_processes=job.layout.world_size, job_id=environ["SLURM_JOB_ID"]),
+            warn=warn,
         )
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise UsageError(
@@ -98,12 +108,16 @@ def launch(
     return _run_here(command, options, environ=environ, warn=warn)
 
 
-def _run_and_check(run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]) -> int:
+def _run_and_check(
+    run: Callable[[], int], directory: Path | None, retry: Retry, *, warn: Callable[[str], None]
+) -> int:
     """Run the processes, again after a lack of memory; warn if none of them used the library."""
     before = 0 if directory is None else num_runs(directory)
     code = rerun_with_smaller_batches(run, directory, warn=warn)
-    if directory is None or num_runs(directory) != before:
+    if directory is None:
         return code
+    if num_runs(directory) != before:
+        return say_what_failed(code, directory, retry, warn=warn)
     # A process that failed may not have reached the call of the library.
     if code == 0:
         warn(
@@ -180,6 +194,7 @@ def _run_here(
                 command,
                 environments,
                 kill_after_s=options.kill_after_s,
+                on_failure=lambda code, rank: note_failed_process(code, rank, host="", environ=given),
                 is_wrapped=is_wrapped,
                 resizing=resizing,
                 max_wait_s=5.0 if resizing is None else _RESIZE_INTERVAL_S,
@@ -191,4 +206,5 @@ def _run_here(
             return processes_exit_code(layout, status)
 
     with port:
-        return _run_and_check(run, None if directory is None else Path(directory), warn=warn)
+        retry = Retry(command=command, num_processes=layout.world_size, job_id=None)
+        return _run_and_check(run, None if directory is None else Path(directory), retry, warn=warn)

@@ -139,10 +139,10 @@ class Reporter:
         if is_stopping:
             _LOG.info("%s continues where it is: the move was cancelled", self._job_name)
 
-    def log_stopped(self, *, is_saved: bool) -> None:
-        """Log that SIGTERM ends this run."""
+    def log_stopped(self, by: str, *, is_saved: bool) -> None:
+        """Log that a signal ends this run."""
         saved = "its checkpoint is written" if is_saved else "no checkpoint was written"
-        _LOG.info("%s is stopped by SIGTERM%s: %s", self._job_name, self._where_text(), saved)
+        _LOG.info("%s is stopped by %s%s: %s", self._job_name, by, self._where_text(), saved)
 
     def is_confirmed(self, request_id: int) -> bool:
         """Tell whether the store has received the confirmation for `request_id`."""

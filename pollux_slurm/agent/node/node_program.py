@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pollux_slurm.agent.checkpoints.failures import RankFailure, read_failures, record_failure
+from pollux_slurm.agent.checkpoints.lineage import newest_run
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
 from pollux_slurm.agent.node.layout import STEP_VARIABLE, RunLayout
 from pollux_slurm.agent.node.rank_environments import rank_environments
@@ -56,6 +60,10 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
             "run: scontrol show job -d " + str(layout.job_id)
         )
 
+    def note_failure(code: int, rank: str | None) -> None:
+        note_failed_process(code, rank, host=name, environ=environ)
+        write_exit_code(code)
+
     def write_exit_code(code: int) -> None:
         if layout.exit_file is not None:
             with contextlib.suppress(OSError):  # another node may have written its code first, which stays
@@ -70,7 +78,7 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
                 command,
                 process_environments(layout, index, environ, rendezvous_file=file),
                 kill_after_s=layout.kill_after_s,
-                on_failure=write_exit_code,
+                on_failure=note_failure,
                 is_wrapped=layout.is_wrapped,
             )
             code = processes_exit_code(layout, processes.run())
@@ -83,6 +91,19 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
         with contextlib.suppress(OSError):  # it counts as stopped, then, and goes on from its last checkpoint
             end_file.touch(mode=0o600)
     return code
+
+
+def note_failed_process(code: int, rank: str | None, *, host: str, environ: Mapping[str, str]) -> None:
+    """Record that a rank has failed, where it has not done so itself: killed, or ended by the script."""
+    directory = environ.get("POLLUX_CHECKPOINT_DIR")
+    if directory is None or rank is None or (run := newest_run(Path(directory))) is None:
+        return
+    if all(one.rank != int(rank) for one in read_failures(Path(directory), since_run=run)):
+        how = f"exit code {code}"
+        if code > 128 and code - 128 in signal.valid_signals():
+            how = f"signal {signal.Signals(code - 128).name}"
+        failure = RankFailure(rank=int(rank), host=host, at_s=time.time(), error=how)
+        record_failure(Path(directory), failure, run_number=run)
 
 
 def process_environments(

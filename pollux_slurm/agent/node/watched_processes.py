@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
+from pollux_slurm.agent.node.signal_wait import wait_for_signal
 from pollux_slurm.errors import LaunchError
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -28,7 +30,8 @@ _PR_SET_PDEATHSIG = 1
 class ExitStatus:
     """How the processes ended. `exit_code` is the first failing one's (128 + n for signal n), else 0.
 
-    With `failed_by_itself`, it failed before the processes were asked to stop.
+    With `failed_by_itself`, it failed before the processes were asked to stop. After that, the code of one
+    that has failed counts more than those of processes that have stopped.
     """
 
     exit_code: int
@@ -54,9 +57,10 @@ class ResizesRun(Protocol):
 class WatchedProcesses:
     """Processes with one command, from their start to the end of the last: a node's ranks, or a job's srun.
 
-    `forward` is called with a forwarded signal instead of sending it to the processes. The kernel sends them
-    `death_signal` if this process dies. It waits for signals `max_wait_s` at a time. To be used once, from
-    the main thread.
+    `on_failure` is called with exit code and rank of each process that fails before others are killed for it,
+    unless they were asked to stop. `forward` is called with a forwarded signal instead of sending it to the
+    processes. The kernel sends them `death_signal` if this process dies. It waits for signals `max_wait_s` at
+    a time. To be used once, from the main thread.
 
     With `is_wrapped`, the command is a wrapper that starts the process that matters. Not every wrapper passes
     SIGTERM on (`unshare --fork`), and one that dies of it (a shell script) would take that process with it
@@ -72,7 +76,7 @@ class WatchedProcesses:
         environments: Sequence[Mapping[str, str]],
         *,
         kill_after_s: float,
-        on_failure: Callable[[int], None] = lambda code: None,
+        on_failure: Callable[[int, str | None], None] = lambda code, rank: None,
         forward: Callable[[int], None] | None = None,
         death_signal: int = signal.SIGKILL,
         monotonic: Callable[[], float] = time.monotonic,
@@ -90,9 +94,10 @@ class WatchedProcesses:
         self._resizing = resizing
         self._prepare: Callable[[], None] | None = None
         self._running: list[subprocess.Popen[bytes]] = []
+        self._ranks: dict[int, str | None] = {}
         self._first_failure: int | None = None
         self._failed_by_itself = False
-        self._asked_to_stop = False
+        self._asked_to_stop = self._was_signalled = False
         self._interrupts = 0
         self._kill_at: float | None = None
 
@@ -144,6 +149,7 @@ class WatchedProcesses:
                 f"{self._command[0]} cannot be started: its process could not be set up"
             ) from None
         self._running.append(process)
+        self._ranks[process.pid] = environment.get("RANK")
         return process
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
@@ -159,23 +165,24 @@ class WatchedProcesses:
         limit_s = self._max_wait_s
         if self._kill_at is not None:
             limit_s = min(limit_s, max(self._kill_at - self._monotonic(), 0.0))
-        found = signal.sigtimedwait(watched, limit_s)
+        found = wait_for_signal(watched, limit_s)
         if found is None:
             if self._kill_at is not None and self._monotonic() >= self._kill_at:
                 self._kill_at = None
                 self._kill_all()
             return
-        if found.si_signo == signal.SIGCHLD:
+        if found == signal.SIGCHLD:
             return
-        if found.si_signo in STOPPING:
+        if found in STOPPING:
             self._asked_to_stop = True
             if self._resizing is not None:
                 self._resizing.before_stop(self)
-        self._interrupts += found.si_signo == signal.SIGINT
+        self._was_signalled = True
+        self._interrupts += found == signal.SIGINT
         if self._interrupts > 1:
             self._kill_all()
         else:
-            self._forward(found.si_signo)
+            self._forward(found)
 
     def _reap(self) -> None:
         for process in tuple(self._running):
@@ -188,15 +195,22 @@ class WatchedProcesses:
             is_failure = code != 0
             if self._resizing is not None:
                 is_failure = self._resizing.ends_run(self, process, code)
-            if is_failure and self._first_failure is None:
-                self._fail(code if code > 0 else 128 - code)
+            if is_failure:
+                self._fail(code if code > 0 else 128 - code, self._ranks[process.pid])
 
-    def _fail(self, code: int) -> None:
-        self._first_failure = code
+    def _fail(self, code: int, rank: str | None) -> None:
+        has_stopped, is_first = code in STOPPED_EXIT_CODES, self._first_failure is None
+        # A training may stop by any signal, such as that of `sbatch --signal=USR1@90`.
+        self._asked_to_stop |= is_first and has_stopped and self._was_signalled
+        if is_first or (self._asked_to_stop and self._first_failure in STOPPED_EXIT_CODES):
+            self._first_failure = code
         if self._asked_to_stop:
             return
+        if is_first or (self._kill_at is not None and not has_stopped):
+            self._on_failure(code, rank)
+        if not is_first:
+            return
         self._failed_by_itself = True
-        self._on_failure(code)
         self._signal_all(signal.SIGTERM)
         self._kill_at = self._monotonic() + self._kill_after_s
 
@@ -251,7 +265,7 @@ def blocked_signals() -> Iterator[tuple[set[signal.Signals], set[signal.Signals]
     try:
         yield watched, before
     finally:
-        while signal.sigtimedwait({signal.SIGCHLD}, 0) is not None:
+        while wait_for_signal({signal.SIGCHLD}, 0.0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, chld_before if chld_before is not None else signal.SIG_DFL)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
 from pollux_slurm.agent.submit.room_for_wings import Room
+from pollux_slurm.agent.submit.signal_option import signal_warnings
 from pollux_slurm.agent.submit.token import checkpoints_folder, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
 from pollux_slurm.config import Config
@@ -182,8 +183,7 @@ def plan_submission(
     if in_place and (because := not_in_place_because(request) or room.none_because):
         in_place = False
         warnings.append(f"the job moves by requeue, not in place: {because}")
-    if in_place:
-        warnings += warnings_in_place(request)
+    warnings += warnings_in_place(request) if in_place else signal_warnings(request, script.body)
     if config.store.url is None:
         warnings.append(_NO_STORE)
     if "pollux" not in script.body:

@@ -23,9 +23,11 @@ from pollux_slurm.cli.shared.settings_and_store import (
 from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 from pollux_slurm.live.decision_text import ended, moment, move_text, moved_since, owners_lines
+from pollux_slurm.live.failure_line import failure_of_job
 from pollux_slurm.live.job_warnings import missing_reports, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
 from pollux_slurm.live.slurm_reading import read_slurm
+from pollux_slurm.model import JobState
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
@@ -92,7 +94,10 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
         if round_id is None and not record.state.is_over:
             # Its state may have changed since the daemon's last round.
             shown = current_jobs([record], read_slurm(config)[0])[0]
-        return facts_of_job(store, shown, found, round_id, seen, now)
+        facts = facts_of_job(store, shown, found, round_id, seen, now)
+    if round_id is None and shown.record.state is JobState.FAILED:
+        facts["failure"] = failure_of_job(config, job)
+    return facts
 
 
 def facts_of_job(

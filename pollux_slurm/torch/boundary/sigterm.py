@@ -1,13 +1,22 @@
-"""SIGTERM as a flag that the signal handler sets and the step boundary reads."""
+"""Signals to stop as a flag that the handler sets and the step boundary reads.
+
+SIGTERM is one. So are signals that the script does not handle, which would end the process without its last
+checkpoint: that of `sbatch --signal=USR1@90`, and that of a terminal that closes.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import signal
 import threading
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
+
+_LOG = logging.getLogger(__name__)
+_UNLESS_HANDLED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class TrainingStopped(SystemExit):
@@ -18,47 +27,81 @@ class TrainingStopped(SystemExit):
 
 
 class StopFlag:
-    """Set by SIGTERM between `install` and `remove`. Only the main thread may install a handler."""
+    """Set by a signal to stop between `install` and `remove`. Only the main thread may install handlers.
+
+    `signal_name` is that of the last one. With `ends_unfinished`, the script was to end before its training
+    was done: its exit code is not 0, even where the script catches what was to end it.
+    """
 
     def __init__(self) -> None:
-        self.is_set = False
-        self._previous_handler: Any = None
-        self._installed = self._is_handled = False
+        self.is_set = self.ends_unfinished = False
+        self.signal_name = signal.SIGTERM.name
+        # The handlers before ours, by signal.
+        self._previous: dict[signal.Signals, Any] = {}
 
     def install(self) -> None:
-        """Install the handler for SIGTERM; nothing happens outside of the main thread."""
-        if not self._installed and threading.current_thread() is threading.main_thread():
-            self._previous_handler = signal.signal(signal.SIGTERM, self._handle)
-            self._installed = True
+        """Install the handlers; nothing happens outside of the main thread."""
+        if self._previous:
+            self.take_back()
+        if self._previous or threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, *_UNLESS_HANDLED):
+            if number == signal.SIGTERM or signal.getsignal(number) is signal.SIG_DFL:
+                self._previous[number] = signal.signal(number, self._handle)
+
+    def take_back(self) -> None:
+        """Take SIGTERM back from a handler that the script has set since, and say so."""
+        if not self._previous or (theirs := signal.getsignal(signal.SIGTERM)) == self._handle:
+            return
+        if threading.current_thread() is threading.main_thread():
+            self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._handle)
+            _LOG.warning(
+                "the script's own handler of SIGTERM%s is put off until the training has ended: on SIGTERM, "
+                "pollux writes a checkpoint and ends the script. What is to be done before its end belongs "
+                "into `finally`",
+                _place(theirs),
+            )
 
     def remove(self) -> None:
-        """Restore the previous handler."""
-        if self._installed and threading.current_thread() is threading.main_thread():
-            # None stands for a handler that was not installed from Python.
-            signal.signal(
-                signal.SIGTERM,
-                self._previous_handler if self._previous_handler is not None else signal.SIG_DFL,
-            )
-            self._installed = False
+        """Restore the previous handlers, where ours still stand."""
+        if threading.current_thread() is threading.main_thread():
+            for number, previous in self._previous.items():
+                if signal.getsignal(number) == self._handle:
+                    # None stands for a handler that was not installed from Python.
+                    signal.signal(number, previous if previous is not None else signal.SIG_DFL)
+            self._previous.clear()
 
     def raise_stopped(self) -> NoReturn:
-        """End the script by `TrainingStopped`. Another SIGTERM meanwhile changes nothing."""
-        self.mark_handled()
+        """End the script by `TrainingStopped`. Another signal meanwhile changes nothing."""
+        self.ends_unfinished = True
         raise TrainingStopped
 
-    def mark_handled(self) -> None:
-        """Count SIGTERM as handled: the script ends by an error, which its log must show."""
-        self._is_handled = True
+    def leave_training(self) -> None:
+        """Let an error leave the training: it is to end the script, also where a signal has come before.
 
-    def restore_and_resend(self) -> None:
-        """Restore the previous handler, and send it a SIGTERM that came and was not handled."""
-        if self._is_handled:
-            return
-        self.remove()
+        Then another signal changes nothing. Else the previous handlers are restored.
+        """
         if self.is_set:
-            self.is_set = False
-            signal.raise_signal(signal.SIGTERM)
+            self.ends_unfinished = True
+        else:
+            self.remove()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self.is_set = True
+        del frame
+        self.signal_name, self.is_set = signal.Signals(number).name, True
+
+
+def end_as_stopped() -> None:
+    """Let this process end with the code of a stopped one, whatever code Python has for it.
+
+    Python has decided on its code before it calls the functions of `atexit`, this one among them. So the C
+    library ends the process, when Python has done all it has to do.
+    """
+    library = ctypes.CDLL(None)
+    library.fflush(None)
+    library.__cxa_atexit(library._exit, ctypes.c_void_p(STOPPED_BY_SIGTERM), None)
+
+
+def _place(handler: Any) -> str:
+    code = getattr(handler, "__code__", None) or getattr(getattr(handler, "__func__", None), "__code__", None)
+    return f" ({code.co_filename}, line {code.co_firstlineno})" if isinstance(code, CodeType) else ""

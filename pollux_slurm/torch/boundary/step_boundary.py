@@ -23,7 +23,7 @@ from typing import Protocol
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
 from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter
-from pollux_slurm.errors import SupersededRunError
+from pollux_slurm.errors import CheckpointError, SupersededRunError
 from pollux_slurm.model import BatchChoice, JobWarning
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.boundary.background_responder import GRACE_S, BackgroundResponder
@@ -158,6 +158,7 @@ class StepBoundary:
         request, because nothing is left to train; `regroups_at` allows that replicas join and leave.
         """
         self.release()
+        self.stop.take_back()
         self._models += models
         self._proposal = proposal or self._proposal
         # A single replica waits for nobody.
@@ -351,15 +352,10 @@ class StepBoundary:
         self.release()
         # Read once: the request may change while the checkpoint is written.
         request_id = None if self.reporter is None else self.reporter.checkpoint_request
-        confirmation, is_written = None, False
+        confirmation, written, is_written = None, None, False
         if self.checkpointer.is_enabled:
             self.last_checkpoint_s = self.monotonic()
-            try:
-                written = self.checkpointer.write()
-            except SupersededRunError:
-                if stop:
-                    self.stop.mark_handled()
-                raise
+            written = self.checkpointer.write()
             is_written = written.error is None
             self._schedule_next(written)
             if is_written:
@@ -370,8 +366,13 @@ class StepBoundary:
             if self.reporter is not None:
                 if confirmation is not None:
                     self.reporter.confirm(confirmation)
-                self.reporter.log_stopped(is_saved=confirmation is not None)
+                self.reporter.log_stopped(self.stop.signal_name, is_saved=confirmation is not None)
                 self.reporter.close(timeout_s=_LAST_REPORT_TIMEOUT_S)
+            if self.side_channel.rank == 0 and written is not None and written.error is not None:
+                raise CheckpointError(
+                    f"the last checkpoint of this run was not written: {written.error}; the next run goes on "
+                    "from the one before"
+                )
             self.stop.raise_stopped()
         # All ranks know whether the checkpoint was written; only rank 0 knows whether the request is open.
         if request and is_written:

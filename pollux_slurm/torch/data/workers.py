@@ -1,8 +1,8 @@
-"""Shield data-loading worker processes from the SIGTERM that Slurm sends to every process of a job.
+"""Shield data-loading worker processes from signals to stop, which Slurm sends to every process of a job.
 
 A worker that died of it would raise an error in the training process in the middle of a step, before the
 checkpoint that the signal requests. So workers (and the server that forks them, where Python uses one) start
-with SIGTERM blocked, and exit on it only when the training process sent it. When that process has ended,
+with these blocked, and exit on SIGTERM only when the training process sent it. When that process has ended,
 they notice and end by themselves.
 
 A forked worker inherits garbage that was not collected yet. Collecting it there may wait for ever: the
@@ -20,6 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+# SIGUSR1 and SIGUSR2 by `sbatch --signal`.
+_TO_STOP = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShieldedWorker:
@@ -36,7 +39,7 @@ class ShieldedWorker:
         gc.freeze()
         if self.collects_garbage:
             gc.enable()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _TO_STOP)
         threading.Thread(
             target=_exit_on_sigterm_of, args=(self.owner,), name="pollux-worker-signals", daemon=True
         ).start()
@@ -46,11 +49,11 @@ class ShieldedWorker:
 
 @contextmanager
 def sigterm_blocked() -> Iterator[None]:
-    """Block SIGTERM in this thread and in processes that it starts, and turn the garbage collector off.
+    """Block signals to stop in this thread and in processes it starts; turn the garbage collector off.
 
-    A SIGTERM that comes meanwhile is delivered afterwards.
+    One that comes meanwhile is delivered afterwards.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_STOP)
     collects_garbage = gc.isenabled()
     gc.disable()
     try:

@@ -20,7 +20,7 @@ from pollux_slurm.errors import PolluxError, TrainingError, UsageError
 from pollux_slurm.goodput import noise_scale
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
-from pollux_slurm.torch.boundary.sigterm import StopFlag
+from pollux_slurm.torch.boundary.sigterm import StopFlag, end_as_stopped
 from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace, StepBoundary
 from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.checkpoint.default_names import DefaultNames, is_of_epoch, saved_name
@@ -43,7 +43,8 @@ from pollux_slurm.torch.session.joining import (
 )
 from pollux_slurm.torch.session.loader_protocol import Loader
 from pollux_slurm.torch.session.measurements import Measurements
-from pollux_slurm.torch.session.memory_bounds import OutOfMemoryWatch, device_bytes
+from pollux_slurm.torch.session.memory_bounds import OutOfMemoryWatch, device_bytes, is_out_of_memory
+from pollux_slurm.torch.session.rank_failures import explain_loss, is_peer_lost, note_failure
 from pollux_slurm.torch.session.regrouping import Regrouping
 from pollux_slurm.torch.session.resume_notes import ResumeNotes
 from pollux_slurm.torch.session.training_steps import TrainingSteps
@@ -419,8 +420,9 @@ class Session:
                 # Python ignores what is raised while a generator is closed.
                 _LOG.error("no checkpoint was written after the epochs: %s", error)
             self.regrouping.replay.skip()
-        # After an error other ranks may train on, so no collective is possible. SIGTERM ends the script now.
-        self.stop.restore_and_resend()
+        else:
+            # Other ranks may train on, so no collective is possible.
+            self.stop.leave_training()
 
     # ------------------------------------------------------------------------------------- loops and steps
 
@@ -545,14 +547,23 @@ class Session:
         if self.progress_state.num_steps == 0:
             self._unstepped_loops.check_end(has_gradients=self._steps.has_gradients)
 
-    def _script_failed(self, error: BaseException) -> None:
-        """Take note of the error that ends the script, before its traceback is printed."""
-        self._has_failed = True
+    def _script_failed(self, error: BaseException) -> bool:
+        """Take note of the error that ends the script; return whether its traceback is to be printed."""
+        is_lost = is_peer_lost(error)
+        # The others have stopped, or a start with smaller batches repairs it: this process was stopped, too.
+        self._has_failed = not (self.stop.is_set and (is_lost or is_out_of_memory(error)))
+        self.stop.ends_unfinished |= not self._has_failed
         self.regrouping.note_failure(error)
         self.note_failure(error)
+        if not self._has_failed:
+            return not is_lost
+        return note_failure(error, self.checkpoint_dir, self.environment, run_number=self.run_number)
 
     def _after_traceback(self, error: BaseException) -> None:
         """Explain the error after its traceback, within the resumed epoch (outside of epochs: to a step)."""
+        if is_peer_lost(error) and self.world_size > 1:
+            explain_loss(self.environment)
+            return
         epoch = self.current_epoch
         if epoch is not None or self.progress_state.num_steps == self._resumed_at:
             self._resume_notes.explain(error, epoch=epoch)
@@ -560,6 +571,7 @@ class Session:
     def note_error_in_loop(self, loader: Loader) -> None:
         """Keep the local batch under way in a loop that an error leaves."""
         self._watch.leave()
+        self.stop.ends_unfinished |= self.stop.is_set
 
     def _under_way(self) -> tuple[str, int] | None:
         """Return the innermost loader and the size of its current micro-batch; None between batches."""
@@ -582,6 +594,8 @@ class Session:
     def leave(self) -> None:
         """Close the session at the end of the process."""
         self.close()
+        if self.stop.ends_unfinished and not self._has_failed:
+            end_as_stopped()
         # The interpreter's last garbage collection visits all that torch has imported. It takes up to a
         # second for each rank, while Slurm waits to start the job again. The kernel frees the memory anyway.
         gc.freeze()

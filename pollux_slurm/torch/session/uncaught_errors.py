@@ -9,10 +9,13 @@ from typing import Any
 
 
 class UncaughtErrors:
-    """Calls `before` and `after` with an uncaught error, around the hook that prints it."""
+    """Calls `before` and `after` with an uncaught error, around the hook that prints it.
+
+    Where `before` returns False, another error is the cause, and neither it nor `after` follows.
+    """
 
     def __init__(
-        self, *, before: Callable[[BaseException], None], after: Callable[[BaseException], None]
+        self, *, before: Callable[[BaseException], bool], after: Callable[[BaseException], None]
     ) -> None:
         self._before, self._after = before, after
         self._shown_by: Callable[..., Any] | None = None
@@ -28,7 +31,8 @@ class UncaughtErrors:
             sys.excepthook, self._shown_by = self._shown_by, None
 
     def _hook(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        self._before(error)
+        if not self._before(error):
+            return
         if self._shown_by is not None:
             self._shown_by(kind, error, traceback)
         self._after(error)

@@ -33,7 +33,7 @@ if len(sys.argv) > 4:
         return time.monotonic() + skipped_s
     options = {"monotonic": monotonic, "max_wait_s": 0.05}
 processes = WatchedProcesses([sys.executable, "-S", "-c", script], environments, kill_after_s=kill_after_s,
-                          on_failure=lambda code: print("failure", code, flush=True), **options)
+                          on_failure=lambda code, rank: print("failure", code, flush=True), **options)
 status = processes.run()
 print("outcome", status.exit_code, status.failed_by_itself, flush=True)
 """

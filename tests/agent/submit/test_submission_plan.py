@@ -106,7 +106,7 @@ def test_that_a_signal_that_has_no_effect_in_place_is_warned_of() -> None:
         "#SBATCH --signal has no effect in place: all processes get SIGTERM before the time limit, to write "
         "a checkpoint",
     )
-    assert plan([], stdin=script, config=STORED).warnings == ()
+    assert plan([], stdin=script.replace(b"B:", b""), config=STORED).warnings == ()
 
 
 # ------------------------------------------------------------------------------------------------ golden
@@ -223,6 +223,26 @@ def test_that_the_requested_nodes_and_gpus_are_kept(own: str) -> None:
 def test_that_options_that_the_user_gave_are_not_added_again(given: dict[str, object], absent: str) -> None:
     made = plan(**{"words": [], **given})  # type: ignore[arg-type]
     assert not [line for line in added(made.script) if line.startswith(absent)]
+
+
+@pytest.mark.parametrize(
+    ("option", "body", "expected"),
+    [
+        ("B:USR1@90", "pollux run -- train", "reaches the batch script alone"),
+        ("INT@90", "pollux run -- train", "makes no training process write a checkpoint"),
+        ("USR1@90", "pollux run -- train", None),
+        ("R:SIGTERM@60", "pollux run -- train", None),
+        ("12@60", "pollux run -- train", None),
+        ("B:USR1@90", "trap 'kill -TERM $!' USR1\npollux run -- train & wait", None),
+        ("B:TERM@90", "exec pollux run -- train", None),
+    ],
+)
+def test_that_a_signal_on_which_no_checkpoint_is_written_is_named(
+    option: str, body: str, expected: str | None
+) -> None:
+    found = plan([f"--signal={option}"], stdin=f"#!/bin/sh\n{body}\n".encode(), config=STORED).warnings
+    about = [one for one in found if one.startswith("--signal")]
+    assert [expected in one for one in about] == ([] if expected is None else [True])
 
 
 @pytest.mark.parametrize(

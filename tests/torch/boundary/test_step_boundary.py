@@ -113,7 +113,7 @@ class Reporting:
 
     def withdraw_confirmation(self) -> None: ...
 
-    def log_stopped(self, *, is_saved: bool) -> None:
+    def log_stopped(self, by: str, *, is_saved: bool) -> None:
         self.stopped.append(is_saved)
 
     def report_soon(self) -> None: ...
@@ -188,7 +188,8 @@ def test_that_sigterm_on_one_rank_stops_all_at_the_next_boundary() -> None:
 
 def test_that_a_superseded_run_that_gets_sigterm_ends_by_the_error_of_its_checkpoint() -> None:
     """Not by the signal, which would end it without a message."""
-    job, seen = Job(1), []
+    seen: list[int] = []
+    job = Job(1)
     job.disk.superseded = True
     before = signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
     try:
@@ -196,7 +197,7 @@ def test_that_a_superseded_run_that_gets_sigterm_ends_by_the_error_of_its_checkp
         rank.stop.install()
         signal.raise_signal(signal.SIGTERM)
         assert job.cross() == [SupersededRunError]
-        rank.stop.restore_and_resend()
+        rank.stop.leave_training()
         rank.stop.remove()
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,48 @@
+"""The line of a failed job's log with which `pollux explain` begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pollux_slurm.live.decision_text import owners_lines
+from pollux_slurm.live.failure_line import line_in_log
+
+LINE = "job 7 has failed. First was rank 1, with ValueError: no (train.py, line 3); its output is above"
+
+
+def test_that_the_newest_line_about_the_job_is_found_at_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "slurm-7.out"
+    log.write_text(
+        "x\n" * 50_000
+        + f"pollux: {LINE.replace('rank 1', 'rank 0')}\npollux: job 71 has failed. First was rank 5\n"
+        + f"pollux: {LINE}\nslurmstepd: error: *** JOB 7 CANCELLED\n"
+    )
+    assert line_in_log(log, "7") == LINE
+
+
+def test_that_other_logs_have_no_such_line(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("the script says: pollux: job 7 has failed. First was rank 2\n")
+    assert line_in_log(tmp_path / "log", "7") is None
+    assert line_in_log(tmp_path / "missing", "7") is None
+    assert line_in_log(tmp_path, "7") is None
+
+
+def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() -> None:
+    facts: dict[str, object] = {
+        "job_id": "7",
+        "ended": "is over: it failed",
+        "failure": LINE,
+        "state": "failed",
+        "allocation": {"node1": 2},
+        "gpu_type": None,
+        "round": 3,
+        "at": "2026-01-02T03:04:05+00:00",
+        "shadow": False,
+        "num_restarts": 0,
+    }
+    lines = owners_lines(facts)
+    assert lines[:2] == [LINE, "job 7 is over: it failed"]
+    unknown = owners_lines(facts | {"failure": None})
+    assert unknown[0] == lines[1]
+    assert [line for line in unknown if "the last line of its log" in line]
+    assert not [line for line in lines if "not more" in line or "predicted" in line]
