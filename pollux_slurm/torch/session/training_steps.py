@@ -114,8 +114,11 @@ class TrainingSteps:
         self._clock.start()
 
     def end_loop(self) -> None:
-        """Let the ranks agree once more at the end of a loop, before code that may take long."""
-        self._boundary.cross((), proposal=None, wait=True, may_copy=True)
+        """Let the ranks agree once more at the end of a loop, before code that may take long.
+
+        Not while gradients wait for a step of the next loop: a checkpoint would lose them.
+        """
+        self._boundary.cross((), proposal=None, wait=True, may_copy=True, skips=self._must_skip([]))
 
     def pause(self) -> None:
         """Let the ranks agree between two steps of a loop, before code that may take long."""

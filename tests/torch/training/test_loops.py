@@ -279,6 +279,31 @@ def test_that_gradients_added_up_over_batches_survive_a_stop_between_them(
         assert run(stop_after=9) == -sum(range(1, 19)) / 2
 
 
+def test_that_gradients_added_up_over_the_end_of_a_loop_survive_a_stop_there(tmp_path: Path) -> None:
+    """Three batches a step, two a loop: the first step's gradients wait at the end of the first loop."""
+
+    def run(stop_after: int | None) -> float:
+        trainee, loader = Trainee(), pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        number = 0
+        while pt.finished_steps() < 2:
+            for inputs, _ in loader:
+                number += 1
+                trainee.parallel(inputs).mean().backward()
+                if number % 3 == 0:
+                    trainee.optimizer.step()
+                    trainee.optimizer.zero_grad()
+                if number == stop_after:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        return trainee.weight
+
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        run(stop_after=2)
+    with joined(tmp_path):
+        # The first step is in the checkpoint, which was written after it.
+        assert pt.finished_steps() == 1
+        assert run(stop_after=None) == -(1.5 + 3.5 + 1.5) - (3.5 + 1.5 + 3.5)
+
+
 def test_that_iterators_that_outlive_the_session_end_with_it() -> None:
     with joined():
         epochs = iter(pt.remaining_epochs_until(2))
