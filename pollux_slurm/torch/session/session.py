@@ -26,6 +26,7 @@ from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointable, Checkp
 from pollux_slurm.torch.checkpoint.default_names import DefaultNames, is_of_epoch, saved_name
 from pollux_slurm.torch.checkpoint.progress import ProgressState
 from pollux_slurm.torch.coordination.gloo_shutdown import wait_for_gloo
+from pollux_slurm.torch.coordination.same_calls import SameCalls
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
@@ -37,6 +38,7 @@ from pollux_slurm.torch.session.joining import (
     claim_next_run,
     job_name,
     join_group,
+    meeting_store,
     memory_bounds,
     side_channel_group,
 )
@@ -179,6 +181,13 @@ class Session:
             self.stop.install()
         self._optimizer_check = UnwrappedOptimizerCheck()
         self.measurements.start()
+        self.same_calls = SameCalls(
+            meeting_store(environment),
+            prefix=f"pollux/calls/{run_number}",
+            rank=self.rank,
+            world_size=self.world_size,
+            is_stopped=lambda: self.stop.is_set,
+        )
 
     # ---------------------------------------------------------------------------------------------- regroups
 
@@ -405,6 +414,7 @@ class Session:
         self._epoch_end.end_epoch()
         if by_break:
             self._end_loops("the epochs were left")
+            self.same_calls.leave("the epochs")
             self.regrouping.replay.end_epochs()
             try:
                 self._end_training()
@@ -447,6 +457,7 @@ class Session:
             if is_outer:
                 self._outer_loader = loader
                 self._watch.forget()
+                self.same_calls.begin_loop()
                 had_point, self._had_checkpoint_point = self._had_checkpoint_point, False
                 self._unstepped_loops.check()
                 self._steps.finish_restore()
@@ -469,6 +480,8 @@ class Session:
     def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
         """Give the models the plan of the coming micro-batch."""
         if self._outer_loader is loader:
+            if plan.index == 0:
+                self.same_calls.begin_step()
             self._steps.begin_micro_batch(loader, plan)
         else:
             # This batch belongs to no step: its gradients would go into the outer loop's.
@@ -597,6 +610,7 @@ class Session:
         with contextlib.suppress(PolluxError):
             self._end_loops("the session ended")
         self.is_closed = True
+        self.same_calls.close()
         self.stop.remove()
         self._uncaught_errors.remove()
         self._unstepped_loops.remove()
