@@ -131,10 +131,10 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     found = _over(facts) if is_over else _headlines(facts)
     if is_over and facts.get("state") == JobState.FAILED.value:
         # What was predicted does not matter any more.
-        failure = facts.get("failure")
-        why = [] if failure is not None else _line("why", "the last line of its log says what ended it")
-        last = [*_restarts(facts), *_line("report", f"pollux report job {facts['job_id']}")]
-        return [*([] if failure is None else [str(failure)]), *found, *why, *last]
+        rest = [*_restarts(facts), *_line("report", f"pollux report job {facts['job_id']}")]
+        if (failure := facts.get("failure")) is not None:
+            return [str(failure), *found, *rest]
+        return [*found, *_line("why", "the last line of its log says what ended it"), *rest]
     found += _wings(facts)
     is_paused = facts.get("paused_at") is not None
     if facts.get("excluded_reason") is None and facts.get("allocation") is not None and not is_paused:
