@@ -368,7 +368,7 @@ class AdaptiveDataLoader:
                 if not (is_break or (batches is not None and batches.is_ended)):
                     self._session.note_error_in_loop(self)
                 if is_break and self._session.current_loader is self:
-                    self._session.same_calls.leave(f"the loop over {self!r}")
+                    self._session.leave_together(f"the loop over {self!r}")
                 self._position.leave_loop(loop, has_stepped=self._session.has_open_step)
                 raise
             finally:

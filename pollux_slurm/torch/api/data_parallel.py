@@ -199,7 +199,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
-        if not self.training and self.will_sync_module_buffers():
+        if not self.training and self.will_sync_module_buffers():  # type: ignore[no-untyped-call]
             current_session().same_calls.evaluate()
         return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
 

@@ -6,8 +6,8 @@ waits for those of the others. A rank that does not come is waited for in a coll
 no progress, and its thread writes where it is. If that is further on than it could be, the training ends
 by an error that names the place, instead of gloo's.
 
-    key of a meeting   <prefix>/<place>/<loops>/<steps>/<rank>
-    key of a rank      <prefix>/at/<rank>: the loops that it has begun, and the steps begun in the last one
+    key of a meeting   <prefix>/<place>/<stages>/<steps>/<rank>
+    key of a rank      <prefix>/at/<rank>: the stages that it has begun, and the steps of the last one
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class SameCalls:
         if store is not None:
             threading.Thread(target=self._watch, name="pollux-same-calls", daemon=True).start()
 
-    def begin_loop(self) -> None:
-        """Count an outermost loop."""
+    def begin_stage(self) -> None:
+        """Begin an outermost loop, or the end of an epoch."""
         self._at = (self._at[0] + 1, 0)
         self._met.clear()
 
     def begin_step(self) -> None:
-        """Count a step of it, which takes a global batch."""
+        """Begin a step of a loop, which takes a global batch."""
         self._at = (self._at[0], self._at[1] + 1)
 
     def leave(self, what: str) -> None:
@@ -90,8 +90,8 @@ class SameCalls:
         key = f"{self._prefix}/at/{other}"
         if not self._store.check([key]):
             return None
-        loops, steps = map(int, self._store.get(key).split())
-        return loops, steps
+        stages, steps = map(int, self._store.get(key).split())
+        return stages, steps
 
     def _watch(self) -> None:
         """Write this replica's place when it has made no progress for a while."""

@@ -6,6 +6,8 @@ import atexit
 import contextlib
 import gc
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -379,6 +381,7 @@ class Session:
         self._end_loops(f"epoch {self.progress_state.epoch} ended")
         # A request that has waited for this moment is not answered with an older copy of the states.
         self.boundary.release()
+        self.same_calls.begin_stage()
         self._epoch_end.end_epoch()
         self.progress_state.finished_epochs += 1
         self.progress_state.epoch = None
@@ -414,7 +417,7 @@ class Session:
         self._epoch_end.end_epoch()
         if by_break:
             self._end_loops("the epochs were left")
-            self.same_calls.leave("the epochs")
+            self.leave_together("the epochs")
             self.regrouping.replay.end_epochs()
             try:
                 self._end_training()
@@ -457,7 +460,7 @@ class Session:
             if is_outer:
                 self._outer_loader = loader
                 self._watch.forget()
-                self.same_calls.begin_loop()
+                self.same_calls.begin_stage()
                 had_point, self._had_checkpoint_point = self._had_checkpoint_point, False
                 self._unstepped_loops.check()
                 self._steps.finish_restore()
@@ -572,6 +575,17 @@ class Session:
         """Keep the local batch under way in a loop that an error leaves."""
         self._watch.leave()
         self.stop.ends_unfinished |= self.stop.is_set
+
+    def leave_together(self, what: str) -> None:
+        """Leave a loop, or the epochs, by `break`; end this process where another rank goes on with it."""
+        try:
+            self.same_calls.leave(what)
+        except TrainingError as error:
+            # Python ignores what is raised while a generator is closed.
+            note_failure(error, self.checkpoint_dir, self.environment, run_number=self.run_number)
+            _LOG.error("%s", error)
+            sys.stdout.flush()
+            os._exit(1)
 
     def _under_way(self) -> tuple[str, int] | None:
         """Return the innermost loader and the size of its current micro-batch; None between batches."""
