@@ -382,8 +382,11 @@ class AdaptiveDataLoader:
                     pass
             except GeneratorExit:
                 batches = iterator()
-                if not (is_left_by_break() or (batches is not None and batches.is_ended)):
+                is_break = is_left_by_break()
+                if not (is_break or (batches is not None and batches.is_ended)):
                     self._session.note_error_in_loop(self)
+                if is_break and self._session.current_loader is self:
+                    self._session.leave_together(f"the loop over {self!r}")
                 has_stepped = self._session.has_open_step
                 if goes_on:
                     if has_stepped and self._step is not None:

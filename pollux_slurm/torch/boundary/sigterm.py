@@ -76,6 +76,13 @@ class StopFlag:
         self.ends_unfinished = True
         raise TrainingStopped
 
+    def resend(self) -> None:
+        """Restore the previous handlers, and send them a signal that came and that nothing has answered."""
+        self.remove()
+        if self.is_set and not self.ends_unfinished:
+            self.is_set = False
+            signal.raise_signal(signal.Signals[self.signal_name])
+
     def leave_training(self) -> None:
         """Let an error leave the training: it is to end the script, also where a signal has come before.
 

@@ -116,6 +116,14 @@ def _meet(environment: JobEnvironment) -> Any:
         ) from None
 
 
+def meeting_store(environment: JobEnvironment) -> Any:
+    """Return the store through which all ranks have met; None where they are one, or may change."""
+    if environment.world_size == 1 or environment.membership is not None:
+        return None
+    find = getattr(dist.distributed_c10d, "_get_default_store", None)
+    return None if find is None else find()
+
+
 def verify_rank_0(store: Any, environment: JobEnvironment, *, generation: int = 0) -> None:
     """Raise `LaunchError` where rank 0 at this address belongs to another run, or to another generation.
 

@@ -6,6 +6,8 @@ import atexit
 import contextlib
 import gc
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +29,7 @@ from pollux_slurm.torch.checkpoint.default_names import DefaultNames, is_of_epoc
 from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.checkpoint.progress import ProgressState
 from pollux_slurm.torch.coordination.gloo_shutdown import wait_for_gloo
+from pollux_slurm.torch.coordination.same_calls import SameCalls
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
@@ -38,6 +41,7 @@ from pollux_slurm.torch.session.joining import (
     claim_next_run,
     job_name,
     join_group,
+    meeting_store,
     memory_bounds,
     side_channel_group,
 )
@@ -183,6 +187,13 @@ class Session:
             self.stop.install()
         self._optimizer_check = UnwrappedOptimizerCheck()
         self.measurements.start()
+        self.same_calls = SameCalls(
+            meeting_store(environment),
+            prefix=f"pollux/calls/{run_number}",
+            rank=self.rank,
+            world_size=self.world_size,
+            is_stopped=lambda: self.stop.is_set,
+        )
 
     # ---------------------------------------------------------------------------------------------- regroups
 
@@ -375,6 +386,7 @@ class Session:
         self._end_loops(f"epoch {self.progress_state.epoch} ended")
         # A request that has waited for this moment is not answered with an older copy of the states.
         self.boundary.release()
+        self.same_calls.begin_stage()
         self._epoch_end.end_epoch()
         self.progress_state.finished_epochs += 1
         self.progress_state.epoch = None
@@ -413,6 +425,7 @@ class Session:
         self._epoch_end.end_epoch()
         if by_break:
             self._end_loops("the epochs were left")
+            self.leave_together("the epochs")
             self.regrouping.replay.end_epochs()
             try:
                 self._end_training()
@@ -420,6 +433,7 @@ class Session:
                 # Python ignores what is raised while a generator is closed.
                 _LOG.error("no checkpoint was written after the epochs: %s", error)
             self.regrouping.replay.skip()
+            self.stop.resend()
         else:
             # Other ranks may train on, so no collective is possible.
             self.stop.leave_training()
@@ -455,6 +469,7 @@ class Session:
             if is_outer:
                 self._outer_loader = loader
                 self._watch.forget()
+                self.same_calls.begin_stage()
                 had_point, self._had_checkpoint_point = self._had_checkpoint_point, False
                 self._unstepped_loops.check()
                 self._steps.finish_restore()
@@ -481,6 +496,8 @@ class Session:
     def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
         """Give the models the plan of the coming micro-batch."""
         if self._outer_loader is loader:
+            if plan.index == 0:
+                self.same_calls.begin_step()
             self._steps.begin_micro_batch(loader, plan)
         else:
             # This batch belongs to no step: its gradients would go into the outer loop's.
@@ -573,6 +590,17 @@ class Session:
         self._watch.leave()
         self.stop.ends_unfinished |= self.stop.is_set
 
+    def leave_together(self, what: str) -> None:
+        """Leave a loop, or the epochs, by `break`; end this process where another rank goes on with it."""
+        try:
+            self.same_calls.leave(what)
+        except TrainingError as error:
+            # Python ignores what is raised while a generator is closed.
+            note_failure(error, self.checkpoint_dir, self.environment, run_number=self.run_number)
+            _LOG.error("%s", error)
+            sys.stdout.flush()
+            os._exit(1)
+
     def _under_way(self) -> tuple[str, int] | None:
         """Return the innermost loader and the size of its current micro-batch; None between batches."""
         is_in_batch = bool(self._loops) and not self._steps.is_paused
@@ -610,6 +638,7 @@ class Session:
         with contextlib.suppress(PolluxError):
             self._end_loops("the session ended")
         self.is_closed = True
+        self.same_calls.close()
         self.stop.remove()
         self._uncaught_errors.remove()
         self._unstepped_loops.remove()

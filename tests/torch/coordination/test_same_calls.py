@@ -1,0 +1,132 @@
+"""Replicas that leave a loop, or evaluate the wrapped model, alone: found; together: accepted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import TensorDataset
+
+import pollux_slurm.torch as pt
+from pollux_slurm.errors import TrainingError
+from pollux_slurm.torch.coordination.same_calls import SameCalls
+from pollux_slurm.torch.session.current_session import current_session
+from tests.torch import ranks
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def pair() -> Iterator[list[SameCalls]]:
+    """Two replicas, in the second step of their first loop."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    made = [
+        SameCalls(store, prefix="test", rank=rank, world_size=2, is_stopped=lambda: False) for rank in (0, 1)
+    ]
+    for one in made:
+        one.begin_stage()
+        one.begin_step()
+        one.begin_step()
+    yield made
+    for one in made:
+        one.close()
+
+
+def test_that_a_replica_that_leaves_alone_is_named_with_the_other_and_the_cure(pair: list[SameCalls]) -> None:
+    pair[0].begin_step()
+    with pytest.raises(TrainingError, match=r"rank 1 has left the loop .*, and rank 0 goes on .*Accumulator"):
+        pair[1].leave("the loop over 'train'")
+
+
+def test_that_an_evaluation_alone_is_named_with_the_cure(pair: list[SameCalls]) -> None:
+    pair[1].begin_stage()
+    with pytest.raises(TrainingError, match=r"rank 0 evaluates .* rank 1 does not.*model\.module"):
+        pair[0].evaluate()
+
+
+def test_that_one_that_came_earlier_and_has_gone_on_is_no_fault(pair: list[SameCalls]) -> None:
+    first = threading.Thread(target=lambda: (pair[0].leave("it"), pair[0].begin_stage()))
+    first.start()
+    wait_until(lambda: pair[0]._store.check(["test/left/1/2/0"]), timeout_s=60, what="the first to come")
+    pair[0]._store.set("test/at/0", "2 0")
+    pair[1].leave("it")
+    first.join(60)
+    assert not first.is_alive()
+    pair[1].begin_stage()
+    # At the same place each is met once.
+    both = [threading.Thread(target=one.evaluate) for one in pair]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(60)
+        assert not one.is_alive()
+    pair[0].evaluate()
+
+
+def test_that_a_wait_ends_with_a_request_to_stop(pair: list[SameCalls]) -> None:
+    stopped = SameCalls(pair[0]._store, prefix="other", rank=0, world_size=2, is_stopped=lambda: True)
+    stopped.leave("it")
+    stopped.close()
+
+
+def scenario(directory: str, name: str) -> int:
+    """Train; `name` says what rank 1, or rank 0, does alone. Returns the steps made."""
+    pt.init_process_group(checkpoint_dir=Path(directory), checkpoint_interval_s=None)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    model = pt.AdaptiveDataParallel(network, optimizer)
+    loader = pt.AdaptiveDataLoader(TensorDataset(torch.randn(16, 1)), batch_size=4)
+    session, rank = current_session(), current_session().rank
+
+    def rank_0_waits() -> bool:
+        return bool(session.same_calls._store.check([f"pollux/calls/{session.run_number}/at/0"]))
+
+    for epoch in pt.remaining_epochs_until(3):
+        for step, (inputs,) in enumerate(loader, start=1):
+            optimizer.zero_grad()
+            model(inputs).mean().backward()
+            optimizer.step()
+            if step == 2 and (name == "together" or (name == "loop" and rank == 1)):
+                if name == "together" and rank == 1:
+                    wait_until(rank_0_waits, timeout_s=120, what="rank 0 to say where it is")
+                break
+        if name == "epochs" and rank == 1:
+            break
+        if name == "together" and epoch == 1:
+            break
+        model.eval()
+        with torch.no_grad():
+            if name == "together" or (name == "evaluation" and rank == 0):
+                model(torch.ones(3, 1))
+            if rank == 0:
+                model.module(torch.ones(3, 1))
+        model.train()
+    return session.num_steps
+
+
+def test_that_replicas_that_leave_and_evaluate_together_are_accepted(tmp_path: Path) -> None:
+    assert ranks.run_ranks(tmp_path, 2, scenario, str(tmp_path / "job"), "together") == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("loop", "rank 1 has left the loop over"),
+        ("epochs", "rank 1 has left the epochs"),
+        ("evaluation", "rank 0 evaluates the wrapped model"),
+    ],
+)
+def test_that_a_replica_alone_ends_the_training_with_the_cure(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    run = ranks.start(tmp_path, 2, scenario, str(tmp_path / "job"), name)
+    codes = run.wait()
+    assert 0 not in codes
+    assert message in run.output()
+    assert "EnforceNotMet" not in run.output()
