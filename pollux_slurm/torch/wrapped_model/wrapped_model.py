@@ -281,7 +281,6 @@ class WrappedModel:
             (self.reducer.half_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
         ):
             schedule.load_state(saved)
-        saved_schedulers = list(zip(state.get("lr_schedulers", ()), state.get("scheduled", ()), strict=True))
         if len(saved_schedulers) < len(self._lr_schedulers):
             raise ValueError(f"it has {len(saved_schedulers)} LR schedulers, not {len(self._lr_schedulers)}")
         for index, (scheduler, (saved, scheduled, _)) in enumerate(
