@@ -33,7 +33,7 @@ def never_trained(first_run: ScriptRun) -> Iterator[Finding]:
                 kind="no_session",
                 text="The script ended without a call of pollux_slurm.torch.init_process_group(): the "
                 "library does not take part in its training.",
-                cure="Add the five lines of the README to it, or those of docs/frameworks.md for Lightning, "
+                cure="Add the calls of README.md to it, or those of docs/frameworks.md for Lightning, "
                 "Trainer or Accelerate.",
                 guide=CHANGES,
             )

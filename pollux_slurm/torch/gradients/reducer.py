@@ -156,6 +156,7 @@ class GradientReducer:
         self.refusal = _OWN_ACCUMULATION if keeps else None
         self._items.begin_micro_batch(plan)
         self._backwards_in_pass = 0
+        has_stepped = bool(self.gradients.stepped_in_batch)
         self.gradients.stepped_in_batch.clear()
         self._passes_at_step.clear()
         for key, gradient in self._repeated.begin_micro_batch(plan).items():
@@ -167,6 +168,9 @@ class GradientReducer:
         if plan is None:
             self._manual.leave_loop(1.0 / self._world_size)
         elif plan.index > 0:
+            if has_stepped:
+                # What came after the step is of another loss (a generator's), and is zeroed in whole batches.
+                self.gradients.mark_reduced()
             self.gradients.check_reduced()
             if backwards and not self.steps_each:
                 raise UsageError(_OWN_ACCUMULATION)
