@@ -491,11 +491,15 @@ class AdaptiveDataLoader:
 
     @property
     def may_split(self) -> bool:
-        """Whether a step of one micro-batch may be split in two to measure gradient noise."""
+        """Whether a step of one micro-batch may be split in two to measure gradient noise.
+
+        Not where the batch is fixed: a loop then yields just as many micro-batches as `len` says.
+        """
         limits, choice = self._given_limits, self.choice
         return (
             limits.accumulation
             and limits.max_batch_size is not None
+            and limits.max_batch_size > limits.initial_batch_size
             and choice.accumulation_steps == 0
             and isinstance(self._source, MapStyleSource)
             and not self._has_own_batches

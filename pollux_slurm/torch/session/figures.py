@@ -11,8 +11,7 @@ class TrainingFigures:
 
     `goodput` (examples/s) and `efficiency` are the model's prediction for the present allocation and batch.
     `gain` is the step's progress in steps at M0, `lr_factor` the factor of the first group's learning rate,
-    `noise_scale` the gradient noise scale in examples, measured from `noise_source`;
-    `progress` is the sum of all gains, this step's too.
+    `noise_scale` the gradient noise scale in examples; `progress` is the sum of all gains, this step's too.
     """
 
     batch_size: int
@@ -25,5 +24,4 @@ class TrainingFigures:
     gain: float
     lr_factor: float
     noise_scale: float | None
-    noise_source: str | None
     progress: float

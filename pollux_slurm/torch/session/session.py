@@ -296,7 +296,6 @@ class Session:
             noise_scale=None
             if statistics is None or statistics.sqr <= 0
             else noise_scale(statistics, loader.batch_size),
-            noise_source=model.noise.source,
             progress=self.progress + (model.last_gain if self._steps.is_open else 0.0),
         )
 

@@ -70,7 +70,7 @@ class Training:
             self.schedules = self.reducer.half_schedule, self.reducer.split_schedule
             loader = pt.AdaptiveDataLoader(TensorDataset(inputs, targets), batch_size=SIZE)
             if accumulation:
-                loader.autoscale_batch_size(SIZE, gradient_accumulation=True)
+                loader.autoscale_batch_size(2 * SIZE, gradient_accumulation=True)
             for _ in pt.remaining_epochs_until(1):
                 for batch, wanted in loader:
                     self.sizes.append(len(batch))
@@ -98,8 +98,10 @@ def added(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_that_halves_and_split_steps_measure_the_same_at_the_same_weights_and_change_no_training(
-    added: list[dict[str, Any]],
+    added: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # So that both measure the same steps.
+    monkeypatch.setattr("pollux_slurm.torch.session.training_steps._WHOLE_STEPS", 1)
     plain = Training(halves=False)
     assert plain.noise.drifts
     added.clear()
@@ -215,6 +217,27 @@ def test_that_activation_checkpoints_train_alike(*, reentrant: bool) -> None:
     assert trained.noise.drifts is reentrant
 
 
+@pytest.mark.parametrize("accumulation", [True, False])
+def test_that_a_fixed_batch_is_not_split(*, accumulation: bool) -> None:
+    with joined():
+        network = Network()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        model = pt.AdaptiveDataParallel(network, optimizer)
+        data = TensorDataset(torch.randn(12 * SIZE, 4), torch.randint(5, (12 * SIZE,)))
+        loader = pt.AdaptiveDataLoader(data, batch_size=SIZE)
+        loader.autoscale_batch_size(SIZE, gradient_accumulation=accumulation)
+        for _ in pt.remaining_epochs_until(1):
+            sizes = []
+            for batch, wanted in loader:
+                sizes.append(len(batch))
+                assert len(loader) == 12
+                optimizer.zero_grad()
+                cross_entropy(model(batch, wanted), wanted).backward()
+                optimizer.step()
+        assert sizes == [SIZE] * 12
+        assert model.noise_source == "parts of a step"
+
+
 def test_that_layers_that_depend_on_the_local_batch_are_not_split() -> None:
     training = Training(network=Network(layer=torch.nn.BatchNorm1d(6)), accumulation=True)
     assert set(training.sizes) == {SIZE}
@@ -230,7 +253,7 @@ def test_that_a_script_that_adds_up_whole_batches_is_not_split() -> None:
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         model = pt.AdaptiveDataParallel(network, optimizer)
         loader = pt.AdaptiveDataLoader(TensorDataset(inputs, targets), batch_size=SIZE)
-        loader.autoscale_batch_size(SIZE, gradient_accumulation=True)
+        loader.autoscale_batch_size(2 * SIZE, gradient_accumulation=True)
         for _ in pt.remaining_epochs_until(1):
             for number, (batch, wanted) in enumerate(loader):
                 assert len(batch) == SIZE
@@ -252,7 +275,7 @@ def test_that_a_stream_is_measured_by_halves() -> None:
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         model = pt.AdaptiveDataParallel(network, optimizer)
         loader = pt.AdaptiveDataLoader(Stream(), batch_size=SIZE)
-        loader.autoscale_batch_size(SIZE, gradient_accumulation=True)
+        loader.autoscale_batch_size(2 * SIZE, gradient_accumulation=True)
         for _ in pt.remaining_epochs_until(1):
             for batch, wanted in loader:
                 optimizer.zero_grad()
