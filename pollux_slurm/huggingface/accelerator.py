@@ -146,8 +146,6 @@ class PolluxAccelerator(Accelerator):
             **({} if handler is None else handler.to_kwargs()),
         )
         wrapped._is_accelerate_prepared = True  # type: ignore[assignment]
-        # accelerate's optimizers step by `sync_gradients`, which the loader sets.
-        wrapped.expect_grouped_steps()
         # accelerate keeps the model as it was before it was compiled.
         self._models[:] = [one for one in self._models if one is not model and one is not prepared]
         self._models.append(wrapped)

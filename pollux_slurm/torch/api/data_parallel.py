@@ -362,10 +362,6 @@ class AdaptiveDataParallel(DistributedDataParallel):
         finally:
             reducer.end_manual_accumulation()
 
-    def expect_grouped_steps(self) -> None:
-        """Expect one step after all micro-batches of a batch, as a framework makes. For the package's use."""
-        self._pollux.reducer.steps_each = True
-
     def average_over(self, num_items: float) -> float | None:
         """Count the present micro-batch's loss as a mean over `num_items`, such as tokens, not its examples.
 

@@ -76,12 +76,15 @@ class StopFlag:
         self.ends_unfinished = True
         raise TrainingStopped
 
-    def resend(self) -> None:
-        """Restore the previous handlers, and send them a signal that came and that nothing has answered."""
+    def end_training(self) -> None:
+        """Restore the handlers at an end that the script has chosen; its own gets a SIGTERM that came.
+
+        Without one the script goes on to its end: its training is done.
+        """
         self.remove()
-        if self.is_set and not self.ends_unfinished:
+        if self.is_set and callable(signal.getsignal(signal.SIGTERM)):
             self.is_set = False
-            signal.raise_signal(signal.Signals[self.signal_name])
+            signal.raise_signal(signal.SIGTERM)
 
     def leave_training(self) -> None:
         """Let an error leave the training: it is to end the script, also where a signal has come before.

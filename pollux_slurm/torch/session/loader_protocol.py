@@ -39,6 +39,10 @@ class Loader(Protocol):
     def schedule_steps(self) -> int: ...
 
     @property
+    def groups_micro_batches(self) -> bool:
+        """True where whoever iterates knows which micro-batches are one step, and steps once for them."""
+
+    @property
     def order(self) -> SamplingOrder | None: ...
 
     @property

@@ -432,7 +432,7 @@ class Session:
                 # Python ignores what is raised while a generator is closed.
                 _LOG.error("no checkpoint was written after the epochs: %s", error)
             self.regrouping.replay.skip()
-            self.stop.resend()
+            self.stop.end_training()
         else:
             # Other ranks may train on, so no collective is possible.
             self.stop.leave_training()

@@ -211,6 +211,7 @@ class TrainingSteps:
         self._batch_size = plan.step_size
         if plan.index == 0:
             for model in self.models:
+                model.reducer.steps_each |= loader.groups_micro_batches
                 model.set_batch(
                     initial_batch_size=loader.batch_size,
                     global_batch_size=loader.choice.global_batch_size,

@@ -299,7 +299,10 @@ def test_that_a_job_that_has_ended_shows_how_and_its_last_decision(
         ended,
         "  last       round 1, 2026-03-01 12:01:00 UTC, in shadow mode: 4 GPUs on 1 node (n0:4)",
     ]
-    assert any(line.startswith("  not more   at that time: ") for line in shown)
+    reason = "  not more   at that time: "
+    if state is JobState.FAILED:
+        reason = "  why        the last line of its log says what ended it"
+    assert any(line.startswith(reason) for line in shown)
     assert not any("trains on" in line for line in shown), "its end contradicts that"
     assert not any("keeps" in line or "goes from" in line or line.startswith("  round") for line in shown)
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
