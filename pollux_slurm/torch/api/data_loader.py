@@ -58,6 +58,9 @@ class AdaptiveDataLoader:
     without any gets padding, whose gradient does not count; `is_padding` is then True.
     """
 
+    # Whether who iterates knows which micro-batches are one step.
+    groups_micro_batches = False
+
     def __init__(
         self,
         dataset: Dataset[Any] | Sequence[Any],
@@ -349,6 +352,7 @@ class AdaptiveDataLoader:
         and `session.pause()` may follow. The last step of an iterable dataset is known in advance, too. With
         `goes_on` a loop that is left is not ended: the next one goes on there, also after a restart.
         """
+        self.groups_micro_batches = True
         make = functools.partial(self._batches, by_step=True, goes_on=goes_on)
         return BatchIterator(make, lambda: self._session.has_open_step)
 

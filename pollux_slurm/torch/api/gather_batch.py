@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
-from pollux_slurm.torch.data.micro_batches import split_evenly
 
 _SPLIT = (
     "gather_batch(...) in a batch that the loader splits into micro-batches: its loss would compare the "
@@ -45,16 +44,15 @@ def gather_batch(rows: torch.Tensor, loader: AdaptiveDataLoader) -> torch.Tensor
         return rows
     if plan.index > 0 or not plan.is_last:
         raise UsageError(_SPLIT)
-    expected = max(plan.size, 1)
+    expected = plan.size or plan.num_padding
     if len(rows) != expected:
         raise UsageError(
             f"gather_batch(...) got {len(rows)} rows for a batch of {expected} examples: give it one row for "
             "each, and call it for each view or tower by itself"
         )
-    sizes = split_evenly(plan.step_size, dist.get_world_size())
-    if len(sizes) == 1:
+    if len(plan.shares) == 1:
         return rows
-    gathered: torch.Tensor = _Gather.apply(rows, sizes, rank, plan.weight)  # type: ignore[no-untyped-call]
+    gathered: torch.Tensor = _Gather.apply(rows, plan.shares, rank, plan.weight)  # type: ignore[no-untyped-call]
     return gathered
 
 

@@ -14,7 +14,7 @@ and P are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pollux_slurm.errors import UsageError
@@ -38,7 +38,8 @@ class MicroBatchPlan:
 
     A replica without an example still takes part in the gradients' reduction: `size` and `weight` are 0, and
     it loads `num_padding` examples from `start` on as padding (`is_padding`). `step_size` is B. `is_probe`
-    where the step is split for the sake of its gradient noise only.
+    where the step is split for the sake of its gradient noise only. `shares` are the step's examples by
+    replica.
     """
 
     start: int
@@ -49,6 +50,7 @@ class MicroBatchPlan:
     step_size: int
     num_padding: int = 1
     is_probe: bool = False
+    shares: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def is_padding(self) -> bool:
@@ -75,6 +77,7 @@ class StepPlan:
     micro_batches: tuple[MicroBatchPlan, ...]
     num_left: int | None = None
     is_probe: bool = False
+    shares: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def end(self) -> int:
@@ -138,6 +141,7 @@ def plan_step(
                 step_size=size,
                 num_padding=min(sizes[0], choice.atomic_batch_size, 2),
                 is_probe=is_probe,
+                shares=sizes,
             )
         )
         position += examples
