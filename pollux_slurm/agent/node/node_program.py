@@ -94,7 +94,12 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
 
 
 def note_failed_process(code: int, rank: str | None, *, host: str, environ: Mapping[str, str]) -> None:
-    """Record that a rank has failed, where it has not done so itself: killed, or ended by the script."""
+    """Record that a rank has failed, where it has not done so itself: killed, or ended by the script.
+
+    One that ends as a stopped one does has not failed.
+    """
+    if code in STOPPED_EXIT_CODES:
+        return
     directory = environ.get("POLLUX_CHECKPOINT_DIR")
     if directory is None or rank is None or (run := newest_run(Path(directory))) is None:
         return

@@ -117,8 +117,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
     another data-parallel wrapper is around it.
     """
 
-    # Whether `no_sync` sets `require_backward_grad_sync`, and not the script.
-    _is_in_no_sync = False
+    # Whether `no_sync`, or a framework in a forward pass, sets `require_backward_grad_sync`, not the script.
+    _is_set_within = False
 
     def __init__(
         self,
@@ -267,6 +267,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             if replay.watches
             else nullcontext()
         )
+        self._is_set_within = True
         try:
             with watched:
                 return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
@@ -275,6 +276,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
             if str(error).startswith(_ONE_VALUE) and loader is not None and loader.current_share < 1.0:
                 raise UsageError(_LONE_EXAMPLE) from error
             raise
+        finally:
+            self._is_set_within = False
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
@@ -333,13 +336,13 @@ class AdaptiveDataParallel(DistributedDataParallel):
             yield
             return
         reducer.begin_manual_accumulation()
-        self._is_in_no_sync = True
+        self._is_set_within = True
         try:
             with super().no_sync():
                 yield
             reducer.end_manual_micro_batch()
         finally:
-            self._is_in_no_sync = False
+            self._is_set_within = False
             reducer.end_manual_accumulation()
 
     @property
@@ -350,9 +353,12 @@ class AdaptiveDataParallel(DistributedDataParallel):
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, value: bool) -> None:
         reducer = self._pollux.reducer if "_pollux" in self.__dict__ else None
+        if reducer is None or self._is_set_within:
+            self._reduces = value
+            return
         # Where the loader splits a batch it decides when to reduce.
-        self._reduces = value or (reducer is not None and reducer.is_split)
-        if reducer is None or self._is_in_no_sync or reducer.is_manual is not self._reduces:
+        self._reduces = value or reducer.is_split
+        if reducer.is_manual is not self._reduces:
             return
         if not self._reduces:
             reducer.begin_manual_accumulation()

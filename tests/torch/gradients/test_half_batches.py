@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import pollux_slurm.torch as pt
 from benchmarks.gradient_noise import results
+from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
 from tests.torch.single_replica import joined
 
@@ -245,7 +246,16 @@ def test_that_layers_that_depend_on_the_local_batch_are_not_split() -> None:
     assert not training.noise.drifts
 
 
-def test_that_a_script_that_adds_up_whole_batches_is_not_split() -> None:
+def add_up_two(model: Any, optimizer: torch.optim.Optimizer, loader: pt.AdaptiveDataLoader) -> None:
+    for number, (batch, wanted) in enumerate(loader):
+        assert (len(batch), number < 2) == (SIZE, True)
+        cross_entropy(model(batch, wanted), wanted).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_that_a_script_that_adds_up_whole_batches_is_refused_before_one_is_split() -> None:
     torch.manual_seed(0)
     inputs, targets = torch.randn(32 * SIZE, 4), torch.randint(5, (32 * SIZE,))
     with joined():
@@ -254,13 +264,8 @@ def test_that_a_script_that_adds_up_whole_batches_is_not_split() -> None:
         model = pt.AdaptiveDataParallel(network, optimizer)
         loader = pt.AdaptiveDataLoader(TensorDataset(inputs, targets), batch_size=SIZE)
         loader.autoscale_batch_size(2 * SIZE, gradient_accumulation=True)
-        for _ in pt.remaining_epochs_until(1):
-            for number, (batch, wanted) in enumerate(loader):
-                assert len(batch) == SIZE
-                cross_entropy(model(batch, wanted), wanted).backward()
-                if number % 2:
-                    optimizer.step()
-                    optimizer.zero_grad()
+        with pytest.raises(UsageError, match="Leave accumulation to the loader"):
+            add_up_two(model, optimizer, loader)
 
 
 class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
