@@ -58,7 +58,7 @@ class HalfBatches:
         """See the output of a forward pass."""
         if not self._size or not torch.is_grad_enabled():
             return
-        rows = [tensor for tensor in _tensors(output) if tensor.grad_fn is not None]
+        rows = [tensor for tensor in tensors_in(output) if tensor.grad_fn is not None]
         if self._node is not None or len(rows) != 1 or not _has_rows(rows[0], self._size):
             self._refuse()
             return
@@ -106,15 +106,16 @@ class HalfBatches:
         self._spread = norms * (half * (size - half) / size)
 
 
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
+def tensors_in(output: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a forward pass's output, also those in mappings, tuples and lists."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from _tensors(value)
+            yield from tensors_in(value)
     elif isinstance(output, tuple | list):
         for value in output:
-            yield from _tensors(value)
+            yield from tensors_in(value)
 
 
 def _has_rows(tensor: torch.Tensor, size: int) -> bool:

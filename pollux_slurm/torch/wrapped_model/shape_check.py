@@ -24,6 +24,7 @@ from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.coordination.training_faults import TrainingFaults
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
 from pollux_slurm.torch.gradients.gradient_state import GradientState
+from pollux_slurm.torch.gradients.half_batches import tensors_in
 from pollux_slurm.torch.gradients.repeated_passes import KEEP_WHOLE
 
 _AFTER_STEP = (
@@ -92,7 +93,7 @@ class ShapeCheck:
         if self._has_told or not is_put_off or not torch.is_grad_enabled():
             return
         if self._gradients.has_stepped_in_batch(None):
-            for tensor in _tensors(output):
+            for tensor in tensors_in(output):
                 if tensor.requires_grad:
                     tensor.register_hook(self._trained_after_step)
 
@@ -144,14 +145,3 @@ def _is_equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:
 def _is_other(first: list[float], other: list[float]) -> bool:
     values = [*first, *other]
     return all(map(math.isfinite, values)) and abs(first[0] - other[0]) > _TOLERANCE * max(first[1], other[1])
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
