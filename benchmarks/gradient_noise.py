@@ -61,10 +61,10 @@ def result(estimator: NoiseEstimator, truth: float) -> Result:
 class Measured:
     """An estimator that is given the gradients of a step's halves, as one replica measures them."""
 
-    def __init__(self, *, by_halves: bool, cost: float) -> None:
+    def __init__(self, *, by_halves: bool) -> None:
         self.estimator, self._schedule = NoiseEstimator(), ProbeSchedule()
         self.estimator.set_initial_batch_size(_BATCH)
-        self._schedule.cost, self._by_halves = cost, by_halves
+        self._by_halves = by_halves
         self._steps = 0
         self._previous: np.ndarray | None = None
 
@@ -117,7 +117,7 @@ def simulated(seed: int, *, drifts: bool, by_halves: bool, steps: int, noise: fl
     # How far the weights are behind the optimum, in the long run: |G|² = 1 but for the noise in the weights.
     weights = -(velocity if drifts else np.full(_DIMENSIONS, 1 / math.sqrt(_DIMENSIONS))) / curvatures
     weights /= rate or 1.0
-    measured, sums, total = Measured(by_halves=by_halves, cost=0.6), 0.0, 0.0
+    measured, sums, total = Measured(by_halves=by_halves), 0.0, 0.0
     for step in range(-50 if drifts else 0, steps):
         true = curvatures * weights
         spread = math.sqrt(noise * 2 / _DIMENSIONS)

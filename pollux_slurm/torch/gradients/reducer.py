@@ -246,17 +246,6 @@ class GradientReducer:
     def schedule(self, value: list[int]) -> None:
         self._num_steps, self._num_measured = value
 
-    @property
-    def is_probe_due(self) -> bool:
-        """True where the coming step may well measure one replica's noise at a cost."""
-        if self._world_size > 1:
-            return False
-        return (self.split_schedule if self.is_measured_by_splits else self.half_schedule).is_due
-
-    def set_probe_cost(self, cost: float | None) -> None:
-        """Set what measuring one replica's noise costs, in steps."""
-        self.half_schedule.cost = self.split_schedule.cost = cost
-
     def put_off(self, optimizer: int) -> None:
         """Record that an optimizer's step is put off. Raises `UsageError` at a second one of the batch."""
         if self._passes_at_step.setdefault(optimizer, self._backwards_in_pass) < self._backwards_in_pass:

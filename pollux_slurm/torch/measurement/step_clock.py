@@ -19,8 +19,6 @@ from pollux_slurm.torch.measurement.timestamps import Timestamp
 # Slow steps after a start or a change: caches, allocators, DDP's regrouped buckets, restarted workers.
 _WARM_UP_STEPS = 2
 _MAX_UNRESOLVED = 64
-# A probe's cost is known from so many probes, and compares the newest of them.
-_FEWEST_PROBES, _MOST_PROBES, _MOST_OTHERS = 3, 15, 60
 # The least time from one measured step to the next.
 _MIN_STAMP_INTERVAL_S = 0.02
 
@@ -33,7 +31,6 @@ class _TimedStep:
     atomic_batch_size: int
     num_examples: int
     data_s: float
-    is_probe: bool
 
     def is_known(self) -> bool:
         return self.marks[-1].is_known() and self.sync_end.is_known()
@@ -74,41 +71,28 @@ class StepClock:
         self._marks: list[Timestamp] = []
         self._unresolved: deque[_TimedStep] = deque(maxlen=_MAX_UNRESOLVED)
         self._num_to_skip = _WARM_UP_STEPS
-        # What a step costs more where it measures gradient noise, as a part of a step; None: not known yet.
-        self.probe_cost: float | None = None
-        self._probes_s: deque[float] = deque(maxlen=_MOST_PROBES)
-        self._others_s: deque[float] = deque(maxlen=_MOST_OTHERS)
 
     def begin_run(self, make_timestamp: Callable[[], Timestamp] | None) -> None:
         """Forget steps whose times are not known yet: they belong to another run."""
         self.make_timestamp = make_timestamp
         self._is_stamping, self._marks = False, []
         self._unresolved.clear()
-        self._forget_cost()
         self.skip_steps()
 
     def skip_steps(self, *, num_steps: int = _WARM_UP_STEPS) -> None:
         """Do not measure the coming steps: something else than training changes their times."""
         self._num_to_skip = max(self._num_to_skip, num_steps)
 
-    def _forget_cost(self) -> None:
-        """Measure the cost of probes anew, for other replicas. The known one counts until then."""
-        self._probes_s.clear()
-        self._others_s.clear()
-
     def start(self) -> None:
         """Begin a step here: a loop starts, or goes on after an interruption."""
         self._begin_step(())
         self.batch_requested()
 
-    def _begin_step(self, ends: Sequence[Timestamp], *, is_due: bool = False) -> None:
-        """Decide whether the coming step is measured (it is where `is_due`).
-
-        `ends` are the previous step's timestamps, if any.
-        """
+    def _begin_step(self, ends: Sequence[Timestamp]) -> None:
+        """Decide whether the coming step is measured; `ends` are the previous step's timestamps, if any."""
         self._data_s = 0.0
         now = self._monotonic()
-        self._is_stamping = self.make_timestamp is not None and (is_due or now >= self._next_at)
+        self._is_stamping = self.make_timestamp is not None and now >= self._next_at
         if self.make_timestamp is not None and self._is_stamping:
             self._next_at = now + _MIN_STAMP_INTERVAL_S
             self._marks = [ends[-1] if ends else self.make_timestamp()]
@@ -141,39 +125,20 @@ class StepClock:
         atomic_batch_size: int,
         num_examples: int,
         is_typical: bool,
-        is_probe: bool = False,
-        is_probe_next: bool = False,
     ) -> None:
-        """End the step. Without the reducer's timestamps, or if not typical, it is not measured.
-
-        The time of a step that measures gradient noise at a cost (`is_probe`) counts for `probe_cost` only.
-        """
+        """End the step. Without the reducer's timestamps, or if not typical, it is not measured."""
         marks, data_s = tuple(self._marks) if self._is_stamping else (), self._data_s
-        self._begin_step(marks, is_due=is_probe_next)
+        self._begin_step(marks)
         if self._num_to_skip > 0:
             self._num_to_skip -= 1
-        elif (is_typical or is_probe) and local_end is not None and sync_end is not None and len(marks) > 1:
+        elif is_typical and local_end is not None and sync_end is not None and len(marks) > 1:
             self._unresolved.append(
-                _TimedStep(marks, local_end, sync_end, atomic_batch_size, num_examples, data_s, is_probe)
+                _TimedStep(marks, local_end, sync_end, atomic_batch_size, num_examples, data_s)
             )
 
     def measured(self) -> list[MeasuredStep]:
         """Return the steps whose times are known by now, each once."""
         known = []
         while self._unresolved and self._unresolved[0].is_known():
-            timed = self._unresolved.popleft()
-            step = timed.measure()
-            if timed.is_probe:
-                self._probes_s.append(step.total_s)
-                self._compare()
-            else:
-                self._others_s.append(step.total_s)
-                known.append(step)
+            known.append(self._unresolved.popleft().measure())
         return known
-
-    def _compare(self) -> None:
-        if min(len(self._probes_s), len(self._others_s)) >= _FEWEST_PROBES:
-            # Of few steps the shortest: other work on the machine makes them longer, never shorter.
-            usual = min(self._others_s)
-            if usual > 0:
-                self.probe_cost = max(min(self._probes_s) / usual - 1.0, 0.0)

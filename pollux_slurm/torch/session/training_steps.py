@@ -242,16 +242,12 @@ class TrainingSteps:
             sync_end=None if first is None else first.reducer.sync_end,
             atomic_batch_size=loader.choice.atomic_batch_size,
             num_examples=step.size,
-            is_typical=step.is_typical,
-            is_probe=step.is_probe or any(model.reducer.halves.is_measuring for model in stepped),
-            is_probe_next=any(model.reducer.is_probe_due for model in stepped),
+            is_typical=step.is_typical and not any(model.reducer.halves.is_measuring for model in stepped),
         )
         model_steps = tuple(model.take_step(step) for model in stepped)
         proposal = None
         if first is not None:
             self._count(first)
-            for model in stepped:
-                model.reducer.set_probe_cost(self._clock.probe_cost)
             proposal = self._measurements.record_step(loader.limits, loader.choice, first.noise)
         chosen, was_interrupted = self._boundary.cross(
             model_steps,

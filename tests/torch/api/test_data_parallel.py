@@ -10,6 +10,7 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
+from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 from tests.torch.single_replica import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch
@@ -234,8 +235,11 @@ def test_that_outside_of_a_loader_it_is_plain_data_parallel() -> None:
 
 
 @pytest.mark.parametrize("largest", [2, 100])
-def test_that_the_statistics_of_a_real_gradient_are_near_the_truth(largest: int) -> None:
-    """Micro-batches of 2 and consecutive steps of 8: gradients 1..N, shuffled."""
+def test_that_the_statistics_of_a_real_gradient_are_near_the_truth(
+    largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Micro-batches of 2, and the halves of steps of 8: gradients 1..N, shuffled."""
+    monkeypatch.setattr(ProbeSchedule, "share", 0.3)
     with joined():
         trainee = Trainee(lr=0.0)
         loader = accumulating(2000, 8, largest, shuffle=True)

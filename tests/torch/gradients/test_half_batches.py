@@ -118,7 +118,7 @@ def test_that_halves_and_split_steps_measure_the_same_at_the_same_weights_and_ch
     assert not halves.noise.drifts
     assert not split.noise.drifts
     # The same step was measured in both ways.
-    assert halves.schedules[0]._last == split.schedules[1]._last
+    assert halves.schedules[0].state() == split.schedules[1].state()
     for name in ("parts_sum", "mean_sqr", "num_examples", "num_parts"):
         assert added[-1][name] == pytest.approx(first[name], rel=1e-4), name
 
