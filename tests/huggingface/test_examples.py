@@ -27,7 +27,7 @@ def run(tmp_path: Path, *command: str) -> str:
     return done.stdout
 
 
-@EXAMPLES
+@pytest.mark.parametrize("example", [pytest.param("accelerate", marks=pytest.mark.full), "trainer"])
 def test_that_an_example_reaches_its_accuracy_and_counts_each_example_once(
     tmp_path: Path, example: str
 ) -> None:

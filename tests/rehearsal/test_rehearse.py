@@ -84,7 +84,7 @@ def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(
     ("script", "kind", "words"),
     [
         ("never_steps.py", {"never_stepped", "failed"}, "step"),
-        ("counted.py", {"failed"}, "iter"),
+        pytest.param("counted.py", {"failed"}, "iter", marks=pytest.mark.full),
     ],
 )
 def test_that_a_script_with_a_fault_at_any_size_has_a_finding(

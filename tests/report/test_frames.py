@@ -86,7 +86,16 @@ def test_that_what_cannot_be_is_said(frames: Frames) -> None:
         frames.samples("99")
 
 
-@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda file: file.stem)
+# The longest of them in `make test-full`.
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        pytest.param(
+            file, marks=[pytest.mark.full] if file.stem == "a_month_of_a_cluster" else [], id=file.stem
+        )
+        for file in sorted(NOTEBOOKS.glob("*.ipynb"))
+    ],
+)
 def test_that_a_notebook_runs_from_its_first_cell_to_its_last(
     notebook: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

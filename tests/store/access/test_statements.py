@@ -124,7 +124,7 @@ ROUND: dict[str, Callable[[Store, list[int]], object]] = {
 def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store: Store) -> None:
     counts: dict[int, dict[str, int]] = {}
     store = any_store
-    for jobs in (3, 100):
+    for jobs in (3, 30):
         counts[jobs] = {}
         fill(store, jobs)
         for name, call in ROUND.items():
@@ -132,10 +132,10 @@ def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store: St
                 call(store, list(range(1, jobs + 1)))
             counts[jobs][name] = len(sent)
         wipe(store)
-    assert counts[100] == counts[3]
+    assert counts[30] == counts[3]
     is_postgres = store.database.engine.dialect.name == "postgresql"  # type: ignore[attr-defined]
     more = MORE_IN_POSTGRESQL if is_postgres else {}
-    assert counts[100] == {name: count + more.get(name, 0) for name, count in COUNTS.items()}
+    assert counts[30] == {name: count + more.get(name, 0) for name, count in COUNTS.items()}
 
 
 @pytest.mark.parametrize("call", ["report", "poll"])

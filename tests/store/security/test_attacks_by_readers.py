@@ -45,7 +45,7 @@ def test_that_no_plan_and_no_count_tells_whether_others_have_a_value(
         assert rows
         for number, column in enumerate(columns):
             secrets = {row[number] for row in rows} - {None}
-            for secret in secrets:
+            for secret in sorted(secrets, key=repr)[:3]:
                 for operator in ("=", "<", ">="):
                     asked, free = (
                         counts(ada, relation, column, operator, value) for value in (secret, unused(secret))

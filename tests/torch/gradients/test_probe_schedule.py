@@ -9,7 +9,7 @@ from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 
 @pytest.fixture(autouse=True)
 def _as_in_a_training(_often: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProbeSchedule, "share", 0.01)
+    monkeypatch.setattr(ProbeSchedule, "share", 0.015)
 
 
 def probes(num_steps: int) -> list[int]:
@@ -24,13 +24,13 @@ def probes(num_steps: int) -> list[int]:
 
 
 @pytest.mark.parametrize("num_steps", [1000, 5000])
-def test_that_one_step_in_a_hundred_is_measured_and_none_that_could_be_is_left_out(num_steps: int) -> None:
-    assert 0.009 * num_steps <= len(probes(num_steps)) <= 0.01 * num_steps
+def test_that_no_more_steps_are_measured_than_may_be_and_hardly_fewer(num_steps: int) -> None:
+    assert 0.014 * num_steps <= len(probes(num_steps)) <= 0.015 * num_steps
 
 
 def test_that_most_is_measured_early() -> None:
     steps = probes(1000)
-    assert sum(step <= 125 for step in steps) == len(steps) // 2 + 1
+    assert sum(step <= 125 for step in steps) == len(steps) // 2
     assert steps[0] == 1
 
 

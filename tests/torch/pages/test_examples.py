@@ -71,6 +71,7 @@ def test_that_digits_reaches_its_accuracy_over_a_stop_and_counts_each_example_on
     assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * 15
 
 
+@pytest.mark.full
 def test_that_charlm_learns_and_an_accuracy_missed_is_a_failure(tmp_path: Path) -> None:
     options = ("--epochs=1", "--audit", f"--result={tmp_path / 'result.json'}", "--emulate-device=0.001,0")
     code, output = finish(start("charlm", *options, "--target-accuracy=0.9"))

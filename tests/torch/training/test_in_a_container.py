@@ -47,6 +47,7 @@ def start(folder: Path, replicas: int, pause_after: int | None) -> subprocess.Po
         )
 
 
+@pytest.mark.full
 def test_that_training_in_a_container_saves_on_sigterm_and_goes_on_at_another_size(tmp_path: Path) -> None:
     log = tmp_path / "log"
     first = start(tmp_path, 2, 4)

@@ -86,6 +86,7 @@ def test_that_training_under_torchrun_saves_on_sigterm_and_goes_on_at_another_si
     assert_each_sample_once(tmp_path)
 
 
+@pytest.mark.full
 def test_that_a_restart_by_torchrun_is_another_run_of_the_job(tmp_path: Path) -> None:
     run = start(tmp_path, *pollux_run(2), "--max-restarts=1", last="fail")
     assert run.wait(timeout=240) == 0, (tmp_path / "log").read_text()

@@ -83,7 +83,7 @@ def listening_ports(pid: int) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2])
+@pytest.mark.parametrize("num_nodes", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize("attempt", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_that_an_untrusted_process_neither_joins_nor_reads(
     sandbox: Sandbox, users: tuple[User, User], num_nodes: int, attempt: int
