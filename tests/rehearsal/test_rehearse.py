@@ -131,7 +131,7 @@ def test_that_what_the_log_says_of_split_batches_is_an_event_once(tmp_path: Path
     plan = tmp_path / "plan.json"
     RunPlan(folder=tmp_path, varies_batch=False, stop=None).write(plan)
     subprocess.run(
-        [sys.executable, str(SCRIPTS / "split.py")],
+        [sys.executable, str(MOVED_SCRIPTS / "split.py")],
         env={**os.environ, RUN_PLAN_VARIABLE: str(plan)},
         cwd=tmp_path,
         timeout=TIMEOUT_S,

@@ -62,7 +62,8 @@ _OWN_ACCUMULATION = (
     "micro-batches, or may come to do so (gradient_accumulation=True, a local batch size below the batch "
     "size, or a batch that ran out of memory): the script would take them for batches. Leave accumulation to "
     "the loader: give it the batch size of a whole step and gradient_accumulation=True, and call "
-    "optimizer.step() after each backward pass"
+    "optimizer.step() after each backward pass; with accelerate, give PolluxAccelerator the "
+    "gradient_accumulation_steps, and step `with accelerator.accumulate(model):`"
 )
 _UNUSED_GRADIENTS = (
     "a batch is split into micro-batches, and the gradients of the batch before are neither stepped with nor "
