@@ -17,6 +17,13 @@ _LEAST_COST = 0.02
 _LEAST_PERIOD = 4
 
 
+def budget(num_steps: int) -> float:
+    """Return for how many steps' time measuring may have taken, after so many steps."""
+    if num_steps < _FIRST_STEPS:
+        return float(_SHARE * _FIRST_STEPS * (num_steps / _FIRST_STEPS) ** (1 / 3))
+    return _SHARE * num_steps
+
+
 class ProbeSchedule:
     """Decides when to measure. `cost` is c as it was measured, None before."""
 
@@ -29,10 +36,8 @@ class ProbeSchedule:
     def is_due(self) -> bool:
         """True where the coming step may be measured."""
         cost = _UNKNOWN_COST if self.cost is None else max(self.cost, _LEAST_COST)
-        early = _SHARE * _FIRST_STEPS * (self.num_steps / _FIRST_STEPS) ** (1 / 3)
-        allowed = early if self.num_steps < _FIRST_STEPS else _SHARE * self.num_steps
         is_spaced = self.num_steps - self._last >= _LEAST_PERIOD
-        return is_spaced and (self.num_probes + 1) * cost <= allowed
+        return is_spaced and (self.num_probes + 1) * cost <= budget(self.num_steps)
 
     def add_step(self, *, is_probe: bool) -> None:
         """Count a step."""

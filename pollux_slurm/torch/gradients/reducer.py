@@ -41,7 +41,7 @@ from pollux_slurm.torch.gradients.half_batches import HalfBatches
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
+from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule, budget
 from pollux_slurm.torch.gradients.repeated_passes import KEEP_WHOLE, RepeatedPasses
 from pollux_slurm.torch.gradients.step_norms import StepNorms
 from pollux_slurm.torch.measurement.timestamps import Timestamp
@@ -53,10 +53,12 @@ else:
 
 
 # Norms are measured in so many steps at first, then once in a period. They read the whole gradient once, and
-# several times where it is preconditioned. A single part compares two consecutive steps, half as often.
+# several times where it is preconditioned. A single part compares two consecutive steps, half as often. One
+# that is preconditioned counts as so many steps of what measuring may cost: see `probe_schedule`.
 _ALWAYS_MEASURED = 32
 _PERIOD = 4
 _PERIOD_PRECONDITIONED = 8
+_PRECONDITIONED_COST = 0.6
 _OWN_ACCUMULATION = (
     "the script adds up the gradients of several batches itself, and the loader splits each batch into "
     "micro-batches, or may come to do so (gradient_accumulation=True, a local batch size below the batch "
@@ -231,6 +233,10 @@ class GradientReducer:
         )
 
     def _is_due(self) -> bool:
+        if self._is_single_part and self._metric.preconditions:
+            # The second of two consecutive steps, or one more that may be measured.
+            is_second = self._consecutive.is_kept and not self._only_norm
+            return is_second or (self._num_measured + 1) * _PRECONDITIONED_COST <= budget(self._num_steps)
         if self._num_measured < _ALWAYS_MEASURED:
             return True
         period = _PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD

@@ -169,6 +169,8 @@ class WrappedModel:
 
     def update_noise(self, span: int, sums: NormSums) -> None:
         """Update the noise scale by the sums of one step's norms; the step stands for `span` examples."""
+        if not sums.num_parts:
+            return
         if sums.num_parts == 1:
             if not self.noise.add_norm(sums.mean_sqr, sums.num_examples, span=max(span, sums.num_examples)):
                 self._unmeasured += span
