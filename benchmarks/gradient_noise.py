@@ -11,7 +11,11 @@ Three trainings, each with many seeds:
 By the halves of some steps (`half_batches`), and by consecutive steps. Printed: how many intervals contain
 the truth, how many have an upper end, and the median of estimate/truth.
 
+A fourth part, cost: the share of processor time that goes into measuring, in a training with AdamW. Times are
+those of the training's own thread, so that other load hardly matters.
+
     python -m benchmarks.gradient_noise --seeds 100
+    python -m benchmarks.gradient_noise --settings cost
 """
 
 from __future__ import annotations
@@ -19,8 +23,10 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +36,7 @@ import pollux_slurm.torch as pt
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator, parts_of_consecutive
 from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 from pollux_slurm.torch.session.current_session import current_session, set_session
+from pollux_slurm.torch.wrapped_model.patching import patch
 
 _BATCH = 32
 _DIMENSIONS = 40
@@ -193,6 +200,84 @@ def rows(settings: list[str], seeds: int, steps: int) -> Iterator[str]:
             yield f"| {setting} | {name} | {covered} | {bounded} | {middle:.2f} |"
 
 
+class Meter:
+    """Adds up the processor time of this thread within some methods of objects, the outermost ones."""
+
+    def __init__(self) -> None:
+        self._sum_s, self._num_calls, self._depth = 0.0, 0, 0
+
+    @property
+    def total_s(self) -> float:
+        """The time without what reading the clock takes, which here is a system call."""
+        empty = Meter()
+        for _ in range(1000):
+            empty._timed(lambda: None)
+        return self._sum_s - self._num_calls * empty._sum_s / empty._num_calls
+
+    def watch(self, owner: Any, *names: str) -> None:
+        """Measure these methods of an object from now on."""
+        for name in names:
+            patch(owner, name, self._timed)
+
+    def _timed(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._depth += 1
+        began_s = time.thread_time()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._sum_s += time.thread_time() - began_s
+                self._num_calls += 1
+
+
+def cost(width: int, batch_size: int, *, by_halves: bool, steps: int) -> tuple[float, float]:
+    """Return the share of the training's processor time that measuring takes, and a step's time in ms."""
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(4096, 16), torch.randint(4, (4096,))
+    layers = [torch.nn.Linear(16, width), torch.nn.Tanh(), torch.nn.Linear(width, width), torch.nn.Tanh()]
+    network = torch.nn.Sequential(*layers, torch.nn.Linear(width, 4))
+    pt.init_process_group(checkpoint_dir=None, checkpoint_interval_s=None, environ={})
+    session = current_session()
+    try:
+        optimizer = torch.optim.AdamW(network.parameters())
+        model = pt.AdaptiveDataParallel(network, optimizer)
+        wrapped, meter = model._pollux, Meter()
+        reducer = wrapped.reducer
+        reducer.halves.is_possible = by_halves
+        meter.watch(reducer.halves, "begin_step", "watch", "_measure", "take")
+        meter.watch(reducer._consecutive, "compare")
+        meter.watch(wrapped._metric, "begin_step", "stepped", "squared_norms", "squared_norms_of")
+        meter.watch(wrapped, "update_noise")
+        meter.watch(wrapped._reader, "read")
+        loader = pt.AdaptiveDataLoader(TensorDataset(inputs, labels), batch_size=batch_size, shuffle=True)
+        began_s = time.thread_time()
+        for _ in pt.remaining_epochs_until(-(-steps // len(loader))):
+            for batch, targets in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(batch), targets).backward()
+                optimizer.step()
+                if session.progress_state.num_steps + 1 >= steps:
+                    break
+        took_s = time.thread_time() - began_s
+        return meter.total_s / took_s, 1000 * took_s / steps
+    finally:
+        set_session(None)
+        session.close()
+
+
+def print_cost(steps: int) -> None:
+    """Print what measuring costs."""
+    print(f"{steps} steps with AdamW")
+    print("| width, batch | estimator | ms of a step | share of measuring, % |")
+    print("|---|---|---|---|")
+    for width, batch_size in ((32, 32), (512, 128)):
+        for by_halves in (True, False):
+            share, step_ms = cost(width, batch_size, by_halves=by_halves, steps=steps)
+            name = "halves" if by_halves else "consecutive steps"
+            print(f"| {width}, {batch_size} | {name} | {step_ms:.1f} | {100 * share:.2f} |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -201,6 +286,9 @@ def main() -> None:
     parser.add_argument("--settings", default="closed,quadratic,training")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.settings == "cost":
+        print_cost(given.steps)
+        return
     print(f"of {given.seeds} seeds, {given.steps} steps")
     print("| training | estimator | truth in the interval | with an upper end | estimate/truth, median |")
     print("|---|---|---|---|---|")

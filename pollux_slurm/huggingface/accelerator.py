@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -22,6 +22,7 @@ from pollux_slurm.torch.api.state import State
 from pollux_slurm.torch.scaling_rules import ScalingRule
 from pollux_slurm.torch.session.current_session import current_session, has_session
 from pollux_slurm.torch.start import init_process_group
+from pollux_slurm.torch.wrapped_model.patching import patch
 
 _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 _ONE_CALL = "give a model, its optimizers and its training loader to one call of prepare()"
@@ -173,6 +174,7 @@ class PolluxAccelerator(Accelerator):
             )
         # Its states are where its parameters are. It gets the step that waits for whole batches.
         prepared = super().prepare_optimizer(optimizer, device_placement=False)
+        patch(prepared, "step", self._step)
         prepared._is_accelerate_prepared = True
         if self.has_lomo_optimizer:
             raise UsageError("LOMO steps within the backward pass: use another optimizer")
@@ -236,6 +238,26 @@ class PolluxAccelerator(Accelerator):
         self._check_schedulers()
         super().backward(loss, **kwargs)
 
+    def _step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if any(model.is_accumulating for model in self._wrapped):
+            self._note_micro_batches()
+        return original(*args, **kwargs)
+
+    def _note_micro_batches(self) -> None:
+        """Take note that the script knows micro-batches: it does not count them as its own batches."""
+        for model in self._wrapped:
+            model.note_micro_batches()
+
+    @property
+    def sync_gradients(self) -> bool:
+        """True in the last micro-batch of a step."""
+        self._note_micro_batches()
+        return bool(self.gradient_state.sync_gradients)
+
+    @sync_gradients.setter
+    def sync_gradients(self, value: bool) -> None:
+        self.gradient_state.sync_gradients = value
+
     def _check_schedulers(self) -> None:
         """Refuse an LR scheduler that `prepare` never got: it would step in each micro-batch, unsaved."""
         scheduled = {id(optimizer) for one in self._schedulers for optimizer in one.optimizers}
@@ -258,7 +280,8 @@ class PolluxAccelerator(Accelerator):
 
     @contextlib.contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:
-        """Do nothing: the loader has set `sync_gradients` for its micro-batch."""
+        """Begin a micro-batch, for which the loader has set `sync_gradients`."""
+        self._note_micro_batches()
         yield
 
     @contextlib.contextmanager

@@ -26,9 +26,6 @@ from pollux_slurm.torch.session.current_session import current_session
 class TrainingLoader(AdaptiveDataLoader):
     """An `AdaptiveDataLoader` that tells accelerate when a step is whole, and moves batches to its device."""
 
-    # accelerate's optimizers step by `sync_gradients`.
-    groups_micro_batches = True
-
     def __init__(
         self,
         *args: Any,

@@ -321,6 +321,8 @@ class PolluxTrainerMixin(_Base):
     def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
         assert self.progress is not None
         session = current_session()
+        # A callback may have stopped this replica alone.
+        session.leave_together("the epochs")
         if session.current_epoch is None:
             session.finish()
         self._tr_loss.copy_(self.accelerator.reduce(self._tr_loss, "mean"))

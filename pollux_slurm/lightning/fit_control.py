@@ -93,6 +93,8 @@ class FitControl:
             return
         self._has_finished = True
         self.end_epoch()
+        # A callback (EarlyStopping) may have stopped this replica alone.
+        self._session.leave_together("the epochs")
         self._session.finish()
         self.is_over = True
 

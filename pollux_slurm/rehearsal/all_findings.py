@@ -26,6 +26,7 @@ from pollux_slurm.rehearsal.runs.stop_plan import training_loops
 from pollux_slurm.rehearsal.script_counters import averages_over_micro_batches, own_epochs
 from pollux_slurm.rehearsal.unsynchronized_sums import unsynchronized_sums
 from pollux_slurm.rehearsal.weight_differences import (
+    depends_on_shape,
     needs_rounding,
     replicas_that_differ,
     training_that_differs,
@@ -60,6 +61,7 @@ def all_findings(rehearsed: RehearsalRuns) -> list[Finding]:
         *failed_leavers(in_place),
         *caught_errors(runs),
         *replicas_that_differ([*runs, *in_place]),
+        *depends_on_shape([*runs, *in_place]),
         *lost,
         *averages_over_micro_batches(runs),
         *lost_variables(first_run, moved_runs),

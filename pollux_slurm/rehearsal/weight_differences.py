@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pollux_slurm.rehearsal.findings import CHANGES, LOCAL, VARIABLES, Finding, Level, listed
+from pollux_slurm.rehearsal.findings import CHANGES, LOCAL, SPLITS, VARIABLES, Finding, Level, listed
 from pollux_slurm.rehearsal.lost_state import are_same
 from pollux_slurm.rehearsal.run_failures import after_move, caught_lack_of_memory
 from pollux_slurm.rehearsal.runs.script_run import ScriptRun
@@ -52,6 +52,17 @@ def replicas_that_differ(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
             cure="Every forward pass must go through the wrapped model. Every optimizer of its parameters "
             "must be passed to AdaptiveDataParallel. No layer may be unfrozen after wrapping.",
             guide=CHANGES,
+        )
+
+
+def depends_on_shape(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
+    """Find what the log says that splits of a batch, or another number of processes, change."""
+    for text in dict.fromkeys(event["text"] for run in runs for event in run.of("depends_on_shape")):
+        yield Finding(
+            level=Level.LOOK,
+            kind="depends_on_shape",
+            text=f"{text[0].upper()}{text[1:]}.",
+            guide=SPLITS,
         )
 
 

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,33 @@ def test_that_it_trains_as_accelerate_does_in_one_process() -> None:
     assert ours["norms"] == pytest.approx(plain["norms"], rel=1e-4)
     for name, weight in plain["weights"].items():
         torch.testing.assert_close(ours["weights"][name], weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_steps", [1, 4])
+@pytest.mark.parametrize("steps", ["by a count", "if sync_gradients", "in each micro-batch"])
+def test_that_a_script_that_counts_micro_batches_itself_is_refused_before_its_first_step(
+    steps: str, num_steps: int
+) -> None:
+    """Where a batch has as many parts as the script counts, it would step in time, with smaller batches."""
+    with joined() as session:
+        accelerator = PolluxAccelerator(gradient_accumulation_steps=num_steps)
+        slope = Slope()
+        optimizer = torch.optim.SGD(slope.parameters(), lr=1.0)
+        loader = DataLoader(Numbers(16), batch_size=4)
+        model, optimizer, loader = accelerator.prepare(slope, optimizer, loader)
+        # As after an OutOfMemoryError.
+        loader.autoscale_batch_size(loader.batch_size, (1, num_steps), gradient_accumulation=True)
+        loader.fix_batch_size()
+        with pytest.raises(UsageError, match="accumulate") if "count" in steps else nullcontext():
+            for i, (inputs, _) in enumerate(loader):
+                accelerator.backward((model(inputs) / inputs).mean())
+                is_due = (i + 1) % 4 == 0 if "count" in steps else "each" in steps
+                if is_due or ("sync" in steps and accelerator.sync_gradients):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        num_done = 0 if "count" in steps else 4 // num_steps
+        assert session.num_steps == num_done
+        assert slope.weight.item() == -num_done
 
 
 def test_that_the_order_of_what_prepare_gets_makes_no_difference() -> None:

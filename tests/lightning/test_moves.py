@@ -62,3 +62,17 @@ def test_that_two_optimizers_by_hand_train_alike_with_padding(tmp_path: Path) ->
     reference = unmoved(tmp_path, **options)
     for result in moved(tmp_path, [(3, {"stop_after": 5})], 2, **options):
         assert_same_fit(result, reference)
+
+
+class _StopsAlone(scripts.Callback):
+    """Stops rank 1 after its first epoch, as early stopping on a replica's own share may."""
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        trainer.should_stop = trainer.global_rank == 1
+
+
+def test_that_a_replica_that_stops_alone_ends_the_fit_with_the_cure(tmp_path: Path) -> None:
+    fit = partial(scripts.fit, str(tmp_path / "job"), callbacks=[_StopsAlone], trainer={"min_epochs": 0})
+    run = start(tmp_path, 2, fit)
+    assert run.wait() == [1, 1], run.output()
+    assert "rank 1 has left the epochs by its own decision" in run.output()

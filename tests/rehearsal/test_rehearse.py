@@ -127,6 +127,23 @@ def test_that_averages_over_micro_batches_are_found_and_those_over_steps_are_not
     assert finding["text"].startswith("An average of the weights (`average` and `shadow`) is also updated")
 
 
+def test_that_what_the_log_says_of_split_batches_is_an_event_once(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    RunPlan(folder=tmp_path, varies_batch=False, stop=None).write(plan)
+    subprocess.run(
+        [sys.executable, str(MOVED_SCRIPTS / "split.py")],
+        env={**os.environ, RUN_PLAN_VARIABLE: str(plan)},
+        cwd=tmp_path,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    events = [json.loads(line) for line in (tmp_path / "events-0-0.jsonl").read_text().splitlines()]
+    texts = [event["text"] for event in events if event["kind"] == "depends_on_shape"]
+    assert len(texts) == 2
+    assert texts[0].startswith("'model-1' (Linear) is trained through again")
+    assert texts[1].startswith("the forward of 'model-0' (Sequential) writes the buffers")
+
+
 @pytest.mark.full
 def test_that_a_loop_that_a_script_leaves_has_an_event_with_its_steps(tmp_path: Path) -> None:
     stage = tmp_path / "stage.json"

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.rehearsal.findings import VARIABLES, Finding, Level
+from pollux_slurm.rehearsal.findings import SPLITS, VARIABLES, Finding, Level
 from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
 from pollux_slurm.rehearsal.weight_differences import (
+    depends_on_shape,
     needs_rounding,
     replicas_that_differ,
     training_that_differs,
@@ -26,6 +27,14 @@ def test_that_replicas_with_other_weights_are_found_and_rounding_is_not() -> Non
     assert not list(
         replicas_that_differ([script_run([ours], [snapshot("checkpoint", weights=(1.0, 2.000001))])])
     )
+
+
+def test_that_what_the_log_says_of_the_shape_is_found_once() -> None:
+    text = "the forward of 'model-0' writes the buffer 1.entry: keep batches whole"
+    run = script_run([{"kind": "depends_on_shape", "text": text}])
+    (finding,) = depends_on_shape([script_run([]), run, run])
+    assert (finding.level, finding.guide) == (Level.LOOK, SPLITS)
+    assert finding.text == f"The{text[3:]}."
 
 
 def drew(who: str) -> dict[str, Any]:

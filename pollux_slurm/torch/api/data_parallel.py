@@ -368,6 +368,15 @@ class AdaptiveDataParallel(DistributedDataParallel):
         finally:
             reducer.end_manual_accumulation()
 
+    @property
+    def is_accumulating(self) -> bool:
+        """True in a micro-batch after which the optimizer does not step yet. For the package's own use."""
+        return self._pollux.reducer.is_accumulating
+
+    def note_micro_batches(self) -> None:
+        """Take note that the script steps by micro-batches, not by a count. For the package's own use."""
+        self._pollux.reducer.steps_each = True
+
     def average_over(self, num_items: float) -> float | None:
         """Count the present micro-batch's loss as a mean over `num_items`, such as tokens, not its examples.
 

@@ -36,6 +36,11 @@ class ConsecutiveSteps:
         self._previous.clear()
         self._previous_size, self._num_backwards = None, 0
 
+    @property
+    def is_kept(self) -> bool:
+        """True where the coming step has one to be compared with."""
+        return self._previous_size is not None
+
     def begin_backward(self) -> None:
         """Begin a backward pass."""
         self._num_backwards += 1

@@ -24,8 +24,12 @@ class ProbeSchedule:
     @property
     def is_due(self) -> bool:
         """True where the coming step may be measured."""
-        early = _FIRST_STEPS * (self.num_steps / _FIRST_STEPS) ** (1 / 3)
-        return self.num_probes + 1 <= self.share * max(early, self.num_steps)
+        return self.num_probes + 1 <= self.allowed(self.num_steps)
+
+    def allowed(self, num_steps: int) -> float:
+        """Return how many of the first `num_steps` may have been measured."""
+        early = _FIRST_STEPS * (num_steps / _FIRST_STEPS) ** (1 / 3)
+        return self.share * max(early, num_steps)
 
     def add_step(self, *, is_probe: bool) -> None:
         """Count a step."""

@@ -53,7 +53,8 @@ else:
 
 
 # Norms are measured in so many steps at first, then once in a period. They read the whole gradient once, and
-# several times where it is preconditioned. A single part compares two consecutive steps, half as often.
+# several times where it is preconditioned: a single part then has no more of them than probes. Unless it has
+# probes, it compares two consecutive steps, half as often.
 _ALWAYS_MEASURED = 32
 _PERIOD = 4
 _PERIOD_PRECONDITIONED = 8
@@ -62,7 +63,8 @@ _OWN_ACCUMULATION = (
     "micro-batches, or may come to do so (gradient_accumulation=True, a local batch size below the batch "
     "size, or a batch that ran out of memory): the script would take them for batches. Leave accumulation to "
     "the loader: give it the batch size of a whole step and gradient_accumulation=True, and call "
-    "optimizer.step() after each backward pass"
+    "optimizer.step() after each backward pass; with accelerate, give PolluxAccelerator the "
+    "gradient_accumulation_steps, and step `with accelerator.accumulate(model):`"
 )
 _UNUSED_GRADIENTS = (
     "a batch is split into micro-batches, and the gradients of the batch before are neither stepped with nor "
@@ -230,6 +232,10 @@ class GradientReducer:
         )
 
     def _is_due(self) -> bool:
+        if self._is_single_part and self._metric.preconditions:
+            # The second of two consecutive steps, or one more that may be measured.
+            is_second = self._consecutive.is_kept and not self._only_norm
+            return is_second or self._num_measured + 1 <= self.half_schedule.allowed(self._num_steps)
         if self._num_measured < _ALWAYS_MEASURED:
             return True
         period = _PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD

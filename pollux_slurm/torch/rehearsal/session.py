@@ -68,6 +68,7 @@ class RehearsalSession(Session):
         self._opens_loop = self._has_stepped = False
         self._num_steps = self._steps_before_loop = 0
         self._zeros: set[str] = set()
+        self._shape_texts: set[str] = set()
         self._averages = WeightAverageDetector(self._modules)
         self._repetition = Repetition(plan, environment.rank, self._events)
         self._draws = RandomDrawDetector(self._modules, self._log_draws, self._repetition.roots)
@@ -96,6 +97,7 @@ class RehearsalSession(Session):
         # Each boundary has an exchange, so that the script stops where it is planned.
         patch(self.boundary.exchange_interval, "set_interval", lambda original, number: original(1))
         patch(self.regrouping, "refuse", self._note_obstacle)
+        patch(self.faults, "log", self._note_shape)
         self._planned_regroups: PlannedRegroups | None = None
         if membership is not None:
             folder = Path(os.environ[MEMBERSHIP_VARIABLE])
@@ -357,6 +359,12 @@ class RehearsalSession(Session):
     def _note_obstacle(self, original: Callable[..., None], reason: str) -> None:
         self._events.write("cannot_regroup", reason=reason)
         original(reason)
+
+    def _note_shape(self, original: Callable[..., None], text: str) -> None:
+        if text not in self._shape_texts:
+            self._shape_texts.add(text)
+            self._events.write("depends_on_shape", text=text)
+        original(text)
 
     def _note_refusal(self, original: Callable[..., None], number: int, reason: str) -> None:
         assert self._planned_regroups is not None

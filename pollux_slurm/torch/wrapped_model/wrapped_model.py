@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from pollux_slurm.errors import CheckpointError, UsageError
+from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.boundary.step_boundary import ModelStep
 from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.coordination.replica_comparison import WeightComparison
@@ -22,13 +22,11 @@ from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRule, gain
 from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
+from pollux_slurm.torch.wrapped_model.lr_schedulers import LrSchedulers
 from pollux_slurm.torch.wrapped_model.optimizer_states import OptimizerStates
 from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups, restore
-from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
+from pollux_slurm.torch.wrapped_model.patching import patch
 from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
-
-# The keys of a checkpoint for LR schedulers: states, calls between loops by epoch, and where each was made.
-_SCHEDULERS = ("lr_schedulers", "scheduled", "scheduler_epochs")
 
 _logger = logging.getLogger(__name__)
 # Until then a split may still replace them.
@@ -81,30 +79,22 @@ class WrappedModel:
         self._optimizer_states = optimizer_states
         self._metric = metric
         self.module, self.optimizers, self._rules = model, optimizers, rules
-        self._lr_schedulers, self._mp_scaler = list(lr_schedulers), mp_scaler
-        # The epoch that made each (−1: before them): a warm-up of epoch 0 is not made in later ones.
-        self._scheduler_epochs = [-1] * len(self._lr_schedulers)
-        # Those of the checkpoint that the script has not made yet: state, calls by epoch, and that epoch.
-        self._unrestored_schedulers: list[tuple[Mapping[str, Any], dict[int, int], int]] = []
-        # Each optimizer's options as they were restored: to make a scheduler sets the learning rate anew.
-        self._restored_options: list[list[dict[str, Any]]] = []
+        self._mp_scaler = mp_scaler
+        self._lr_schedulers = LrSchedulers(
+            lr_schedulers, optimizers, reducer=reducer, shape=shape, epoch_key=epoch_key
+        )
         self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
         # Parameters that the checkpoint had frozen, until they are frozen here.
         self._frozen: set[str] | None = None
         # The number of optimizers within `step`: each may call others of its own.
         self.num_stepping = 0
         self._batch_scale, self._batch_size, self._progress = 1.0, 1, 0.0
-        self._schedule_steps = 1
         self.device = next(model.parameters()).device
         self._reader = NormReader(later=self.device.type != "cpu")
         self._scale: torch.Tensor | None = None
         # Examples since the last step whose norms were measured.
         self._unmeasured = 0
         self._has_said_drifts = False
-        # Of each LR scheduler, the calls between loops by epoch: in its state, and by this process.
-        self._epoch_key = epoch_key
-        self._scheduled: list[dict[int, int]] = [{} for _ in lr_schedulers]
-        self._called: list[dict[int, int]] = [{} for _ in lr_schedulers]
         self.has_stepped = False
         # False after a regroup until it steps: one that has joined may lack a model of an earlier epoch.
         self.is_on_all_replicas = True
@@ -115,8 +105,6 @@ class WrappedModel:
         for index, optimizer in enumerate(optimizers):
             patch(optimizer, "step", functools.partial(self._step, index))
             patch(optimizer, "zero_grad", functools.partial(self._zero_grad, index))
-        for index, lr_scheduler in enumerate(lr_schedulers):
-            patch_class(lr_scheduler, "step", functools.partial(self._schedule, index))
         if mp_scaler is not None:
             patch(mp_scaler, "step", self._scaled_step)
             for method in ("update", "unscale_"):
@@ -138,28 +126,14 @@ class WrappedModel:
         """Set the batch of the coming step, the progress so far (in steps at M0), and how many batches of M0
         end with this one; and whether the loader may split it into micro-batches, now or later.
         """
-        self._schedule_steps, self.reducer.may_split = schedule_steps, may_split
+        self._lr_schedulers.steps_per_batch, self.reducer.may_split = schedule_steps, may_split
         self.noise.set_initial_batch_size(initial_batch_size)
         self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
         self._progress = progress
 
     def add_lr_scheduler(self, lr_scheduler: Any) -> None:
         """Add an LR scheduler that was made later than the wrapper, and restore it."""
-        index, epoch = len(self._lr_schedulers), self._epoch_key()
-        self._lr_schedulers.append(lr_scheduler)
-        self._scheduler_epochs.append(epoch)
-        self._scheduled.append({})
-        self._called.append({})
-        patch_class(lr_scheduler, "step", functools.partial(self._schedule, index))
-        own = next((one for one in self._unrestored_schedulers if one[2] in (-1, epoch)), None)
-        if own is not None:
-            self._unrestored_schedulers.remove(own)
-            saved, scheduled, _ = own
-            lr_scheduler.load_state_dict(saved)
-            self._scheduled[index] = dict(scheduled)
-            for optimizer, groups in zip(self.optimizers, self._restored_options, strict=True):
-                for group, options in zip(optimizer.param_groups, groups, strict=True):
-                    group.update(options)
+        self._lr_schedulers.add(lr_scheduler)
 
     def parameter_ids(self) -> set[int]:
         """Return the `id` of each of the model's parameters."""
@@ -195,6 +169,8 @@ class WrappedModel:
 
     def update_noise(self, span: int, sums: NormSums) -> None:
         """Update the noise scale by the sums of one step's norms; the step stands for `span` examples."""
+        if not sums.num_parts:
+            return
         if sums.num_parts == 1:
             if not self.noise.add_norm(sums.mean_sqr, sums.num_examples, span=max(span, sums.num_examples)):
                 self._unmeasured += span
@@ -244,19 +220,8 @@ class WrappedModel:
             "measuring": [*self.reducer.schedule, self._unmeasured],
             "given": {"num_replicas": self._given.num_replicas, "rates": self._given_rates},
             "probes": [self.reducer.half_schedule.state(), self.reducer.split_schedule.state()],
+            **self._lr_schedulers.state_dict(),
         }
-        if self._lr_schedulers:
-            schedulers = [
-                (one.state_dict(), *rest)
-                for one, *rest in zip(
-                    self._lr_schedulers, self._scheduled, self._scheduler_epochs, strict=True
-                )
-            ]
-            # Those of earlier epochs are over.
-            epochs = (-1, self._epoch_key())
-            kept = [one for one in [*schedulers, *self._unrestored_schedulers] if one[2] in epochs]
-            for key, values in zip(_SCHEDULERS, zip(*kept, strict=True), strict=False):
-                state[key] = list(values)
         if self._mp_scaler is not None:
             state["mp_scaler"] = self._mp_scaler.state_dict()
         return state
@@ -273,26 +238,11 @@ class WrappedModel:
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
-        saved_states = state.get("lr_schedulers", ())
-        # In checkpoints without the epochs all count as made before them.
-        epochs = state.get("scheduler_epochs", [-1] * len(saved_states))
-        saved_schedulers = list(zip(saved_states, state.get("scheduled", ()), epochs, strict=True))
         for schedule, saved in zip(
             (self.reducer.half_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
         ):
             schedule.load_state(saved)
-        if len(saved_schedulers) < len(self._lr_schedulers):
-            raise ValueError(f"it has {len(saved_schedulers)} LR schedulers, not {len(self._lr_schedulers)}")
-        for index, (scheduler, (saved, scheduled, _)) in enumerate(
-            zip(self._lr_schedulers, saved_schedulers, strict=False)
-        ):
-            scheduler.load_state_dict(saved)
-            self._scheduled[index] = dict(scheduled)
-        self._unrestored_schedulers = saved_schedulers[len(self._lr_schedulers) :]
-        self._restored_options = [
-            [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
-            for one in self.optimizers
-        ]
+        self._lr_schedulers.load_state_dict(state)
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
         self._unchanged = self._versions()
@@ -332,12 +282,7 @@ class WrappedModel:
                 "training loop: after each move that would overwrite what the job's checkpoint has restored. "
                 "Load or initialize them before they are wrapped"
             )
-        number = sum(epoch == -1 for _, _, epoch in self._unrestored_schedulers)
-        if number:
-            raise CheckpointError(
-                f"the checkpoint of {self.name!r} has {number} more LR schedulers than this script gave "
-                "to it; if the script has changed, begin anew with another checkpoint directory"
-            )
+        self._lr_schedulers.check_all_made(self.name)
         if self._frozen is not None:
             for name, parameter in self.module.named_parameters():
                 parameter.requires_grad_(name not in self._frozen)
@@ -364,34 +309,6 @@ class WrappedModel:
         result = original(optimizer, *args, **kwargs)
         self.reducer.gradients.stepped_in_batch.update(own)
         return result
-
-    def _schedule(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Step the LR scheduler, unless the micro-batch only accumulates or the state has the step already.
-
-        A schedule that is stepped within a loop counts batches of M0, so that it ends at the same example
-        whatever the batch size was. A call with an argument (an epoch, a metric) is made once. Code between
-        loops runs again after a restart, and the checkpoint may have been written after it.
-        """
-        if self.reducer.is_accumulating:
-            return None
-        if self.reducer.is_in_loop:
-            if self.reducer.is_split and self._scheduler_epochs[index] >= 0:
-                self.shape.step_schedule_of_epoch()
-            for _ in range(1 if args or kwargs else self._schedule_steps):
-                original(*args, **kwargs)
-            return None
-        epoch = self._epoch_key()
-        # Finished epochs do not come again; −1 stands for all code outside of the epochs' loop.
-        scheduled, called = (
-            {key: value for key, value in calls[index].items() if key in (epoch, -1)}
-            for calls in (self._scheduled, self._called)
-        )
-        self._scheduled[index], self._called[index] = scheduled, called
-        called[epoch] = called.get(epoch, 0) + 1
-        if called[epoch] <= scheduled.get(epoch, 0):
-            return None
-        scheduled[epoch] = called[epoch]
-        return original(*args, **kwargs)
 
     def _step(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.reducer.gradients.check_reduced()
