@@ -78,6 +78,28 @@ def communicating_in_each_step(directory: str, gate: str) -> dict[str, Any]:
     return {"num_steps": pt.finished_steps()}
 
 
+def normalized_and_validated(directory: str, gate: str) -> dict[str, Any]:
+    """BatchNorm sends its buffers from replica 0 in each wrapped forward pass, of a validation, too."""
+    loader = _start(directory)
+    held_out = pt.AdaptiveDataLoader(Numbered(16), batch_size=8)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    wrapped = pt.AdaptiveDataParallel(model, optimizer)
+    num_batches = 0
+    for _ in pt.remaining_epochs_until(3):
+        wrapped.train()
+        for inputs, *_ in loader:
+            wait_at_gate(Path(gate), num_batches)
+            num_batches += 1
+            optimizer.zero_grad()
+            wrapped(inputs).pow(2).mean().backward()
+            optimizer.step()
+        wrapped.eval()
+        for inputs, *_ in held_out:
+            wrapped(inputs)
+    return {"weights": model.state_dict(), "num_steps": pt.finished_steps()}
+
+
 def evaluated_first(directory: str, gate: str) -> dict[str, Any]:
     loader = _start(directory)
     training = _Training(gate)
@@ -114,6 +136,16 @@ def test_that_a_model_of_an_earlier_epoch_is_not_compared_with_newcomers(tmp_pat
     assert first["num_steps"] == newcomer["num_steps"] == 12
     for name, weight in first["weights"].items():
         assert torch.equal(newcomer["weights"][name], weight)
+
+
+def test_that_a_replica_joins_a_model_with_batchnorm_after_a_validation(tmp_path: Path) -> None:
+    answer, results = run(tmp_path, normalized_and_validated, num_members=1, at=5, num_processes=2)
+    assert answer is not None
+    assert answer[0], answer
+    first, newcomer = results
+    assert first["num_steps"] == newcomer["num_steps"] == 12
+    for name, weight in first["weights"].items():
+        assert torch.equal(newcomer["weights"][name], weight), name
 
 
 def test_that_nobody_joins_after_communication_between_two_trainings(tmp_path: Path) -> None:
