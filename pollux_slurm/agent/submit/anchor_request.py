@@ -81,6 +81,8 @@ def divide(
     time = [] if limit_s is None else [f"--time={_anchor_minutes(limit_s, config, room)}"]
     if limit_s is None and request.given("time"):
         time = [f"--time={request.value('time')}"]  # without a limit, or one that sbatch refuses
+    # By CPU, of which it has one: some sites refuse memory by node.
+    memory = [f"--mem-per-cpu={config.anchor_memory}"] if config.anchor_memory else []
     partition = [] if config.anchor_partition is None else [f"--partition={config.anchor_partition}"]
     moved = _OF_WINGS | ({"partition"} if partition else set())
     return AnchorRequest(
@@ -90,7 +92,7 @@ def divide(
             "--nodes=1",
             "--ntasks=1",
             "--cpus-per-task=1",
-            f"--mem={config.anchor_memory}",
+            *memory,
             *time,
             *partition,
         ),

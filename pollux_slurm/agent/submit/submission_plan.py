@@ -77,7 +77,7 @@ class SubmissionPlan:
     `options` are sbatch's arguments before the script, `arguments` those after it. `creates_job` is False for
     `--test-only`, which must write nothing. With `waits`, sbatch ends when the job does. `warnings` are for
     the user. A job in place has `wings`, whose request is in `wing_file`, and `wing_script`; its anchor's
-    sbatch must not read `hidden_variables`.
+    sbatch must not read `hidden_variables`. `clusters` is the value of that option.
     """
 
     script: str
@@ -94,6 +94,7 @@ class SubmissionPlan:
     wings: WingRequest | None = None
     wing_script: str = ""
     hidden_variables: frozenset[str] = frozenset()
+    clusters: str | None = None
 
     @property
     def wing_file(self) -> Path:
@@ -239,6 +240,7 @@ def plan_submission(
         if anchor is None
         else wing_script(token_file.with_suffix(".order"), config.templates.dir),
         hidden_variables=frozenset() if anchor is None else anchor.hidden_variables,
+        clusters=request.value("clusters"),
     )
 
 

@@ -38,6 +38,7 @@ from pollux_slurm.slurm.commands.job_commands import (
     run_job_command,
 )
 from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
+from pollux_slurm.slurm.commands.sbatch_answer import submitted_job_id
 from pollux_slurm.slurm.commands.shape_update import shape_fields
 from pollux_slurm.slurm.parsing.job_json import parse_job
 from pollux_slurm.slurm.parsing.json_fields import load_json, objects_of, release
@@ -269,9 +270,9 @@ class CommandClient:
         answer = self._runner.run("sbatch", "--parsable", *options, *source, stdin=script, environ=env)
         if answer.exit_code != 0:
             raise error_of_result(answer, SlurmCommandError)
-        number = answer.stdout.strip().partition(";")[0]
-        if not number.isdecimal():
-            raise SlurmCommandError(f"sbatch printed no job id: {answer.stdout[:120]!r}")
+        number = submitted_job_id(answer.stdout)
+        if number is None:
+            raise SlurmReadError(f"sbatch printed no job id: {answer.stdout[:120]!r}")
         return number
 
     # -------------------------------------------------------------------------------------------- inside

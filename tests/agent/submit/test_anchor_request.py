@@ -108,9 +108,15 @@ def test_that_variables_of_sbatch_are_the_wings_too() -> None:
 
 def test_that_a_site_may_keep_anchors_apart() -> None:
     found = divided(anchor_partition="cpu", anchor_memory="1G", wait_allowance_s=60.0)
-    assert {"--partition=cpu", "--mem=1G", "--time=11"} <= set(found.directives)
+    assert {"--partition=cpu", "--mem-per-cpu=1G", "--time=11"} <= set(found.directives)
     assert "-p gpu" not in found.head
     assert "--partition=gpu" in found.wings.options
+
+
+def test_that_an_anchor_asks_for_no_memory_by_node_and_on_some_sites_for_none() -> None:
+    for memory, given in (("512M", ["--mem-per-cpu=512M"]), ("", [])):
+        directives = divided("--gpus=1", "--mem=64G", anchor_memory=memory).directives
+        assert [one for one in directives if one.startswith("--mem")] == given
 
 
 @pytest.mark.parametrize(
