@@ -29,8 +29,8 @@ from pollux_slurm.slurm.commands.sbatch_answer import find_submitted_job, submit
 # specified", "Invalid account or account/partition combination specified", "User's group not permitted to use
 # this partition". Others may pass, as "Requested node configuration is not available" for drained nodes does.
 _NEVER = re.compile(r"\binvalid\b|unrecognized|not permitted", re.IGNORECASE)
-# Slurm sets it in the runs of a requeued job only, so that a job submitted there would keep that job's count.
-_OF_ANOTHER_JOB = frozenset({"SLURM_RESTART_COUNT"})
+# Slurm sets them in the runs of a requeued job, or in a step, only: a job that is submitted there keeps them.
+_OF_ANOTHER_JOB = ("SLURM_RESTART_COUNT", "SLURM_STEP", "POLLUX_RESTART_COUNT")
 _KEPT_OUTPUT = 20_000
 
 
@@ -190,8 +190,11 @@ def _sbatch_words(sbatch: str, plan: SubmissionPlan, script_file: Path) -> list[
 
 
 def _sbatch_environ(plan: SubmissionPlan, environ: Mapping[str, str]) -> dict[str, str]:
-    hidden = plan.hidden_variables | _OF_ANOTHER_JOB
-    return {key: value for key, value in environ.items() if key not in hidden}
+    return {
+        key: value
+        for key, value in environ.items()
+        if key not in plan.hidden_variables and not key.startswith(_OF_ANOTHER_JOB)
+    }
 
 
 @contextlib.contextmanager

@@ -26,7 +26,12 @@ class Site:
         self.bin, self.cwd, self.said = folder / "bin", folder / "work", list[str]()
         self.bin.mkdir()
         self.cwd.mkdir()
-        self.environ = {"PATH": "/usr/bin:/bin", "SLURM_RESTART_COUNT": "3", "MINE": "x"}
+        self.environ = {
+            "PATH": "/usr/bin:/bin",
+            "SLURM_RESTART_COUNT": "3",
+            "MINE": "x",
+            "SLURM_STEP_ID": "0",
+        }
         self.runner = CommandRunner(environ=self.environ, bin_dir=self.bin)
 
     def command(self, name: str, body: str) -> None:
@@ -125,9 +130,9 @@ def test_that_a_refusal_leaves_no_files_and_has_sbatchs_words_and_code(
     assert site.files() == []
 
 
-def test_that_a_job_does_not_inherit_how_often_the_job_that_submits_it_was_requeued(site: Site) -> None:
+def test_that_a_job_does_not_inherit_runs_and_step_of_the_job_that_submits_it(site: Site) -> None:
     site.command("sbatch", f"env > {site.cwd}/seen; echo 41")
     site.run()
     seen = (site.cwd / "seen").read_text().splitlines()
     assert "MINE=x" in seen
-    assert not any(line.startswith("SLURM_RESTART_COUNT=") for line in seen)
+    assert not any(line.startswith(("SLURM_RESTART_COUNT", "SLURM_STEP")) for line in seen)
