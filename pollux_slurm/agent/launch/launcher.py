@@ -38,6 +38,7 @@ from pollux_slurm.agent.node.rendezvous import LOOPBACK, new_secret, rendezvous_
 from pollux_slurm.agent.node.torchrun import starts_torchrun
 from pollux_slurm.agent.node.watched_processes import WatchedProcesses, start_error
 from pollux_slurm.agent.step.controller import wait_for_controller
+from pollux_slurm.agent.submit.other_launchers import refusal_within_run
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE
 from pollux_slurm.config import Config
@@ -69,6 +70,8 @@ def launch(
         raise UsageError(
             "the command's name is empty (an unset shell variable?); example: pollux run -- python train.py"
         )
+    if (refusal := refusal_within_run(command)) is not None:
+        raise UsageError(refusal)
     if options.max_gpus is not None and (options.min_gpus or 1) > options.max_gpus:
         raise UsageError(f"--min-gpus {options.min_gpus} is above --max-gpus {options.max_gpus}")
     environ = without_step_of_submitter(without_other_jobs_variables(environ))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
+from pollux_slurm.agent.submit.other_launchers import launcher_without_run, refusal_of_script
 from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.signal_option import signal_warnings
 from pollux_slurm.agent.submit.token import checkpoints_folder, token_sha256, token_user_id
@@ -178,6 +179,8 @@ def plan_submission(
     )
     _refuse_what_cannot_be_adaptive(request)
     _refuse_passwords(script)
+    if (refusal := refusal_of_script(script.body)) is not None:
+        raise UsageError(refusal)
     slice_s, total_s = _run_and_total_time_s(request, _last(options, "total-time"))
     in_place, warnings = _is_in_place(options, config, total_s), [*_warnings(request)]
     room = room_for_wings(request) if in_place else Room()
@@ -188,7 +191,8 @@ def plan_submission(
     if config.store.url is None:
         warnings.append(_NO_STORE)
     if "pollux" not in script.body:
-        warnings.append(_NO_RUN)
+        launcher = launcher_without_run(script.body)
+        warnings.append(_NO_RUN + (f" in place of {launcher}" if launcher else ""))
     terms = JobTerms(
         token_sha256=token_sha256(token),
         user_id=token_user_id(token),
