@@ -19,6 +19,7 @@ from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_becaus
 from pollux_slurm.agent.submit.other_launchers import launcher_without_run, refusal_of_script
 from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.signal_option import signal_warnings
+from pollux_slurm.agent.submit.start_size import start_gpus
 from pollux_slurm.agent.submit.token import checkpoints_folder, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
 from pollux_slurm.config import Config
@@ -206,11 +207,12 @@ def plan_submission(
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
     token_file = checkpoint_dir / f"pollux-{identifier}.token"
-    directives = tuple(_directives(request, terms))
+    num_gpus = start_gpus(request, terms)
+    directives = tuple(_directives(request, num_gpus))
     head, sbatch_options, anchor = script.head, _sbatch_arguments(options), None
     exports = _exports(checkpoint_dir, token_file, environ=environ, cwd=cwd, config=config)
     if terms.in_place:
-        anchor = divide(request, head, num_gpus=terms.min_gpus, config=config.moves, room=room)
+        anchor = divide(request, head, num_gpus=num_gpus, config=config.moves, room=room)
         head, sbatch_options = anchor.head, list(anchor.options)
         own = {"--requeue", "--open-mode=append"}
         directives = (*(one for one in directives if one in own), *anchor.directives)
@@ -471,20 +473,18 @@ def _refuse_passwords(script: BatchScript) -> None:
         )
 
 
-def _directives(request: SbatchRequest, terms: JobTerms) -> list[str]:
-    """Return the sbatch options that an adaptive job needs and the user has not given."""
+def _directives(request: SbatchRequest, num_gpus: int) -> list[str]:
+    """Return the sbatch options that an adaptive job needs and the user has not given.
+
+    `num_gpus` is what it starts with if it names no number.
+    """
     directives = []
     if not request.given("requeue", "no-requeue"):
         directives.append("--requeue")
     if not request.given("open-mode"):
         directives.append("--open-mode=append")  # else a later run overwrites the log
-    start = count_requested_gpus(request)
-    if not start.is_given:
-        directives.append(f"--gpus={terms.min_gpus}")
-    elif start.num_gpus is not None and start.num_gpus < terms.min_gpus:
-        raise UsageError(f"the job requests {start.num_gpus} GPUs: below --min-gpus {terms.min_gpus}")
-    elif start.num_gpus is not None and terms.max_gpus is not None and start.num_gpus > terms.max_gpus:
-        raise UsageError(f"the job requests {start.num_gpus} GPUs: above --max-gpus {terms.max_gpus}")
+    if not count_requested_gpus(request).is_given:
+        directives.append(f"--gpus={num_gpus}")
     if not request.given(*_CPU_OPTIONS):
         directives.append("--cpus-per-gpu=1")  # else the CPUs do not follow the GPUs
     if not request.given("signal"):

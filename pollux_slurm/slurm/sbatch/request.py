@@ -109,6 +109,11 @@ def count_requested_gpus(request: SbatchRequest) -> RequestedGpus:
     return RequestedGpus(is_given=True, num_gpus=counts[0] if counts else None)
 
 
+def count_requested_nodes(request: SbatchRequest) -> int:
+    """Count the nodes that a submission requests at least; 1 where their number cannot be computed."""
+    return _first_number(request.value("nodes"), default=1) or 1
+
+
 def parse_gpu_list(text: str) -> int | None:
     """Add up `[type:]number[,[type:]number...]`; None when it is malformed (sbatch reports that)."""
     total = 0

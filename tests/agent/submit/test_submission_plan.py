@@ -199,6 +199,18 @@ def test_that_a_job_without_gpus_starts_with_its_minimum_or_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "gpus"),
+    [("-N2", 2), ("-N2-4 --min-gpus=3", 3), ("-w n[0-3],m1", 5), ("-N1 -w n0", 1), ("-N odd", 1)],
+)
+def test_that_a_job_without_gpus_has_one_on_each_of_its_nodes(words: str, gpus: int) -> None:
+    """sbatch refuses fewer GPUs than nodes."""
+    assert f"--gpus={gpus}" in added(plan(words.split()).script)
+    in_place = plan([*words.split(), "--in-place"])
+    assert in_place.wings is not None
+    assert f"--gpus={gpus}" in in_place.wings.options
+
+
+@pytest.mark.parametrize(
     "own", ["-G 2", "--gpus-per-node=2", "--gres=gpu:2", "--gpus-per-task=2", "-n4 --ntasks-per-gpu=2"]
 )
 def test_that_the_requested_nodes_and_gpus_are_kept(own: str) -> None:
@@ -456,8 +468,12 @@ def test_that_the_plan_as_shell_commands_does_the_same(tmp_path: Path, comment: 
         (["--min-gpus"], "--min-gpus needs a value"),
         (["--dry-run=yes"], "--dry-run takes no value"),
         (["--checkpoint-dir="], "names no directory"),
-        (["--min-gpus=2", "-G1"], "requests 1 GPUs: below --min-gpus 2"),
-        (["--max-gpus=3", "--gpus-per-node=2", "-N2"], "requests 4 GPUs: above --max-gpus 3"),
+        (["--min-gpus=2", "-G1"], "--gpus requests 1 GPU, below --min-gpus 2: leave it out, and"),
+        (
+            ["--max-gpus=3", "--gpus-per-node=2", "-N2"],
+            "requests 4 GPUs, above --max-gpus 3: request 3 or fewer, or",
+        ),
+        (["--max-gpus=3", "-N4-8"], "--nodes requests 4 GPUs, one on each node, above --max-gpus 3"),
         (["--array=1-4"], "array"),
         (["-a", "1-4"], "array"),
         (["--no-requeue"], "requeue"),
