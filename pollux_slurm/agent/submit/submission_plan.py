@@ -69,6 +69,7 @@ _NO_RUN = (
     "the script's body has no pollux run: unless a command in it calls that, the job is neither moved nor "
     "measured; write: pollux run -- python train.py"
 )
+_NO_AMOUNT = re.compile(r"0+[KMGT]?", re.IGNORECASE)
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
 
@@ -454,6 +455,13 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
 
 
 def _warnings(request: SbatchRequest) -> Iterator[str]:
+    if request.effective_name("mem", "mem-per-cpu", "mem-per-gpu") == "mem" and _NO_AMOUNT.fullmatch(
+        request.value("mem") or ""
+    ):
+        yield (
+            f"{request.source_of('mem')}=0 takes all memory of a node, so that no other job gets the node's "
+            "other GPUs until the job is moved; request memory by GPU: --mem-per-gpu=..."
+        )
     for name in ("container-image", "container-name", "container"):
         if request.given(name):
             yield (

@@ -98,6 +98,15 @@ def test_that_a_body_without_pollux_run_is_warned_of() -> None:
         assert not [one for one in plan([], stdin=f"#!/bin/sh\n{body}\n".encode()).warnings if "body" in one]
 
 
+@pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [("--mem=0", True), ("--mem=0G", True), ("--mem=0 --mem-per-gpu=1G", False), ("--mem=10G", False)],
+)
+def test_that_all_memory_of_a_node_is_warned_of(words: str, is_warned: bool) -> None:
+    warnings = plan(words.split(), config=STORED).warnings
+    assert [one.startswith("--mem=0 takes all memory of a node") for one in warnings] == [True] * is_warned
+
+
 def test_that_a_signal_that_has_no_effect_in_place_is_warned_of() -> None:
     script = b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\npollux run -- train\n"
     found = plan(["--in-place"], stdin=script, config=STORED)
