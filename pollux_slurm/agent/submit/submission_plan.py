@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
+from pollux_slurm.agent.submit.never_moved import never_moved_because
 from pollux_slurm.agent.submit.other_launchers import launcher_without_run, refusal_of_script
 from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.signal_option import signal_warnings
@@ -455,6 +456,8 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
 
 
 def _warnings(request: SbatchRequest) -> Iterator[str]:
+    if (because := never_moved_because(request)) is not None:
+        yield f"the job is never moved, and keeps the GPUs that it starts with: {because}"
     if request.effective_name("mem", "mem-per-cpu", "mem-per-gpu") == "mem" and _NO_AMOUNT.fullmatch(
         request.value("mem") or ""
     ):
