@@ -18,7 +18,12 @@ from pollux_slurm.config import MovesConfig
 from pollux_slurm.errors import UsageError
 from pollux_slurm.slurm.sbatch.batch_script import directive_words
 from pollux_slurm.slurm.sbatch.options import SBATCH_OPTIONS, GivenOption, parse_directives
-from pollux_slurm.slurm.sbatch.request import SbatchRequest, count_requested_gpus, time_limit_s
+from pollux_slurm.slurm.sbatch.request import (
+    SbatchRequest,
+    count_requested_gpus,
+    cpus_per_gpu_of_tasks,
+    time_limit_s,
+)
 
 _BOTH = frozenset({"account", "qos", "reservation", "nice", "wckey", "propagate", "partition", "clusters"})
 _OF_WINGS = frozenset(
@@ -122,7 +127,7 @@ def _wing_request(request: SbatchRequest, num_gpus: int, limit_s: float | None) 
         options.append(f"--gpus={num_gpus}")
     gpus = counted.num_gpus or num_gpus
     if not request.given(*_CPU_OPTIONS):
-        options.append("--cpus-per-gpu=1")  # else the CPUs do not follow the GPUs
+        options.append(f"--cpus-per-gpu={_cpus_per_gpu(request, gpus)}")  # else they do not follow the GPUs
     return WingRequest(
         options=tuple(options),
         cpus_per_gpu=_cpus_per_gpu(request, gpus),
@@ -136,7 +141,7 @@ def _cpus_per_gpu(request: SbatchRequest, num_gpus: int) -> int:
     name = request.effective_name(*_CPU_OPTIONS)
     found = re.match(r"[1-9][0-9]{0,5}", request.value(name) or "") if name is not None else None
     if found is None:
-        return 1
+        return cpus_per_gpu_of_tasks(request, num_gpus)
     count = int(found[0])
     if name == "cpus-per-task":
         tasks = request.value("ntasks") or request.value("ntasks-per-node") or "1"

@@ -42,6 +42,7 @@ from pollux_slurm.slurm.sbatch.options import (
 from pollux_slurm.slurm.sbatch.request import (
     SbatchRequest,
     count_requested_gpus,
+    cpus_per_gpu_of_tasks,
     sigterm_lead_s,
     time_limit_s,
 )
@@ -497,7 +498,8 @@ def _directives(request: SbatchRequest, num_gpus: int) -> list[str]:
     if not count_requested_gpus(request).is_given:
         directives.append(f"--gpus={num_gpus}")
     if not request.given(*_CPU_OPTIONS):
-        directives.append("--cpus-per-gpu=1")  # else the CPUs do not follow the GPUs
+        # Else the CPUs do not follow the GPUs.
+        directives.append(f"--cpus-per-gpu={cpus_per_gpu_of_tasks(request, num_gpus)}")
     if not request.given("signal"):
         limit_s = time_limit_s(request.value("time"))
         directives.append(f"--signal=TERM@{sigterm_lead_s(limit_s)}")

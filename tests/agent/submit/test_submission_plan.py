@@ -220,6 +220,27 @@ def test_that_a_job_without_gpus_has_one_on_each_of_its_nodes(words: str, gpus: 
 
 
 @pytest.mark.parametrize(
+    ("words", "cpus"),
+    [
+        ("-n 28", 28),
+        ("-n 28 --gpus=3", 10),
+        ("--ntasks-per-node=4 -N2 --gpus-per-node=4", 1),
+        ("--ntasks-per-node=28 -N2", 28),
+        ("-n 28 --overcommit", 1),
+        ("-N4", 1),
+        ("--ntasks-per-gpu=2", 1),
+    ],
+)
+def test_that_each_task_has_a_cpu(words: str, cpus: int) -> None:
+    """Slurm never starts a job of 28 tasks with one GPU and one CPU for it."""
+    assert f"--cpus-per-gpu={cpus}" in added(plan(words.split()).script)
+    in_place = plan([*words.split(), "--in-place"]).wings
+    assert in_place is not None
+    assert f"--cpus-per-gpu={cpus}" in in_place.options
+    assert in_place.cpus_per_gpu == cpus
+
+
+@pytest.mark.parametrize(
     "own", ["-G 2", "--gpus-per-node=2", "--gres=gpu:2", "--gpus-per-task=2", "-n4 --ntasks-per-gpu=2"]
 )
 def test_that_the_requested_nodes_and_gpus_are_kept(own: str) -> None:
