@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
+from pollux_slurm.agent.submit.log_folders import missing_log_folders
 from pollux_slurm.agent.submit.never_moved import never_moved_because
 from pollux_slurm.agent.submit.other_launchers import launcher_without_run, refusal_of_script
 from pollux_slurm.agent.submit.room_for_wings import Room
@@ -191,6 +192,7 @@ def plan_submission(
     if in_place and (because := not_in_place_because(request) or room.none_because):
         in_place = False
         warnings.append(f"the job moves by requeue, not in place: {because}")
+    warnings += missing_log_folders(request, cwd)
     warnings += warnings_in_place(request) if in_place else signal_warnings(request, script.body)
     if config.store.url is None:
         warnings.append(_NO_STORE)

@@ -89,6 +89,8 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
             )
             if text is None:
                 raise
+            if (failure := failure_of_job(config, job)) is not None:
+                text = f"{failure}\n{text}"
             return {"job_id": job, "round": None, "explanation": text}
         shown = CurrentJob(record=record)
         if round_id is None and not record.state.is_over:

@@ -107,6 +107,26 @@ def test_that_all_memory_of_a_node_is_warned_of(words: str, is_warned: bool) -> 
     assert [one.startswith("--mem=0 takes all memory of a node") for one in warnings] == [True] * is_warned
 
 
+@pytest.mark.parametrize(
+    ("words", "folders"),
+    [
+        ("-o logs/%j.out -e logs/%j.err", ["logs"]),
+        ("-o here/%j.out -e there/%j.err", ["there"]),
+        ("-D here -o logs/%j.out", ["here/logs"]),
+        ("-o %x/%j.out -e %j.err", []),
+        ("-o /dev/null", []),
+        ("", []),
+    ],
+)
+def test_that_a_folder_of_logs_that_is_missing_is_warned_of(
+    tmp_path: Path, words: str, folders: list[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    found = plan(words.split(), cwd=tmp_path, config=STORED).warnings
+    assert [one.rpartition(" ")[2] for one in found] == [f"{tmp_path}/{folder}" for folder in folders]
+    assert all("Slurm ends the job at its start" in one for one in found)
+
+
 def test_that_a_signal_that_has_no_effect_in_place_is_warned_of() -> None:
     script = b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\npollux run -- train\n"
     found = plan(["--in-place"], stdin=script, config=STORED)
