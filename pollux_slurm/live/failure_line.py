@@ -1,4 +1,4 @@
-"""Why a job has failed: the last line of its log, or that this has no folder; while Slurm knows where it is."""
+"""Why a job has failed, while Slurm knows its log: the last line of that, or that it has no folder."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def missing_folder(shown: str, job_id: str) -> str | None:
     missing = next((log for log in _logs(shown) if not log.parent.is_dir()), None)
     if missing is None:
         return None
+    folder = missing.parent
     return (
         f"job {job_id} has failed at its start: Slurm cannot open its log {missing}, since there is no "
-        f"folder {missing.parent}; make it, and submit the job again: mkdir -p {shlex.quote(str(missing.parent))}"
+        f"folder {folder}; make it, and submit the job again: mkdir -p {shlex.quote(str(folder))}"
     )
 
 

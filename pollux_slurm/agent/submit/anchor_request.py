@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.agent.submit.room_for_wings import Room
@@ -50,7 +50,8 @@ _MEMORY_OPTIONS = ("mem-per-gpu", "mem", "mem-per-cpu")
 class AnchorRequest:
     """The anchor's half of a submission: the script's `head`, sbatch's `options`, and more `directives`.
 
-    `hidden_variables` are those that sbatch must not read for it. `wings` is the other half.
+    `hidden_variables` are those that sbatch must not read for it. `wings` is the other half. `notes` say what
+    the queue will show.
     """
 
     head: str
@@ -58,6 +59,7 @@ class AnchorRequest:
     directives: tuple[str, ...]
     hidden_variables: frozenset[str]
     wings: WingRequest
+    notes: tuple[str, ...] = ()
 
 
 def not_in_place_because(request: SbatchRequest) -> str | None:
@@ -105,7 +107,21 @@ def divide(
             variable for option in SBATCH_OPTIONS if option.name in moved for variable in option.variables
         ),
         wings=_wing_request(request, num_gpus, limit_s),
+        notes=tuple(_notes(limit_s, time)),
     )
+
+
+def _notes(limit_s: float | None, time: Sequence[str]) -> Iterator[str]:
+    """Yield why squeue shows another time limit than the owner's."""
+    if limit_s is None:
+        return
+    minutes, shown = math.ceil(limit_s / 60), int(time[0].partition("=")[2])
+    if shown > minutes:
+        yield (
+            f"squeue shows the job, which is an anchor, with a limit of {shown} minutes: the training's "
+            f"{minutes}, and time for its wings to wait in the queue (moves.wait_allowance_s); the training "
+            "itself ends after its own"
+        )
 
 
 def _anchor_minutes(limit_s: float, config: MovesConfig, room: Room) -> int:

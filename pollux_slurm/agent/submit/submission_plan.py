@@ -219,6 +219,7 @@ def plan_submission(
     if terms.in_place:
         anchor = divide(request, head, num_gpus=num_gpus, config=config.moves, room=room)
         head, sbatch_options = anchor.head, list(anchor.options)
+        warnings += anchor.notes
         own = {"--requeue", "--open-mode=append"}
         directives = (*(one for one in directives if one in own), *anchor.directives)
         exports.append((ANCHOR_VARIABLE, str(token_file.with_suffix(".wing"))))

@@ -69,6 +69,14 @@ def test_that_an_anchor_has_of_its_allowance_what_limits_leave() -> None:
     assert times("--time=90", max_anchor_s=3600.0) == (["--time=90"], 5400.0)
 
 
+def test_that_the_limit_that_squeue_shows_of_an_anchor_is_explained() -> None:
+    (note,) = divided("--time=30").notes
+    assert note.startswith("squeue shows the job, which is an anchor, with a limit of 1470 minutes: the")
+    assert "training's 30, and" in note
+    assert divided("--time=30", wait_allowance_s=0.0).notes == ()
+    assert divided(script=PLAIN).notes == ()
+
+
 def test_that_a_training_without_a_limit_has_its_partitions_default() -> None:
     assert times() == ([], None)
     assert times(default_s=600.0) == (["--time=1450"], 600.0)
