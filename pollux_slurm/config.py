@@ -249,7 +249,7 @@ class MovesConfig:
     anchor_partition: str | None = _setting(
         "where anchors stand; default: the partition of their wings", None, example='"cpu"'
     )
-    anchor_memory: str = _setting("memory of an anchor", "512M")
+    anchor_memory: str = _setting('memory of an anchor; "": the default of its partition', "512M")
     gpu_types_without_nvlink: tuple[str, ...] = _setting(
         'a job may have several wings on a node with these; "*": with any', ()
     )

@@ -2,6 +2,7 @@
 
 PolluxError
 ├── UsageError                 the caller's arguments are wrong
+│   └── NotYetError            they are right later: the job is being moved, or has just begun a run
 ├── ConfigError                a setting is missing, malformed or out of range
 ├── SlurmError
 │   ├── SlurmUnavailable       no Slurm commands here, or slurmctld does not answer
@@ -52,6 +53,10 @@ class UsageError(PolluxError):
     """The caller's arguments are wrong or contradict each other."""
 
     exit_code = 2
+
+
+class NotYetError(UsageError):
+    """What was asked for is possible later: the job is being moved now, or has just begun a run."""
 
 
 class ConfigError(PolluxError):

@@ -26,7 +26,7 @@ from pollux_slurm.agent.submit.submission_plan import (
 )
 from pollux_slurm.agent.submit.token import checkpoints_folder, make_private_dir, new_token, remove_empty_dirs
 from pollux_slurm.config import load_config
-from pollux_slurm.errors import SlurmCommandError, UsageError
+from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
 from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json, write_private
 from pollux_slurm.functions.job import SubmittedJob
 from pollux_slurm.process_control import spawn
@@ -151,14 +151,18 @@ def submit(
         read_stdin=_script(function, folder, setup).encode,
         room_for_wings=RoomForWings(runner, config.moves),
     )
-    for line in plan.warnings:
+
+    def say(line: str) -> None:
         print(f"pollux: {line}", file=sys.stderr)
+
+    for line in plan.warnings:
+        say(line)
     if dry_run:
         return plan.as_shell_commands()
     runner.find("sbatch")
     with _call_files(folder, directory, function, args):
         try:
-            job_id = submit_plan(plan, token=token, runner=runner, environ=os.environ, cwd=cwd)
+            job_id = submit_plan(plan, token=token, runner=runner, environ=os.environ, cwd=cwd, say=say)
         except SlurmCommandError as error:
             raise SlurmCommandError(f"{error}{_hint(sbatch)}") from None
         return _keep(_job(plan, job_id, folder))
@@ -266,7 +270,7 @@ def _keep(job: SubmittedJob[Any]) -> SubmittedJob[Any]:
 def _call_files(
     folder: Path, directory: Path, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> Iterator[None]:
-    """Write the call; remove it again if nothing was submitted."""
+    """Write the call; remove it again if nothing was submitted. It stays where that is not known."""
     try:
         pickled = cloudpickle().dumps((function, args))
     except Exception as error:
@@ -278,6 +282,8 @@ def _call_files(
         places = [str(Path(place).absolute()) for place in sys.path]
         write_json(folder / CALL_INFO, {"sys_path": places})
         yield
+    except (SlurmUnavailable, KeyboardInterrupt):
+        raise
     except BaseException:
         if not (folder / JOB).exists():
             for name in (CALL, CALL_INFO):

@@ -1,9 +1,10 @@
-"""What `pollux run` has said of a failed job in the last line of its log, while Slurm knows where that is."""
+"""Why a job has failed, while Slurm knows its log: the last line of that, or that it has no folder."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from pollux_slurm.errors import SlurmError
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
 
-_STDERR = re.compile(r"^\s*StdErr=(/.*?)\s*$", re.MULTILINE)
+_LOG = re.compile(r"^\s*Std(?:Err|Out)=(/.*?)\s*$", re.MULTILINE)
+# slurmd cannot open a file of the job (22.05 to 26.05).
+_NOT_OPENED = re.compile(r"\bExitCode=0:53\b|\bReason=JobLaunchFailure\b")
 _TIMEOUT_S = 10.0
 _MAX_BYTES, _MAX_CHARACTERS = 1 << 16, 2000
 
@@ -21,7 +24,8 @@ _MAX_BYTES, _MAX_CHARACTERS = 1 << 16, 2000
 def failure_of_job(config: Config, job_id: str) -> str | None:
     """Return the line of a failed job's log that says which rank has failed first; None where none is found.
 
-    Slurm forgets a job, and where its log is, some minutes after its end.
+    A job whose log has no folder has failed for that. Slurm forgets a job, and where its log is, some minutes
+    after its end.
     """
     from pollux_slurm.slurm.connection import make_runner
 
@@ -31,8 +35,31 @@ def failure_of_job(config: Config, job_id: str) -> str | None:
         )
     except SlurmError:
         return None
-    found = _STDERR.search(shown.stdout)
-    return None if found is None else line_in_log(Path(found[1]), job_id)
+    return missing_folder(shown.stdout, job_id) or next(
+        (line for log in _logs(shown.stdout) if (line := line_in_log(log, job_id)) is not None), None
+    )
+
+
+def missing_folder(shown: str, job_id: str) -> str | None:
+    """Return that a job has failed at its start because its log has no folder; None where that is not so.
+
+    `shown` is what `scontrol show job` prints.
+    """
+    if not _NOT_OPENED.search(shown):
+        return None
+    missing = next((log for log in _logs(shown) if not log.parent.is_dir()), None)
+    if missing is None:
+        return None
+    folder = missing.parent
+    return (
+        f"job {job_id} has failed at its start: Slurm cannot open its log {missing}, since there is no "
+        f"folder {folder}; make it, and submit the job again: mkdir -p {shlex.quote(str(folder))}"
+    )
+
+
+def _logs(shown: str) -> list[Path]:
+    """Return the files of stderr and stdout."""
+    return list(dict.fromkeys(Path(found) for found in _LOG.findall(shown)))
 
 
 def line_in_log(log: Path, job_id: str) -> str | None:

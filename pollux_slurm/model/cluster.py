@@ -35,8 +35,10 @@ class SlurmNode:
     """One node as Slurm shows it.
 
     - `gpu_type`: the one type of its GPUs, None where GRES has no type
-    - `used_gpus`: the GPUs of all jobs, and all GPUs of a node that gives out shards of GPUs
-    - `available`: False for a node that is down, drained, failing or reserved, on which no job may start
+    - `used_gpus`: the GPUs of all jobs, and all GPUs of a node that gives out parts of GPUs (shards, MPS)
+    - `available`: False for a node that is down, drained, failing or reserved, on which no job may start, and
+      for one with a `gres_problem`
+    - `gres_problem`: why its GPUs cannot be used: of several types, or not to be read; None where they can
     - `draining`: True where an administrator wants its jobs to end or to leave
     - `responds`: False for a node that slurmctld has set DOWN; jobs may still run on it
     - `settling`: True for a moment after such a node is back (`pollux_slurm.daemon.observe.returned_nodes`)
@@ -63,6 +65,7 @@ class SlurmNode:
     settling: bool = False
     hostname: str = ""
     last_busy_at: datetime | None = None
+    gres_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

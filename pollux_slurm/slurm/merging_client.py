@@ -148,7 +148,7 @@ class MergingClient:
         allowed = {JobState.RUNNING, *([JobState.PENDING] if job.anchor_leaves_because is not None else [])}
         if job.state not in allowed or restart_count not in (None, job.restart_count):
             raise JobStateError(
-                f"job {job.job_id} is {job.state.value} in start {job.restart_count} of its training; "
+                f"job {job.job_id} is {job.state.value} in start {job.restart_count + 1} of its training; "
                 "nothing was changed"
             )
         if job.anchor_leaves_because is not None:

@@ -65,8 +65,9 @@ def test_that_plain_sbatch_without_a_store_or_gpus_trains_at_its_fixed_size(
     submit_dir: SubmitDirectory,
 ) -> None:
     (submit_dir.folder / "train.sbatch").write_text(BODY)
-    # A job must not use the variables of the adaptive job that submitted it.
-    inherited = {"POLLUX_JOB_ID": "1", "POLLUX_TOKEN_FILE": "/none", "POLLUX_CHECKPOINT_DIR": "/none"}
+    # A job must not use the variables of the adaptive job that submitted it, here in a step of its third run.
+    inherited = {"POLLUX_JOB_ID": "9999", "POLLUX_TOKEN_FILE": "/none", "POLLUX_CHECKPOINT_DIR": "/none"}
+    inherited |= {"SLURM_RESTART_COUNT": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
     store = {"POLLUX_STORE_URL": f"sqlite:///{submit_dir.folder}/pollux.db"}
     for words, environ in ((["--gpus=1"], inherited), (["-n1"], {**inherited, **store})):
         words = ["sbatch", "-o", "log", "--wait", "--parsable", *words, "train.sbatch", "pass"]

@@ -64,7 +64,7 @@ def test_that_a_job_grows_and_gives_way_in_place_and_is_exact(in_place: UserComm
         assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
     assert wings_in_queue(user) == []
     log = (user.directory / f"{first}.log").read_text()
-    assert f"pollux: job {first}: start 0 of the training waits as job " in log
+    assert f"pollux: job {first}: start 1 of the training waits as job " in log
     assert f"pollux: job {first} goes on with " in log
 
 
@@ -87,7 +87,7 @@ def test_that_without_a_daemon_a_job_trains_and_outlives_the_loss_of_its_wing(in
         return job is not None and job.state.is_over
 
     user.wait(ended, "the job to end", every_s=0.5)
-    assert f"pollux: job {job_id}: start 1 trains on " in log.read_text()
+    assert f"pollux: job {job_id}: start 2 trains on " in log.read_text()
     result = json.loads((user.directory / "alone.json").read_text())
     assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
 

@@ -43,7 +43,7 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
         assert sum(runs[move.from_restart_count + 1].gpus_per_node) == move.target.num_gpus
     log = (user.directory / f"{first}.log").read_text()
     assert f"pollux: job {first} is moved from n0:{growth.source.num_gpus} to n0:4, " in log
-    run = growth.from_restart_count
+    run = growth.from_restart_count + 1  # people count from 1
     assert f"pollux: job {first} goes on from the checkpoint of its run {run}, with 4 replicas\n" in log
     # Runs do not overlap: each starts after the last report of the one before.
     for earlier, later in pairwise(user.store.run_history(first)):

@@ -107,7 +107,7 @@ def test_that_a_function_in_place_is_called_in_its_wing_and_again_after_its_loss
     folder.ranks(1, 2)
     (folder.folder / "go").touch()
     assert job.results(TIMEOUT_S) == [("here", 0, 2), ("here", 1, 2)]
-    assert "start 1 trains on" in job.stderr()
+    assert "start 2 trains on" in job.stderr()
 
 
 def fail_on_rank_1() -> None:

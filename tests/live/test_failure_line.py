@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pollux_slurm.live.decision_text import owners_lines
-from pollux_slurm.live.failure_line import line_in_log
+from pollux_slurm.live.failure_line import line_in_log, missing_folder
 
 LINE = "job 7 has failed. First was rank 1, with ValueError: no (train.py, line 3); its output is above"
 
@@ -18,6 +18,25 @@ def test_that_the_newest_line_about_the_job_is_found_at_the_end_of_its_log(tmp_p
         + f"pollux: {LINE}\nslurmstepd: error: *** JOB 7 CANCELLED\n"
     )
     assert line_in_log(log, "7") == LINE
+
+
+def test_that_a_job_whose_log_has_no_folder_has_failed_for_that(tmp_path: Path) -> None:
+    # As 22.05.8 shows one.
+    shown = f"""JobId=7 JobName=x
+   JobState=FAILED Reason=JobLaunchFailure Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:53
+   StdErr={tmp_path}/logs/7.log
+   StdIn=/dev/null
+   StdOut={tmp_path}/logs/7.log
+"""
+    assert missing_folder(shown, "7") == (
+        f"job 7 has failed at its start: Slurm cannot open its log {tmp_path}/logs/7.log, since there is no "
+        f"folder {tmp_path}/logs; make it, and submit the job again: mkdir -p {tmp_path}/logs"
+    )
+    failed_itself = shown.replace("0:53", "1:0").replace("JobLaunchFailure", "NonZeroExitCode")
+    assert missing_folder(failed_itself, "7") is None
+    (tmp_path / "logs").mkdir()
+    assert missing_folder(shown, "7") is None
 
 
 def test_that_other_logs_have_no_such_line(tmp_path: Path) -> None:

@@ -220,6 +220,18 @@ def test_that_a_job_gets_exactly_its_shape_however_it_was_submitted(
     assert by_gpu == {"n0": asked, "n1": asked}
 
 
+def test_that_a_job_with_all_memory_of_its_node_has_a_share_of_it_in_a_new_shape(cluster: Cluster) -> None:
+    terms = f"pollux/1:sha256={'ab' * 32},uid={os.getuid()}"
+    job_id = cluster.submit("--hold", "--gpus=1", "--mem=0", f"--comment={terms}")
+    waiting = cluster.client.snapshot().job(job_id)
+    assert waiting is not None
+    assert waiting.memory_per_gpu_mb == 2048
+    cluster.client.reshape(job_id, JobShape(num_gpus=3, nodes=("n0",)), known=waiting)
+    cluster.client.release(job_id)
+    job = cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+    assert job.memory_mb_by_node == (("n0", 3 * 2048),)
+
+
 # ------------------------------------------------------------------------------------- a running job held
 
 

@@ -81,7 +81,7 @@ def test_that_a_late_requeue_reaches_no_other_start(site: Site) -> None:
     site.client.requeue(site.anchor, restart_count=0)
     assert site.state(later) is JobState.RUNNING
     site.job()
-    with pytest.raises(JobStateError, match="in start 1 of its training; nothing was changed"):
+    with pytest.raises(JobStateError, match="in start 2 of its training; nothing was changed"):
         site.client.requeue_hold(site.anchor, restart_count=0)
     assert site.state(later) is JobState.RUNNING
 

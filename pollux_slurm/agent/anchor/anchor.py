@@ -132,9 +132,7 @@ class Anchor:
         if first is None:
             return STOPPED_BY_SIGTERM
         self._next_look_s = self._monotonic()
-        self._say(
-            f"job {self._id}: start {self._start.restart_count} of the training waits as job {first.job_id}"
-        )
+        self._say(f"job {self._id}: start {self._start.number} of the training waits as job {first.job_id}")
         while not self._start.is_over:
             self._handle_signal(watched)
             self._handle_messages()
@@ -164,7 +162,7 @@ class Anchor:
                 "started: see the lines before this one, and whether this Python and the job's directory are "
                 "on all nodes; then scontrol requeue it"
             )
-        self._say(f"job {self._id}: start {start.restart_count} of the training was stopped")
+        self._say(f"job {self._id}: start {start.number} of the training was stopped")
         return None
 
     def _cancel(self, wings: Iterable[Wing]) -> None:
@@ -235,9 +233,7 @@ class Anchor:
             start.members = wing.members
             start.trains_since_s = self._monotonic()
             members, joins = own, None
-            self._say(
-                f"job {self._id}: start {start.restart_count} trains on {processes} (job {wing.job_id})"
-            )
+            self._say(f"job {self._id}: start {start.number} trains on {processes} (job {wing.job_id})")
         else:
             record = start.records[wing.plan]
             members, joins = record.members, record.number

@@ -74,7 +74,7 @@ class Starts:
             # To count anew would give two starts the same number.
             raise LaunchError(
                 f"{file}, which counts the starts of the training, cannot be read ({error}): write "
-                '{"count": 3, "trained_s": 3600.0} into it if the last one was start 2 and an hour was '
+                '{"count": 3, "trained_s": 3600.0} into it if the last one was start 3 and an hour was '
                 "trained, and requeue the job with scontrol requeue"
             ) from None
 

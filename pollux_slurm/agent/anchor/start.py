@@ -54,6 +54,11 @@ class Start:
     is_hold_passed_on: bool = False
 
     @property
+    def number(self) -> int:
+        """What people call it: 1, 2, ..."""
+        return self.restart_count + 1
+
+    @property
     def first(self) -> Wing:
         """The wing that it begins with."""
         return next(iter(self.wings.values()))

@@ -18,7 +18,7 @@ from pollux_slurm.agent.anchor.start import Start, Wing
 from pollux_slurm.agent.anchor.wing_jobs import WingJobs
 from pollux_slurm.agent.node.signal_wait import wait_for_signal
 from pollux_slurm.agent.node.watched_processes import STOPPING
-from pollux_slurm.errors import LaunchError, SlurmError, SlurmUnavailable
+from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmError, SlurmUnavailable
 
 # How long the wing of a start is submitted again.
 _REFUSED_S, _UNAVAILABLE_S = 60.0, 600.0
@@ -53,8 +53,9 @@ class Submission:
                 time_limit_s=rest_s,
                 begin_s=begin_s,
             )
-        except SlurmUnavailable:
-            self._may_have_unknown_wings = True
+        except SlurmError as error:
+            # Only a refusal says that there is none.
+            self._may_have_unknown_wings = not isinstance(error, SlurmCommandError)
             raise
         start.wings[number] = wing = Wing(number, plan)
         return wing

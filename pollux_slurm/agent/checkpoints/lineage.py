@@ -103,8 +103,8 @@ class Lineage:
         newest = max(_claimed_runs(self._runs), default=-1)
         if newest > self.claim.run_number:
             raise SupersededRunError(
-                f"{self._runs.parent}: run {newest} of this job has taken over from run "
-                f"{self.claim.run_number}, which stops without writing"
+                f"{self._runs.parent}: run {newest + 1} of this job has taken over from run "
+                f"{self.claim.run_number + 1}, which stops without writing"
             )
 
     def write(self, serialize: Callable[[BinaryIO], None]) -> WrittenCheckpoint:
@@ -222,8 +222,9 @@ def claim_run(
         for _ in range(_MAX_CLAIM_ATTEMPTS):
             previous = max(_claimed_runs(runs), default=None)
             if goes_on_from is not None and previous != goes_on_from:
+                number = 0 if previous is None else previous + 1
                 raise SupersededRunError(
-                    f"{directory}: run {previous} of this job has taken over from run {goes_on_from}, "
+                    f"{directory}: run {number} of this job has taken over from run {goes_on_from + 1}, "
                     "which stops"
                 )
             chosen = _choose(directory, previous, verifies=goes_on_from is None)

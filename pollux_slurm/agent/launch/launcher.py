@@ -12,12 +12,17 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pollux_slurm.agent.checkpoints.lineage import num_runs
 from pollux_slurm.agent.checkpoints.out_of_memory import rerun_with_smaller_batches
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
 from pollux_slurm.agent.launch.crash_report import Retry, say_what_failed
+from pollux_slurm.agent.launch.inherited_variables import (
+    with_own_restart_count,
+    without_step_of_submitter,
+)
 from pollux_slurm.agent.launch.resizing import Resizing
 from pollux_slurm.agent.membership.resize_requests import ResizeRequests
 from pollux_slurm.agent.node.containers import required_paths, wrapped_command
@@ -32,10 +37,13 @@ from pollux_slurm.agent.node.rank_environments import without_other_jobs_variabl
 from pollux_slurm.agent.node.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
 from pollux_slurm.agent.node.torchrun import starts_torchrun
 from pollux_slurm.agent.node.watched_processes import WatchedProcesses, start_error
+from pollux_slurm.agent.step.controller import wait_for_controller
+from pollux_slurm.agent.submit.other_launchers import refusal_within_run
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
+from pollux_slurm.slurm.connection import make_runner
 
 # How often a run on this machine looks whether processes are to join or leave.
 _RESIZE_INTERVAL_S = 0.05
@@ -62,10 +70,14 @@ def launch(
         raise UsageError(
             "the command's name is empty (an unset shell variable?); example: pollux run -- python train.py"
         )
+    if (refusal := refusal_within_run(command)) is not None:
+        raise UsageError(refusal)
     if options.max_gpus is not None and (options.min_gpus or 1) > options.max_gpus:
         raise UsageError(f"--min-gpus {options.min_gpus} is above --max-gpus {options.max_gpus}")
-    environ = without_other_jobs_variables(environ)
+    environ = without_step_of_submitter(without_other_jobs_variables(environ))
     if environ.get("SLURM_JOB_ID") and not _is_in_step(environ):
+        runner = make_runner(config.slurm, environ)
+        environ = with_own_restart_count(environ, runner, partial(wait_for_controller, runner, warn))
         if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may be on another machine
             _require_program((options.wrapper or command)[0], environ)
         if environ.get(ANCHOR_VARIABLE):

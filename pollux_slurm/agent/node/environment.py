@@ -25,6 +25,7 @@ from pollux_slurm.agent.node.layout import (
     SECRET_VARIABLE,
     STORE,
 )
+from pollux_slurm.agent.submit.other_launchers import refusal_of_processes
 from pollux_slurm.agent.submit.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError
@@ -81,6 +82,9 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
             "`pollux run -- python train.py`, or `pollux run -- torchrun train.py`"
         )
     directory = environ.get("POLLUX_CHECKPOINT_DIR")
+    # Trainings in directories of their own may be as many as they like.
+    if directory and (refusal := refusal_of_processes(environ)) is not None:
+        raise ConfigError(refusal)
     restart_count = _count(environ, restarts, 0, low=0)
     token, config = _token(environ), load_config(environ)
     membership = _membership(environ, token, config, restart_count=restart_count)

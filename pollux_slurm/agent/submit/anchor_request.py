@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.agent.submit.room_for_wings import Room
@@ -18,7 +18,12 @@ from pollux_slurm.config import MovesConfig
 from pollux_slurm.errors import UsageError
 from pollux_slurm.slurm.sbatch.batch_script import directive_words
 from pollux_slurm.slurm.sbatch.options import SBATCH_OPTIONS, GivenOption, parse_directives
-from pollux_slurm.slurm.sbatch.request import SbatchRequest, count_requested_gpus, time_limit_s
+from pollux_slurm.slurm.sbatch.request import (
+    SbatchRequest,
+    count_requested_gpus,
+    cpus_per_gpu_of_tasks,
+    time_limit_s,
+)
 
 _BOTH = frozenset({"account", "qos", "reservation", "nice", "wckey", "propagate", "partition", "clusters"})
 _OF_WINGS = frozenset(
@@ -45,7 +50,8 @@ _MEMORY_OPTIONS = ("mem-per-gpu", "mem", "mem-per-cpu")
 class AnchorRequest:
     """The anchor's half of a submission: the script's `head`, sbatch's `options`, and more `directives`.
 
-    `hidden_variables` are those that sbatch must not read for it. `wings` is the other half.
+    `hidden_variables` are those that sbatch must not read for it. `wings` is the other half. `notes` say what
+    the queue will show.
     """
 
     head: str
@@ -53,6 +59,7 @@ class AnchorRequest:
     directives: tuple[str, ...]
     hidden_variables: frozenset[str]
     wings: WingRequest
+    notes: tuple[str, ...] = ()
 
 
 def not_in_place_because(request: SbatchRequest) -> str | None:
@@ -81,6 +88,8 @@ def divide(
     time = [] if limit_s is None else [f"--time={_anchor_minutes(limit_s, config, room)}"]
     if limit_s is None and request.given("time"):
         time = [f"--time={request.value('time')}"]  # without a limit, or one that sbatch refuses
+    # By CPU, of which it has one: some sites refuse memory by node.
+    memory = [f"--mem-per-cpu={config.anchor_memory}"] if config.anchor_memory else []
     partition = [] if config.anchor_partition is None else [f"--partition={config.anchor_partition}"]
     moved = _OF_WINGS | ({"partition"} if partition else set())
     return AnchorRequest(
@@ -90,7 +99,7 @@ def divide(
             "--nodes=1",
             "--ntasks=1",
             "--cpus-per-task=1",
-            f"--mem={config.anchor_memory}",
+            *memory,
             *time,
             *partition,
         ),
@@ -98,7 +107,21 @@ def divide(
             variable for option in SBATCH_OPTIONS if option.name in moved for variable in option.variables
         ),
         wings=_wing_request(request, num_gpus, limit_s),
+        notes=tuple(_notes(limit_s, time)),
     )
+
+
+def _notes(limit_s: float | None, time: Sequence[str]) -> Iterator[str]:
+    """Yield why squeue shows another time limit than the owner's."""
+    if limit_s is None:
+        return
+    minutes, shown = math.ceil(limit_s / 60), int(time[0].partition("=")[2])
+    if shown > minutes:
+        yield (
+            f"squeue shows the job, which is an anchor, with a limit of {shown} minutes: the training's "
+            f"{minutes}, and time for its wings to wait in the queue (moves.wait_allowance_s); the training "
+            "itself ends after its own"
+        )
 
 
 def _anchor_minutes(limit_s: float, config: MovesConfig, room: Room) -> int:
@@ -120,7 +143,7 @@ def _wing_request(request: SbatchRequest, num_gpus: int, limit_s: float | None) 
         options.append(f"--gpus={num_gpus}")
     gpus = counted.num_gpus or num_gpus
     if not request.given(*_CPU_OPTIONS):
-        options.append("--cpus-per-gpu=1")  # else the CPUs do not follow the GPUs
+        options.append(f"--cpus-per-gpu={_cpus_per_gpu(request, gpus)}")  # else they do not follow the GPUs
     return WingRequest(
         options=tuple(options),
         cpus_per_gpu=_cpus_per_gpu(request, gpus),
@@ -134,7 +157,7 @@ def _cpus_per_gpu(request: SbatchRequest, num_gpus: int) -> int:
     name = request.effective_name(*_CPU_OPTIONS)
     found = re.match(r"[1-9][0-9]{0,5}", request.value(name) or "") if name is not None else None
     if found is None:
-        return 1
+        return cpus_per_gpu_of_tasks(request, num_gpus)
     count = int(found[0])
     if name == "cpus-per-task":
         tasks = request.value("ntasks") or request.value("ntasks-per-node") or "1"

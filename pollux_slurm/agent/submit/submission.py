@@ -1,12 +1,15 @@
 """Submit a script as an adaptive job.
 
 Before sbatch is called, the token and the submitted script are written to the checkpoint directory. If
-sbatch refuses the job they are removed again.
+sbatch refuses the job they are removed again. Where its answer was lost, as where slurmctld is slow, the job
+may be in the queue all the same: it is looked up there by its Comment, and the files stay unless Slurm has
+refused it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import subprocess
@@ -17,51 +20,144 @@ from pathlib import Path
 from pollux_slurm.agent.submit.submission_plan import SubmissionPlan
 from pollux_slurm.agent.submit.token import make_private_dir, remove_empty_dirs, write_token
 from pollux_slurm.agent.submit.wing_request import wing_environ
-from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmError
+from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmError, SlurmUnavailable
+from pollux_slurm.slurm.commands.job_commands import error_of_text
 from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.commands.sbatch_answer import find_submitted_job, submitted_job_id
 
 # Slurm's words for a request that no wing can ever have: "Invalid feature specification", "invalid partition
 # specified", "Invalid account or account/partition combination specified", "User's group not permitted to use
 # this partition". Others may pass, as "Requested node configuration is not available" for drained nodes does.
 _NEVER = re.compile(r"\binvalid\b|unrecognized|not permitted", re.IGNORECASE)
+# Slurm sets them in the runs of a requeued job, or in a step, only: a job that is submitted there keeps them.
+_OF_ANOTHER_JOB = ("SLURM_RESTART_COUNT", "SLURM_STEP", "POLLUX_RESTART_COUNT")
+_KEPT_OUTPUT = 20_000
 
 
 def run_sbatch(
-    plan: SubmissionPlan, *, token: str, runner: CommandRunner, environ: Mapping[str, str], cwd: Path
+    plan: SubmissionPlan,
+    *,
+    token: str,
+    runner: CommandRunner,
+    environ: Mapping[str, str],
+    cwd: Path,
+    say: Callable[[str], None],
 ) -> int:
     """Submit a plan; sbatch prints to this process's stdout and stderr. Returns sbatch's exit code.
 
-    Raises `SlurmCommandError` where the wings of a job in place would be refused. It does not use the
-    runner's `run`, which has a time limit: with `--wait`, sbatch ends with the job.
+    It is 0 where the job is in the queue although sbatch has failed; `say` gets a line of that. Raises
+    `SlurmCommandError` where the wings of a job in place would be refused. It does not use the runner's
+    `run`, which has a time limit: with `--wait`, sbatch ends with the job.
     """
     sbatch = runner.find("sbatch")
     _refuse_impossible_wings(plan, runner)
     with _plan_files(plan, token) as (script_file, undo):
         # --export-file may name a file descriptor of the user's shell.
-        done = _call_sbatch(sbatch, plan, script_file, environ, cwd, close_fds=False)
+        process = subprocess.Popen(
+            _sbatch_words(sbatch, plan, script_file),
+            env=_sbatch_environ(plan, environ),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            close_fds=False,
+        )
+        errors = _pass_on(process)
         # With --wait the exit code may be the job's: it may exist, so its files stay.
-        if done.returncode > 0 and not plan.waits:
-            undo()
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+        if process.returncode > 0 and plan.creates_job and not plan.waits:
+            job_id = _find_accepted(plan, runner, errors, undo, say)
+            if job_id is not None:
+                is_parsable = "--parsable" in plan.options
+                print(job_id if is_parsable else f"Submitted batch job {job_id}", flush=True)
+                return 0
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 def submit_plan(
-    plan: SubmissionPlan, *, token: str, runner: CommandRunner, environ: Mapping[str, str], cwd: Path
+    plan: SubmissionPlan,
+    *,
+    token: str,
+    runner: CommandRunner,
+    environ: Mapping[str, str],
+    cwd: Path,
+    say: Callable[[str], None],
 ) -> str:
     """Submit a plan that has `--parsable`, print nothing, and return the job's number.
 
-    Raises `SlurmCommandError` with sbatch's message when it refuses the job, or would refuse its wings.
+    Raises `SlurmCommandError` with sbatch's message when it refuses the job, or would refuse its wings, and
+    `SlurmUnavailable` where it is not known whether the job is in the queue: then its files stay.
     """
     sbatch = runner.find("sbatch")
     _refuse_impossible_wings(plan, runner)
     with _plan_files(plan, token) as (script_file, undo):
-        done = _call_sbatch(sbatch, plan, script_file, environ, cwd, capture_output=True)
-        if done.returncode != 0:
-            undo()
-            text = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-            raise SlurmCommandError(f"sbatch has refused the job: {text.removeprefix('sbatch: error: ')}")
-    # With a cluster's name after a semicolon for `--clusters`.
-    return done.stdout.strip().partition(";")[0]
+        done = subprocess.run(
+            _sbatch_words(sbatch, plan, script_file),
+            env=_sbatch_environ(plan, environ),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        job_id = submitted_job_id(done.stdout) if done.returncode == 0 else None
+        if job_id is not None:
+            return job_id
+        text = " ".join(done.stderr.split()).removeprefix("sbatch: error: ")
+        text = text or f"exit code {done.returncode}"
+        said: list[str] = []
+        # An sbatch that ended with 0, or by a signal, has not refused anything.
+        refusal = text if done.returncode > 0 else None
+        job_id = _find_accepted(plan, runner, refusal, undo, said.append)
+        if job_id is None and said:
+            raise SlurmUnavailable(f"{text}: {said[0]}")
+        if job_id is None:
+            raise SlurmCommandError(f"sbatch has refused the job: {text}")
+        for line in said:
+            say(line)
+        return job_id
+
+
+def _find_accepted(
+    plan: SubmissionPlan,
+    runner: CommandRunner,
+    refusal: str | None,
+    undo: Callable[[], None],
+    say: Callable[[str], None],
+) -> str | None:
+    """Return the number of a job that Slurm has although sbatch did not say so.
+
+    None where it has not: its files are removed if `refusal`, what sbatch printed, is one. Else they stay,
+    and `say` gets what to do.
+    """
+    is_known = refusal is not None and not isinstance(
+        error_of_text(refusal, SlurmCommandError), SlurmUnavailable
+    )
+    try:
+        job_id = find_submitted_job(runner, plan.terms.token_sha256, clusters=plan.clusters)
+    except SlurmError:
+        job_id = None
+    if job_id is not None:
+        say(f"sbatch has failed, and Slurm has accepted the job all the same: it is job {job_id}")
+    elif is_known:
+        undo()
+    else:
+        say(
+            "whether Slurm has accepted the job is not known: look for it with squeue --me before you submit "
+            f"it again; its files stay in {plan.checkpoint_dir}"
+        )
+    return job_id
+
+
+def _pass_on(process: subprocess.Popen[bytes]) -> str:
+    """Pass on what a process writes to stderr, until it has ended, and return the end of that."""
+    assert process.stderr is not None
+    kept = b""
+    with process, process.stderr:
+        while chunk := os.read(process.stderr.fileno(), 1 << 16):
+            with contextlib.suppress(OSError):
+                os.write(2, chunk)
+            kept = (kept + chunk)[-_KEPT_OUTPUT:]
+    return kept.decode("utf-8", "replace")
 
 
 def _refuse_impossible_wings(plan: SubmissionPlan, runner: CommandRunner) -> None:
@@ -89,27 +185,16 @@ def _refuse_impossible_wings(plan: SubmissionPlan, runner: CommandRunner) -> Non
         )
 
 
-def _call_sbatch(
-    sbatch: str,
-    plan: SubmissionPlan,
-    script_file: Path,
-    environ: Mapping[str, str],
-    cwd: Path,
-    *,
-    capture_output: bool = False,
-    close_fds: bool = True,
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sbatch, *plan.options, str(script_file), *plan.arguments],
-        env={key: value for key, value in environ.items() if key not in plan.hidden_variables},
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=capture_output,
-        close_fds=close_fds,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+def _sbatch_words(sbatch: str, plan: SubmissionPlan, script_file: Path) -> list[str]:
+    return [sbatch, *plan.options, str(script_file), *plan.arguments]
+
+
+def _sbatch_environ(plan: SubmissionPlan, environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        key: value
+        for key, value in environ.items()
+        if key not in plan.hidden_variables and not key.startswith(_OF_ANOTHER_JOB)
+    }
 
 
 @contextlib.contextmanager

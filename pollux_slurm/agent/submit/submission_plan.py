@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
+from pollux_slurm.agent.submit.log_folders import missing_log_folders
+from pollux_slurm.agent.submit.never_moved import never_moved_because
+from pollux_slurm.agent.submit.other_launchers import launcher_without_run, refusal_of_script
 from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.signal_option import signal_warnings
+from pollux_slurm.agent.submit.start_size import start_gpus
 from pollux_slurm.agent.submit.token import checkpoints_folder, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
 from pollux_slurm.config import Config
@@ -39,6 +43,7 @@ from pollux_slurm.slurm.sbatch.options import (
 from pollux_slurm.slurm.sbatch.request import (
     SbatchRequest,
     count_requested_gpus,
+    cpus_per_gpu_of_tasks,
     sigterm_lead_s,
     time_limit_s,
 )
@@ -67,6 +72,7 @@ _NO_RUN = (
     "the script's body has no pollux run: unless a command in it calls that, the job is neither moved nor "
     "measured; write: pollux run -- python train.py"
 )
+_NO_AMOUNT = re.compile(r"0+[KMGT]?", re.IGNORECASE)
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
 
@@ -77,7 +83,7 @@ class SubmissionPlan:
     `options` are sbatch's arguments before the script, `arguments` those after it. `creates_job` is False for
     `--test-only`, which must write nothing. With `waits`, sbatch ends when the job does. `warnings` are for
     the user. A job in place has `wings`, whose request is in `wing_file`, and `wing_script`; its anchor's
-    sbatch must not read `hidden_variables`.
+    sbatch must not read `hidden_variables`. `clusters` is the value of that option.
     """
 
     script: str
@@ -94,6 +100,7 @@ class SubmissionPlan:
     wings: WingRequest | None = None
     wing_script: str = ""
     hidden_variables: frozenset[str] = frozenset()
+    clusters: str | None = None
 
     @property
     def wing_file(self) -> Path:
@@ -177,17 +184,21 @@ def plan_submission(
     )
     _refuse_what_cannot_be_adaptive(request)
     _refuse_passwords(script)
+    if (refusal := refusal_of_script(script.body)) is not None:
+        raise UsageError(refusal)
     slice_s, total_s = _run_and_total_time_s(request, _last(options, "total-time"))
     in_place, warnings = _is_in_place(options, config, total_s), [*_warnings(request)]
     room = room_for_wings(request) if in_place else Room()
     if in_place and (because := not_in_place_because(request) or room.none_because):
         in_place = False
         warnings.append(f"the job moves by requeue, not in place: {because}")
+    warnings += missing_log_folders(request, cwd)
     warnings += warnings_in_place(request) if in_place else signal_warnings(request, script.body)
     if config.store.url is None:
         warnings.append(_NO_STORE)
     if "pollux" not in script.body:
-        warnings.append(_NO_RUN)
+        launcher = launcher_without_run(script.body)
+        warnings.append(_NO_RUN + (f" in place of {launcher}" if launcher else ""))
     terms = JobTerms(
         token_sha256=token_sha256(token),
         user_id=token_user_id(token),
@@ -201,12 +212,14 @@ def plan_submission(
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
     token_file = checkpoint_dir / f"pollux-{identifier}.token"
-    directives = tuple(_directives(request, terms))
+    num_gpus = start_gpus(request, terms)
+    directives = tuple(_directives(request, num_gpus))
     head, sbatch_options, anchor = script.head, _sbatch_arguments(options), None
     exports = _exports(checkpoint_dir, token_file, environ=environ, cwd=cwd, config=config)
     if terms.in_place:
-        anchor = divide(request, head, num_gpus=terms.min_gpus, config=config.moves, room=room)
+        anchor = divide(request, head, num_gpus=num_gpus, config=config.moves, room=room)
         head, sbatch_options = anchor.head, list(anchor.options)
+        warnings += anchor.notes
         own = {"--requeue", "--open-mode=append"}
         directives = (*(one for one in directives if one in own), *anchor.directives)
         exports.append((ANCHOR_VARIABLE, str(token_file.with_suffix(".wing"))))
@@ -239,6 +252,7 @@ def plan_submission(
         if anchor is None
         else wing_script(token_file.with_suffix(".order"), config.templates.dir),
         hidden_variables=frozenset() if anchor is None else anchor.hidden_variables,
+        clusters=request.value("clusters"),
     )
 
 
@@ -446,6 +460,15 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
 
 
 def _warnings(request: SbatchRequest) -> Iterator[str]:
+    if (because := never_moved_because(request)) is not None:
+        yield f"the job is never moved, and keeps the GPUs that it starts with: {because}"
+    if request.effective_name("mem", "mem-per-cpu", "mem-per-gpu") == "mem" and _NO_AMOUNT.fullmatch(
+        request.value("mem") or ""
+    ):
+        yield (
+            f"{request.source_of('mem')}=0 takes all memory of a node, so that no other job gets the node's "
+            "other GPUs until the job is moved; request memory by GPU: --mem-per-gpu=..."
+        )
     for name in ("container-image", "container-name", "container"):
         if request.given(name):
             yield (
@@ -465,22 +488,21 @@ def _refuse_passwords(script: BatchScript) -> None:
         )
 
 
-def _directives(request: SbatchRequest, terms: JobTerms) -> list[str]:
-    """Return the sbatch options that an adaptive job needs and the user has not given."""
+def _directives(request: SbatchRequest, num_gpus: int) -> list[str]:
+    """Return the sbatch options that an adaptive job needs and the user has not given.
+
+    `num_gpus` is what it starts with if it names no number.
+    """
     directives = []
     if not request.given("requeue", "no-requeue"):
         directives.append("--requeue")
     if not request.given("open-mode"):
         directives.append("--open-mode=append")  # else a later run overwrites the log
-    start = count_requested_gpus(request)
-    if not start.is_given:
-        directives.append(f"--gpus={terms.min_gpus}")
-    elif start.num_gpus is not None and start.num_gpus < terms.min_gpus:
-        raise UsageError(f"the job requests {start.num_gpus} GPUs: below --min-gpus {terms.min_gpus}")
-    elif start.num_gpus is not None and terms.max_gpus is not None and start.num_gpus > terms.max_gpus:
-        raise UsageError(f"the job requests {start.num_gpus} GPUs: above --max-gpus {terms.max_gpus}")
+    if not count_requested_gpus(request).is_given:
+        directives.append(f"--gpus={num_gpus}")
     if not request.given(*_CPU_OPTIONS):
-        directives.append("--cpus-per-gpu=1")  # else the CPUs do not follow the GPUs
+        # Else the CPUs do not follow the GPUs.
+        directives.append(f"--cpus-per-gpu={cpus_per_gpu_of_tasks(request, num_gpus)}")
     if not request.given("signal"):
         limit_s = time_limit_s(request.value("time"))
         directives.append(f"--signal=TERM@{sigterm_lead_s(limit_s)}")

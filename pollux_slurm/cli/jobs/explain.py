@@ -89,6 +89,8 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
             )
             if text is None:
                 raise
+            if (failure := failure_of_job(config, job)) is not None:
+                text = f"{failure}\n{text}"
             return {"job_id": job, "round": None, "explanation": text}
         shown = CurrentJob(record=record)
         if round_id is None and not record.state.is_over:
@@ -359,7 +361,7 @@ def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
         )
         found.append(f"  paused     since {moment(facts['paused_at'])}: its checkpoint is written; {rest}")
     for one in facts.get("warnings", ()):
-        since = f"since run {one['run_number']}, {moment(one['first_seen_at'])}"
+        since = f"since run {one['run_number'] + 1}, {moment(one['first_seen_at'])}"
         found.append(f"  warning    {one['meaning']} ({since}); cure: {one['cure']}")
     if facts.get("silent") is not None:
         found.append(f"  silent     {facts['silent']}")

@@ -14,7 +14,7 @@ import typer
 from pollux_slurm.cli.shared.completion import complete_active_jobs
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
-from pollux_slurm.errors import PolluxError
+from pollux_slurm.errors import NotYetError, PolluxError
 
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import Reallocation, Store
@@ -26,7 +26,8 @@ WaitOption = Annotated[
         "--wait",
         parser=seconds(),
         metavar="TIME",
-        help="How long to wait until the daemon has done it: seconds, or 90s, 5m; 0: do not wait.",
+        help="How long to wait for the end of a move and until the daemon has done it: seconds, or 90s, 5m; "
+        "0: do not wait.",
     ),
 ]
 _POLL_S = 0.5
@@ -93,11 +94,11 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, do
         missing = daemon_absence_text(store.daemon_status(), _now(), held)
         if missing is not None:
             typer.echo(f"pollux: no daemon carries this out now: {missing}", err=True)
-        ordered = give(store)
+        deadline = time.monotonic() + wait_s
+        ordered = _given(give, store, deadline)
         typer.echo(
             f"{done} (the daemon does so in its next round; see: pollux status {ordered.slurm_job_id})"
         )
-        deadline = time.monotonic() + wait_s
         while wait_s:
             now = next(r for r in store.reallocations(ordered.slurm_job_id) if r.id == ordered.id)
             if now.step.is_end:
@@ -115,6 +116,21 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, do
         typer.echo(f"job {now.slurm_job_id}: done")
     finally:
         store.close()
+
+
+def _given(give: Callable[[Store], Reallocation], store: Store, deadline: float) -> Reallocation:
+    """Give an order. While the job is being moved, that is tried again until the deadline."""
+    is_said = False
+    while True:
+        try:
+            return give(store)
+        except NotYetError as error:
+            if time.monotonic() > deadline:
+                raise
+            if not is_said:
+                typer.echo(f"pollux: {error}; waiting for that", err=True)
+            is_said = True
+        time.sleep(_POLL_S)
 
 
 def who() -> str:

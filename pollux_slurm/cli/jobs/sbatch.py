@@ -99,7 +99,11 @@ def sbatch(ctx: typer.Context) -> None:
         sys.stdout.buffer.write(plan.as_shell_commands().encode("utf-8", "surrogateescape"))
         typer.echo(budget, err=True)
         return
-    code = run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd)
+
+    def say(line: str) -> None:
+        typer.echo(f"pollux: {line}", err=True)
+
+    code = run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd, say=say)
     if code != 0 and not plan.waits:
         # sbatch has said what it tried; this says what to do.
         try:

@@ -13,6 +13,7 @@ from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.daemon.observe.live_status import CurrentJob, daemon_absence_text, is_silent, jobs_left_held
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
+from pollux_slurm.slurm.parsing.node_json import SEVERAL_GPU_TYPES
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
@@ -155,7 +156,7 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
         text=f"{gpus} GPUs on {len(with_gpus)} nodes: {', '.join(types) or 'none'}",
         cure="" if gpus else "configure Gres=gpu:... for the nodes in slurm.conf and gres.conf",
     )
-    mixed = sorted(node.name for node in snapshot.nodes if "GPUs of several types" in node.state)
+    mixed = sorted(node.name for node in snapshot.nodes if node.gres_problem == SEVERAL_GPU_TYPES)
     if mixed:
         yield Finding(
             name="mixed nodes",
@@ -163,6 +164,15 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
             text=f"GPUs of several types on {', '.join(mixed[:5])}",
             cure="nothing is placed on these nodes: a job's speed there is not known",
         )
+    for problem in sorted({node.gres_problem for node in snapshot.nodes if node.gres_problem}):
+        if problem != SEVERAL_GPU_TYPES:
+            names = sorted(node.name for node in snapshot.nodes if node.gres_problem == problem)
+            yield Finding(
+                name="unreadable nodes",
+                verdict=Verdict.WARN,
+                text=f"{problem}: {', '.join(names[:5])}",
+                cure="nothing is placed on these nodes; compare Gres= in slurm.conf with gres.conf's manual",
+            )
     known = {partition for node in snapshot.nodes for partition in node.partitions}
     unknown = sorted({*config.daemon.partitions, *dict(config.policy.kept_shares)} - known)
     if unknown:

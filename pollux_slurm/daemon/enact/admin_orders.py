@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pollux_slurm.errors import UsageError
+from pollux_slurm.errors import NotYetError, UsageError
 from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, RunPhase, Store
 
@@ -34,7 +34,8 @@ def paused_manually_because(record: JobRecord) -> str | None:
 def pause(store: Store, job_id: str, *, by: str, drain: bool, at: datetime) -> Reallocation:
     """Plan that a running job writes a checkpoint and stays pending until it is resumed.
 
-    Raises `UsageError` for a job that does not run, has not reported a step, or is being moved.
+    Raises `UsageError` for a job that does not run, and `NotYetError` for one that has not reported a step,
+    or is being moved.
     """
     record = _idle_record(store, job_id)
     if record.state is not JobState.RUNNING or not record.allocation:
@@ -43,7 +44,7 @@ def pause(store: Store, job_id: str, *, by: str, drain: bool, at: datetime) -> R
             f"job {job_id} does not run: {state}; to keep it in the queue: scontrol hold {job_id}"
         )
     if record.run is None or record.run.num_steps == 0 or record.run.phase is not RunPhase.TRAINING:
-        raise UsageError(f"job {job_id} has not reported a step in this run yet; try again in a minute")
+        raise NotYetError(f"job {job_id} has not reported a step in this run yet; try again in a minute")
     return store.plan_reallocation(
         job_id,
         source=record.allocation,
@@ -87,7 +88,7 @@ def _idle_record(store: Store, job_id: str) -> JobRecord:
     if record.state.is_over:
         raise UsageError(f"job {job_id} is over: it is {record.state.value}")
     if record.open_reallocation is not None:
-        raise UsageError(
+        raise NotYetError(
             f"job {job_id} is being moved ({record.open_reallocation.step.value}); try again in a "
             f"minute (pollux status {job_id})"
         )

@@ -10,6 +10,7 @@ from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.model import AccountedRun
 from pollux_slurm.slurm.commands.job_commands import job_number
 from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.parsing.gres import accounted_gpus
 from pollux_slurm.slurm.parsing.job_json import state_of
 from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
 
@@ -144,7 +145,9 @@ class Accounting:
             raise SlurmReadError(f"sacct printed a row with other columns than asked for: {odd}")
         found: list[AccountedRun] = []
         for row in rows:
-            found.append(_run_of(row, found))
+            # slurmdbd has rows without a state, of jobs whose end or start it has missed.
+            if row[columns.split(",").index("State")].strip():
+                found.append(_run_of(row, found))
         return tuple(found)
 
     def jobs_text(self, since: datetime, until: datetime) -> list[str]:
@@ -199,7 +202,7 @@ def _run_of(row: list[str], before: Sequence[AccountedRun]) -> AccountedRun:
         started_at=started_at,
         ended_at=ended_at,
         elapsed_s=elapsed_s,
-        num_gpus=gpus_of(tres),
+        num_gpus=accounted_gpus(tres),
         nodes=_hosts_of(nodes),
     )
 
@@ -227,7 +230,7 @@ def _lifted(*bounds: str) -> tuple[str, ...]:
 
 
 def gpus_of(tres: str) -> int | None:
-    """Return the GPUs, of any type, in TRES such as `cpu=8,gres/gpu=4`; None where it has no such entry.
+    """Return the limit on GPUs of any type in TRES such as `cpu=8,gres/gpu=4`; None where it has none.
 
     Limits on one type alone (`gres/gpu:a100=4`) are ignored here; Slurm enforces them.
     """

@@ -38,10 +38,12 @@ from pollux_slurm.slurm.commands.job_commands import (
     run_job_command,
 )
 from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
+from pollux_slurm.slurm.commands.sbatch_answer import submitted_job_id
 from pollux_slurm.slurm.commands.shape_update import shape_fields
 from pollux_slurm.slurm.parsing.job_json import parse_job
 from pollux_slurm.slurm.parsing.json_fields import load_json, objects_of, release
 from pollux_slurm.slurm.parsing.node_json import parse_node
+from pollux_slurm.slurm.parsing.shares_of_memory import takes_whole_memory, with_shares_of_memory
 
 # Slurm revokes a job that starts within the second of its own kill (22.05). Its clock has whole seconds: a
 # begin time two seconds later leaves one whole second between.
@@ -74,6 +76,7 @@ class CommandClient:
         self._wall_clock = wall_clock
         self._monotonic = monotonic
         self._guard = guard
+        self._gives_out_memory: bool | None = None  # as slurm.conf says, once it matters
 
     def guarded(self, guard: Callable[[], None]) -> CommandClient:
         """Return a client that calls `guard` right before each command that changes a job."""
@@ -123,7 +126,12 @@ class CommandClient:
         nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
         if not nodes:
             raise SlurmReadError(f"{command[0]}: the answer contains no node")
-        return ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(jobs))
+        snapshot = ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(jobs))
+        if not any(takes_whole_memory(job) for job in jobs):
+            return snapshot
+        if self._gives_out_memory is None:
+            self._gives_out_memory = "memory" in self.settings().get("SelectTypeParameters", "").lower()
+        return with_shares_of_memory(snapshot) if self._gives_out_memory else snapshot
 
     def read_job(self, job_id: str) -> SlurmJob | None:
         """Read one job; None when slurmctld does not know it (any more)."""
@@ -269,9 +277,9 @@ class CommandClient:
         answer = self._runner.run("sbatch", "--parsable", *options, *source, stdin=script, environ=env)
         if answer.exit_code != 0:
             raise error_of_result(answer, SlurmCommandError)
-        number = answer.stdout.strip().partition(";")[0]
-        if not number.isdecimal():
-            raise SlurmCommandError(f"sbatch printed no job id: {answer.stdout[:120]!r}")
+        number = submitted_job_id(answer.stdout)
+        if number is None:
+            raise SlurmReadError(f"sbatch printed no job id: {answer.stdout[:120]!r}")
         return number
 
     # -------------------------------------------------------------------------------------------- inside

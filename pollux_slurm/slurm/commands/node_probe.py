@@ -59,9 +59,10 @@ def run_on_nodes(
         try:
             done = runner.run(
                 "srun", "--quiet", "--job-name=pollux-doctor", f"--partition={node.partitions[0]}",
-                f"--nodelist={node.name}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=100M",
-                f"--time={_TIME_LIMIT_MINUTES}", f"--immediate={_ALLOCATION_LIMIT_S}", "--input=none",
-                "--chdir=/", *command, timeout_s=_SRUN_LIMIT_S,
+                f"--nodelist={node.name}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1",
+                "--mem-per-cpu=100M", f"--time={_TIME_LIMIT_MINUTES}",
+                f"--immediate={_ALLOCATION_LIMIT_S}", "--input=none", "--chdir=/", *command,
+                timeout_s=_SRUN_LIMIT_S,
             )  # fmt: skip
         except SlurmUnavailable as error:
             error_text = str(error)

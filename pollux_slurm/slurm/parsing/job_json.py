@@ -130,6 +130,15 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
     )
 
 
+def request_problem(content: Mapping[str, Any]) -> str | None:
+    """Return what of an owner's request cannot be kept in another shape; None where all can.
+
+    `content` has the fields of the request as Slurm shows them.
+    """
+    fields = Fields(content, "a request")
+    return _Request.read(fields).problem or NodeConstraints.read(fields).problem
+
+
 def state_of(words: Sequence[str], label: str) -> JobState:
     """Return the state that Slurm's state and flags mean. Raises `SlurmReadError` that names `label`."""
     return _state(Fields({"job_state": list(words)}, label))

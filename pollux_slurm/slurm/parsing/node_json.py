@@ -15,6 +15,10 @@ _UP = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _FLAGS_OF_AVAILABLE = frozenset(
     {"CLOUD", "COMPLETING", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "PLANNED", "PERFCTRS", "EXTERNAL"}
 )
+# Slurm's resources that are parts of GPUs.
+_PARTS_OF_GPUS = frozenset({"shard", "mps"})
+# A job's speed on such a node is unknown.
+SEVERAL_GPU_TYPES = "GPUs of several types"
 
 
 def parse_node(content: Mapping[str, Any]) -> SlurmNode:
@@ -25,29 +29,32 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
     if not states or not fields.text("name"):
         raise fields.bad("state" if name else "name")
     gpus, used = _gpus(fields, "gres"), _gpus(fields, "gres_used")
-    shards = "shard" in used.others
-    one_type = len(gpus.types) <= 1
+    problem = SEVERAL_GPU_TYPES if gpus is not None and len(gpus.types) > 1 else None
+    if gpus is None or used is None:
+        text = fields.text("gres" if gpus is None else "gres_used")
+        problem = f"generic resources {text[:80]!r} cannot be read"
+        used = gpus = gpus or count_gpus(())
     num_cpus = fields.number("effective_cpus")  # without those reserved for the system; not in 22.05
     reserved_mb = fields.number("specialized_memory") or 0
     return SlurmNode(
         name=fields.text("name"),
         gpu_type=gpus.type,
         num_gpus=gpus.count,
-        # Slurm does not always show whose the shards (gres/shard) are: no GPU of the node counts as free.
-        used_gpus=gpus.count if shards else used.count,
+        # Slurm does not always show whose the parts of GPUs are: no GPU of the node counts as free.
+        used_gpus=used.count if _PARTS_OF_GPUS.isdisjoint(used.others) else gpus.count,
         num_cpus=fields.count("cpus") if num_cpus is None else num_cpus,
         used_cpus=fields.count("alloc_cpus"),
         memory_mb=max(fields.count("real_memory") - reserved_mb, 0),
         used_memory_mb=fields.count("alloc_memory"),
-        # A node with several GPU types is not used: a job's speed there is unknown.
-        available=states[0] in _UP and _FLAGS_OF_AVAILABLE.issuperset(states[1:]) and one_type,
-        state="+".join(states).lower() + ("" if one_type else " (GPUs of several types)"),
+        available=states[0] in _UP and _FLAGS_OF_AVAILABLE.issuperset(states[1:]) and problem is None,
+        state="+".join(states).lower() + ("" if problem is None else f" ({problem})"),
         partitions=fields.words("partitions"),
         features=_features(fields),
         draining="DRAIN" in states,
         responds="DOWN" not in states,
         hostname=fields.text("hostname", ""),
         last_busy_at=fields.time("last_busy"),
+        gres_problem=problem,
     )
 
 
@@ -57,8 +64,9 @@ def _features(fields: Fields) -> frozenset[str]:
     return frozenset(feature for word in words for feature in word.split(",") if feature)
 
 
-def _gpus(fields: Fields, key: str) -> GpuCount:
+def _gpus(fields: Fields, key: str) -> GpuCount | None:
+    """Return the GPUs that a field names; None where it cannot be read: that is one node less."""
     try:
         return count_gpus(parse_gres(fields.text(key, "")))
     except ValueError:
-        raise fields.bad(key) from None
+        return None

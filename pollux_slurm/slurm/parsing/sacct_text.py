@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from pollux_slurm.errors import TraceError
+from pollux_slurm.slurm.parsing.gres import accounted_gpus
 
 _REQUIRED = ("Submit", "ElapsedRaw", "AllocTRES")
 _NOT_ENDED = {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
@@ -144,7 +145,7 @@ def _run(fields: Mapping[str, str], number: int) -> _Run:
     elapsed = fields["ElapsedRaw"]
     if not re.fullmatch(r"[0-9]{1,12}", elapsed):
         raise TraceError(f"line {number} of sacct's text: ElapsedRaw is {elapsed!r}; expected whole seconds")
-    num_gpus = _num_gpus(fields["AllocTRES"])
+    num_gpus = accounted_gpus(fields["AllocTRES"]) or 0
     return _Run(
         job_id=fields["JobID"],
         name=fields.get("JobName", ""),
@@ -157,16 +158,6 @@ def _run(fields: Mapping[str, str], number: int) -> _Run:
         elapsed_s=int(elapsed),
         state=fields.get("State", "").split(" ")[0],
     )
-
-
-def _num_gpus(tres: str) -> int:
-    """Return the GPUs in TRES such as `billing=8,cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=64G,node=1`.
-
-    A site may account for all GPUs (`gres/gpu`), each type (`gres/gpu:a100`), or both.
-    """
-    counts = re.findall(r"(?:^|,)gres/gpu(:[^=,]+)?=([0-9]{1,9})(?=,|$)", tres)
-    total = [int(count) for kind, count in counts if not kind]
-    return total[0] if total else sum(int(count) for _, count in counts)
 
 
 def _known_moment(text: str, column: str, number: int) -> datetime | None:

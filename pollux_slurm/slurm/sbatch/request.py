@@ -109,6 +109,22 @@ def count_requested_gpus(request: SbatchRequest) -> RequestedGpus:
     return RequestedGpus(is_given=True, num_gpus=counts[0] if counts else None)
 
 
+def count_requested_nodes(request: SbatchRequest) -> int:
+    """Count the nodes that a submission requests at least; 1 where their number cannot be computed."""
+    return _first_number(request.value("nodes"), default=1) or 1
+
+
+def cpus_per_gpu_of_tasks(request: SbatchRequest, num_gpus: int) -> int:
+    """Return the CPUs that each of `num_gpus` GPUs brings, so that each task of a submission has one.
+
+    With fewer, Slurm never starts the job (22.05).
+    """
+    num_tasks = _num_tasks(request, count_requested_nodes(request))
+    if num_tasks is None or num_gpus < 1 or request.given("overcommit"):
+        return 1
+    return max(math.ceil(num_tasks / num_gpus), 1)
+
+
 def parse_gpu_list(text: str) -> int | None:
     """Add up `[type:]number[,[type:]number...]`; None when it is malformed (sbatch reports that)."""
     total = 0

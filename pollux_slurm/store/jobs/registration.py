@@ -35,6 +35,7 @@ class _Known:
     token_sha256: str
     user_id: int
     first_job_id: int | None
+    submitted_at: datetime
     finished_at: datetime | None
     open_reallocation_id: int | None
 
@@ -94,9 +95,12 @@ def _is_same_submission(before: _Known, job: JobRegistration) -> bool:
     """Return whether a job with another token is of the same submission as `before`: same owner, not over.
 
     `before` may have been taken for over because its Comment lacked a token for a while. It is the same
-    submission if it was submitted before that end, or was requeued; a reused id is neither.
+    submission if it was submitted before that end, or was requeued; a reused id is neither. Only a requeue
+    changes when a job was submitted.
     """
-    if before.user_id != job.user_id:
+    if before.user_id != job.user_id or (
+        job.restart_count == 0 and utc(job.submitted_at) > before.submitted_at
+    ):
         return False
     return before.finished_at is None or utc(job.submitted_at) <= before.finished_at or job.restart_count > 0
 
@@ -166,6 +170,7 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             JobRow.token_sha256,
             JobRow.user_id,
             JobRow.first_job_id,
+            JobRow.submitted_at,
             JobRow.finished_at,
             ReallocationRow.id.label("open_reallocation_id"),
         )
@@ -188,6 +193,7 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             token_sha256=row.token_sha256,
             user_id=row.user_id,
             first_job_id=row.first_job_id,
+            submitted_at=row.submitted_at,
             finished_at=row.finished_at,
             open_reallocation_id=row.open_reallocation_id,
         )

@@ -103,7 +103,7 @@ class Session:
         if lineage is not None and lineage.claim.resumed_from is not None:
             _LOG.info(
                 "%s goes on from the checkpoint of its run %d, with %d replicas",
-                *(job_name(environment), lineage.claim.resumed_from.run_number, self.world_size),
+                *(job_name(environment), lineage.claim.resumed_from.run_number + 1, self.world_size),
             )
         self.run_number, self.is_resumed = run_number, resume_path is not None
         self.memory = memory_bounds(self.side_channel, checkpoint_dir)

@@ -177,7 +177,7 @@ def test_that_a_leftover_run_cannot_write_after_the_next_has_claimed(tmp_path: P
     leftover = claim(tmp_path)
     write(leftover, "a")
     claim(tmp_path, 1)
-    with pytest.raises(SupersededRunError, match="run 1 of this job has taken over from run 0"):
+    with pytest.raises(SupersededRunError, match="run 2 of this job has taken over from run 1"):
         write(leftover, "b")
     assert len(files(tmp_path)) == 1
 
@@ -186,7 +186,7 @@ def test_that_a_leftover_run_cannot_claim_the_next_one_to_go_on_in_memory(tmp_pa
     write(claim(tmp_path), "a")
     assert claim(tmp_path, goes_on_from=0).claim.run_number == 1
     claim(tmp_path, 1)
-    with pytest.raises(SupersededRunError, match="run 2 of this job has taken over from run 1"):
+    with pytest.raises(SupersededRunError, match="run 3 of this job has taken over from run 2"):
         claim(tmp_path, goes_on_from=1)
     assert content(claim(tmp_path, 2)) == "a"
 

@@ -63,6 +63,7 @@ def test_that_torchruns_variables_give_the_nodes() -> None:
         ({"WORLD_SIZE": "4", "POLLUX_GPUS_PER_NODE": "4,0"}, "does not add up"),
         ({"POLLUX_TOKEN_FILE": "/nonexistent/token"}, "cannot be read"),
         ({"POLLUX_RESTART_COUNT": "1.5"}, "POLLUX_RESTART_COUNT"),
+        ({"SLURM_STEP_NUM_TASKS": "2", "POLLUX_CHECKPOINT_DIR": "/data/job"}, "srun has started 2 processes"),
         # Each of two processes of `pollux run` has started a torchrun, which counts its own from 0.
         ({"POLLUX_RANK": "1", "RANK": "0", "WORLD_SIZE": "2"}, "rank 1 of pollux run has become RANK=0"),
     ],

@@ -69,6 +69,14 @@ def test_that_an_anchor_has_of_its_allowance_what_limits_leave() -> None:
     assert times("--time=90", max_anchor_s=3600.0) == (["--time=90"], 5400.0)
 
 
+def test_that_the_limit_that_squeue_shows_of_an_anchor_is_explained() -> None:
+    (note,) = divided("--time=30").notes
+    assert note.startswith("squeue shows the job, which is an anchor, with a limit of 1470 minutes: the")
+    assert "training's 30, and" in note
+    assert divided("--time=30", wait_allowance_s=0.0).notes == ()
+    assert divided(script=PLAIN).notes == ()
+
+
 def test_that_a_training_without_a_limit_has_its_partitions_default() -> None:
     assert times() == ([], None)
     assert times(default_s=600.0) == (["--time=1450"], 600.0)
@@ -108,9 +116,15 @@ def test_that_variables_of_sbatch_are_the_wings_too() -> None:
 
 def test_that_a_site_may_keep_anchors_apart() -> None:
     found = divided(anchor_partition="cpu", anchor_memory="1G", wait_allowance_s=60.0)
-    assert {"--partition=cpu", "--mem=1G", "--time=11"} <= set(found.directives)
+    assert {"--partition=cpu", "--mem-per-cpu=1G", "--time=11"} <= set(found.directives)
     assert "-p gpu" not in found.head
     assert "--partition=gpu" in found.wings.options
+
+
+def test_that_an_anchor_asks_for_no_memory_by_node_and_on_some_sites_for_none() -> None:
+    for memory, given in (("512M", ["--mem-per-cpu=512M"]), ("", [])):
+        directives = divided("--gpus=1", "--mem=64G", anchor_memory=memory).directives
+        assert [one for one in directives if one.startswith("--mem")] == given
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,35 @@ def test_that_a_body_without_pollux_run_is_warned_of() -> None:
         assert not [one for one in plan([], stdin=f"#!/bin/sh\n{body}\n".encode()).warnings if "body" in one]
 
 
+@pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [("--mem=0", True), ("--mem=0G", True), ("--mem=0 --mem-per-gpu=1G", False), ("--mem=10G", False)],
+)
+def test_that_all_memory_of_a_node_is_warned_of(words: str, is_warned: bool) -> None:
+    warnings = plan(words.split(), config=STORED).warnings
+    assert [one.startswith("--mem=0 takes all memory of a node") for one in warnings] == [True] * is_warned
+
+
+@pytest.mark.parametrize(
+    ("words", "folders"),
+    [
+        ("-o logs/%j.out -e logs/%j.err", ["logs"]),
+        ("-o here/%j.out -e there/%j.err", ["there"]),
+        ("-D here -o logs/%j.out", ["here/logs"]),
+        ("-o %x/%j.out -e %j.err", []),
+        ("-o /dev/null", []),
+        ("", []),
+    ],
+)
+def test_that_a_folder_of_logs_that_is_missing_is_warned_of(
+    tmp_path: Path, words: str, folders: list[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    found = plan(words.split(), cwd=tmp_path, config=STORED).warnings
+    assert [one.rpartition(" ")[2] for one in found] == [f"{tmp_path}/{folder}" for folder in folders]
+    assert all("Slurm ends the job at its start" in one for one in found)
+
+
 def test_that_a_signal_that_has_no_effect_in_place_is_warned_of() -> None:
     script = b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\npollux run -- train\n"
     found = plan(["--in-place"], stdin=script, config=STORED)
@@ -196,6 +225,39 @@ def test_that_an_invalid_total_time_is_refused(words: list[str], message: str) -
 def test_that_a_job_without_gpus_starts_with_its_minimum_or_one() -> None:
     assert "--gpus=1" in added(plan([]).script)
     assert "--gpus=3" in added(plan(["--min-gpus=3"]).script)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [("-N2", 2), ("-N2-4 --min-gpus=3", 3), ("-w n[0-3],m1", 5), ("-N1 -w n0", 1), ("-N odd", 1)],
+)
+def test_that_a_job_without_gpus_has_one_on_each_of_its_nodes(words: str, gpus: int) -> None:
+    """sbatch refuses fewer GPUs than nodes."""
+    assert f"--gpus={gpus}" in added(plan(words.split()).script)
+    in_place = plan([*words.split(), "--in-place"])
+    assert in_place.wings is not None
+    assert f"--gpus={gpus}" in in_place.wings.options
+
+
+@pytest.mark.parametrize(
+    ("words", "cpus"),
+    [
+        ("-n 28", 28),
+        ("-n 28 --gpus=3", 10),
+        ("--ntasks-per-node=4 -N2 --gpus-per-node=4", 1),
+        ("--ntasks-per-node=28 -N2", 28),
+        ("-n 28 --overcommit", 1),
+        ("-N4", 1),
+        ("--ntasks-per-gpu=2", 1),
+    ],
+)
+def test_that_each_task_has_a_cpu(words: str, cpus: int) -> None:
+    """Slurm never starts a job of 28 tasks with one GPU and one CPU for it."""
+    assert f"--cpus-per-gpu={cpus}" in added(plan(words.split()).script)
+    in_place = plan([*words.split(), "--in-place"]).wings
+    assert in_place is not None
+    assert f"--cpus-per-gpu={cpus}" in in_place.options
+    assert in_place.cpus_per_gpu == cpus
 
 
 @pytest.mark.parametrize(
@@ -456,8 +518,12 @@ def test_that_the_plan_as_shell_commands_does_the_same(tmp_path: Path, comment: 
         (["--min-gpus"], "--min-gpus needs a value"),
         (["--dry-run=yes"], "--dry-run takes no value"),
         (["--checkpoint-dir="], "names no directory"),
-        (["--min-gpus=2", "-G1"], "requests 1 GPUs: below --min-gpus 2"),
-        (["--max-gpus=3", "--gpus-per-node=2", "-N2"], "requests 4 GPUs: above --max-gpus 3"),
+        (["--min-gpus=2", "-G1"], "--gpus requests 1 GPU, below --min-gpus 2: leave it out, and"),
+        (
+            ["--max-gpus=3", "--gpus-per-node=2", "-N2"],
+            "requests 4 GPUs, above --max-gpus 3: request 3 or fewer, or",
+        ),
+        (["--max-gpus=3", "-N4-8"], "--nodes requests 4 GPUs, one on each node, above --max-gpus 3"),
         (["--array=1-4"], "array"),
         (["-a", "1-4"], "array"),
         (["--no-requeue"], "requeue"),

@@ -27,6 +27,7 @@ from pollux_slurm.model import Allocation, JobState, SlurmNode
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm.commands.accounting import Association, QosLimits
+from pollux_slurm.slurm.parsing.node_json import SEVERAL_GPU_TYPES
 from pollux_slurm.store import open_store
 from pollux_slurm.store.contract.interface import DaemonStatus
 from tests.daemon.builders import NOON, job, node, reallocation, record, snapshot
@@ -83,6 +84,17 @@ def test_that_each_fault_is_found_alone(changes: dict[str, Any], name: str, verd
 def test_that_partitions_that_do_not_exist_are_named() -> None:
     config = Config(daemon=DaemonConfig(partitions=("main", "gpus")))
     assert verdicts(config=config) == {"partitions": "FAIL"}
+
+
+def test_that_nodes_whose_gpus_cannot_be_used_are_named() -> None:
+    nodes = [
+        replace(node(f"n{i}"), gres_problem=problem) for i, problem in enumerate((SEVERAL_GPU_TYPES, "odd"))
+    ]
+    findings = examine_slurm(
+        Config(), version="22.05.8", site=SITE, snapshot=snapshot(nodes, []), clock_skew_s=0.0
+    )
+    found = {one.name: one.text for one in findings if one.verdict is Verdict.WARN}
+    assert found == {"mixed nodes": "GPUs of several types on n0", "unreadable nodes": "odd: n1"}
 
 
 def test_that_anchors_on_gpu_nodes_are_warned_of_where_there_are_others() -> None:

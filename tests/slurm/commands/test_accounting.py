@@ -102,6 +102,8 @@ RUNS = """\
 3|2026-11-22T17:55:54|2026-11-22T17:55:59|2026-11-22T17:56:03|4|RESIZING|cpu=5,gres/gpu=5,node=2|n[1-2]
 3|2026-11-22T17:56:03|2026-11-22T17:55:59|2026-11-22T17:56:12|13|CANCELLED by 0|cpu=4,gres/gpu=4,node=1|n1
 4|2026-11-22T17:56:03|Unknown|Unknown|0|PENDING||None assigned
+5|2026-11-22T17:56:04|2026-11-22T17:56:05|Unknown|0|||None assigned
+6|2026-11-22T17:56:04|2026-11-22T17:56:05|2026-11-22T17:56:07|2|COMPLETED|cpu=2,gres/gpu:t4=2|n1
 """
 
 
@@ -109,7 +111,8 @@ def test_that_past_runs_are_read_with_their_elapsed_time(tmp_path: Path) -> None
     since = datetime(2026, 11, 22, 17, 55, 38, tzinfo=timezone.utc)
     asked = accounting(tmp_path, RUNS)
     (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
-    requeued, part, rest, waiting = asked.runs(["2", "3", "4"], since=since)
+    # One without a state is no run of which anything is known.
+    requeued, part, rest, waiting, of_one_type = asked.runs(["2", "3", "4"], since=since)
     words = (tmp_path / "asked").read_text()
     assert "--jobs=2,3,4" in words
     assert "--starttime=2026-11-22T17:55:38" in words
@@ -119,6 +122,7 @@ def test_that_past_runs_are_read_with_their_elapsed_time(tmp_path: Path) -> None
     # slurmdbd shows the start of the first part, and counts from there.
     assert (rest.state, rest.started_at, rest.elapsed_s) == (JobState.CANCELLED, part.ended_at, 9.0)
     assert (waiting.started_at, waiting.ended_at, waiting.nodes) == (None, None, ())
+    assert of_one_type.num_gpus == 2
 
 
 def test_that_a_malformed_list_of_nodes_is_an_error(tmp_path: Path) -> None:

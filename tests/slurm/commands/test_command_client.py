@@ -384,5 +384,14 @@ def test_that_sbatch_sees_script_options_arguments_and_exactly_the_given_environ
 
 def test_that_an_answer_without_a_job_id_is_an_error(programs: Programs, client: CommandClient) -> None:
     programs.answer("sbatch", "Submitted, I think\n")
-    with pytest.raises(SlurmCommandError, match="no job id"):
+    # Not a refusal: the job may be in the queue.
+    with pytest.raises(SlurmReadError, match="no job id"):
         client.submit("#!/bin/sh\n", [], [], dict(os.environ))
+
+
+def test_that_a_sites_sbatch_may_print_more_than_the_job_id(
+    programs: Programs, client: CommandClient
+) -> None:
+    for answer in ("*** Welcome to 7 ***\n\n41\n", "41;big\nplease clean /scratch\n"):
+        programs.answer("sbatch", answer)
+        assert client.submit("#!/bin/sh\n", [], [], dict(os.environ)) == "41"

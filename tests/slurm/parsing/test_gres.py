@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pollux_slurm.slurm.parsing.gres import Gres, count_gpus, parse_gres
+from pollux_slurm.slurm.parsing.gres import Gres, accounted_gpus, count_gpus, parse_gres
 
 
 def gres(name: str, type_: str | None, count: int) -> Gres:
@@ -32,6 +32,13 @@ def gres(name: str, type_: str | None, count: int) -> Gres:
         ("gres:gpu:a100", (gres("gpu", "a100", 1),)),
         ("gpu:1g.5gb:7", (gres("gpu", "1g.5gb", 7),)),
         ("shard:4K", (gres("shard", None, 4096),)),
+        ("nsight:no_consume:1", (gres("nsight", None, 1),)),
+        (
+            "gpu:t4:4,bandwidth:lustre:no_consume:4G",
+            (gres("gpu", "t4", 4), gres("bandwidth", "lustre", 4 << 30)),
+        ),
+        ("mps:t4:50(50/100,0/100,0/100)", (gres("mps", "t4", 50),)),
+        ("gpu:2,fpga:a:b:c:1", (gres("gpu", None, 2), gres("fpga", None, 1))),  # of a form that is not known
     ],
 )
 def test_that_every_form_of_slurm_is_read(text: str | None, expected: tuple[Gres, ...]) -> None:
@@ -59,3 +66,17 @@ def test_that_gpus_are_counted_apart_from_other_resources(
 ) -> None:
     counted = count_gpus(parse_gres(text))
     assert (counted.count, counted.type, counted.others) == (count, type_, others)
+
+
+@pytest.mark.parametrize(
+    ("tres", "count"),
+    [
+        ("billing=8,cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=64G,node=1", 4),
+        ("cpu=8,gres/gpu:a100=4,gres/gpu:t4=1", 5),
+        ("gres/gpu=0", 0),
+        ("cpu=8,gres/gpumem=4", None),
+        ("", None),
+    ],
+)
+def test_that_accounted_gpus_are_the_total_else_the_sum_of_their_types(tres: str, count: int | None) -> None:
+    assert accounted_gpus(tres) == count

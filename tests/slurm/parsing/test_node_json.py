@@ -52,6 +52,30 @@ def test_that_a_node_with_several_gpu_types_is_not_available() -> None:
     assert "several types" in shown.state
 
 
+@pytest.mark.parametrize(("changes", "gpus"), [({"gres": "gpu:::"}, 0), ({"gres_used": "gpu:t4:a:b"}, 4)])
+def test_that_a_node_whose_gpus_cannot_be_read_is_one_node_less(changes: dict[str, Any], gpus: int) -> None:
+    shown = parse_node(node(**changes))
+    assert (shown.available, shown.num_gpus, shown.used_gpus) == (False, gpus, gpus)
+    assert shown.gres_problem is not None
+    assert str(*changes.values()) in shown.gres_problem
+    assert shown.gres_problem in shown.state
+
+
+@pytest.mark.parametrize(
+    ("changes", "used"),
+    [
+        ({"gres": "gpu:t4:4,nsight:no_consume:1", "gres_used": "gpu:t4:1(IDX:0),nsight:0"}, 1),
+        ({"gres_used": "gpu:t4:1(IDX:0),shard:t4:2(2/8,0/8,0/8,0/8)"}, 4),
+        ({"gres_used": "gpu:t4:0(IDX:N/A),mps:t4:1(IDX:0)"}, 4),  # 22.05
+        ({"gres_used": "gpu:t4:0(IDX:N/A),mps:t4:50(50/100,0/100,0/100,0/100)"}, 4),
+        ({"gres_used": "gpu:t4:1(IDX:0),mps:t4:0(0/100,0/100,0/100,0/100)"}, 1),
+    ],
+)
+def test_that_no_gpu_is_free_where_parts_of_gpus_are_used(changes: dict[str, Any], used: int) -> None:
+    shown = parse_node(node(**changes))
+    assert (shown.available, shown.num_gpus, shown.used_gpus) == (True, 4, used)
+
+
 @pytest.mark.parametrize("gres", ["", "(null)", None, "shard:8"])
 def test_that_a_node_without_gpus_has_none(gres: str | None) -> None:
     shown = parse_node(node(gres=gres, gres_used="N/A"))
@@ -70,7 +94,6 @@ def test_that_resources_reserved_for_the_system_do_not_count() -> None:
         ("name", ""),
         ("state", None),
         ("state", 3),
-        ("gres", "gpu:::"),
         ("gres_used", 7),
         ("cpus", None),
         ("alloc_cpus", "2"),

@@ -302,6 +302,17 @@ class TestNewToken:
         assert (job.num_restarts, job.unanswered, job.declarations) == (0, (), ())
         assert job.first_submitted_at is None
 
+    def test_that_a_reused_id_has_no_history_though_nobody_saw_the_end_of_the_first(
+        self, running: Store
+    ) -> None:
+        """As where a private cluster is made anew while no daemon runs."""
+        self.with_history(running)
+        running.register_jobs([self.with_new_token(submitted_at=at(5000))], at=at(5001))
+        job = running.job("1")
+        assert (job.num_restarts, job.unanswered, job.declarations) == (0, (), ())
+        running.register_jobs([self.with_new_token(submitted_at=at(5000))], at=at(5002))
+        assert len(running.jobs()) == 2
+
     def test_that_another_users_job_of_the_same_id_has_no_history(self, running: Store) -> None:
         self.with_history(running)
         running.register_jobs([self.with_new_token(user_id=1002, user_name="grace")], at=at(400))

@@ -61,7 +61,7 @@ def test_that_training_in_a_container_saves_on_sigterm_and_goes_on_at_another_si
     assert "the job is stopped by SIGTERM, in epoch 0 at example" in log.read_text()
     second = start(tmp_path, 1, None)
     assert second.wait(timeout=240) == 0, log.read_text()
-    assert "goes on from the checkpoint of its run 0, with 1 replicas" in log.read_text()
+    assert "goes on from the checkpoint of its run 1, with 1 replicas" in log.read_text()
     seen: dict[str, list[int]] = {}
     for step, indices in json.loads((tmp_path / "result.json").read_text()).items():
         seen.setdefault(step.partition("/")[0], []).extend(indices)

@@ -124,7 +124,7 @@ def test_that_a_job_moved_by_request_ends_as_if_it_had_never_moved(job: Job) -> 
         assert result["run_number"] == 1
         assert_same_training(result, reference)
     job.await_phase(RunPhase.FINISHED, run_number=1)
-    goes_on = "pollux: job 1 goes on from the checkpoint of its run 0, with 2 replicas"
+    goes_on = "pollux: job 1 goes on from the checkpoint of its run 1, with 2 replicas"
     assert following.output().splitlines().count(goes_on) == 1
 
 

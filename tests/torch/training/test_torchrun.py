@@ -82,7 +82,7 @@ def test_that_training_under_torchrun_saves_on_sigterm_and_goes_on_at_another_si
     assert "the job is stopped by SIGTERM, in epoch 0 at example" in log.read_text()
     second = start(tmp_path, *pollux_run(1))
     assert second.wait(timeout=240) == 0, log.read_text()
-    assert "goes on from the checkpoint of its run 0, with 1 replicas" in log.read_text()
+    assert "goes on from the checkpoint of its run 1, with 1 replicas" in log.read_text()
     assert_each_sample_once(tmp_path)
 
 
