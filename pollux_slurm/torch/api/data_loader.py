@@ -502,8 +502,7 @@ class AdaptiveDataLoader:
         limits, choice = self._given_limits, self.choice
         return (
             limits.accumulation
-            and limits.max_batch_size is not None
-            and limits.max_batch_size > limits.initial_batch_size
+            and limits.varies
             and choice.accumulation_steps == 0
             and isinstance(self._source, MapStyleSource)
             and not self._has_own_batches

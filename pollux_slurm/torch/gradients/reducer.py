@@ -105,6 +105,8 @@ class GradientReducer:
         # Whether the loader may split a batch of this loop; whether the script steps after each micro-batch,
         # and not after so many that it counts. A framework that knows micro-batches has set it.
         self.may_split = self.steps_each = False
+        # Whether the global batch may vary: else its noise is worth no work that the step does without.
+        self.may_vary = False
         self._plan: MicroBatchPlan | None = None
         self._single_pass = True
         # By parameter, because DDP regroups its buckets after the first backward pass.
@@ -223,6 +225,7 @@ class GradientReducer:
     def _is_by_halves(self, plan: MicroBatchPlan) -> bool:
         return (
             self._is_single_part
+            and self.may_vary
             and not self.is_measured_by_splits
             and not self.accumulates_manually
             and self.halves.is_possible
@@ -251,7 +254,9 @@ class GradientReducer:
         """True where the coming step may well measure one replica's noise at a cost."""
         if self._world_size > 1:
             return False
-        return (self.split_schedule if self.is_measured_by_splits else self.half_schedule).is_due
+        if self.is_measured_by_splits:
+            return self.split_schedule.is_due
+        return self.may_vary and self.half_schedule.is_due
 
     def set_probe_cost(self, cost: float | None) -> None:
         """Set what measuring one replica's noise costs, in steps."""

@@ -219,6 +219,7 @@ class TrainingSteps:
                     schedule_steps=loader.schedule_steps,
                     may_split=loader.limits.accumulation
                     or (loader.limits.max_atomic or loader.batch_size) < loader.batch_size,
+                    may_vary=loader.limits.varies,
                 )
         self._set_plan(plan)
 

@@ -134,11 +134,13 @@ class WrappedModel:
         progress: float = 0.0,
         schedule_steps: int = 1,
         may_split: bool = False,
+        may_vary: bool = False,
     ) -> None:
         """Set the batch of the coming step, the progress so far (in steps at M0), and how many batches of M0
-        end with this one; and whether the loader may split it into micro-batches, now or later.
+        end with this one; whether the loader may split it into micro-batches, and vary it, now or later.
         """
         self._schedule_steps, self.reducer.may_split = schedule_steps, may_split
+        self.reducer.may_vary = may_vary
         self.noise.set_initial_batch_size(initial_batch_size)
         self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
         self._progress = progress
@@ -209,7 +211,8 @@ class WrappedModel:
         ):
             # The next measured step stands for these examples, too.
             self._unmeasured += span
-        if self.noise.drifts and not self._has_said_drifts and self.noise.num_updates >= _SAID_AFTER:
+        is_told = self._has_said_drifts or not self.reducer.may_vary
+        if self.noise.drifts and not is_told and self.noise.num_updates >= _SAID_AFTER:
             self._has_said_drifts = True
             _logger.warning(_DRIFTS, self.name)
 
