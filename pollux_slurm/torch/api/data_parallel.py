@@ -256,7 +256,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         before = self._pollux.shape.before_forward()
         output = self._forward(*inputs, **kwargs)
         self._pollux.shape.after_forward(before, output)
-        self._pollux.reducer.halves.watch(output)
+        self._pollux.reducer.end_forward(output)
         return output
 
     def _forward(self, *inputs: Any, **kwargs: Any) -> Any:

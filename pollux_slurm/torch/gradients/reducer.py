@@ -27,7 +27,7 @@ A loss may be a mean over something else than examples, such as tokens: see `ite
 
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
 from pollux_slurm.torch.gradients.consecutive_steps import ConsecutiveSteps
 from pollux_slurm.torch.gradients.end_of_backward import call_after_backward
 from pollux_slurm.torch.gradients.gradient_state import GradientState
-from pollux_slurm.torch.gradients.half_batches import HalfBatches
+from pollux_slurm.torch.gradients.half_batches import HalfBatches, tensors_in
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
@@ -261,6 +261,23 @@ class GradientReducer:
     def set_probe_cost(self, cost: float | None) -> None:
         """Set what measuring one replica's noise costs, in steps."""
         self.half_schedule.cost = self.split_schedule.cost = cost
+
+    def end_forward(self, output: Any) -> None:
+        """See the output of a forward pass."""
+        if self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
+            self.halves.cancel()
+            for tensor in tensors_in(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._look_for_gradients)
+        self.halves.watch(output)
+
+    def _look_for_gradients(self, gradient: torch.Tensor) -> None:
+        """Before a backward pass that would be refused, allow it where the script has cleared them by hand."""
+        if self.refusal not in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
+            return
+        if not any(p.grad is not None and p.grad.any() for p in self._parameters):
+            self.refusal = None
+            self.gradients.mark_dropped()
 
     def put_off(self, optimizer: int) -> None:
         """Record that an optimizer's step is put off. Raises `UsageError` at a second one of the batch."""
