@@ -481,6 +481,7 @@ class AdaptiveDataLoader:
                 num_replicas=session.world_size,
                 rank=session.rank,
                 looks_ahead=looks_ahead,
+                in_pairs=session.needs_pairs(),
             )
         assert order is not None
         return self._source.steps(
@@ -491,6 +492,7 @@ class AdaptiveDataLoader:
             num_replicas=session.world_size,
             rank=session.rank,
             probes=functools.partial(session.splits_to_measure, self),
+            needs_pairs=session.needs_pairs,
         )
 
     @property

@@ -179,6 +179,16 @@ class WrappedModel:
             isinstance(module, _BatchNorm) and module.training for module in self.module.modules()
         )
 
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether a replica's forward pass fails with a single example: by a BatchNorm that trains."""
+        return any(
+            isinstance(module, _BatchNorm)
+            and module.training
+            and not isinstance(module, torch.nn.SyncBatchNorm)
+            for module in self.module.modules()
+        )
+
     def take_stepped(self) -> bool:
         """Return whether an optimizer has stepped since the last call."""
         stepped, self.has_stepped = self.has_stepped, False
