@@ -7,8 +7,8 @@ empty.
 The B examples of a step are consecutive positions of the epoch's order. Replica k gets a consecutive slice of
 them, and each of its micro-batches a consecutive slice of that, all as even as possible. But where a model
 needs pairs, as BatchNorm does to train, no replica gets a single one if pairs fit into m. A micro-batch
-weighs n/B. The sum over all of them of weight · (mean gradient) is exactly the mean over the B examples, whatever K
-and P are.
+weighs n/B. The sum over all of them of weight · (mean gradient) is exactly the mean over the B examples,
+whatever K and P are.
 """
 
 from __future__ import annotations

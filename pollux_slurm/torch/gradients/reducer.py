@@ -161,12 +161,7 @@ class GradientReducer:
         has_stepped = bool(self.gradients.stepped_in_batch)
         self.gradients.stepped_in_batch.clear()
         self._passes_at_step.clear()
-        for key, gradient in self._repeated.begin_micro_batch(plan).items():
-            if key in self._accumulated_keys:
-                self._accumulated[key].add_(gradient)
-            else:
-                self._accumulated[key] = gradient
-                self._accumulated_keys.add(key)
+        self._repeated.begin_micro_batch(plan)
         if plan is None:
             self._manual.leave_loop(1.0 / self._world_size)
         elif plan.index > 0:
@@ -262,6 +257,13 @@ class GradientReducer:
         """Set what measuring one replica's noise costs, in steps."""
         self.half_schedule.cost = self.split_schedule.cost = cost
 
+    def begin_forward(self) -> None:
+        """Begin a forward pass."""
+        if torch.is_grad_enabled():
+            self._repeated.begin_forward(
+                self._backwards_in_pass, is_over=self.gradients.has_stepped_in_batch(None)
+            )
+
     def end_forward(self, output: Any) -> None:
         """See the output of a forward pass."""
         if self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
@@ -272,7 +274,7 @@ class GradientReducer:
         self.halves.watch(output)
 
     def _look_for_gradients(self, gradient: torch.Tensor) -> None:
-        """Before a backward pass that would be refused, allow it where the script has cleared them by hand."""
+        """Before a backward pass that would be refused, allow it where they were cleared by hand."""
         if self.refusal not in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
             return
         if not any(p.grad is not None and p.grad.any() for p in self._parameters):
@@ -297,8 +299,11 @@ class GradientReducer:
                     self._used.add(id(parameter))
         if self.gradients.mark_zeroed(optimizer) and self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
             self.refusal = None
-        if not self.gradients.has_stepped_in_batch(optimizer):
-            self._repeated.zeroed()
+        own = range(self._metric.num_optimizers) if optimizer is None else (optimizer,)
+        self._repeated.zeroed(
+            lambda: self._metric.parameters_of(own),
+            is_stepped=self.gradients.has_stepped_in_batch(optimizer),
+        )
         self._manual.zeroed(self._plan)
 
     def _drop_gradients(self) -> None:
@@ -442,7 +447,7 @@ class GradientReducer:
             if self._finds_unused and plan is not None and not self._single_pass:
                 call_after_backward(self._restore_unused if plan.is_last else self._note_used)
         gradient = bucket.buffer()
-        before = self._repeated.take_out(bucket)
+        self._repeated.take_out(bucket)
         weight = 1.0 / self._world_size if plan is None else plan.weight
         by_items = self._items.weight(plan)
         if by_items is not None:
@@ -460,10 +465,11 @@ class GradientReducer:
             )
         if plan is not None and not plan.is_last:
             self._accumulate(bucket, weight)
+            self._repeated.put_back(bucket, gradient)
             return _done(gradient)
         if weight != 1.0:
             gradient.mul_(weight)
-        if before is None:
+        if self._backwards_in_pass == 1:
             self._add_accumulated(bucket)
         if self._items.divisor != 1.0:
             gradient.div_(self._items.divisor)
@@ -471,8 +477,8 @@ class GradientReducer:
             self.local_end = self._stamp()
             self._is_reduced = True
         if self._world_size > 1:
-            return self._reduce(bucket, before)
-        self._repeated.put_back(bucket.index(), gradient, before)
+            return self._reduce(bucket)
+        self._repeated.put_back(bucket, gradient)
         if plan is not None and self._measures:
             if self._only_norm:
                 squared = self._metric.squared_norms(gradient, bucket)
@@ -496,6 +502,8 @@ class GradientReducer:
         if not self._manual.num_micro_batches and self._single_pass and self.gradients.has_leftover:
             # The norm would be that of a sum of two batches.
             self._norms_are_invalid = True
+        # Each part of the step would be one loss of several.
+        self._norms_are_invalid = self._norms_are_invalid or self._backwards_in_pass > 1
         self._norms_are_invalid = self._norms_are_invalid or not self._manual.is_even
         self.gradients.mark_computed()
         # Now, because the script may zero the gradients before `take_norms`.
@@ -520,11 +528,6 @@ class GradientReducer:
             # The gradients that an optimizer steps with are those of before its step.
             over = self._metric.parameters_of(self.gradients.stepped_in_batch)
             pairs = [(key, gradient) for key, gradient in pairs if key not in over]
-            if not self._repeated.is_separate:
-                self._accumulated_keys.difference_update(key for key, _ in pairs)
-        if self._repeated.is_separate:
-            self._repeated.keep(pairs, weight)
-            return
         first = [(key, gradient) for key, gradient in pairs if key not in self._accumulated_keys]
         further = [
             (self._accumulated[key], gradient) for key, gradient in pairs if key in self._accumulated_keys
@@ -553,18 +556,15 @@ class GradientReducer:
         if self._finds_unused:
             self._reduced += zip(bucket.parameters(), bucket.gradients(), strict=True)
 
-    def _reduce(self, bucket: GradBucket, before: torch.Tensor | None) -> torch.futures.Future[torch.Tensor]:
-        """Sum the bucket over the replicas; measure norm and time before the script can change it.
-
-        `before` is what earlier passes over the micro-batch have reduced.
-        """
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Sum the bucket over the replicas; measure norm and time before the script can change it."""
         index, is_last, norms, measures = bucket.index(), bucket.is_last(), self._norms, self._measures
         metric = self._metric
         work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
 
         def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             reduced = done.value()[0]
-            self._repeated.put_back(index, reduced, before)
+            self._repeated.put_back(bucket, reduced)
             if measures:
                 norms.mean[index] = metric.squared_norms(reduced, bucket)
             if is_last:
