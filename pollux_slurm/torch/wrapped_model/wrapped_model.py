@@ -36,7 +36,8 @@ _SAID_AFTER = 5
 _DRIFTS = (
     "the gradient noise of %r is measured from consecutive steps, which overestimates it: allow "
     "autoscale_batch_size(..., gradient_accumulation=True), or let the model return one tensor with a row "
-    "for each example and compute the loss outside of it"
+    "for each example, compute the loss outside of it, and do without hooks, activation checkpoints and "
+    "autograd functions of your own (docs/training.md, Gradient noise)"
 )
 
 
