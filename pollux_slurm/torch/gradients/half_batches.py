@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from pollux_slurm.torch.gradients.backward_graph import calls_python, num_hooks, sets_gradients
+from pollux_slurm.torch.gradients.autograd_engine import calls_python, num_hooks, sets_gradients
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 
 

@@ -34,8 +34,8 @@ import torch.distributed as dist
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
+from pollux_slurm.torch.gradients.autograd_engine import call_after_backward
 from pollux_slurm.torch.gradients.consecutive_steps import ConsecutiveSteps
-from pollux_slurm.torch.gradients.end_of_backward import call_after_backward
 from pollux_slurm.torch.gradients.gradient_state import GradientState
 from pollux_slurm.torch.gradients.half_batches import HalfBatches, tensors_in
 from pollux_slurm.torch.gradients.item_average import ItemAverage

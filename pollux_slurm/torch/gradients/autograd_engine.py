@@ -1,25 +1,39 @@
-"""What a backward pass runs: torch's own code alone, or Python code, too.
+"""What autograd's engine does not tell of a backward pass: when it is over, and what it runs.
 
-torch's own code has no effect but the gradients, so it may run once more. Python code may count, draw random
-numbers or write buffers: functions of `torch.autograd.Function`, hooks, and what saved tensors are unpacked
-by, such as activation checkpoints, which call the forward again.
+**Its end**, after DistributedDataParallel has set the gradients: autograd calls what is queued while a graph
+runs once all of it has run, in order. DDP queues its own function in the last of its hooks, after it has
+called the communication hook: so one that is queued there comes before DDP's, and one that this one queues
+comes after it.
 
-Private names of torch (2.2 to 2.13): `_raw_saved_*`, `SavedTensor.unpack_hook` (of later ones; without it
-nothing is known to be free of Python), `_will_engine_execute_node`, `RemovableHandle.next_id`.
+**What it runs**: torch's own code has no effect but the gradients, so it may run once more. Python code may
+count, draw random numbers or write buffers. It is in functions of `torch.autograd.Function`, in hooks, and
+in what saved tensors are unpacked by, such as activation checkpoints, which call the forward again.
+
+Private names of torch (2.2 to 2.13): `_execution_engine`, `_raw_saved_*`, `SavedTensor.unpack_hook` (of
+later ones; without it nothing is known to be free of Python), `_will_engine_execute_node`,
+`RemovableHandle.next_id`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.autograd import Variable
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+# FSDP and DDP call it alike.
+_ENGINE = Variable._execution_engine
 # DistributedDataParallel's own, where it looks for unused parameters. With a static graph it counts.
 _SINK = "_DDPSinkBackward"
+
+
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Call `function` once the backward pass under way has set all gradients. Call it in DDP's hook."""
+    _ENGINE.queue_callback(lambda: _ENGINE.queue_callback(function))
 
 
 def num_hooks() -> int:
