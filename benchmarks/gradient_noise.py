@@ -153,6 +153,8 @@ def trained(seed: int, *, by_halves: bool, steps: int) -> Result:
         loader = pt.AdaptiveDataLoader(
             TensorDataset(inputs, labels), batch_size=_BATCH, shuffle=True, seed=seed
         )
+        # Halves are measured only where the batch may vary.
+        loader.autoscale_batch_size(_BATCH + 1)
         for _ in pt.remaining_epochs_until(-(-steps // len(loader))):
             for batch, targets in loader:
                 optimizer.zero_grad()

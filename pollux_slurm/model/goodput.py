@@ -56,6 +56,11 @@ class BatchLimits:
     max_atomic: int | None = None
     accumulation: bool = False
 
+    @property
+    def varies(self) -> bool:
+        """Whether the global batch size may vary."""
+        return self.max_batch_size is not None and self.max_batch_size > self.initial_batch_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChoice:

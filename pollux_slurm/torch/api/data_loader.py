@@ -481,6 +481,7 @@ class AdaptiveDataLoader:
                 num_replicas=session.world_size,
                 rank=session.rank,
                 looks_ahead=looks_ahead,
+                in_pairs=session.needs_pairs(),
             )
         assert order is not None
         return self._source.steps(
@@ -491,6 +492,7 @@ class AdaptiveDataLoader:
             num_replicas=session.world_size,
             rank=session.rank,
             probes=functools.partial(session.splits_to_measure, self),
+            needs_pairs=session.needs_pairs,
         )
 
     @property
@@ -502,8 +504,7 @@ class AdaptiveDataLoader:
         limits, choice = self._given_limits, self.choice
         return (
             limits.accumulation
-            and limits.max_batch_size is not None
-            and limits.max_batch_size > limits.initial_batch_size
+            and limits.varies
             and choice.accumulation_steps == 0
             and isinstance(self._source, MapStyleSource)
             and not self._has_own_batches

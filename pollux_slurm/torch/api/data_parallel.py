@@ -253,10 +253,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
         if not self.training and self.will_sync_module_buffers():  # type: ignore[no-untyped-call]
             current_session().same_calls.evaluate()
+        self._pollux.reducer.begin_forward()
         before = self._pollux.shape.before_forward()
         output = self._forward(*inputs, **kwargs)
         self._pollux.shape.after_forward(before, output)
-        self._pollux.reducer.halves.watch(output)
+        self._pollux.reducer.end_forward(output)
         return output
 
     def _forward(self, *inputs: Any, **kwargs: Any) -> Any:

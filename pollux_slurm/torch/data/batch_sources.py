@@ -74,8 +74,9 @@ class MapStyleSource(_Source):
         num_replicas: int,
         rank: int,
         probes: Callable[[], bool] = bool,
+        needs_pairs: Callable[[], bool] = bool,
     ) -> StepBatches:
-        """Yield the steps from position `start` of `order` on. `probes` is that of `plan_epoch`."""
+        """Yield the steps from position `start` of `order` on. The last two are those of `plan_epoch`."""
         if order.ends is None:
             steps = plan_epoch(
                 start,
@@ -85,6 +86,7 @@ class MapStyleSource(_Source):
                 rank=rank,
                 drop_last=self._drop_last,
                 probes=probes,
+                needs_pairs=needs_pairs,
             )
         else:
             steps = plan_batches(
@@ -94,6 +96,7 @@ class MapStyleSource(_Source):
                 largest=choice.atomic_batch_size if choice.accumulation_steps > 0 else largest,
                 num_replicas=num_replicas,
                 rank=rank,
+                needs_pairs=needs_pairs,
             )
         # The sampler is ahead of the loop by as many batches as workers load.
         steps, ahead = itertools.tee(steps)
@@ -139,10 +142,11 @@ class IterableSource(_Source):
         num_replicas: int,
         rank: int,
         looks_ahead: bool = False,
+        in_pairs: bool = False,
     ) -> StepBatches:
         """Yield the steps from example `start` of the epoch's stream on.
 
-        With `looks_ahead` the last of them is known as such.
+        With `looks_ahead` the last of them is known as such. With `in_pairs` replicas need pairs of examples.
         """
         self._share.set(
             epoch=epoch,
@@ -151,11 +155,19 @@ class IterableSource(_Source):
             num_replicas=num_replicas,
             rank=rank,
             looks_ahead=looks_ahead,
+            in_pairs=in_pairs,
         )
         batches = self._begin()
         for size, is_last, digests, first in batches:
             self.digests = digests or self.digests
-            step = plan_step(start, size, choice, num_replicas=num_replicas, rank=rank)
+            step = plan_step(
+                start,
+                size,
+                choice,
+                num_replicas=num_replicas,
+                rank=rank,
+                needs_pairs=lambda: in_pairs,
+            )
             rest = (batch for *_, batch in itertools.islice(batches, len(step.micro_batches) - 1))
             yield replace(step, num_left=0 if is_last else None), itertools.chain([first], rest)
             start = step.end

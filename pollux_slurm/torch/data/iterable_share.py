@@ -44,9 +44,9 @@ class IterableShare(IterableDataset[ShareItem]):
     ) -> None:
         self._dataset, self._collate = dataset, collate
         self._drop_last = drop_last
-        # Epoch, start, M, m, s, whether to look ahead, number of replicas and rank. In shared memory, because
-        # workers keep their copy of this object.
-        self._place = torch.zeros(8, dtype=torch.int64)
+        # Epoch, start, M, m, s, whether to look ahead, number of replicas, rank, whether these need pairs. In
+        # shared memory, because workers keep their copy of this object.
+        self._place = torch.zeros(9, dtype=torch.int64)
         if is_shared:
             self._place.share_memory_()
 
@@ -59,6 +59,7 @@ class IterableShare(IterableDataset[ShareItem]):
         num_replicas: int,
         rank: int,
         looks_ahead: bool = False,
+        in_pairs: bool = False,
     ) -> None:
         """Set where the next iteration begins, and how its steps are split.
 
@@ -74,6 +75,7 @@ class IterableShare(IterableDataset[ShareItem]):
             int(looks_ahead),
             num_replicas,
             rank,
+            int(in_pairs),
         ]
         self._place.copy_(torch.tensor(numbers, dtype=torch.int64))
 
@@ -82,7 +84,8 @@ class IterableShare(IterableDataset[ShareItem]):
         self._place[1] = 0
 
     def __iter__(self) -> Iterator[ShareItem]:
-        epoch, start, batch, atomic, accumulation, looks_ahead, num_replicas, rank = self._place.tolist()
+        epoch, start, batch, atomic, accumulation, looks_ahead, *shares = self._place.tolist()
+        num_replicas, rank, in_pairs = shares
         choice = BatchChoice(
             global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=accumulation
         )
@@ -90,7 +93,13 @@ class IterableShare(IterableDataset[ShareItem]):
         index, count = (0, 1) if info is None else (info.id, info.num_workers)
         # Not a generator: `_place` is read now, before another iteration may set it.
         micro_batches = self._micro_batches(
-            epoch, start, choice, num_replicas=num_replicas, rank=rank, looks_ahead=bool(looks_ahead)
+            epoch,
+            start,
+            choice,
+            num_replicas=num_replicas,
+            rank=rank,
+            looks_ahead=bool(looks_ahead),
+            in_pairs=bool(in_pairs),
         )
         return map(self._finish, itertools.islice(micro_batches, index, None, count))
 
@@ -107,13 +116,21 @@ class IterableShare(IterableDataset[ShareItem]):
         num_replicas: int,
         rank: int,
         looks_ahead: bool,
+        in_pairs: bool,
     ) -> Iterator[ShareItem]:
         source = self._open(epoch, start)
         position = start
         examples = self._read(source, choice)
         digests = field_digests(examples) if num_replicas > 1 else None
         while examples:
-            step = plan_step(position, len(examples), choice, num_replicas=num_replicas, rank=rank)
+            step = plan_step(
+                position,
+                len(examples),
+                choice,
+                num_replicas=num_replicas,
+                rank=rank,
+                needs_pairs=lambda: in_pairs,
+            )
             following = self._read(source, choice) if looks_ahead and step.is_full else []
             is_last = not step.is_full or (looks_ahead and not following)
             for plan in step.micro_batches:

@@ -5,10 +5,10 @@ epoch's last one), m atomic batch, n examples of one micro-batch, C micro-batche
 empty.
 
 The B examples of a step are consecutive positions of the epoch's order. Replica k gets a consecutive slice of
-them, and each of its micro-batches a consecutive slice of that, all as even as possible. But no replica gets
-a single one where pairs fit into m: BatchNorm needs two to train. A micro-batch weighs
-n/B. The sum over all of them of weight · (mean gradient) is exactly the mean over the B examples, whatever K
-and P are.
+them, and each of its micro-batches a consecutive slice of that, all as even as possible. But where a model
+needs pairs, as BatchNorm does to train, no replica gets a single one if pairs fit into m. A micro-batch
+weighs n/B. The sum over all of them of weight · (mean gradient) is exactly the mean over the B examples,
+whatever K and P are.
 """
 
 from __future__ import annotations
@@ -95,11 +95,13 @@ def split_evenly(total: int, parts: int) -> tuple[int, ...]:
     return (each + 1,) * rest + (each,) * (parts - rest)
 
 
-def _shares(size: int, choice: BatchChoice, num_replicas: int) -> tuple[int, ...]:
+def _shares(
+    size: int, choice: BatchChoice, num_replicas: int, needs_pairs: Callable[[], bool]
+) -> tuple[int, ...]:
     """Return how many of a step's examples each replica gets."""
     even = split_evenly(size, num_replicas)
     num_pairs = size // 2
-    if 0 < num_pairs < num_replicas:
+    if 0 < num_pairs < num_replicas and needs_pairs():
         paired = split_evenly(size, num_pairs)
         if paired[0] <= choice.atomic_batch_size:
             return paired + (0,) * (num_replicas - num_pairs)
@@ -114,14 +116,16 @@ def plan_step(
     num_replicas: int,
     rank: int,
     is_probe: bool = False,
+    needs_pairs: Callable[[], bool] = bool,
 ) -> StepPlan:
     """Return the step that begins at position `start` with `remaining` ≥ 1 examples left in the epoch.
 
-    With `is_probe`, a whole batch that would be one micro-batch is two.
+    With `is_probe`, a whole batch that would be one micro-batch is two. `needs_pairs` is called where it may
+    matter, and returns the same on all replicas: whether one must not get a single example.
     """
     size = min(choice.global_batch_size, remaining)
     is_full = size == choice.global_batch_size
-    sizes = _shares(size, choice, num_replicas)
+    sizes = _shares(size, choice, num_replicas, needs_pairs)
     # A short last batch takes only as many micro-batches as its atomic batches need.
     most = choice.accumulation_steps + 1
     num_micro_batches = most if is_full else min(most, -(-sizes[0] // choice.atomic_batch_size))
@@ -164,6 +168,7 @@ def plan_epoch(
     rank: int,
     drop_last: bool,
     probes: Callable[[], bool] = bool,
+    needs_pairs: Callable[[], bool] = bool,
 ) -> Iterator[StepPlan]:
     """Yield the steps from position `start` to the end of an epoch of `length` examples.
 
@@ -171,7 +176,13 @@ def plan_epoch(
     """
     while start < length:
         step = plan_step(
-            start, length - start, choice, num_replicas=num_replicas, rank=rank, is_probe=probes()
+            start,
+            length - start,
+            choice,
+            num_replicas=num_replicas,
+            rank=rank,
+            is_probe=probes(),
+            needs_pairs=needs_pairs,
         )
         if drop_last and not step.is_full:
             return
@@ -181,7 +192,14 @@ def plan_epoch(
 
 
 def plan_batches(
-    start: int, ends: Sequence[int], *, typical: int, largest: int | None, num_replicas: int, rank: int
+    start: int,
+    ends: Sequence[int],
+    *,
+    typical: int,
+    largest: int | None,
+    num_replicas: int,
+    rank: int,
+    needs_pairs: Callable[[], bool] = bool,
 ) -> Iterator[StepPlan]:
     """Yield a step for each of the user's own batches from position `start` on; `ends` is where each ends.
 
@@ -199,7 +217,7 @@ def plan_batches(
             atomic_batch_size=max(-(-size // (num_replicas * number)), usual),
             accumulation_steps=number - 1,
         )
-        step = plan_step(start, size, own, num_replicas=num_replicas, rank=rank)
+        step = plan_step(start, size, own, num_replicas=num_replicas, rank=rank, needs_pairs=needs_pairs)
         yield replace(step, is_full=size == typical, num_left=len(ends) - index - 1)
         start = end
 

@@ -9,8 +9,10 @@ the variance is (n_A·n_B/n)·|g_A − g_B|². The weights are the same, so no d
 besides the output, such as a penalty on weights, is the same in both halves and cancels.
 
 The pass runs as soon as u is known, before the script's own backward pass has gone through the model, and
-leaves that one's gradients as they are, to the last bit. Where the loss is computed within the model, or it
-is called several times a step, there is no such u: see `consecutive_steps`.
+leaves that one's gradients as they are, to the last bit. It runs torch's own code alone: where the model's
+backward pass has hooks or other Python code, it is not made. Where the loss is computed within the model, or
+it is called several times a step, or its output is differentiated otherwise (a gradient penalty), there is no
+such u: see `consecutive_steps`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 import torch
 
+from pollux_slurm.torch.gradients.autograd_engine import calls_python, num_hooks, sets_gradients
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 
 
@@ -37,6 +40,7 @@ class HalfBatches:
         # The watched output, until its gradient is known, and the node that computed it.
         self._output: torch.Tensor | None = None
         self._node: Any = None
+        self._num_hooks = 0
         self._spread: torch.Tensor | None = None
 
     @property
@@ -47,7 +51,7 @@ class HalfBatches:
     def begin_step(self, size: int) -> None:
         """Measure the coming step, of `size` ≥ 2 examples."""
         self.cancel()
-        self._size = size
+        self._size, self._num_hooks = size, num_hooks()
 
     def cancel(self) -> None:
         """Do not measure this step."""
@@ -64,6 +68,7 @@ class HalfBatches:
             return
         self._output, self._node = rows[0], rows[0].grad_fn
         rows[0].register_hook(self._measure)
+        self._num_hooks += 1
 
     def take(self) -> torch.Tensor | None:
         """Return the spread (n_A·n_B/n)·|g_A − g_B|² by parameter group; None if it was not measured."""
@@ -82,8 +87,16 @@ class HalfBatches:
         parameters = [parameter for parameter in self._parameters if parameter.requires_grad]
         if output is None or not parameters:
             return
-        if output.grad_fn is not self._node:
+        if (
             # It was changed in place, and this gradient is that of its former value.
+            output.grad_fn is not self._node
+            # This gradient is that of something else than the loss.
+            or not sets_gradients(parameters)
+            # The hooks of this forward, then those of the parameters, then all other Python code.
+            or num_hooks() != self._num_hooks
+            or any(parameter._backward_hooks for parameter in parameters)
+            or calls_python(self._node)
+        ):
             self._refuse()
             return
         size, half = self._size, self._size // 2
@@ -95,7 +108,7 @@ class HalfBatches:
                 output, parameters, signed, retain_graph=True, allow_unused=True
             )
         except RuntimeError:
-            # A compiled model may have freed its buffers; reentrant checkpoints allow `backward` only.
+            # Such as too little memory for further gradients.
             self._refuse()
             return
         pairs = [(p, one) for p, one in zip(parameters, differences, strict=True) if one is not None]

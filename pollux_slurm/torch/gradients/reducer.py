@@ -27,17 +27,17 @@ A loss may be a mean over something else than examples, such as tokens: see `ite
 
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
+from pollux_slurm.torch.gradients.autograd_engine import call_after_backward
 from pollux_slurm.torch.gradients.consecutive_steps import ConsecutiveSteps
-from pollux_slurm.torch.gradients.end_of_backward import call_after_backward
 from pollux_slurm.torch.gradients.gradient_state import GradientState
-from pollux_slurm.torch.gradients.half_batches import HalfBatches
+from pollux_slurm.torch.gradients.half_batches import HalfBatches, tensors_in
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
@@ -107,6 +107,8 @@ class GradientReducer:
         # Whether the loader may split a batch of this loop; whether the script steps after each micro-batch,
         # and not after so many that it counts. A framework that knows micro-batches has set it.
         self.may_split = self.steps_each = False
+        # Whether the global batch may vary: else its noise is worth no work that the step does without.
+        self.may_vary = False
         self._plan: MicroBatchPlan | None = None
         self._single_pass = True
         # By parameter, because DDP regroups its buckets after the first backward pass.
@@ -161,12 +163,7 @@ class GradientReducer:
         has_stepped = bool(self.gradients.stepped_in_batch)
         self.gradients.stepped_in_batch.clear()
         self._passes_at_step.clear()
-        for key, gradient in self._repeated.begin_micro_batch(plan).items():
-            if key in self._accumulated_keys:
-                self._accumulated[key].add_(gradient)
-            else:
-                self._accumulated[key] = gradient
-                self._accumulated_keys.add(key)
+        self._repeated.begin_micro_batch(plan)
         if plan is None:
             self._manual.leave_loop(1.0 / self._world_size)
         elif plan.index > 0:
@@ -225,6 +222,7 @@ class GradientReducer:
     def _is_by_halves(self, plan: MicroBatchPlan) -> bool:
         return (
             self._is_single_part
+            and self.may_vary
             and not self.is_measured_by_splits
             and not self.accumulates_manually
             and self.halves.is_possible
@@ -252,6 +250,30 @@ class GradientReducer:
     def schedule(self, value: list[int]) -> None:
         self._num_steps, self._num_measured = value
 
+    def begin_forward(self) -> None:
+        """Begin a forward pass."""
+        if torch.is_grad_enabled():
+            self._repeated.begin_forward(
+                self._backwards_in_pass, is_over=self.gradients.has_stepped_in_batch(None)
+            )
+
+    def end_forward(self, output: Any) -> None:
+        """See the output of a forward pass."""
+        if self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
+            self.halves.cancel()
+            for tensor in tensors_in(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._look_for_gradients)
+        self.halves.watch(output)
+
+    def _look_for_gradients(self, gradient: torch.Tensor) -> None:
+        """Before a backward pass that would be refused, allow it where they were cleared by hand."""
+        if self.refusal not in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
+            return
+        if not any(p.grad is not None and p.grad.any() for p in self._parameters):
+            self.refusal = None
+            self.gradients.mark_dropped()
+
     def put_off(self, optimizer: int) -> None:
         """Record that an optimizer's step is put off. Raises `UsageError` at a second one of the batch."""
         if self._passes_at_step.setdefault(optimizer, self._backwards_in_pass) < self._backwards_in_pass:
@@ -270,8 +292,11 @@ class GradientReducer:
                     self._used.add(id(parameter))
         if self.gradients.mark_zeroed(optimizer) and self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
             self.refusal = None
-        if not self.gradients.has_stepped_in_batch(optimizer):
-            self._repeated.zeroed()
+        own = range(self._metric.num_optimizers) if optimizer is None else (optimizer,)
+        self._repeated.zeroed(
+            lambda: self._metric.parameters_of(own),
+            is_stepped=self.gradients.has_stepped_in_batch(optimizer),
+        )
         self._manual.zeroed(self._plan)
 
     def _drop_gradients(self) -> None:
@@ -415,7 +440,7 @@ class GradientReducer:
             if self._finds_unused and plan is not None and not self._single_pass:
                 call_after_backward(self._restore_unused if plan.is_last else self._note_used)
         gradient = bucket.buffer()
-        before = self._repeated.take_out(bucket)
+        self._repeated.take_out(bucket)
         weight = 1.0 / self._world_size if plan is None else plan.weight
         by_items = self._items.weight(plan)
         if by_items is not None:
@@ -433,10 +458,11 @@ class GradientReducer:
             )
         if plan is not None and not plan.is_last:
             self._accumulate(bucket, weight)
+            self._repeated.put_back(bucket, gradient)
             return _done(gradient)
         if weight != 1.0:
             gradient.mul_(weight)
-        if before is None:
+        if self._backwards_in_pass == 1:
             self._add_accumulated(bucket)
         if self._items.divisor != 1.0:
             gradient.div_(self._items.divisor)
@@ -444,8 +470,8 @@ class GradientReducer:
             self.local_end = self._stamp()
             self._is_reduced = True
         if self._world_size > 1:
-            return self._reduce(bucket, before)
-        self._repeated.put_back(bucket.index(), gradient, before)
+            return self._reduce(bucket)
+        self._repeated.put_back(bucket, gradient)
         if plan is not None and self._measures:
             if self._only_norm:
                 squared = self._metric.squared_norms(gradient, bucket)
@@ -469,6 +495,8 @@ class GradientReducer:
         if not self._manual.num_micro_batches and self._single_pass and self.gradients.has_leftover:
             # The norm would be that of a sum of two batches.
             self._norms_are_invalid = True
+        # Each part of the step would be one loss of several.
+        self._norms_are_invalid = self._norms_are_invalid or self._backwards_in_pass > 1
         self._norms_are_invalid = self._norms_are_invalid or not self._manual.is_even
         self.gradients.mark_computed()
         # Now, because the script may zero the gradients before `take_norms`.
@@ -493,11 +521,6 @@ class GradientReducer:
             # The gradients that an optimizer steps with are those of before its step.
             over = self._metric.parameters_of(self.gradients.stepped_in_batch)
             pairs = [(key, gradient) for key, gradient in pairs if key not in over]
-            if not self._repeated.is_separate:
-                self._accumulated_keys.difference_update(key for key, _ in pairs)
-        if self._repeated.is_separate:
-            self._repeated.keep(pairs, weight)
-            return
         first = [(key, gradient) for key, gradient in pairs if key not in self._accumulated_keys]
         further = [
             (self._accumulated[key], gradient) for key, gradient in pairs if key in self._accumulated_keys
@@ -526,18 +549,15 @@ class GradientReducer:
         if self._finds_unused:
             self._reduced += zip(bucket.parameters(), bucket.gradients(), strict=True)
 
-    def _reduce(self, bucket: GradBucket, before: torch.Tensor | None) -> torch.futures.Future[torch.Tensor]:
-        """Sum the bucket over the replicas; measure norm and time before the script can change it.
-
-        `before` is what earlier passes over the micro-batch have reduced.
-        """
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Sum the bucket over the replicas; measure norm and time before the script can change it."""
         index, is_last, norms, measures = bucket.index(), bucket.is_last(), self._norms, self._measures
         metric = self._metric
         work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
 
         def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             reduced = done.value()[0]
-            self._repeated.put_back(index, reduced, before)
+            self._repeated.put_back(bucket, reduced)
             if measures:
                 norms.mean[index] = metric.squared_norms(reduced, bucket)
             if is_last:

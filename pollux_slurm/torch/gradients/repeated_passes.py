@@ -1,23 +1,24 @@
 """Several backward passes over each micro-batch of a split batch, whose gradients add up before the step.
 
-Autograd adds pass after pass in `param.grad`, so that the hook's bucket has the sum of all so far. Before the
-last micro-batch that sum replaces what the micro-batch has contributed. In the last one a pass finds what the
-one before has reduced, R, and its own gradient g: R is taken out, g is weighed and reduced, R put back.
+Autograd adds pass after pass in `param.grad`, so that the hook's bucket has the sum of all so far. Each pass
+has a forward pass of its own through the wrapped model. Where there was a backward pass over the micro-batch
+before, that forward pass keeps the gradients so far, R. The next backward pass takes R out, weighs and
+reduces its own gradient, and puts R back. So a pass may be made over some micro-batches only.
 
-So R is kept, where several passes are expected: where the batch's first micro-batch had them. Passes cannot
-be split where the script changes weights or gradients between them, as SAM and L-BFGS do: they need the whole
-batch's gradient in each pass.
+Passes cannot be split where the script changes weights or gradients between them, as SAM and L-BFGS do: they
+need the whole batch's gradient in each pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
+from pollux_slurm.torch.gradients.preconditioning import views
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -37,36 +38,39 @@ class RepeatedPasses:
     """The passes over the present micro-batch of a batch that is split."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters = parameters
         # A few are enough: whatever changes weights between two passes changes most of them.
         self._watched = parameters[:: max(1, len(parameters) // _NUM_WATCHED)]
-        self._is_expected = self._is_zeroed = False
-        self._plan: MicroBatchPlan | None = None
+        self._is_split = self._is_zeroed = False
         self._versions: list[int] = []
-        # The weighed gradients of the present micro-batch by parameter, where it is not the first.
-        self._own: dict[int, torch.Tensor] = {}
-        # What the passes over the last micro-batch have reduced, by bucket.
-        self._reduced: dict[int, torch.Tensor] = {}
+        # R by parameter.
+        self._before: dict[int, torch.Tensor] = {}
 
-    def begin_micro_batch(self, plan: MicroBatchPlan | None) -> dict[int, torch.Tensor]:
-        """Set the plan of the coming micro-batch. Return what was kept of the one before, by parameter."""
-        if plan is not None and plan.index == 0:
-            self._is_expected = False
-        self._plan, self._is_zeroed = plan, False
-        own, self._own = self._own, {}
-        self._reduced.clear()
-        return own
+    def begin_micro_batch(self, plan: MicroBatchPlan | None) -> None:
+        """Set the plan of the coming micro-batch."""
+        self._is_split = plan is not None and not (plan.index == 0 and plan.is_last)
+        self._is_zeroed, self._before = False, {}
 
-    def zeroed(self) -> None:
-        """Record that gradients were zeroed that are not stepped with."""
-        self._is_zeroed = True
+    def zeroed(self, parameters: Callable[[], Collection[int]], *, is_stepped: bool) -> None:
+        """Record that gradients were zeroed; `is_stepped`: the micro-batch's were stepped with."""
+        self._is_zeroed = self._is_zeroed or not is_stepped
+        for key in parameters() if self._before else ():
+            self._before.pop(key, None)
+
+    def begin_forward(self, num_passes: int, *, is_over: bool) -> None:
+        """Begin a forward pass after so many backward passes. `is_over`: all optimizers have stepped."""
+        self._before = {}
+        if self._is_split and num_passes > 0 and not is_over:
+            self._before = {id(p): p.grad.clone() for p in self._parameters if p.grad is not None}
+            # By hand.
+            self._is_zeroed = self._is_zeroed or not self._before
 
     def begin_pass(self, number: int, *, is_over: bool) -> None:
-        """Begin the pass of this number over the micro-batch. `is_over`: all optimizers have stepped in it.
+        """Begin the backward pass of this number over the micro-batch. `is_over` as in `begin_forward`.
 
         Raises `UsageError` where its gradient cannot be added to that of the passes before.
         """
-        plan = self._plan
-        if plan is None or (plan.index == 0 and plan.is_last):
+        if not self._is_split:
             return
         versions = [parameter._version for parameter in self._watched]
         if number == 1:
@@ -74,35 +78,29 @@ class RepeatedPasses:
             return
         if is_over:
             return
-        if plan.index == 0:
-            self._is_expected = True
         if versions != self._versions:
             raise UsageError(_REFUSED.format(what="weights were changed between them (as by SAM or L-BFGS)"))
         if self._is_zeroed:
             raise UsageError(_REFUSED.format(what="gradients were zeroed between them"))
-        if not self._is_expected:
-            raise UsageError(_REFUSED.format(what="only one over its first micro-batch"))
 
-    @property
-    def is_separate(self) -> bool:
-        """True where the micro-batch's gradients are kept apart until the next one begins."""
-        return self._is_expected and self._plan is not None and self._plan.index > 0
+    def take_out(self, bucket: GradBucket) -> None:
+        """Take what earlier passes have left out of a bucket."""
+        pairs = self._pairs(bucket, bucket.buffer())
+        if pairs:
+            torch._foreach_sub_([gradient for gradient, _ in pairs], [before for _, before in pairs])
 
-    def keep(self, gradients: Sequence[tuple[int, torch.Tensor]], weight: float) -> None:
-        """Keep the micro-batch's gradients so far, by parameter, in place of those of its earlier passes."""
-        weighed = torch._foreach_mul([gradient for _, gradient in gradients], weight) if gradients else []
-        self._own.update(zip([key for key, _ in gradients], weighed, strict=True))
+    def put_back(self, bucket: GradBucket, gradient: torch.Tensor) -> None:
+        """Add what `take_out` has taken to the bucket's `gradient`."""
+        pairs = self._pairs(bucket, gradient)
+        if pairs:
+            torch._foreach_add_([gradient for gradient, _ in pairs], [before for _, before in pairs])
 
-    def take_out(self, bucket: GradBucket) -> torch.Tensor | None:
-        """Take what earlier passes over the last micro-batch have reduced out of its bucket; return it."""
-        reduced = self._reduced.get(bucket.index())
-        if reduced is not None:
-            bucket.buffer().sub_(reduced)
-        return reduced
-
-    def put_back(self, index: int, gradient: torch.Tensor, reduced: torch.Tensor | None) -> None:
-        """Add what `take_out` returned to a pass's reduced gradient; keep the sum where more may come."""
-        if reduced is not None:
-            gradient.add_(reduced)
-        if self._is_expected and self._plan is not None and self._plan.is_last:
-            self._reduced[index] = gradient.clone()
+    def _pairs(self, bucket: GradBucket, gradient: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return each parameter's part of `gradient` with R, where there is one."""
+        if not self._before:
+            return []
+        return [
+            (view, self._before[id(parameter)])
+            for parameter, view in zip(bucket.parameters(), views(gradient, bucket), strict=True)
+            if id(parameter) in self._before
+        ]

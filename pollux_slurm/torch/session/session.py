@@ -167,6 +167,7 @@ class Session:
             progress=self.progress_state,
             history=self.history,
         )
+        self.needs_pairs = self._steps.needs_pairs
         self._unstepped_loops = UnsteppedLoopCheck(
             self.faults, is_wrapped=self.is_wrapped, is_in_loop=lambda: self.is_in_loop
         )

@@ -203,6 +203,10 @@ class TrainingSteps:
         schedule.add_step(is_probe=splits)
         return splits
 
+    def needs_pairs(self) -> bool:
+        """Return, as a step is planned, whether a replica must not get a single example."""
+        return any(model.needs_pairs for model in self.models)
+
     # ----------------------------------------------------------------------------------------- its batches
 
     def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
@@ -219,6 +223,7 @@ class TrainingSteps:
                     schedule_steps=loader.schedule_steps,
                     may_split=loader.limits.accumulation
                     or (loader.limits.max_atomic or loader.batch_size) < loader.batch_size,
+                    may_vary=loader.limits.varies,
                 )
         self._set_plan(plan)
 

@@ -54,6 +54,11 @@ _OTHERS = (
     "replica {rank} has given the optimizers other parameters than replica 0, whose alone a checkpoint can "
     "have: {names}. Give them all parameters on each replica; an optimizer may still step a part of them"
 )
+_ORDER = (
+    "replica {rank} has given the optimizers their parameters in another order than replica 0, from {names} "
+    "on, and a checkpoint has the states in replica 0's: give them in the same order on each replica, as "
+    "that of model.parameters(), not of a set"
+)
 
 
 class OptimizerStates:
@@ -139,14 +144,17 @@ class OptimizerStates:
         self._merge(leaves, {path: min(own) for path, own in owners.items()})
 
     def _refuse_others(self, rank: int, names: list[list[str]]) -> None:
-        """Raise `UsageError` where a replica's optimizers have other parameters."""
+        """Raise `UsageError` where a replica's optimizers have other parameters, or in another order."""
         everywhere = self._side_channel.gather(names)
-        differing = [
-            name
-            for own, first in zip(everywhere[rank], everywhere[0], strict=False)
-            for name in sorted(set(own) ^ set(first))
-        ]
-        raise UsageError(_OTHERS.format(rank=rank, names=_listed([(0, name) for name in differing])))
+        own, first = (
+            [(index, name) for index, part in enumerate(everywhere[one]) for name in part]
+            for one in (rank, 0)
+        )
+        differing = sorted(set(own) ^ set(first))
+        if differing:
+            raise UsageError(_OTHERS.format(rank=rank, names=_listed(differing)))
+        moved = next(other for one, other in zip(own, first, strict=True) if one != other)
+        raise UsageError(_ORDER.format(rank=rank, names=_listed([moved])))
 
     def _compare(self, differing: Mapping[Path, Any]) -> None:
         """Report the largest difference from replica 0 that rounding does not explain, if any."""

@@ -98,15 +98,17 @@ class ShapeCheck:
                     tensor.register_hook(self._trained_after_step)
 
     def compare_replicas(self) -> None:
-        """Compare the buffers of all replicas, after the same forward. Called on all of them alike."""
-        buffers = dict(self._buffers())
-        if self._side_channel.world_size == 1 or not buffers:
+        """Compare the buffers of all replicas, after the same forward. Called on all of them alike.
+
+        Those that only some replicas have are left out.
+        """
+        if self._side_channel.world_size == 1:
             return
-        own = [[float(one.double().sum()), float(one.double().abs().sum())] for one in buffers.values()]
+        first, *others = self._side_channel.gather(_sums(dict(self._buffers())))
         differing = [
             name
-            for name, first, *others in zip(buffers, *self._side_channel.gather(own), strict=True)
-            if any(_is_other(first, one) for one in others)
+            for name, sums in first.items()
+            if any(name in one and _is_other(sums, one[name]) for one in others)
         ]
         if not self._has_told_of_replicas:
             self._tell(_PER_REPLICA, differing)
@@ -136,6 +138,18 @@ class ShapeCheck:
                 is_kept = name.rpartition(".")[2] not in module._non_persistent_buffers_set
                 if is_kept and buffer.is_floating_point():
                     yield name, buffer
+
+
+def _sums(buffers: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
+    """Return each buffer's sum and that of its absolute values, with one wait for the device."""
+    if not buffers:
+        return {}
+    device = next(iter(buffers.values())).device
+    sums = [
+        torch.stack([wide.sum(), wide.abs().sum()]).to(device)
+        for wide in (one.double() for one in buffers.values())
+    ]
+    return dict(zip(buffers, torch.stack(sums).tolist(), strict=True))
 
 
 def _is_equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:

@@ -34,7 +34,8 @@ _SAID_AFTER = 5
 _DRIFTS = (
     "the gradient noise of %r is measured from consecutive steps, which overestimates it: allow "
     "autoscale_batch_size(..., gradient_accumulation=True), or let the model return one tensor with a row "
-    "for each example and compute the loss outside of it"
+    "for each example, compute the loss outside of it, and do without hooks, activation checkpoints and "
+    "autograd functions of your own (docs/training.md, Gradient noise)"
 )
 
 
@@ -122,11 +123,13 @@ class WrappedModel:
         progress: float = 0.0,
         schedule_steps: int = 1,
         may_split: bool = False,
+        may_vary: bool = False,
     ) -> None:
         """Set the batch of the coming step, the progress so far (in steps at M0), and how many batches of M0
-        end with this one; and whether the loader may split it into micro-batches, now or later.
+        end with this one; whether the loader may split it into micro-batches, and vary it, now or later.
         """
         self._lr_schedulers.steps_per_batch, self.reducer.may_split = schedule_steps, may_split
+        self.reducer.may_vary = may_vary
         self.noise.set_initial_batch_size(initial_batch_size)
         self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
         self._progress = progress
@@ -149,6 +152,16 @@ class WrappedModel:
         """Whether a batch may be split to measure noise: no layer of the model depends on the local batch."""
         return not self.reducer.accumulates_manually and not any(
             isinstance(module, _BatchNorm) and module.training for module in self.module.modules()
+        )
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether a replica's forward pass fails with a single example: by a BatchNorm that trains."""
+        return any(
+            isinstance(module, _BatchNorm)
+            and module.training
+            and not isinstance(module, torch.nn.SyncBatchNorm)
+            for module in self.module.modules()
         )
 
     def take_stepped(self) -> bool:
@@ -185,7 +198,8 @@ class WrappedModel:
         ):
             # The next measured step stands for these examples, too.
             self._unmeasured += span
-        if self.noise.drifts and not self._has_said_drifts and self.noise.num_updates >= _SAID_AFTER:
+        is_told = self._has_said_drifts or not self.reducer.may_vary
+        if self.noise.drifts and not is_told and self.noise.num_updates >= _SAID_AFTER:
             self._has_said_drifts = True
             _logger.warning(_DRIFTS, self.name)
 

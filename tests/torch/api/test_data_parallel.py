@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,36 @@ def test_that_accumulating_over_batches_that_are_split_is_refused() -> None:
         trainee = Trainee()
         step_by_hand(trainee, pt.AdaptiveDataLoader(Numbers(16), batch_size=4))
     assert trainee.weight == pytest.approx(-(2.5 + 6.5 + 10.5 + 14.5))
+
+
+def clear(model: torch.nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+@pytest.mark.parametrize("largest", [4, 2])
+@pytest.mark.parametrize("clears_before_forward", [True, False])
+@pytest.mark.parametrize("clear", [clear, lambda model: model.zero_grad(set_to_none=False)])
+def test_that_a_step_may_be_left_out_where_gradients_are_cleared_by_hand(
+    clear: Callable[[torch.nn.Module], None], largest: int, *, clears_before_forward: bool
+) -> None:
+    with joined():
+        trainee, number, skipped = Trainee(), 0, 0
+        loader = accumulating(16, 4, largest)
+        for inputs, _ in loader:
+            if clears_before_forward:
+                clear(trainee.model)
+            loss = trainee.parallel(inputs).mean()
+            if not clears_before_forward:
+                clear(trainee.model)
+            loss.backward()
+            number += loader.is_stepping
+            if number == 2 and loader.is_stepping:  # as an outlier
+                skipped += 1
+                continue
+            trainee.optimizer.step()
+    assert (number, skipped) == (4, 1)
+    assert trainee.weight == pytest.approx(-(2.5 + 10.5 + 14.5))
 
 
 def test_that_another_loss_through_the_model_after_its_step_leaves_nothing_behind() -> None:

@@ -68,20 +68,43 @@ def test_that_no_replica_gets_a_single_example_where_pairs_fit(
     remaining: int, replicas: int, shares: tuple[int, ...], padding: int
 ) -> None:
     choice = choice_of(16, replicas, 1)
-    plans = [plan_step(0, remaining, choice, num_replicas=replicas, rank=rank) for rank in range(replicas)]
+    plans = [
+        plan_step(0, remaining, choice, num_replicas=replicas, rank=rank, needs_pairs=lambda: True)
+        for rank in range(replicas)
+    ]
     assert tuple(plan.micro_batches[0].size for plan in plans) == shares
     positions = [len(plan.micro_batches[0].positions()) for plan in plans]
     assert positions == [share or padding for share in shares]
 
 
+def test_that_shares_are_even_where_no_pairs_are_needed() -> None:
+    """Also those of whole batches with fewer than two examples for each replica."""
+    plans = [plan_step(0, 6, choice_of(6, 4, 1), num_replicas=4, rank=rank) for rank in range(4)]
+    assert [plan.micro_batches[0].size for plan in plans] == [2, 2, 1, 1]
+
+
+def test_that_pairs_are_asked_for_only_where_they_matter() -> None:
+    def fails() -> bool:
+        raise AssertionError
+
+    assert plan_step(0, 8, choice_of(8, 4, 1), num_replicas=4, rank=0, needs_pairs=fails).num_nonempty == 4
+
+
 def test_that_a_local_batch_of_one_stays_one() -> None:
-    plans = [plan_step(0, 4, choice_of(4, 4, 1), num_replicas=4, rank=rank) for rank in range(4)]
+    choice = choice_of(4, 4, 1)
+    plans = [
+        plan_step(0, 4, choice, num_replicas=4, rank=rank, needs_pairs=lambda: True) for rank in range(4)
+    ]
     assert [plan.micro_batches[0].size for plan in plans] == [1, 1, 1, 1]
 
 
 def test_that_a_short_list_of_a_batch_sampler_is_shared_in_pairs_too() -> None:
     plans = [
-        list(plan_batches(0, [8, 11], typical=8, largest=None, num_replicas=2, rank=rank))[1]
+        list(
+            plan_batches(
+                0, [8, 11], typical=8, largest=None, num_replicas=2, rank=rank, needs_pairs=lambda: True
+            )
+        )[1]
         for rank in range(2)
     ]
     assert [plan.micro_batches[0].size for plan in plans] == [3, 0]

@@ -53,6 +53,7 @@ class Training:
         num_steps: int = 12,
         halves: bool = True,
         rate: float = 0.5,
+        **options: Any,
     ) -> None:
         torch.manual_seed(0)
         self.network = network or Network()
@@ -65,13 +66,12 @@ class Training:
         self.sizes: list[int] = []
         with joined(directory):
             optimizer = torch.optim.SGD(self.network.parameters(), lr=rate)
-            self.model = pt.AdaptiveDataParallel(self.network, optimizer)
+            self.model = pt.AdaptiveDataParallel(self.network, optimizer, **options)
             self.reducer, self.noise = self.model._pollux.reducer, self.model._pollux.noise
             self.reducer.halves.is_possible = halves
             self.schedules = self.reducer.half_schedule, self.reducer.split_schedule
             loader = pt.AdaptiveDataLoader(TensorDataset(inputs, targets), batch_size=SIZE)
-            if accumulation:
-                loader.autoscale_batch_size(2 * SIZE, gradient_accumulation=True)
+            loader.autoscale_batch_size(2 * SIZE, gradient_accumulation=accumulation)
             for _ in pt.remaining_epochs_until(1):
                 for batch, wanted in loader:
                     self.sizes.append(len(batch))
@@ -197,29 +197,107 @@ def test_that_other_outputs_are_measured_by_consecutive_steps_which_says_so(
         assert split.model.noise_source == "parts of a step"
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_that_activation_checkpoints_train_alike(*, reentrant: bool) -> None:
-    layer = torch.nn.Linear(6, 6)
+class Counted(torch.nn.Module):
+    """A layer whose backward pass runs Python code. `kind` says which; `count` is how often it has run."""
 
-    class Checkpointed(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.count = kind, 0
+        self.norm = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6))
+        if kind == "parameter hook":
+            next(self.norm.parameters()).register_hook(self.note)
+        elif kind == "module hook":
+            self.norm.register_full_backward_hook(lambda *given: self.note(given[-1][0]))
 
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            result = checkpoint(self.layer, hidden, use_reentrant=reentrant)
-            assert isinstance(result, torch.Tensor)
-            return result
+    def note(self, gradient: torch.Tensor) -> None:
+        self.count += 1
 
-    trained = Training(network=Network(layer=Checkpointed()))
-    plain = Training(network=Network(layer=torch.nn.Linear(6, 6)), halves=False)
-    assert torch.equal(trained.weights, plain.weights)
-    # A reentrant checkpoint allows `backward` only.
-    assert trained.noise.drifts is reentrant
+    def forward(self, hidden: torch.Tensor) -> Any:
+        if self.kind == "function":
+            return Noise.apply(self.norm(hidden), self)
+        if self.kind.endswith("checkpoint"):
+            return checkpoint(self.norm, hidden, use_reentrant=self.kind.startswith("reentrant"))
+        result = self.norm(hidden)
+        if self.kind == "tensor hook":
+            result.register_hook(self.note)
+        return result
+
+
+class Noise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, layer: Counted) -> torch.Tensor:
+        ctx.layer = layer
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.layer.note(gradient)
+        return gradient + 0.1 * torch.randn_like(gradient), None
+
+
+KINDS = ["parameter hook", "module hook", "tensor hook", "function", "checkpoint", "reentrant checkpoint"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_that_python_code_in_the_backward_pass_runs_as_often_as_without_a_measurement(kind: str) -> None:
+    found = []
+    for halves in (True, False):
+        layer = Counted(kind)
+        training = Training(network=Network(layer=layer), halves=halves)
+        assert training.noise.drifts
+        state = [*training.network.buffers(), training.weights, torch.get_rng_state()]
+        found.append((layer.count, [one.clone() for one in state]))
+    (count, state), (plain_count, plain_state) = found
+    assert count == plain_count == (0 if "checkpoint" in kind else 12)
+    assert all(torch.equal(one, other) for one, other in zip(state, plain_state, strict=True))
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.3))
+        self.recurrent = torch.nn.GRU(6, 6, batch_first=True)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        states, _ = self.recurrent(self.layers(hidden).unsqueeze(1))
+        attended = torch.nn.functional.scaled_dot_product_attention(states, states, states, dropout_p=0.1)
+        return torch.cat([attended.squeeze(1)[:, :3], hidden[:, 3:]], dim=1)
+
+
+@pytest.mark.parametrize("finds_unused", [True, False])
+def test_that_torchs_own_layers_are_measured_by_halves_and_train_alike(*, finds_unused: bool) -> None:
+    found = []
+    for halves in (True, False):
+        network = Network(layer=Recurrent())
+        training = Training(network=network, halves=halves, find_unused_parameters=finds_unused)
+        assert training.noise.drifts is not halves
+        found.append([*network.buffers(), training.weights, torch.get_rng_state()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("creates_graph", [True, False])
+def test_that_a_gradient_of_the_output_itself_is_not_taken_for_that_of_the_loss(
+    *, creates_graph: bool
+) -> None:
+    """As a gradient penalty, and as a look at what the output depends on."""
+
+    def penalized(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        (slope,) = torch.autograd.grad(
+            output.sum(), network.first.bias, create_graph=creates_graph, retain_graph=True
+        )
+        return cross_entropy(output, targets) + (slope**2).sum()
+
+    network = Network()
+    training = Training(network=network, loss=penalized)
+    assert not training.reducer.halves.is_possible
+    assert training.noise.drifts
 
 
 @pytest.mark.parametrize("accumulation", [True, False])
-def test_that_a_fixed_batch_is_not_split(*, accumulation: bool) -> None:
+def test_that_the_noise_of_a_fixed_batch_costs_nothing(
+    *, accumulation: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is of no use: each step is whole and has one backward pass, and the log has no advice."""
     with joined():
         network = Network()
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -236,7 +314,9 @@ def test_that_a_fixed_batch_is_not_split(*, accumulation: bool) -> None:
                 cross_entropy(model(batch, wanted), wanted).backward()
                 optimizer.step()
         assert sizes == [SIZE] * 12
-        assert model.noise_source == "parts of a step"
+        assert model.noise_source == "consecutive steps"
+        assert model._pollux.reducer.half_schedule.num_probes == 0
+        assert "noise" not in caplog.text
 
 
 def test_that_layers_that_depend_on_the_local_batch_are_not_split() -> None:

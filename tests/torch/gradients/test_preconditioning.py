@@ -377,8 +377,6 @@ def measure_network(largest: int, num_epochs: int) -> list[float]:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     parallel = pt.AdaptiveDataParallel(model, optimizer)
-    # So that enough steps are measured.
-    parallel._pollux.reducer.half_schedule.share = 0.3
     loader = pt.AdaptiveDataLoader(Images(), batch_size=24, shuffle=True)
     loader.autoscale_batch_size(24, (1, largest), gradient_accumulation=True)
     for _ in pt.remaining_epochs_until(num_epochs):

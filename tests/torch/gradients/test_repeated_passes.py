@@ -35,6 +35,19 @@ def two_losses(
     optimizer.step()
 
 
+def at_times_two(
+    inputs: torch.Tensor, targets: torch.Tensor, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """A second loss on some examples only, such as those with labels: not in each micro-batch."""
+    optimizer.zero_grad()
+    mse_loss(model(inputs), targets).backward()
+    chosen = (targets > 1.5).squeeze(1)
+    if chosen.any():
+        # A part of a mean over the batch's examples.
+        (model(inputs[chosen]).abs().sum() / len(inputs)).backward()
+    optimizer.step()
+
+
 def trained_through_after(
     inputs: torch.Tensor, targets: torch.Tensor, model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
@@ -141,7 +154,7 @@ def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("step", [two_losses, trained_through_after])
+@pytest.mark.parametrize("step", [two_losses, trained_through_after, at_times_two])
 @pytest.mark.parametrize("largest", [BATCH, 3])
 def test_that_passes_over_each_micro_batch_add_up(step: Step, largest: int) -> None:
     with joined():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
@@ -47,24 +49,38 @@ def test_that_padding_does_not_reach_the_model(tmp_path: Path) -> None:
     assert run_ranks(tmp_path, 2, train_with_padding) == [[-1.0, 0], [-1.0, 1]]
 
 
-def train_with_batch_norm() -> list[int]:
-    """Train with BatchNorm on 11 examples in batches of 8: three are left for two replicas."""
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([Numbers(11)[index] for index in range(11)])
+
+
+def loop_with_batch_norm() -> list[list[int]]:
+    """Go over 11 examples in batches of 8: three are left for two replicas.
+
+    Train a BatchNorm on them, on the same as a stream, and in evaluation mode.
+    """
     pt.init_process_group()
     model = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
     parallel = pt.AdaptiveDataParallel(model, optimizer := torch.optim.SGD(model.parameters(), lr=0.1))
-    loader = pt.AdaptiveDataLoader(Numbers(11), batch_size=8)
-    seen: list[int] = []
-    for inputs, indices in loader:
-        optimizer.zero_grad()
-        parallel(inputs).mean().backward()
-        optimizer.step()
-        seen += [] if loader.is_padding else indices.tolist()
+    seen: list[list[int]] = []
+    for dataset, trains in ((Numbers(11), True), (Stream(), True), (Numbers(11), False), (Stream(), False)):
+        seen.append([])
+        parallel.train(trains)
+        loader = pt.AdaptiveDataLoader(dataset, batch_size=8)
+        for inputs, indices in loader:
+            if trains:
+                optimizer.zero_grad()
+                parallel(inputs).mean().backward()
+                optimizer.step()
+            seen[-1] += [] if loader.is_padding else indices.tolist()
     return seen
 
 
 def test_that_batch_norm_meets_no_single_example_that_its_script_does_not(tmp_path: Path) -> None:
-    first, second = run_ranks(tmp_path, 2, train_with_batch_norm)
-    assert (first, second) == ([0, 1, 2, 3, 8, 9, 10], [4, 5, 6, 7])
+    """And that examples are shared evenly where nothing needs pairs."""
+    first, second = run_ranks(tmp_path, 2, loop_with_batch_norm)
+    assert first == [[0, 1, 2, 3, 8, 9, 10]] * 2 + [[0, 1, 2, 3, 8, 9]] * 2
+    assert second == [[4, 5, 6, 7]] * 2 + [[4, 5, 6, 7, 10]] * 2
 
 
 def accumulate_manually(num_examples: int, batch_size: int) -> list[Any]:

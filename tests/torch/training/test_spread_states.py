@@ -121,7 +121,8 @@ def differ(kind: str) -> None:
     torch.manual_seed(1)
     model, rank = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)), dist.get_rank()
     given = list(model.parameters())
-    optimizer = torch.optim.Adam(given[rank::2] if kind == "own" else given, lr=0.01)
+    own = {"own": given[rank::2], "order": [*given[:2], *(given[2:] if rank == 0 else reversed(given[2:]))]}
+    optimizer = torch.optim.Adam(own.get(kind, given), lr=0.01)
     parallel = pt.AdaptiveDataParallel(
         model, optimizer, exempt_from_comparison=["1"] if kind == "exempt" else []
     )
@@ -144,6 +145,11 @@ def differ(kind: str) -> None:
     [
         ("noise", "TrainingError: the optimizers' states differ: '1.weight' (exp_avg) on replica 1 by 10 %"),
         ("own", "UsageError: replica 1 has given the optimizers other parameters than replica 0"),
+        (
+            "order",
+            "UsageError: replica 1 has given the optimizers their parameters in another order than replica "
+            "0, from '1.weight' on",
+        ),
         ("exempt", None),
     ],
 )

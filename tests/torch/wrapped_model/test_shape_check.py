@@ -117,7 +117,7 @@ def test_that_buffers_that_a_forward_writes_are_named_in_split_batches(
 
 
 class Codebook(torch.nn.Module):
-    """Keeps the mean of its inputs, of this replica's or of all."""
+    """Keeps the mean of its inputs, of this replica's or of all; replica 1 has another buffer, too."""
 
     entry: torch.Tensor
 
@@ -131,6 +131,8 @@ class Codebook(torch.nn.Module):
         if self.reduces:
             dist.all_reduce(mean)
         self.entry.copy_(mean)
+        if dist.get_rank() == 1:
+            self.register_buffer("late", mean)
         return inputs
 
 
