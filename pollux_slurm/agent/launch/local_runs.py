@@ -44,7 +44,7 @@ def find_local_run(pid: int | None) -> ResizeRequests:
     matching = [requests for run, requests in found if pid in (None, run.pid)]
     if len(matching) == 1:
         return matching[0]
-    found.sort(key=lambda one: one[0].pid)
+    found.sort(key=lambda one: (one[0].pid, one[0].command))
     listed = "; ".join(f"--run {run.pid} ({run.command})" for run, _ in found)
     raise UsageError(f"which run? {listed}" if pid is None else f"no such run; there is {listed}")
 
