@@ -201,7 +201,12 @@ class PolicyConfig:
     max_reallocations: int | None = _number(
         "running jobs that may move in one round; default: all", None, 0, 10**6, example="20"
     )
-    min_age_s: float = _number("running jobs younger than this are not moved", 0.0, 0.0, 1e12)
+    min_age_s: float = _number(
+        "for so long after a start a job neither grows nor moves elsewhere; its owner: --min-run",
+        0.0,
+        0.0,
+        1e12,
+    )
     min_remaining_s: float = _number(
         "running jobs that will end sooner, by their declared epochs, are not moved", 0.0, 0.0, 1e12
     )

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
+
+from pollux_slurm.errors import UsageError
 
 DURATION_FORMS = "a number with s, m, h, d or w, such as 90s, 5m, 1.5h, 30d or 2w"
 
@@ -23,3 +26,13 @@ def parse_duration(text: str) -> timedelta | None:
     if found is None:
         return None
     return timedelta(seconds=min(float(found[1]) * _UNITS_S[found[2]], LONGEST_DURATION.total_seconds()))
+
+
+def parse_min_run(text: str) -> float:
+    """Return how long a job is to run undisturbed, in seconds: infinite for `always`. Raises `UsageError`."""
+    if text.strip() == "always":
+        return math.inf
+    duration = timedelta(0) if text.strip() == "0" else parse_duration(text)
+    if duration is None:
+        raise UsageError(f"--min-run takes {DURATION_FORMS}, or always, not {text!r}")
+    return float(math.ceil(duration.total_seconds()))

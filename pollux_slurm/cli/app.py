@@ -14,6 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from pollux_slurm import __version__
+from pollux_slurm.cli.jobs.change import change
 from pollux_slurm.cli.jobs.explain import explain
 from pollux_slurm.cli.jobs.pause_resume_drain import drain, pause, resume
 from pollux_slurm.cli.jobs.rehearse import rehearse
@@ -79,6 +80,7 @@ app.command()(replay)
 app.command()(pause)
 app.command()(resume)
 app.command()(drain)
+app.command()(change)
 # All arguments after the command belong to the training.
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command(context_settings={"allow_interspersed_args": False})(rehearse)

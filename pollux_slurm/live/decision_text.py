@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MORE = {
     "capacity": "other jobs gain more from more GPUs for now; it gets more when some of those end",
-    "max_gpus": "its owner allows no more: submit with a larger --max-gpus",
+    "max_gpus": "its owner allows no more: pollux change JOB --max-gpus N",
     "exploration": "it may at most double its largest number of GPUs so far; it can grow further once it has "
     "reported from this number",
     "penalty": "a move would cost it more than more GPUs bring; each round decides that anew",
@@ -25,7 +25,7 @@ _MORE = {
     "memory": "where GPUs are free there is too little memory: request less per GPU (--mem-per-gpu)",
     "partition": "the nodes that it may use have no more",
     "rigid": "its number of GPUs is fixed: --min-gpus and --max-gpus are equal, or it cannot be requeued",
-    "young": "it started too lately, or ends too soon, to be moved",
+    "young": "it has run for too short (--min-run, policy.min_age_s), or ends too soon, to be moved",
     "limit": "the GPU limit of its account, user or QOS is reached; an admin can raise that",
     "moves": "this round moves no more jobs; it may be moved in the next",
     "share": "other jobs of the same user (or account) use that one's share of the cluster; it gets more "

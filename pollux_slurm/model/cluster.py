@@ -237,6 +237,8 @@ class JobTerms:
     - `slice_s`, `total_s`: both or none, in whole seconds; a run near its time limit is checkpointed and
       requeued with another slice, until all runs together have taken `total_s`
     - `in_place`: the job is an anchor; its training runs in other jobs, its wings (`SlurmJob.wings`)
+    - `min_run_s`: for so long after a start the job neither grows nor moves to other nodes; infinite: never.
+      None is the site's default
     """
 
     token_sha256: str
@@ -247,6 +249,7 @@ class JobTerms:
     slice_s: int | None = None
     total_s: int | None = None
     in_place: bool = False
+    min_run_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

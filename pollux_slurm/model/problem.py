@@ -44,6 +44,7 @@ class ProblemJob:
     - `current`: its allocation, empty while it waits
     - `pinned`: it keeps exactly this allocation; `pinned_because` is the reason
     - `min_gpus`, `max_gpus`: its bounds; with `rigid`, it has exactly `min_gpus`: it may move, not resize
+    - `held_off`: it neither grows nor moves to other nodes in this round; others may take GPUs of it
     - `partition_nodes`: the nodes that it may use; None: all
 
     Its time and rank:
@@ -88,6 +89,7 @@ class ProblemJob:
     waiting_s: float = 0.0
     qos: str = ""
     prediction_error: float = 0.0
+    held_off: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

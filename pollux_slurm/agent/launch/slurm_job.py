@@ -131,7 +131,8 @@ def _ensure_token(
             "POLLUX_STORE_URL, or [store] url in /etc/pollux/pollux.toml, on the job's nodes"
         )
     if environ.get("POLLUX_TOKEN_FILE"):
-        if options.min_gpus is not None or options.max_gpus is not None or options.allow_unconfirmed:
+        given = (options.min_gpus, options.max_gpus, options.min_run_s)
+        if options.allow_unconfirmed or any(one is not None for one in given):
             warn("the bounds given to pollux sbatch apply; those given to pollux run are for plain sbatch")
         return
     if config.store.url is None or checkpoint_dir is None:
@@ -143,6 +144,7 @@ def _ensure_token(
             min_gpus=options.min_gpus or 1,
             max_gpus=options.max_gpus,
             allow_unconfirmed=options.allow_unconfirmed,
+            min_run_s=options.min_run_s,
             client=connect(config.slurm, environ),
             runner=runner,
         )

@@ -170,6 +170,10 @@ def srun_options(job: PreparedJob) -> list[str]:
     options += [
         f"--{name}={value}" for name, value in defaults.items() if not is_given(name, job.srun_arguments)
     ]
+    is_verbose = any(word.startswith(("-v", "--verb")) for word in job.srun_arguments)
+    if not is_verbose and "SLURM_DEBUG" not in job.environ:  # srun refuses both
+        # Else each stop prints several lines for each wing, around the one of ours that says why.
+        options.append("--quiet")
     if job.layout.uses_gpus:
         options += [f"--gpus={job.layout.world_size}", "--gpu-bind=none"]
     if not job.all_nodes:

@@ -28,8 +28,9 @@ def skip_step_numbers(restart_count: int, *, runner: CommandRunner, environ: Map
 
     Best effort: where srun fails or does not answer in time, the job's step gets whatever number is next.
     """
-    # pyxis would start each of these steps in a container.
-    environ = {key: value for key, value in environ.items() if not key.startswith("PYXIS_")}
+    # pyxis would start each of these steps in a container; srun is not quiet and verbose at once.
+    unwanted = ("PYXIS_", "SLURM_DEBUG")
+    environ = {key: value for key, value in environ.items() if not key.startswith(unwanted)}
     for _ in range(restart_count % _NUM_DISTINCT):
         try:
             runner.run("srun", *_OPTIONS, "true", environ=environ, timeout_s=_TIMEOUT_S)

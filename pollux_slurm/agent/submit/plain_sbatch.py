@@ -16,6 +16,7 @@ from pollux_slurm.model import JobTerms
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment, parse_comment
+from pollux_slurm.slurm.parsing.job_json import MAY_NOT_BE_REQUEUED
 
 _TRY_AGAIN = "try again"  # "DB index is being set, try again in a bit" (22.05)
 _PAUSES_S = (1.0, 2.0, 4.0)
@@ -36,14 +37,15 @@ def make_adaptive(
     min_gpus: int,
     max_gpus: int | None,
     allow_unconfirmed: bool,
+    min_run_s: float | None = None,
     client: SlurmClient,
     runner: CommandRunner,
     pause: Callable[[float], None] = time.sleep,
 ) -> AdaptiveResult:
     """Write the terms of a running job into its Comment, after what the user wrote there.
 
-    Does nothing if they are there already, as in a later run. Allows the job's requeue, without which it
-    cannot be moved.
+    Does nothing if the job has terms with this token already, as in a later run: its owner may have changed
+    them. Allows the job's requeue, without which it cannot be moved, unless its owner has forbidden it.
     """
     try:
         job = client.read_job(job_id)
@@ -52,6 +54,10 @@ def make_adaptive(
         if job.allocation.num_gpus == 0:
             return AdaptiveResult(token_file=None, problem=f"job {job_id} owns no GPUs")
         if job.unschedulable_reason is not None:
+            is_not_requeued = job.unschedulable_reason == MAY_NOT_BE_REQUEUED
+            if is_not_requeued and client.settings().get("JobRequeue") == "1":
+                # The site lets jobs be requeued, so that its owner does not.
+                return AdaptiveResult(token_file=None, problem=f"job {job_id} has --no-requeue")
             # The usual reason is Requeue=0. With another reason, the second read returns it again.
             runner.run("scontrol", "update", f"JobId={job_id}", "Requeue=1")
             job = client.read_job(job_id) or job
@@ -64,8 +70,10 @@ def make_adaptive(
             min_gpus=min_gpus,
             max_gpus=max_gpus,
             allow_unconfirmed=allow_unconfirmed,
+            min_run_s=min_run_s,
         )
-        if parse_comment(job.comment).terms != terms:
+        known = parse_comment(job.comment).terms
+        if known is None or (known.token_sha256, known.user_id) != (terms.token_sha256, terms.user_id):
             _set_comment(client, job_id, encode_comment(job.comment, terms), pause)
     except PolluxError as error:
         return AdaptiveResult(token_file=None, problem=str(error))

@@ -25,7 +25,7 @@ from pollux_slurm.agent.submit.start_size import start_gpus
 from pollux_slurm.agent.submit.token import checkpoints_folder, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
 from pollux_slurm.config import Config
-from pollux_slurm.durations import DURATION_FORMS, parse_duration
+from pollux_slurm.durations import DURATION_FORMS, parse_duration, parse_min_run
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.rendering import render
@@ -55,6 +55,7 @@ POLLUX_OPTIONS = (
     SbatchOption("max-gpus"),
     SbatchOption("checkpoint-dir"),
     SbatchOption("total-time"),
+    SbatchOption("min-run"),
     SbatchOption("in-place", Takes.NOTHING),
     SbatchOption("no-in-place", Takes.NOTHING),
     SbatchOption("dry-run", Takes.NOTHING),
@@ -208,6 +209,7 @@ def plan_submission(
         slice_s=slice_s,
         total_s=total_s,
         in_place=in_place,
+        min_run_s=None if (min_run := _last(options, "min-run")) is None else parse_min_run(min_run),
     )
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir

@@ -32,6 +32,13 @@ def run(
         bool,
         typer.Option(help="Plain sbatch only: the daemon may requeue it without a confirmed checkpoint."),
     ] = False,
+    min_run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Plain sbatch only: neither growth nor another node sooner after a start: 5m, 2h, always.",
+        ),
+    ] = None,
     master_addr: Annotated[
         str | None, typer.Option(metavar="HOST", help="Address of the first node for the other nodes.")
     ] = None,
@@ -74,6 +81,7 @@ def run(
     from pollux_slurm.agent.node.layout import RunOptions
     from pollux_slurm.agent.submit.submission_plan import absolute
     from pollux_slurm.config import load_config
+    from pollux_slurm.durations import parse_min_run
 
     environ, cwd = dict(os.environ), Path.cwd()
     options = RunOptions(
@@ -82,6 +90,7 @@ def run(
         min_gpus=min_gpus,
         max_gpus=max_gpus,
         allow_unconfirmed=allow_unconfirmed,
+        min_run_s=None if min_run is None else parse_min_run(min_run),
         master_addr=master_addr,
         kill_after_s=kill_after,
         in_place=in_place,

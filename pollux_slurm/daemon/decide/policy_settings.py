@@ -28,11 +28,10 @@ def objective(policy: PolicyConfig) -> Objective:
 
 
 def moving(policy: PolicyConfig) -> MovingRules:
-    """Return the rules on when running jobs may be moved."""
+    """Return the rules on when running jobs may be moved. How long each has run is a matter of each job."""
     return MovingRules(
         hysteresis=policy.hysteresis,
         max_reallocations=policy.max_reallocations,
-        min_age_s=policy.min_age_s,
         min_remaining_s=policy.min_remaining_s,
         pauses=policy.objective in PAUSING if policy.pauses is None else policy.pauses,
     )

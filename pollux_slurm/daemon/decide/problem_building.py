@@ -19,6 +19,7 @@ from pollux_slurm.model import (
     ProblemJob,
     SlurmJob,
 )
+from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.store.contract.interface import JobRecord, RunPhase
 
 
@@ -86,6 +87,7 @@ def build_problem(
                 current=current,
                 pinned=because is not None,
                 pinned_because=because,
+                held_off=_is_held_off(job, now, policy.min_age_s),
                 partition_nodes=usable.by(job.slurm, record.required_nodes),
                 weight=policy_settings.weight(
                     policy, account=job.slurm.account, user=job.slurm.user_name, job_id=job.slurm.job_id
@@ -116,6 +118,16 @@ def build_problem(
         uneven=False,
         max_wait_s=policy.max_wait_s,
     )
+
+
+def _is_held_off(job: ManagedJob, now: datetime, default_s: float) -> bool:
+    """Whether a job has run for less than its owner, or else the site, wants it to run undisturbed."""
+    terms = decode_comment(job.slurm.comment)
+    least_s = default_s if terms is None or terms.min_run_s is None else terms.min_run_s
+    started_at = job.slurm.started_at
+    if job.slurm.state is not JobState.RUNNING or started_at is None:
+        return False
+    return (now - started_at).total_seconds() < least_s
 
 
 def _wings(job: ManagedJob) -> tuple[Allocation, ...]:

@@ -78,6 +78,9 @@ class Candidates:
         allowed = (gpus >= low) & (gpus <= most) & (tables.speedup > 0)
         if scores.usable is not None:
             allowed &= scores.usable
+        for row, job in enumerate(jobs):
+            if job.held_off and job.current:
+                allowed[row] &= gpus[0] < job.current.num_gpus
         self.waits = waits = np.array([not job.current for job in jobs], dtype=bool)
         nothing = None
         if self._pauses:

@@ -77,7 +77,7 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
     job, chosen = candidates.jobs[index], placed.candidate
     if job.pinned:
         return "pinned"
-    if candidates.settled[index]:
+    if candidates.settled[index] or (job.held_off and job.current):
         return "young"
     if job.rigid and placed.gpus:
         return "rigid"

@@ -8,6 +8,7 @@ Grammar (one word, no blanks inside; fields in any order, each at most once, `sh
             | "unconfirmed=" ("0" | "1")
             | "slice=" seconds | "total=" seconds        (both or neither; total above slice)
             | "inplace=1"                                (not with slice and total)
+            | "minrun=" ("0" | seconds | "always")
     count   = a decimal number from 1 to 1000000, without leading zeros
     seconds = a decimal number from 1 to 999999999, without leading zeros
 
@@ -17,6 +18,7 @@ unmanaged job's, an adaptive job's, or malformed, with a reason.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -37,6 +39,7 @@ _FIELDS = {
     "slice": re.compile(r"[1-9][0-9]{0,8}"),
     "total": re.compile(r"[1-9][0-9]{0,8}"),
     "inplace": re.compile(r"1"),
+    "minrun": re.compile(r"always|0|[1-9][0-9]{0,8}"),
 }
 
 
@@ -65,6 +68,8 @@ def encode_comment(user_comment: str, terms: JobTerms) -> str:
         fields.append(f"total={terms.total_s}")
     if terms.in_place:
         fields.append("inplace=1")
+    if terms.min_run_s is not None:
+        fields.append(f"minrun={'always' if math.isinf(terms.min_run_s) else math.ceil(terms.min_run_s)}")
     payload = _VERSION + ",".join(fields)
     checked = _parse_payload(payload)
     if isinstance(checked, str):
@@ -147,4 +152,5 @@ def _parse_payload(payload: str) -> JobTerms | str:
         slice_s=slice_s,
         total_s=total_s,
         in_place="inplace" in values,
+        min_run_s=float(values["minrun"].replace("always", "inf")) if "minrun" in values else None,
     )

@@ -60,6 +60,9 @@ _REQUEUED_HELD = "job requeued in held state"
 # slurmctld starts a job without a time limit with one of a year.
 _UNLIMITED_MINUTES = 365 * 24 * 60
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
+MAY_NOT_BE_REQUEUED = "it may not be requeued; submit with --requeue"
+"""The reason of a job with --no-requeue, or of any job that does not ask for it where the site says so."""
+
 _WITHOUT_GPUS = "Slurm has started it without the GPUs that it asked for"
 
 
@@ -373,7 +376,7 @@ def _unschedulable_reason(
         return "it is not a batch job"
     # A wing never is: it is cancelled, and its anchor submits another.
     if not fields.flag("requeue") and parse_wing_comment(fields.text("comment", "")) is None:
-        return "it may not be requeued; submit with --requeue"
+        return MAY_NOT_BE_REQUEUED
     if _is_exclusive(fields):
         return "it asks for whole nodes (--exclusive)"
     return request.problem

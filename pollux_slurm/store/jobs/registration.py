@@ -35,6 +35,9 @@ class _Known:
     token_sha256: str
     user_id: int
     first_job_id: int | None
+    min_gpus: int
+    max_gpus: int | None
+    allow_unconfirmed: bool
     submitted_at: datetime
     finished_at: datetime | None
     open_reallocation_id: int | None
@@ -58,9 +61,14 @@ def register_jobs(
     first_job_ids: dict[str, int] = {}
     left_out: list[str] = []
     replaced: list[tuple[_Known, JobRegistration]] = []
+    changed: list[tuple[_Known, JobRegistration]] = []
     for job in jobs:
         before = newest.get(job.slurm_job_id)
-        if job.slurm_job_id in new_jobs or (before is not None and _is_same_job(before, job)):
+        if before is not None and _is_same_job(before, job):
+            if _has_other_terms(before, job) and _is_valid(job):
+                changed.append((before, job))
+            continue
+        if job.slurm_job_id in new_jobs:
             continue
         if not _is_valid(job) or (job.user_id, job.terms.token_sha256) in tokens:
             left_out.append(job.slurm_job_id)
@@ -71,6 +79,8 @@ def register_jobs(
         new_jobs[job.slurm_job_id] = job
         if before is not None and _is_same_submission(before, job):
             first_job_ids[job.slurm_job_id] = before.first_job_id or before.id
+    if changed:
+        _change_terms(connection, changed)
     if replaced:
         _end_replaced(connection, replaced, at)
     if new_jobs:
@@ -89,6 +99,34 @@ def _is_same_job(before: _Known, job: JobRegistration) -> bool:
     if before.token_sha256 == job.terms.token_sha256:
         return True
     return not before.is_over and before.open_reallocation_id is not None
+
+
+def _has_other_terms(before: _Known, job: JobRegistration) -> bool:
+    """Return whether the owner of a job has changed its terms in its Comment (`pollux change`)."""
+    terms = job.terms
+    return before.token_sha256 == terms.token_sha256 and (
+        (before.min_gpus, before.max_gpus, before.allow_unconfirmed)
+        != (terms.min_gpus, terms.max_gpus, terms.allow_unconfirmed)
+    )
+
+
+def _change_terms(connection: Connection, pairs: Sequence[tuple[_Known, JobRegistration]]) -> None:
+    connection.execute(
+        update(JobRow)
+        .where(JobRow.id == bindparam("b_id"))
+        .values(
+            min_gpus=bindparam("b_min"), max_gpus=bindparam("b_max"), allow_unconfirmed=bindparam("b_leave")
+        ),
+        [
+            {
+                "b_id": before.id,
+                "b_min": job.terms.min_gpus,
+                "b_max": job.terms.max_gpus,
+                "b_leave": job.terms.allow_unconfirmed,
+            }
+            for before, job in pairs
+        ],
+    )
 
 
 def _is_same_submission(before: _Known, job: JobRegistration) -> bool:
@@ -170,6 +208,9 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             JobRow.token_sha256,
             JobRow.user_id,
             JobRow.first_job_id,
+            JobRow.min_gpus,
+            JobRow.max_gpus,
+            JobRow.allow_unconfirmed,
             JobRow.submitted_at,
             JobRow.finished_at,
             ReallocationRow.id.label("open_reallocation_id"),
@@ -193,6 +234,9 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             token_sha256=row.token_sha256,
             user_id=row.user_id,
             first_job_id=row.first_job_id,
+            min_gpus=row.min_gpus,
+            max_gpus=row.max_gpus,
+            allow_unconfirmed=row.allow_unconfirmed,
             submitted_at=row.submitted_at,
             finished_at=row.finished_at,
             open_reallocation_id=row.open_reallocation_id,

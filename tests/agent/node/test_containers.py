@@ -82,7 +82,7 @@ def test_that_a_wrapper_is_split_as_a_shell_splits_it() -> None:
         split_words("", "--wrap-with")
 
 
-def options_of_step(*srun: str) -> list[str]:
+def options_of_step(*srun: str, **environ: str) -> list[str]:
     layout = RunLayout(
         nodes=(("n0", 4), ("n1", 1)), master_addr="n0", master_port=1, secret="s", uses_gpus=True
     )
@@ -90,7 +90,7 @@ def options_of_step(*srun: str) -> list[str]:
         return srun_options(
             PreparedJob(
                 layout=layout,
-                environ={},
+                environ=environ,
                 runner=CommandRunner(environ={}),
                 connect=lambda: pytest.fail("not needed"),
                 warn=lambda _words: None,
@@ -107,6 +107,12 @@ def test_that_a_users_options_of_srun_replace_our_defaults() -> None:
     given = options_of_step("--mpi=pmix", "--container-image=x.sqsh")
     assert given[-2:] == ["--mpi=pmix", "--container-image=x.sqsh"]
     assert set(ours) - set(given) == {"--mpi=none"}
+
+
+def test_that_srun_says_no_more_than_its_errors_unless_the_user_asks() -> None:
+    assert "--quiet" in options_of_step("--mpi=pmix")
+    for loud in (options_of_step("-vv"), options_of_step("--verbose"), options_of_step(SLURM_DEBUG="2")):
+        assert "--quiet" not in loud
 
 
 @pytest.mark.parametrize(

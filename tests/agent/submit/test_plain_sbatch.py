@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.agent.submit.changed_terms import changed_terms
 from pollux_slurm.agent.submit.plain_sbatch import AdaptiveResult, make_adaptive
 from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobTerms
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment, user_part
+from pollux_slurm.slurm.parsing.job_json import MAY_NOT_BE_REQUEUED
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
 
 
@@ -68,6 +70,27 @@ def test_that_a_later_run_keeps_token_and_comment(slurm: FakeSlurm, tmp_path: Pa
     assert adopted(slurm, tmp_path).problem is None
     assert (comment_of(slurm), read_token(tmp_path / "token")) == before
     assert "set_comment" not in [method for method, _ in slurm.calls]
+
+
+def test_that_terms_that_the_owner_has_changed_stay_over_a_restart(slurm: FakeSlurm, tmp_path: Path) -> None:
+    adopted(slurm, tmp_path)
+    terms, comment = changed_terms(slurm, "1", max_gpus=16)
+    slurm.set_comment("1", comment)
+    assert adopted(slurm, tmp_path).problem is None
+    assert decode_comment(comment_of(slurm)) == terms
+
+
+def test_that_no_requeue_is_respected_where_the_site_lets_jobs_be_requeued(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.set_job("1", unschedulable_reason=MAY_NOT_BE_REQUEUED)
+    monkeypatch.setattr(slurm, "settings", lambda: {"JobRequeue": "1"})
+    assert adopted(slurm, tmp_path).problem == "job 1 has --no-requeue"
+    assert not (tmp_path / "arguments.log").exists()
+    assert comment_of(slurm) == "mine"
+    monkeypatch.setattr(slurm, "settings", lambda: {"JobRequeue": "0"})
+    adopted(slurm, tmp_path)
+    assert (tmp_path / "arguments.log").read_text() == "update JobId=1 Requeue=1\n"
 
 
 def test_that_a_job_without_requeue_gets_it(slurm: FakeSlurm, tmp_path: Path) -> None:

@@ -183,6 +183,12 @@ def test_that_a_script_with_its_own_options_is_rendered_as_in_the_golden_file(tm
     assert made.arguments == ("--lr", "0.1")
 
 
+@pytest.mark.parametrize(("text", "field"), [("2h", "7200"), ("always", "always"), ("0", "0")])
+def test_that_a_shortest_run_goes_into_the_comment(text: str, field: str) -> None:
+    assert f",minrun={field}" in " ".join(plan([f"--min-run={text}"]).options)
+    assert "minrun" not in " ".join(plan([]).options)
+
+
 def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> None:
     made = plan(["--time=4:00:00", "--total-time", "2-00:00"])
     assert (made.terms.slice_s, made.terms.total_s) == (4 * 3600, 48 * 3600)
@@ -524,6 +530,7 @@ def test_that_the_plan_as_shell_commands_does_the_same(tmp_path: Path, comment: 
             "requests 4 GPUs, above --max-gpus 3: request 3 or fewer, or",
         ),
         (["--max-gpus=3", "-N4-8"], "--nodes requests 4 GPUs, one on each node, above --max-gpus 3"),
+        (["--min-run=7"], "--min-run takes a number with s, m, h, d or w, .*, or always, not '7'"),
         (["--array=1-4"], "array"),
         (["-a", "1-4"], "array"),
         (["--no-requeue"], "requeue"),

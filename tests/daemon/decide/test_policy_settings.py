@@ -45,7 +45,7 @@ def test_that_objective_and_rules_of_moving_are_passed_on() -> None:
         between="accounts",
     )
     assert policy_settings.moving(policy) == MovingRules(
-        hysteresis=0.1, max_reallocations=3, min_age_s=60.0, min_remaining_s=30.0, pauses=True
+        hysteresis=0.1, max_reallocations=3, min_remaining_s=30.0, pauses=True
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import Allocation, Configuration, GpuLimit, JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store.contract.interface import RecentRun, RunPhase
 from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, run, sample, snapshot
 
@@ -144,6 +146,32 @@ def test_that_models_by_type_of_gpu_share_what_is_known_of_the_gradients() -> No
     assert one.models == (("a100", grown), ("t4", grown))
 
 
+@pytest.mark.parametrize(
+    ("min_run_s", "site_s", "is_held_off"),
+    [
+        (None, 0.0, False),
+        (None, 400.0, True),  # it started five minutes ago
+        (200.0, 400.0, False),
+        (400.0, 0.0, True),
+        (0.0, 400.0, False),
+        (math.inf, 0.0, True),
+    ],
+)
+def test_that_a_job_runs_undisturbed_for_as_long_as_its_owner_or_else_the_site_says(
+    min_run_s: float | None, site_s: float, is_held_off: bool
+) -> None:
+    terms = dataclasses.replace(TERMS, min_run_s=min_run_s)
+    jobs = [
+        job("1", on={"n0": 1}, comment=encode_comment("", terms)),
+        job("2", JobState.PENDING, comment=encode_comment("", terms)),
+    ]
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], jobs), [record("1"), record("2")])
+    found = problem_building.build_problem(
+        seen, now=NOON, default_restart_delay_s=30, policy=PolicyConfig(min_age_s=site_s)
+    )
+    assert {one.job_id: one.held_off for one in found.jobs} == {"1": is_held_off, "2": False}
+
+
 def test_that_settings_history_and_declarations_reach_the_problem() -> None:
     policy = PolicyConfig(
         objective="price-rank",
@@ -159,7 +187,7 @@ def test_that_settings_history_and_declarations_reach_the_problem() -> None:
     jobs = [job("1", on={"n0": 1}), job("2", JobState.PENDING)]
     seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], jobs), records)
     found = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, policy=policy)
-    assert (found.objective.name, found.moving.min_age_s, found.max_wait_s) == ("price-rank", 60.0, 600.0)
+    assert (found.objective.name, found.max_wait_s) == ("price-rank", 600.0)
     assert (found.seed, found.gpu_speeds, found.uneven) == (5, (("t4", 1.0),), False)
     assert found.limits == (GpuLimit(kind="account", name="physics", max_gpus=4),)
     first, second = found.jobs

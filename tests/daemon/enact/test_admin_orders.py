@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from pollux_slurm.agent.submit.changed_terms import changed_terms
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.policy import decide
 from tests.cli.inside import pollux
 from tests.daemon.harness import CONFIG, Harness
 
@@ -143,3 +147,31 @@ def test_that_the_commands_give_the_orders(harness: Harness, shared_store_url: s
     assert pollux("resume", job_id, "--store", url).returncode == 0
     waited = pollux("pause", job_id, "--wait", "1", "--store", url)
     assert "is being moved" in waited.stderr
+
+
+def test_that_other_terms_of_a_job_count_from_the_next_round_on(harness: Harness) -> None:
+    """Bounds, and how long it runs undisturbed: alone, it would grow at once."""
+    job_id = harness.submit()
+
+    def change(**changes: object) -> None:
+        _, comment = changed_terms(harness.slurm, job_id, **changes)
+        harness.slurm.set_comment(job_id, comment)
+
+    def run(seconds: float, until: int = 9) -> int:
+        daemon = harness.daemon(decide=decide)
+        harness.run_until(
+            daemon,
+            until=lambda: harness.job(job_id).allocation.num_gpus >= until and not harness.open_moves(),
+            seconds=seconds,
+        )
+        return harness.job(job_id).allocation.num_gpus
+
+    harness.slurm.snapshot()
+    change(max_gpus=1)
+    assert run(20) == 1
+    assert harness.store.job(job_id).terms.max_gpus == 1
+    change(max_gpus=4, min_run_s=math.inf)
+    assert run(20) == 1
+    assert harness.store.job(job_id).terms.max_gpus == 4
+    change(min_run_s=None)
+    assert run(60, until=2) > 1

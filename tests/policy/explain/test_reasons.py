@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from pollux_slurm.model import (
+    Allocation,
     BatchLimits,
     Configuration,
     GoodputModel,
@@ -223,3 +224,14 @@ def test_that_the_next_best_speedup_is_in_the_unit_of_the_chosen_one(objective: 
     assert (found.allocation.num_gpus, found.speedup) == (4, pytest.approx(1.0))
     assert found.runner_up is not None
     assert found.runner_up_speedup == pytest.approx(found.runner_up.num_gpus / 4)
+
+
+def test_that_a_job_that_is_held_off_neither_grows_nor_moves_and_gives_up_what_others_need() -> None:
+    alone = about_a(job("a", {"n0": 2}, held_off=True))
+    assert (alone.allocation, alone.bound_by) == (Allocation.of({"n0": 2}), "young")
+    assert about_a(job("a", {"n0": 2})).allocation.num_gpus > 2
+    spread = about_a(job("a", {"n0": 1, "n1": 1}, held_off=True))
+    assert spread.allocation == Allocation.of({"n0": 1, "n1": 1})
+    full = about_a(job("a", {"n0": 4}, held_off=True), job("r", min_gpus=2, rigid=True), cluster=nodes(1))
+    assert 0 < full.allocation.num_gpus <= 2
+    assert about_a(job("a", held_off=True)).allocation.num_gpus > 0, "a job that waits is given GPUs"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +37,9 @@ def job_terms(draw: st.DrawFn) -> JobTerms:
                 [
                     {},
                     {"in_place": True},
+                    {"min_run_s": 0.0},
+                    {"min_run_s": 7200.0},
+                    {"min_run_s": math.inf},
                     {"slice_s": 3600, "total_s": 3601},
                     {"slice_s": 1, "total_s": 999_999_999},
                 ]

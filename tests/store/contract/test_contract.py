@@ -187,6 +187,18 @@ class TestRegistration:
         assert running.register_jobs([registration(1)], at=at(70)) == ()
         assert [job.state for job in running.jobs()] == [JobState.FAILED]
 
+    def test_that_other_terms_of_a_known_job_count_from_then_on(self, running: Store) -> None:
+        before = running.job("1")
+        terms = {"min_gpus": 2, "max_gpus": 16, "allow_unconfirmed": True}
+        assert running.register_jobs([registration(1, terms=terms)], at=at(100)) == ()
+        after = running.job("1")
+        assert (after.terms.min_gpus, after.terms.max_gpus, after.terms.allow_unconfirmed) == (2, 16, True)
+        assert (len(running.jobs()), after.allocation) == (1, before.allocation)
+        # Only its owner can write its Comment, with its token.
+        other = {"token_sha256": hash_token(token_of("another")), "max_gpus": 1}
+        running.register_jobs([registration(1, terms=other, user_id=1002)], at=at(101))
+        assert running.jobs()[0].terms.max_gpus == 16
+
     def test_that_a_new_token_of_the_same_owner_replaces_the_job(self, running: Store) -> None:
         new_terms = {"token_sha256": hash_token("1001-another")}
         assert running.register_jobs([registration(1, terms=new_terms)], at=at(100)) == ()

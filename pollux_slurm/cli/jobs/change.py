@@ -1,0 +1,58 @@
+"""`pollux change`: another minimum, maximum or shortest run for a job that waits or runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from pollux_slurm.cli.shared.completion import complete_active_jobs
+from pollux_slurm.cli.shared.settings_and_store import ConfigOption, settings
+from pollux_slurm.errors import UsageError
+
+
+def change(
+    job: Annotated[str, typer.Argument(help="The Slurm job id.", autocompletion=complete_active_jobs)],
+    min_gpus: Annotated[str | None, typer.Option(metavar="N", help="Never fewer GPUs.")] = None,
+    max_gpus: Annotated[
+        str | None, typer.Option(metavar="N", help="Never more GPUs; none: no limit.")
+    ] = None,
+    min_run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="No growth and no move to other nodes sooner after a start: 90s, 5m, 2h; always; 0.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Print the new Comment, and change nothing.")] = False,
+    config_file: ConfigOption = None,
+) -> None:
+    """Change what a job allows, without a restart: the daemon reads it in its next round.
+
+    A running job that has more GPUs than its new maximum keeps them until it is moved.
+
+    Example: pollux change 1234 --max-gpus 16
+    """
+    from pollux_slurm.agent.submit.changed_terms import changed_terms
+    from pollux_slurm.agent.submit.submission_plan import gpu_count
+    from pollux_slurm.durations import parse_min_run
+    from pollux_slurm.slurm.connection import connect
+
+    changes: dict[str, Any] = {}
+    if min_gpus is not None:
+        changes["min_gpus"] = gpu_count(min_gpus, "--min-gpus")
+    if max_gpus is not None:
+        changes["max_gpus"] = None if max_gpus == "none" else gpu_count(max_gpus, "--max-gpus")
+    if min_run is not None:
+        changes["min_run_s"] = parse_min_run(min_run)
+    if not changes:
+        raise UsageError("nothing to change: give --min-gpus, --max-gpus or --min-run")
+    client = connect(settings(config_file, None).slurm, os.environ)
+    terms, comment = changed_terms(client, job, **changes)
+    if dry_run:
+        typer.echo(comment)
+        return
+    client.set_comment(job, comment)
+    most = "any number of" if terms.max_gpus is None else f"at most {terms.max_gpus}"
+    typer.echo(f"job {job}: at least {terms.min_gpus} and {most} GPUs, from the daemon's next round on")
