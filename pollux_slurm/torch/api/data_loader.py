@@ -390,7 +390,7 @@ class AdaptiveDataLoader:
                 if not (is_break or (batches is not None and batches.is_ended)):
                     self._session.note_error_in_loop(self)
                 if is_break and self._session.current_loader is self:
-                    self._session.leave_together(f"the loop over {self!r}")
+                    self._session.leave_together(f"the loop over {self!r}", of_loop=True)
                 has_stepped = self._session.has_open_step
                 if goes_on:
                     if has_stepped and self._step is not None:

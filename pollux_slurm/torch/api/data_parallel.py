@@ -251,7 +251,9 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
         if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
-        if not self.training and self.will_sync_module_buffers():  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled():
+            current_session().same_calls.begin_step()
+        elif not self.training and self.will_sync_module_buffers():  # type: ignore[no-untyped-call]
             current_session().same_calls.evaluate()
         self._pollux.reducer.begin_forward()
         before = self._pollux.shape.before_forward()

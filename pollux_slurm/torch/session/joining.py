@@ -117,8 +117,8 @@ def _meet(environment: JobEnvironment) -> Any:
 
 
 def meeting_store(environment: JobEnvironment) -> Any:
-    """Return the store through which all ranks have met; None where they are one, or may change."""
-    if environment.world_size == 1 or environment.membership is not None:
+    """Return the store through which all ranks have met; None where they are one."""
+    if environment.world_size == 1 or environment.is_joining:
         return None
     find = getattr(dist.distributed_c10d, "_get_default_store", None)
     return None if find is None else find()

@@ -124,6 +124,8 @@ class Session:
         self._loops: list[Loader] = []
         # The loader of the outermost loop, which makes the models' steps; None once that is over.
         self._outer_loader: Loader | None = None
+        # The steps of the training when its outermost loop began.
+        self._num_steps_before_loop = 0
         self.progress_state = ProgressState()
         self.history = AllocationHistory(
             run_number=run_number, num_gpus=self.world_size, num_nodes=environment.num_nodes
@@ -189,12 +191,15 @@ class Session:
         self._optimizer_check = UnwrappedOptimizerCheck()
         self.measurements.start()
         self.same_calls = SameCalls(
-            meeting_store(environment),
-            prefix=f"pollux/calls/{run_number}",
-            rank=self.rank,
-            world_size=self.world_size,
+            progress=lambda: (self.progress_state.finished_epochs, self.progress_state.num_steps),
             is_stopped=lambda: self.stop.is_set,
         )
+        self._meet_for_same_calls()
+
+    def _meet_for_same_calls(self) -> None:
+        store = meeting_store(self.environment)
+        prefix = f"pollux/calls/{self.run_number}"
+        self.same_calls.meet_through(store, prefix=prefix, rank=self.rank, world_size=self.world_size)
 
     # ---------------------------------------------------------------------------------------------- regroups
 
@@ -251,6 +256,7 @@ class Session:
         self.faults.begin_run(rank=self.rank, report_builder=self.measurements.report_builder)
         self.boundary.begin_run(self.measurements.reporter, self.measurements.report_builder)
         self._steps.begin_run()
+        self._meet_for_same_calls()
 
     # ----------------------------------------------------------------------------------------------- queries
 
@@ -386,7 +392,7 @@ class Session:
         self._end_loops(f"epoch {self.progress_state.epoch} ended")
         # A request that has waited for this moment is not answered with an older copy of the states.
         self.boundary.release()
-        self.same_calls.begin_stage()
+        self.same_calls.begin_epoch_end()
         self._epoch_end.end_epoch()
         self.progress_state.finished_epochs += 1
         self.progress_state.epoch = None
@@ -463,13 +469,12 @@ class Session:
         yields batches.
         """
         is_outer = not self._loops
-        num_steps = self.progress_state.num_steps
         self._loops.append(loader)
         try:
             if is_outer:
                 self._outer_loader = loader
+                self._num_steps_before_loop = self.progress_state.num_steps
                 self._watch.forget()
-                self.same_calls.begin_stage()
                 had_point, self._had_checkpoint_point = self._had_checkpoint_point, False
                 self._unstepped_loops.check()
                 self._steps.finish_restore()
@@ -485,7 +490,8 @@ class Session:
                 self.regrouping.note_step()
                 self._epoch_end.end_loop()
                 self._steps.leave_loop()
-                self.regrouping.replay.end_loop(has_stepped=self.progress_state.num_steps > num_steps)
+                has_stepped = self.progress_state.num_steps > self._num_steps_before_loop
+                self.regrouping.replay.end_loop(has_stepped=has_stepped)
             elif len(self._loops) == 1:
                 self._steps.refuse(None)
 
@@ -496,8 +502,6 @@ class Session:
     def begin_micro_batch(self, loader: Loader, plan: MicroBatchPlan) -> None:
         """Give the models the plan of the coming micro-batch."""
         if self._outer_loader is loader:
-            if plan.index == 0:
-                self.same_calls.begin_step()
             self._steps.begin_micro_batch(loader, plan)
         else:
             # This batch belongs to no step: its gradients would go into the outer loop's.
@@ -590,8 +594,13 @@ class Session:
         self._watch.leave()
         self.stop.ends_unfinished |= self.stop.is_set
 
-    def leave_together(self, what: str) -> None:
-        """Leave a loop, or the epochs, by `break`; end this process where another rank goes on with it."""
+    def leave_together(self, what: str, *, of_loop: bool = False) -> None:
+        """Leave a loop, or the epochs, by `break`; end this process where another rank goes on with it.
+
+        A loop without a step yet may be left by one rank alone: it has looked at some batches.
+        """
+        if of_loop and self.progress_state.num_steps == self._num_steps_before_loop:
+            return
         try:
             self.same_calls.leave(what)
         except TrainingError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,55 +22,105 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.torch
 
 
+class Replica(SameCalls):
+    """One of two replicas, after two steps of the first epoch."""
+
+    def __init__(self, store: Any, rank: int, *, is_stopped: bool = False) -> None:
+        self.progress, self.store = (0, 2), store
+        super().__init__(progress=lambda: self.progress, is_stopped=lambda: is_stopped)
+        self.meet_through(store, prefix="test", rank=rank, world_size=2)
+
+    def go_on(self) -> None:
+        self.progress = (self.progress[0], self.progress[1] + 1)
+
+
 @pytest.fixture
-def pair() -> Iterator[list[SameCalls]]:
-    """Two replicas, in the second step of their first loop."""
+def pair() -> Iterator[list[Replica]]:
     store = dist.HashStore()  # type: ignore[attr-defined]
-    made = [
-        SameCalls(store, prefix="test", rank=rank, world_size=2, is_stopped=lambda: False) for rank in (0, 1)
-    ]
-    for one in made:
-        one.begin_stage()
-        one.begin_step()
-        one.begin_step()
+    made = [Replica(store, rank) for rank in (0, 1)]
     yield made
     for one in made:
         one.close()
 
 
-def test_that_a_replica_that_leaves_alone_is_named_with_the_other_and_the_cure(pair: list[SameCalls]) -> None:
+def together(*calls: Callable[[], None]) -> None:
+    """Make the calls at once; they return."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+        assert not one.is_alive()
+
+
+def test_that_a_replica_that_leaves_alone_is_named_with_the_other_and_the_cure(pair: list[Replica]) -> None:
     pair[0].begin_step()
     with pytest.raises(TrainingError, match=r"rank 1 has left the loop .*, and rank 0 goes on .*Accumulator"):
         pair[1].leave("the loop over 'train'")
 
 
-def test_that_an_evaluation_alone_is_named_with_the_cure(pair: list[SameCalls]) -> None:
-    pair[1].begin_stage()
+def test_that_an_evaluation_alone_is_named_with_the_cure(pair: list[Replica]) -> None:
+    pair[1].begin_epoch_end()
     with pytest.raises(TrainingError, match=r"rank 0 evaluates .* rank 1 does not.*model\.module"):
         pair[0].evaluate()
 
 
-def test_that_one_that_came_earlier_and_has_gone_on_is_no_fault(pair: list[SameCalls]) -> None:
-    first = threading.Thread(target=lambda: (pair[0].leave("it"), pair[0].begin_stage()))
+def test_that_an_evaluation_after_another_replicas_end_is_named(pair: list[Replica]) -> None:
+    pair[1].close()
+    with pytest.raises(TrainingError, match="rank 1 does not, but goes on"):
+        pair[0].evaluate()
+
+
+def test_that_one_that_came_earlier_and_has_gone_on_is_no_fault(pair: list[Replica]) -> None:
+    first = threading.Thread(target=lambda: (pair[0].leave("it"), pair[0].go_on()), daemon=True)
     first.start()
-    wait_until(lambda: pair[0]._store.check(["test/left/1/2/0"]), timeout_s=60, what="the first to come")
-    pair[0]._store.set("test/at/0", "2 0")
+    wait_until(lambda: pair[0].store.check(["test/left/0/2/0"]), timeout_s=60, what="the first to come")
+    pair[0].store.set("test/at/0", "0 3")
     pair[1].leave("it")
     first.join(60)
     assert not first.is_alive()
-    pair[1].begin_stage()
+    pair[1].go_on()
     # At the same place each is met once.
-    both = [threading.Thread(target=one.evaluate) for one in pair]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join(60)
-        assert not one.is_alive()
+    together(pair[0].evaluate, pair[1].evaluate)
     pair[0].evaluate()
 
 
-def test_that_a_wait_ends_with_a_request_to_stop(pair: list[SameCalls]) -> None:
-    stopped = SameCalls(pair[0]._store, prefix="other", rank=0, world_size=2, is_stopped=lambda: True)
+def test_that_one_who_is_further_in_a_step_than_the_other_has_told_is_met(pair: list[Replica]) -> None:
+    """Both evaluate within a step; one of them is slow, and has told where it is."""
+    for one in pair:
+        one.begin_step()
+    pair[0].store.set("test/at/1", "0 3")
+    first = threading.Thread(target=pair[0].evaluate, daemon=True)
+    first.start()
+    wait_until(lambda: pair[0].store.check(["test/evaluates/0/2/0"]), timeout_s=60, what="the first to come")
+    pair[1].evaluate()
+    first.join(60)
+    assert not first.is_alive()
+
+
+def test_that_meetings_leave_no_more_than_two_keys_of_a_replica(pair: list[Replica]) -> None:
+    for _ in range(20):
+        together(pair[0].evaluate, pair[1].evaluate)
+        for one in pair:
+            one.go_on()
+    assert pair[0].store.num_keys() <= 2 * 3
+
+
+def test_that_a_long_wait_is_told(
+    pair: list[Replica], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pollux_slurm.torch.coordination.same_calls._LONG_S", 0.0)
+    first = threading.Thread(target=pair[0].evaluate, daemon=True)
+    first.start()
+    wait_until(lambda: "rank 0 has waited a minute for rank 1" in caplog.text, timeout_s=60, what="the line")
+    assert "model.module(...)" in caplog.text
+    pair[1].evaluate()
+    first.join(60)
+    assert not first.is_alive()
+
+
+def test_that_a_wait_ends_with_a_request_to_stop() -> None:
+    stopped = Replica(dist.HashStore(), 0, is_stopped=True)  # type: ignore[attr-defined]
     stopped.leave("it")
     stopped.close()
 
@@ -83,6 +134,9 @@ def scenario(directory: str, name: str) -> int:
     model = pt.AdaptiveDataParallel(network, optimizer)
     loader = pt.AdaptiveDataLoader(TensorDataset(torch.randn(16, 1)), batch_size=4)
     session, rank = current_session(), current_session().rank
+    if name == "together" and rank == 0:
+        # One looks at the data, as for a logger's graph.
+        next(iter(loader))
 
     def rank_0_waits() -> bool:
         return bool(session.same_calls._store.check([f"pollux/calls/{session.run_number}/at/0"]))
@@ -104,6 +158,8 @@ def scenario(directory: str, name: str) -> int:
         with torch.no_grad():
             if name == "together" or (name == "evaluation" and rank == 0):
                 model(torch.ones(3, 1))
+            if name == "at the end" and rank == 0 and epoch == 2:
+                model(torch.ones(3, 1))
             if rank == 0:
                 model.module(torch.ones(3, 1))
         model.train()
@@ -120,6 +176,7 @@ def test_that_replicas_that_leave_and_evaluate_together_are_accepted(tmp_path: P
         ("loop", "rank 1 has left the loop over"),
         ("epochs", "rank 1 has left the epochs"),
         ("evaluation", "rank 0 evaluates the wrapped model"),
+        ("at the end", "rank 0 evaluates the wrapped model"),
     ],
 )
 def test_that_a_replica_alone_ends_the_training_with_the_cure(
