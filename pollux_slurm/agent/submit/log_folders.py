@@ -13,7 +13,7 @@ def missing_log_folders(request: SbatchRequest, cwd: Path, *, made: Path) -> lis
 
     `made` is the folder that the submission makes.
     """
-    found = {}
+    found: dict[Path, str] = {}
     for name in ("output", "error"):
         parent = Path(request.value(name) or "").parent
         folder = cwd / (request.value("chdir") or "") / parent
