@@ -101,6 +101,7 @@ class SlurmJob:
 
     - `partition`: several, with commas, while a job of `-p a,b` waits, and its own while it runs
     - `feature_sets`: a node must have all features of one of these, if there are any
+    - `one_node`: what it requests of several nodes together can be kept on a single node only
     - `excluded_nodes`: nodes that it may not use
     - `required_nodes`: the nodes that its request names; its owner's (`--nodelist`) until it gets a shape on
       named nodes
@@ -156,6 +157,7 @@ class SlurmJob:
     feature_sets: tuple[frozenset[str], ...] = ()
     excluded_nodes: tuple[str, ...] = ()
     required_nodes: tuple[str, ...] = ()
+    one_node: bool = False
     blocked_because: str | None = None
     held_since_requeue: bool = False
     last_allocation: Allocation = field(default_factory=Allocation)

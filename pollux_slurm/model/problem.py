@@ -45,6 +45,7 @@ class ProblemJob:
     - `pinned`: it keeps exactly this allocation; `pinned_because` is the reason
     - `min_gpus`, `max_gpus`: its bounds; with `rigid`, it has exactly `min_gpus`: it may move, not resize
     - `held_off`: it neither grows nor moves to other nodes in this round; others may take GPUs of it
+    - `one_node`: it is given GPUs of a single node only
     - `partition_nodes`: the nodes that it may use; None: all
 
     Its time and rank:
@@ -90,6 +91,7 @@ class ProblemJob:
     qos: str = ""
     prediction_error: float = 0.0
     held_off: bool = False
+    one_node: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

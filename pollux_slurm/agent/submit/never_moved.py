@@ -36,6 +36,16 @@ def never_moved_because(request: SbatchRequest) -> str | None:
     return request_problem(shown) or _nodes_by_name(request.value("nodelist") or "")
 
 
+def one_node_because(request: SbatchRequest) -> str | None:
+    """Return why the daemon gives the job GPUs of one node only; None where it may give several."""
+    if request.given("contiguous"):
+        return f"{request.source_of('contiguous')} cannot be kept over several nodes"
+    constraint = request.value("constraint") or ""
+    if constraint.startswith("[") and "|" in constraint:
+        return f"{request.source_of('constraint')}={constraint} cannot be kept over several nodes"
+    return None
+
+
 def _nodes_by_name(nodes: str) -> str | None:
     try:
         count = len(set(expand_hosts(nodes)))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
 from pollux_slurm.agent.submit.log_folders import missing_log_folders
-from pollux_slurm.agent.submit.never_moved import never_moved_because
+from pollux_slurm.agent.submit.never_moved import never_moved_because, one_node_because
 from pollux_slurm.agent.submit.other_launchers import launcher_without_run, refusal_of_script
 from pollux_slurm.agent.submit.room_for_wings import Room
 from pollux_slurm.agent.submit.signal_option import signal_warnings
@@ -193,7 +193,6 @@ def plan_submission(
     if in_place and (because := not_in_place_because(request) or room.none_because):
         in_place = False
         warnings.append(f"the job moves by requeue, not in place: {because}")
-    warnings += missing_log_folders(request, cwd)
     warnings += warnings_in_place(request) if in_place else signal_warnings(request, script.body)
     if config.store.url is None:
         warnings.append(_NO_STORE)
@@ -213,6 +212,7 @@ def plan_submission(
     )
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
+    warnings += missing_log_folders(request, cwd, made=checkpoint_dir)
     token_file = checkpoint_dir / f"pollux-{identifier}.token"
     num_gpus = start_gpus(request, terms)
     directives = tuple(_directives(request, num_gpus))
@@ -464,6 +464,8 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
 def _warnings(request: SbatchRequest) -> Iterator[str]:
     if (because := never_moved_because(request)) is not None:
         yield f"the job is never moved, and keeps the GPUs that it starts with: {because}"
+    elif (because := one_node_because(request)) is not None:
+        yield f"the job is given GPUs of one node only, once it is moved: {because}"
     if request.effective_name("mem", "mem-per-cpu", "mem-per-gpu") == "mem" and _NO_AMOUNT.fullmatch(
         request.value("mem") or ""
     ):

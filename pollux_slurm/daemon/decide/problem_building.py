@@ -87,6 +87,7 @@ def build_problem(
                 current=current,
                 pinned=because is not None,
                 pinned_because=because,
+                one_node=job.slurm.one_node,
                 held_off=_is_held_off(job, now, policy.min_age_s),
                 partition_nodes=usable.by(job.slurm, record.required_nodes),
                 weight=policy_settings.weight(

@@ -81,6 +81,8 @@ class Candidates:
         for row, job in enumerate(jobs):
             if job.held_off and job.current:
                 allowed[row] &= gpus[0] < job.current.num_gpus
+            if job.one_node:
+                allowed[row] &= tables.num_nodes == 1
         self.waits = waits = np.array([not job.current for job in jobs], dtype=bool)
         nothing = None
         if self._pauses:

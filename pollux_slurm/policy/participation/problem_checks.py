@@ -97,6 +97,7 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and type(job.pinned) is bool
         and type(job.rigid) is bool
         and type(job.held_off) is bool
+        and type(job.one_node) is bool
         and job.partition_nodes is None
         and type(job.min_gpus) is int
         and (most is None or type(most) is int)

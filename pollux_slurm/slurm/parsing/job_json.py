@@ -123,6 +123,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         feature_sets=constraints.feature_sets,
         excluded_nodes=constraints.excluded,
         required_nodes=constraints.required,
+        one_node=constraints.one_node,
         blocked_because=blocked_because(fields) if state is JobState.PENDING else None,
         held_since_requeue=held and _is_held_since_requeue(fields),
         last_allocation=_last_allocation(fields, request) if has_ended else Allocation(),

@@ -137,6 +137,7 @@ def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
         feature_sets=first.feature_sets,
         excluded_nodes=first.excluded_nodes,
         required_nodes=first.required_nodes,
+        one_node=first.one_node,
         allocation=Allocation.of(dict(_sum(job.allocation.gpus_by_node for job in wings))),
         cpus_by_node=_sum(job.cpus_by_node for job in (anchor, *wings)),
         memory_mb_by_node=_sum(job.memory_mb_by_node for job in (anchor, *wings)),

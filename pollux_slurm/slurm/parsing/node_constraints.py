@@ -1,7 +1,7 @@
 """Parse a job's node constraints (--nodelist, --exclude, --constraint), and why Slurm does not start it.
 
 hosts          n0    n[0-3,7],m1    rack[1-2]n[01-03]
-constraint     a100    fast&big    a100|h100
+constraint     a100    fast&big    a100|h100    [rack1|rack2]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pollux_slurm.slurm.parsing.json_fields import Fields
 _FEATURE = r"[A-Za-z0-9_.:=/+-]+"
 _ALL_OF = re.compile(rf"{_FEATURE}(?:&{_FEATURE})*")
 _ANY_OF = re.compile(rf"{_FEATURE}(?:\|{_FEATURE})*")
+_SAME_OF = re.compile(rf"\[({_FEATURE}(?:\|{_FEATURE})*)\]")
 _ITEM = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _RANGES = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -65,12 +66,16 @@ _BLOCKED_PARTITION = frozenset({"PartitionDown", "PartitionInactive"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConstraints:
-    """Where the job may run. `problem` is what of the owner's request cannot be checked node by node."""
+    """Where the job may run. `problem` is what of the owner's request cannot be checked node by node.
+
+    With `one_node`, the request says something of several nodes together, and a single node satisfies it.
+    """
 
     feature_sets: tuple[frozenset[str], ...]
     excluded: tuple[str, ...]
     required: tuple[str, ...]
     problem: str | None
+    one_node: bool = False
 
     @classmethod
     def read(cls, fields: Fields) -> NodeConstraints:
@@ -89,8 +94,6 @@ class NodeConstraints:
         except ValueError:
             features = ()
             problem = f"its --constraint={constraint[:60]} is more than features joined by & or by |"
-        if fields.content.get("contiguous") is True:
-            problem = "it asks for contiguous nodes (--contiguous)"
         if fields.text("resv_name", ""):
             problem = "it runs in a reservation (--reservation)"
         return cls(
@@ -98,6 +101,8 @@ class NodeConstraints:
             excluded=hosts["excluded_nodes"],
             required=hosts["required_nodes"],
             problem=problem,
+            one_node=fields.content.get("contiguous") is True
+            or (constraint[:1] == "[" and len(features) > 1),
         )
 
 
@@ -146,11 +151,14 @@ def _numbers(ranges: str) -> list[str]:
 def feature_sets(constraint: str) -> tuple[frozenset[str], ...]:
     """Return sets of features, of which a node must have one completely; none for an empty constraint.
 
-    A feature, `a&b` and `a|b` can be checked node by node. Raises `ValueError` for everything else: counts of
-    nodes (`a*2`), brackets, parentheses, and `&` and `|` together.
+    A feature, `a&b` and `a|b` can be checked node by node; of `[a|b]`, all nodes must have the same one.
+    Raises `ValueError` for everything else: counts of nodes (`a*2`), other brackets, parentheses, and `&` and
+    `|` together.
     """
     if not constraint:
         return ()
+    if (same := _SAME_OF.fullmatch(constraint)) is not None:
+        constraint = same[1]
     if _ALL_OF.fullmatch(constraint):
         return (frozenset(constraint.split("&")),)
     if _ANY_OF.fullmatch(constraint):

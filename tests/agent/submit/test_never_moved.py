@@ -25,6 +25,12 @@ def test_that_what_can_never_move_is_said_with_the_reason(words: str, because: s
     assert f"the job is never moved, and keeps the GPUs that it starts with: {because}" in found
 
 
+@pytest.mark.parametrize("words", ["--contiguous", "-C [rack1|rack2]"])
+def test_that_a_job_that_is_kept_on_one_node_is_told_so(words: str) -> None:
+    (found,) = plan(words.split(), config=STORED).warnings
+    assert found.startswith("the job is given GPUs of one node only, once it is moved: --con")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -39,6 +45,7 @@ def test_that_what_can_never_move_is_said_with_the_reason(words: str, because: s
         "-C a100",
         "-C a&b",
         "-C a|b",
+        "-C [v100]",
         "-x n[0-3]",
         "-w n0",
         "-p a,b --qos=x --switches=1",

@@ -115,6 +115,7 @@ def test_that_all_memory_of_a_node_is_warned_of(words: str, is_warned: bool) -> 
         ("-D here -o logs/%j.out", ["here/logs"]),
         ("-o %x/%j.out -e %j.err", []),
         ("-o /dev/null", []),
+        ("--checkpoint-dir=kept -o kept/%j.out", []),  # the submission makes it
         ("", []),
     ],
 )

@@ -235,3 +235,12 @@ def test_that_a_job_that_is_held_off_neither_grows_nor_moves_and_gives_up_what_o
     full = about_a(job("a", {"n0": 4}, held_off=True), job("r", min_gpus=2, rigid=True), cluster=nodes(1))
     assert 0 < full.allocation.num_gpus <= 2
     assert about_a(job("a", held_off=True)).allocation.num_gpus > 0, "a job that waits is given GPUs"
+
+
+def test_that_a_job_for_one_node_is_never_given_several() -> None:
+    assert about_a(job("a")).allocation.num_nodes == 2
+    assert about_a(job("a", one_node=True)).allocation.configuration == Configuration(num_nodes=1, num_gpus=4)
+    grown = about_a(job("a", {"n0": 1}, one_node=True)).allocation
+    assert (grown.num_nodes, grown.num_gpus) == (1, 4)
+    # What it was started on it may keep.
+    assert about_a(job("a", {"n0": 4, "n1": 4}, one_node=True)).allocation.num_gpus > 0

@@ -42,9 +42,11 @@ def test_that_constraints_that_can_be_checked_node_by_node_are_read() -> None:
     assert feature_sets("v100-32g") == ({"v100-32g"},)
     assert feature_sets("fast&big") == ({"fast", "big"},)
     assert feature_sets("a100|h100") == ({"a100"}, {"h100"})
+    assert feature_sets("[rack1|rack2]") == ({"rack1"}, {"rack2"})
+    assert feature_sets("[v100]") == ({"v100"},)
 
 
-@pytest.mark.parametrize("constraint", ["a*2", "[rack1|rack2]", "a&b|c", "(a|b)&c", "a&[b*2]", "&", "a b"])
+@pytest.mark.parametrize("constraint", ["a*2", "[a*2]", "[a&b]", "a&b|c", "(a|b)&c", "a&[b*2]", "&", "a b"])
 def test_that_other_constraints_make_a_job_unschedulable(constraint: str) -> None:
     with pytest.raises(ValueError, match="more than features"):
         feature_sets(constraint)
@@ -63,6 +65,15 @@ def nodes_for(read: SlurmJob, *named: str) -> list[str]:
     return [one.name for one in nodes if read.may_run_on(one, named)]
 
 
+def test_that_what_is_asked_of_several_nodes_together_is_kept_on_one() -> None:
+    for changes in ({"features": "[fast|big]"}, {"contiguous": True}):
+        read = parse_job(job(**changes))
+        assert (read.one_node, read.unschedulable_reason) == (True, None)
+    for changes in ({"features": "[fast]"}, {"features": "fast|big"}, {"contiguous": False}, {}):
+        assert not parse_job(job(**changes)).one_node
+    assert nodes_for(parse_job(pending(features="[fast|slow]"))) == ["n0", "n1"]
+
+
 def test_that_a_job_may_run_where_slurm_would_start_it() -> None:
     assert nodes_for(parse_job(pending())) == ["n0", "n1", "n2"]
     assert nodes_for(parse_job(pending(partition="a,b"))) == ["n0", "n1"]
@@ -79,7 +90,6 @@ def test_that_a_job_may_run_where_slurm_would_start_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "because"),
     [
-        ({"contiguous": True}, "--contiguous"),
         ({"resv_name": "maintenance"}, "--reservation"),
         ({"excluded_nodes": "n[0-"}, "--exclude"),
     ],
