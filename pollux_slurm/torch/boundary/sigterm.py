@@ -10,6 +10,7 @@ import ctypes
 import logging
 import signal
 import threading
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
@@ -46,7 +47,7 @@ class StopFlag:
         if self._previous or threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGTERM, *_UNLESS_HANDLED):
-            if number == signal.SIGTERM or signal.getsignal(number) is signal.SIG_DFL:
+            if number == signal.SIGTERM or not _is_handled(number):
                 self._previous[number] = signal.signal(number, self._handle)
 
     def take_back(self) -> None:
@@ -110,6 +111,19 @@ def end_as_stopped() -> None:
     library = ctypes.CDLL(None)
     library.fflush(None)
     library.__cxa_atexit(library._exit, ctypes.c_void_p(STOPPED_BY_SIGTERM), None)
+
+
+def _is_handled(number: signal.Signals) -> bool:
+    """Return whether the process catches or ignores a signal, also by a handler that is not Python's."""
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return True
+    # `faulthandler.register` sets its handler in C, which `getsignal` does not see.
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
 
 
 def _place(handler: Any) -> str:
