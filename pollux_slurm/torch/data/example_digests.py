@@ -102,17 +102,20 @@ def _array_parts(value: Any, sums: list[float]) -> Iterator[bytes]:
     to_bytes, kind = getattr(value, "tobytes", None), getattr(value, "dtype", None)
     if not callable(to_bytes) or getattr(kind, "hasobject", False):
         return
-    yield f"{kind} {getattr(value, 'shape', None)} {getattr(value, 'size', None)}".encode()
+    described = f"{kind} {getattr(value, 'shape', None)} {getattr(value, 'size', None)}".encode()
     if getattr(kind, "kind", None) == "f":
+        yield described
         sums += _sums(torch.as_tensor(value.astype("float64")))
         return
     try:
         content = to_bytes()
-        if isinstance(content, bytes):
-            yield content
     except (OSError, TypeError, ValueError):
         # An image whose file cannot be read here.
         return
+    # An object that answers to any name has no such content, and its description differs in each process.
+    if isinstance(content, bytes):
+        yield described
+        yield content
 
 
 def _sums(values: torch.Tensor) -> list[float]:
