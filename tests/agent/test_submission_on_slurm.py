@@ -124,7 +124,8 @@ def test_that_python_can_submit_what_the_command_can(
             read_stdin=lambda: b"",
         )
         environ, cwd = submit_dir.environ, submit_dir.folder
-        return run_sbatch(plan, token=TOKEN, runner=runner, environ=environ, cwd=cwd), plan
+        code = run_sbatch(plan, token=TOKEN, runner=runner, environ=environ, cwd=cwd, say=print)
+        return code, plan
 
     code, held = submit("-H", "--parsable", identifier="a")
     assert code == 0

@@ -165,7 +165,8 @@ def test_that_a_job_runs_undisturbed_for_as_long_as_its_owner_or_else_the_site_s
         job("1", on={"n0": 1}, comment=encode_comment("", terms)),
         job("2", JobState.PENDING, comment=encode_comment("", terms)),
     ]
-    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], jobs), [record("1"), record("2")])
+    records = [record(number, terms=TERMS) for number in ("1", "2")]
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], jobs), records)
     found = problem_building.build_problem(
         seen, now=NOON, default_restart_delay_s=30, policy=PolicyConfig(min_age_s=site_s)
     )
