@@ -253,6 +253,7 @@ def cost(width: int, batch_size: int, *, by_halves: bool, steps: int) -> tuple[f
         meter.watch(wrapped, "update_noise")
         meter.watch(wrapped._reader, "read")
         loader = pt.AdaptiveDataLoader(TensorDataset(inputs, labels), batch_size=batch_size, shuffle=True)
+        loader.autoscale_batch_size(batch_size + 1)
         began_s = time.thread_time()
         for _ in pt.remaining_epochs_until(-(-steps // len(loader))):
             for batch, targets in loader:

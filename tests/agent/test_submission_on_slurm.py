@@ -114,17 +114,18 @@ def test_that_python_can_submit_what_the_command_can(
     runner = CommandRunner(environ=submit_dir.environ)
 
     def submit(*words: str, identifier: str) -> tuple[int, SubmissionPlan]:
+        token = TOKEN if identifier == "a" else TOKEN[:-1] + identifier
         plan = plan_submission(
             parse_words([*words, "train.sbatch", "pass"], exact=POLLUX_OPTIONS),
             environ=submit_dir.environ,
             cwd=submit_dir.folder,
             config=Config(),
-            token=TOKEN,
+            token=token,
             identifier=identifier,
             read_stdin=lambda: b"",
         )
         environ, cwd = submit_dir.environ, submit_dir.folder
-        code = run_sbatch(plan, token=TOKEN, runner=runner, environ=environ, cwd=cwd, say=print)
+        code = run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd, say=print)
         return code, plan
 
     code, held = submit("-H", "--parsable", identifier="a")
