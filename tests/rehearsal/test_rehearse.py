@@ -127,17 +127,22 @@ def test_that_averages_over_micro_batches_are_found_and_those_over_steps_are_not
     assert finding["text"].startswith("An average of the weights (`average` and `shadow`) is also updated")
 
 
-def test_that_what_the_log_says_of_split_batches_is_an_event_once(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    RunPlan(folder=tmp_path, varies_batch=False, stop=None).write(plan)
+def events_of(script: Path, folder: Path) -> list[dict[str, Any]]:
+    """Run a script once in `folder`, as a rehearsal does, without a move. Return its events."""
+    plan = folder / "plan.json"
+    RunPlan(folder=folder, varies_batch=False, stop=None).write(plan)
     subprocess.run(
-        [sys.executable, str(MOVED_SCRIPTS / "split.py")],
+        [sys.executable, str(script)],
         env={**os.environ, RUN_PLAN_VARIABLE: str(plan)},
-        cwd=tmp_path,
+        cwd=folder,
         timeout=TIMEOUT_S,
         check=True,
     )
-    events = [json.loads(line) for line in (tmp_path / "events-0-0.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "events-0-0.jsonl").read_text().splitlines()]
+
+
+def test_that_what_the_log_says_of_split_batches_is_an_event_once(tmp_path: Path) -> None:
+    events = events_of(MOVED_SCRIPTS / "split.py", tmp_path)
     texts = [event["text"] for event in events if event["kind"] == "depends_on_shape"]
     assert len(texts) == 2
     assert texts[0].startswith("'model-1' (Linear) is trained through again")
@@ -146,16 +151,7 @@ def test_that_what_the_log_says_of_split_batches_is_an_event_once(tmp_path: Path
 
 @pytest.mark.full
 def test_that_a_loop_that_a_script_leaves_has_an_event_with_its_steps(tmp_path: Path) -> None:
-    stage = tmp_path / "stage.json"
-    RunPlan(folder=tmp_path, varies_batch=False, stop=None).write(stage)
-    subprocess.run(
-        [sys.executable, str(SCRIPTS / "leaves_its_loop.py")],
-        env={**os.environ, RUN_PLAN_VARIABLE: str(stage)},
-        cwd=tmp_path,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
-    events = [json.loads(line) for line in (tmp_path / "events-0-0.jsonl").read_text().splitlines()]
+    events = events_of(SCRIPTS / "leaves_its_loop.py", tmp_path)
     ends = [event for event in events if event["kind"] in ("loop_end", "loop_left")]
     # Each step before the one at the position where it leaves, and that one.
     assert [(event["kind"], event["epoch"], event["steps"]) for event in ends] == [

@@ -66,7 +66,7 @@ class RehearsalSession(Session):
         self._store = RehearsalStore(self._events)
         self._epoch_snapshot: int | None = None
         self._opens_loop = self._has_stepped = False
-        self._num_steps = self._steps_before_loop = 0
+        self._num_steps = 0
         self._zeros: set[str] = set()
         self._shape_texts: set[str] = set()
         self._averages = WeightAverageDetector(self._modules)
@@ -121,7 +121,6 @@ class RehearsalSession(Session):
         self._opens_loop = True
         self._repetition.begin_loop(loader, lambda: self._place_of(loader))
         if not self.is_in_loop:
-            self._steps_before_loop = self.progress_state.num_steps
             self._zeros = zeros_of(take_sums())
             self._draws.begin_loop()
         is_outermost = not self.is_in_loop
@@ -214,7 +213,7 @@ class RehearsalSession(Session):
 
     def _log_sums(self, loader: Loader) -> None:
         """Log the sums that the script's variables have over a loop that trains nothing."""
-        if self.progress_state.num_steps == self._steps_before_loop:
+        if self.progress_state.num_steps == self._num_steps_before_loop:
             sums = {name: values for name, values in take_sums().items() if name in self._zeros}
             self._events.write(
                 "summed",

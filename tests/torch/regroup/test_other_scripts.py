@@ -128,18 +128,15 @@ def run(
     return None if answer is None else (answer.is_done, answer.text), members.results()
 
 
-def test_that_a_model_of_an_earlier_epoch_is_not_compared_with_newcomers(tmp_path: Path) -> None:
-    answer, results = run(tmp_path, by_fold, num_members=1, at=1, num_processes=2)
-    assert answer is not None
-    assert answer[0], answer
-    first, newcomer = results
-    assert first["num_steps"] == newcomer["num_steps"] == 12
-    for name, weight in first["weights"].items():
-        assert torch.equal(newcomer["weights"][name], weight)
-
-
-def test_that_a_replica_joins_a_model_with_batchnorm_after_a_validation(tmp_path: Path) -> None:
-    answer, results = run(tmp_path, normalized_and_validated, num_members=1, at=5, num_processes=2)
+@pytest.mark.parametrize(
+    ("script", "at"),
+    [
+        (by_fold, 1),  # a model of an earlier epoch is not compared
+        (normalized_and_validated, 5),  # after a validation
+    ],
+)
+def test_that_a_newcomer_trains_on_as_the_first_replica(tmp_path: Path, script: Any, at: int) -> None:
+    answer, results = run(tmp_path, script, num_members=1, at=at, num_processes=2)
     assert answer is not None
     assert answer[0], answer
     first, newcomer = results
