@@ -78,6 +78,11 @@ class Candidates:
         allowed = (gpus >= low) & (gpus <= most) & (tables.speedup > 0)
         if scores.usable is not None:
             allowed &= scores.usable
+        for row, job in enumerate(jobs):
+            for one in job.refused:
+                most_gpus = np.inf if one.most_gpus is None else one.most_gpus
+                is_refused = (gpus[0] >= one.least_gpus) & (gpus[0] <= most_gpus)
+                allowed[row] &= ~(is_refused & (tables.num_nodes == one.num_nodes))
         self.waits = waits = np.array([not job.current for job in jobs], dtype=bool)
         nothing = None
         if self._pauses:

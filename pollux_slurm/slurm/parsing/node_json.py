@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pollux_slurm.model import SlurmNode
@@ -40,7 +40,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         memory_mb=max(fields.count("real_memory") - reserved_mb, 0),
         used_memory_mb=fields.count("alloc_memory"),
         # A node with several GPU types is not used: a job's speed there is unknown.
-        available=states[0] in _UP and _FLAGS_OF_AVAILABLE.issuperset(states[1:]) and one_type,
+        available=is_available(states) and one_type,
         state="+".join(states).lower() + ("" if one_type else " (GPUs of several types)"),
         partitions=fields.words("partitions"),
         features=_features(fields),
@@ -49,6 +49,11 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         hostname=fields.text("hostname", ""),
         last_busy_at=fields.time("last_busy"),
     )
+
+
+def is_available(states: Sequence[str]) -> bool:
+    """Return whether new jobs start on a node with this state and these flags."""
+    return states[0] in _UP and _FLAGS_OF_AVAILABLE.issuperset(states[1:])
 
 
 def _features(fields: Fields) -> frozenset[str]:
