@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.installed-for-demo
 PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile -c .ci/constraints.txt
 FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
-.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-gradient-noise bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books clean packages test-packages
+.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-gradient-noise bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books check-site clean packages test-packages
 
 # Debian's packages and Python's are installed side by side.
 demo:
@@ -147,6 +147,11 @@ chaos: $(STAMP) packages
 check-books: $(STAMP)
 	@.ci/packages tests
 	$(VENV)/bin/python -m tests.books $(BOOKS_OPTIONS)
+
+# Busy queues, limits and partition rules as sites have them, on a private Slurm; some minutes.
+check-site: $(STAMP)
+	@.ci/packages tests
+	$(VENV)/bin/pytest -q tests/site
 
 packages:
 	@.ci/packages

@@ -245,7 +245,7 @@ class PolicyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovesConfig:
-    """Moves in place: docs/moves.md."""
+    """How jobs move: docs/moves.md."""
 
     in_place: bool = _setting("pollux sbatch submits every job so that it moves in place", False)
     wait_allowance_s: float = _number(
@@ -255,6 +255,10 @@ class MovesConfig:
         "where anchors stand; default: the partition of their wings", None, example='"cpu"'
     )
     anchor_memory: str = _setting('memory of an anchor; "": the default of its partition', "512M")
+    keeps_places: bool = _setting(
+        "jobs that move by requeue keep their place: a reservation and a priority, for seconds",
+        True,
+    )
     gpu_types_without_nvlink: tuple[str, ...] = _setting(
         'a job may have several wings on a node with these; "*": with any', ()
     )

@@ -21,6 +21,7 @@ from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreEr
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.own_reservations import OwnReservations
 from pollux_slurm.store.contract.interface import Store
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Daemon:
         site_limits: Callable[[], association_limits.SiteLimits] = association_limits.no_limits,
         past_runs: accounted_runs.PastRuns = accounted_runs.no_past_runs,
     ) -> None:
-        slurm = returned_nodes.track_returned_nodes(slurm, store.active_jobs)
+        slurm = returned_nodes.track_returned_nodes(OwnReservations(slurm), store.active_jobs)
         self.metrics = metrics or DaemonMetrics(monotonic=monotonic)
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
         self._reload = reload
@@ -98,6 +99,7 @@ class Daemon:
             scope=scope,
             site_limits=site_limits,
             past_runs=past_runs,
+            keeps_places=self._enactor.places.can_keep,
         )
         self._watch = EventWatch(
             read_state=self._rounds.read_watched_state,

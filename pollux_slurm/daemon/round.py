@@ -14,15 +14,24 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
-from pollux_slurm.daemon.decide import in_place, problem_building, unanswered_requests, unmanaged_jobs
-from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
+from pollux_slurm.daemon.decide import (
+    in_place,
+    problem_building,
+    unanswered_requests,
+    unmanaged_jobs,
+)
+from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes
+from pollux_slurm.daemon.decide.planned_moves import planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.enact import admin_orders, anchor_upkeep
 from pollux_slurm.daemon.enact.maintenance import Maintenance
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, cluster_picture, returned_nodes
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
-from pollux_slurm.daemon.observe.cluster_picture import Picture
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
+from pollux_slurm.daemon.observe.configuration_watch import ConfigurationWatch
 from pollux_slurm.daemon.observe.events import WatchedState
+from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
+from pollux_slurm.daemon.obstacles.tried_allocations import decide_within
 from pollux_slurm.daemon.recovery import failed_moves
 from pollux_slurm.daemon.service import privileges
 from pollux_slurm.daemon.service.lease import Lease
@@ -36,7 +45,7 @@ from pollux_slurm.errors import (
     SlurmError,
     StoreError,
 )
-from pollux_slurm.model import ClusterSnapshot, Decision, Problem, ReallocationWay, SlurmJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, Decision, Problem, ReallocationWay, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Store
@@ -87,7 +96,10 @@ class Rounds:
         scope: Callable[[], int | None] = privileges.all_users,
         site_limits: Callable[[], SiteLimits] = association_limits.no_limits,
         past_runs: accounted_runs.PastRuns = accounted_runs.no_past_runs,
+        keeps_places: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._keeps_places = keeps_places
+        self._configuration = ConfigurationWatch(lambda: slurm.configuration())
         self.watched_state = WatchedState()
         self.metrics = metrics
         self._slurm, self._store, self._clock, self._lease = slurm, store, clock, lease
@@ -195,10 +207,29 @@ class Rounds:
             nodes=unmanaged_jobs.reserve_shares(picture.nodes, picture, self._policy.kept_shares),
         )
         problem = association_limits.apply_limits(problem, picture, self._site_limits())
+        by_id = {job.slurm.job_id: job for job in picture.managed}
+        submitted = {job.slurm.job_id: job.record.submitted_gpus for job in picture.managed}
         with self.metrics.phase("decide"):
-            decision = self._decide_in_thread(problem)
+            problem = keep_submitted_shapes(problem, self._decide_in_thread, submitted)
+            checks = MoveChecks(
+                picture=picture,
+                problem=problem,
+                now=now,
+                way_to=lambda job, target: self._way_to(job, target, snapshot, problem)[0],
+                keeps_places=self._keeps_places(),
+                longest_stop_s=self._config.requeue_timeout_s + self._config.start_timeout_s,
+                configured_at=self._configuration.changed_at(records, now),
+            )
+            tried = decide_within(problem, self._decide_in_thread, checks.not_tried)
+        problem, decision = tried.problem, tried.decision
         reasons = {job.slurm.job_id: problem_building.not_moved_because(job) for job in picture.managed}
         left_out = {job_id: reason for job_id, reason in reasons.items() if reason is not None}
+        decided = {job.job_id: job.allocation for job in decision.jobs}
+        left_out |= {
+            job_id: reason
+            for job_id, reason in tried.not_tried.items()
+            if decided[job_id] == by_id[job_id].slurm.allocation
+        }
         if left_out != {job.slurm_job_id: job.not_moved_reason for job in records if job.not_moved_reason}:
             self._store.record_not_moved(left_out)
         left_out |= dict(decision.excluded)
@@ -229,7 +260,7 @@ class Rounds:
                 "round %d: %s job %s %s → %s", round_id, verb, move.job.slurm.job_id, move.source, move.target
             )
             if not self._config.shadow:
-                way, because = self._way(move, snapshot, problem)
+                way, because = self._way_to(move.job, move.target, snapshot, problem)
                 planned = self._store.plan_reallocation(
                     move.job.slurm.job_id,
                     source=move.source,
@@ -262,13 +293,13 @@ class Rounds:
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
 
-    def _way(
-        self, move: PlannedMove, snapshot: ClusterSnapshot, problem: Problem
+    def _way_to(
+        self, job: ManagedJob, target: Allocation, snapshot: ClusterSnapshot, problem: Problem
     ) -> tuple[ReallocationWay, str | None]:
         return in_place.way_of_move(
-            move.job.slurm,
-            move.job.record,
-            move.target,
+            job.slurm,
+            job.record,
+            target,
             snapshot,
             problem,
             several_wings=in_place.allows_several_wings(snapshot, self._moves),

@@ -31,6 +31,7 @@ _MORE = {
     "share": "other jobs of the same user (or account) use that one's share of the cluster; it gets more "
     "when one of them ends, or when other users need less",
     "waiting": "GPUs are reserved for a job that has waited for too long",
+    "not_tried": "Slurm refused a larger allocation lately, or would not keep the job's place in it",
     "pinned": "it has to stay as it is for now",
     "nothing": "no larger number of GPUs is predicted to make it faster",
 }

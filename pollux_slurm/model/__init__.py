@@ -40,6 +40,8 @@ from pollux_slurm.model.problem import (
     ReallocationCause,
     ReallocationStep,
     ReallocationWay,
+    RefusedConfiguration,
+    SlurmAnswer,
 )
 from pollux_slurm.model.warnings import JobWarning
 from pollux_slurm.model.wings import WingChanges, wing_changes
@@ -68,6 +70,8 @@ __all__ = [
     "ReallocationCause",
     "ReallocationStep",
     "ReallocationWay",
+    "RefusedConfiguration",
+    "SlurmAnswer",
     "SlurmJob",
     "SlurmNode",
     "ThroughputParameters",

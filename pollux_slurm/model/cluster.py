@@ -81,6 +81,9 @@ class SlurmJob:
     - `restart_count`: how often it was requeued
     - `begins_at`: the begin time of a PENDING job, None without one
     - `priority`: Slurm's; larger starts first
+    - `array_id`: the number of its job array, None for any other job
+    - `deadline_at`: when it must have ended by its owner's --deadline, None without one
+    - `expected_start_at`: when Slurm expects a PENDING job to start, None where it does not
     - `blocked_because`: why Slurm does not start a PENDING job whatever is free (a dependency, a partition
       that is down, ...)
     - `unschedulable_reason`: why the daemon may not move it (array master, heterogeneous, not a batch job,
@@ -167,6 +170,9 @@ class SlurmJob:
     changes: tuple[tuple[datetime, Allocation], ...] = ()
     wings: tuple[SlurmJob, ...] = ()
     anchor_leaves_because: str | None = None
+    expected_start_at: datetime | None = None
+    deadline_at: datetime | None = None
+    array_id: str | None = None
 
     @property
     def partitions(self) -> tuple[str, ...]:

@@ -29,6 +29,15 @@ class NodeCapacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedConfiguration:
+    """From `least_gpus` to `most_gpus` GPUs on `num_nodes` nodes; None: any number from there on."""
+
+    num_nodes: int
+    least_gpus: int
+    most_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemJob:
     """One job of a scheduling problem.
 
@@ -47,6 +56,7 @@ class ProblemJob:
     - `held_off`: it neither grows nor moves to other nodes in this round; others may take GPUs of it
     - `one_node`: it is given GPUs of a single node only
     - `partition_nodes`: the nodes that it may use; None: all
+    - `refused`: configurations that it is not given in this round, as Slurm refused them or would
 
     Its time and rank:
 
@@ -92,6 +102,7 @@ class ProblemJob:
     prediction_error: float = 0.0
     held_off: bool = False
     one_node: bool = False
+    refused: tuple[RefusedConfiguration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +211,8 @@ class JobDecision:
     "partition" (the nodes that it may use now have no more), "limit", "moves" (the round's budget of
     reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "share" (other jobs of
     its user, or account, take up the share), "young" (too young, or too near its end, to be moved), "rigid",
-    "pinned", or "nothing" (no larger size that it may have is predicted to be faster).
+    "not_tried" (Slurm refused more lately, or the job would lose its place), "pinned", or "nothing" (no
+    larger size that it may have is predicted to be faster).
     """
 
     job_id: str
@@ -299,6 +311,15 @@ class ReallocationWay(enum.Enum):
     """From a checkpoint, by a requeue."""
     IN_PLACE = "in_place"
     """By a regroup: wings join and leave while the job trains."""
+
+
+class SlurmAnswer(enum.Enum):
+    """What Slurm answered to an allocation that it did not start."""
+
+    NEVER = "never"
+    """Not as things are: its rules exclude it, whatever is free."""
+    NOT_NOW = "not_now"
+    """Not with what is free, as far as Slurm sees it."""
 
 
 class ReallocationCause(enum.Enum):

@@ -33,6 +33,9 @@ class SlurmClient(Protocol):
     def settings(self) -> Mapping[str, str]:
         """Return slurmctld's settings by name."""
 
+    def configuration(self) -> str:
+        """Return slurmctld's settings and partitions as text to compare: it changes only when they do."""
+
     def controller_time(self) -> datetime:
         """Return slurmctld's clock, in whole seconds."""
 
@@ -89,6 +92,18 @@ class SlurmClient(Protocol):
 
         Refused for a held job, which Slurm would release by it.
         """
+
+    def restore_priority(self, job_id: str) -> None:
+        """Give a PENDING or RUNNING job the priority that Slurm computes for it. A held job stays as it is.
+
+        Refused for any other job.
+        """
+
+    def create_reservation(self, name: str, nodes: Sequence[str], *, minutes: int) -> None:
+        """Let no job start on these nodes for so long. Jobs that run there go on. Operator only."""
+
+    def delete_reservation(self, name: str) -> None:
+        """End a reservation. Refused for an unknown one."""
 
     def set_comment(self, job_id: str, comment: str) -> None:
         """Replace the job's Comment. Owner or operator only."""

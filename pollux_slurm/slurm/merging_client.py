@@ -54,6 +54,9 @@ class MergingClient:
     def settings(self) -> Mapping[str, str]:
         return self._inner.settings()
 
+    def configuration(self) -> str:
+        return self._inner.configuration()
+
     def controller_time(self) -> datetime:
         return self._inner.controller_time()
 
@@ -113,7 +116,22 @@ class MergingClient:
         self._inner.release(self._in_queue(job_id))
 
     def set_priority(self, job_id: str, priority: int) -> None:
-        self._inner.set_priority(job_id, priority)
+        self._inner.set_priority(self._in_queue(job_id), priority)
+
+    def restore_priority(self, job_id: str) -> None:
+        seen = self._seen.get(job_id)
+        if seen is None or seen.anchor.state is JobState.PENDING:
+            self._inner.restore_priority(job_id)
+            return
+        for wing in wings_of_start(seen.job.wings):
+            if wing.state in (JobState.PENDING, JobState.RUNNING):
+                self._inner.restore_priority(wing.job_id)
+
+    def create_reservation(self, name: str, nodes: Sequence[str], *, minutes: int) -> None:
+        self._inner.create_reservation(name, nodes, minutes=minutes)
+
+    def delete_reservation(self, name: str) -> None:
+        self._inner.delete_reservation(name)
 
     def set_comment(self, job_id: str, comment: str) -> None:
         self._inner.set_comment(job_id, comment)

@@ -40,6 +40,7 @@ from pollux_slurm.store.contract.interface import (
     NodeRecord,
     Poll,
     Reallocation,
+    Refusal,
     Report,
     RunRecord,
     Sample,
@@ -291,6 +292,22 @@ class SqlStore:
             return reallocations.retarget_reallocation(
                 connection, reallocation_id, target, expected=expected, reason=reason
             )
+
+    def record_refusal(self, reallocation_id: int, refusal: Refusal) -> None:
+        with self.database.write() as connection:
+            reallocations.record_refusal(connection, reallocation_id, refusal)
+
+    def record_priority(self, reallocation_id: int, priority: int) -> None:
+        with self.database.write() as connection:
+            reallocations.record_priority(connection, reallocation_id, priority)
+
+    def record_priority_ended(self, reallocation_ids: Sequence[int], *, at: datetime) -> None:
+        with self.database.write() as connection:
+            reallocations.record_priority_ended(connection, reallocation_ids, at=at)
+
+    def prioritised_reallocations(self) -> tuple[Reallocation, ...]:
+        with self.database.read() as connection:
+            return reallocations.read_reallocations(connection, reallocations.PRIORITISED)
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:
         with self.database.read() as connection:

@@ -1,4 +1,4 @@
--- Schema 0102 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0103 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -137,6 +137,7 @@ CREATE TABLE jobs (
     finished_at TIMESTAMP WITH TIME ZONE,
     time_limit_s DOUBLE PRECISION,
     required_nodes TEXT,
+    submitted_gpus INTEGER,
     not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
@@ -192,6 +193,7 @@ COMMENT ON COLUMN jobs.started_at IS 'When it first started; null before.';
 COMMENT ON COLUMN jobs.finished_at IS 'When the job ended; null while it is not over.';
 COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was registered, seconds; null for none, or unknown.';
 COMMENT ON COLUMN jobs.required_nodes IS 'Nodes that its owner named, separated by commas; null for none.';
+COMMENT ON COLUMN jobs.submitted_gpus IS 'GPUs that its owner submitted it with; null where unknown.';
 COMMENT ON COLUMN jobs.not_moved_reason IS 'Why the last round could not move it; null when it could.';
 COMMENT ON COLUMN jobs.estimated IS 'Is an interval of it, or its end, an estimate, because Slurm''s records lack it?';
 
@@ -485,6 +487,12 @@ CREATE TABLE reallocations (
     time_left_s DOUBLE PRECISION,
     way VARCHAR(32) DEFAULT 'requeue' NOT NULL,
     generation INTEGER,
+    refused VARCHAR(32),
+    refused_at TIMESTAMP WITH TIME ZONE,
+    refused_reason TEXT,
+    refused_request TEXT,
+    priority BIGINT,
+    priority_ended_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT pk_reallocations PRIMARY KEY (id),
     CONSTRAINT ck_reallocations_from_restart_count CHECK (from_restart_count >= 0),
     CONSTRAINT ck_reallocations_generation CHECK (generation BETWEEN 1 AND 1000000),
@@ -492,7 +500,8 @@ CREATE TABLE reallocations (
     CONSTRAINT fk_reallocations_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE SET NULL,
     CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'regroup_requested', 'regrouped', 'confirmed', 'rolled_back', 'failed')),
     CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'stray_wings', 'late_command')),
-    CONSTRAINT ck_reallocations_way CHECK (way IN ('requeue', 'in_place'))
+    CONSTRAINT ck_reallocations_way CHECK (way IN ('requeue', 'in_place')),
+    CONSTRAINT ck_reallocations_refused CHECK (refused IN ('never', 'not_now'))
 );
 
 CREATE INDEX ix_reallocations_job_id_id ON reallocations (job_id, id);
@@ -518,6 +527,12 @@ COMMENT ON COLUMN reallocations.reason IS 'Why it was planned and how it ended, 
 COMMENT ON COLUMN reallocations.time_left_s IS 'What was left of the time limit at the requeue, seconds; null for no limit.';
 COMMENT ON COLUMN reallocations.way IS 'How it moves the job: by requeue or in_place.';
 COMMENT ON COLUMN reallocations.generation IS 'Number of the generation that it last asked for; null before the first.';
+COMMENT ON COLUMN reallocations.refused IS 'What Slurm answered to its target, where it refused it: never or not_now.';
+COMMENT ON COLUMN reallocations.refused_at IS 'When Slurm refused it; null where it did not.';
+COMMENT ON COLUMN reallocations.refused_reason IS 'Slurm''s own words for that.';
+COMMENT ON COLUMN reallocations.refused_request IS 'The job''s request then, without its size: the refusal ends when it changes.';
+COMMENT ON COLUMN reallocations.priority IS 'The priority that it gave the job to keep its place; null for none.';
+COMMENT ON COLUMN reallocations.priority_ended_at IS 'When that priority was taken off; null while it may last.';
 
 CREATE TABLE runs (
     id BIGSERIAL NOT NULL,
@@ -723,12 +738,12 @@ CREATE TABLE reallocation_nodes (
     CONSTRAINT pk_reallocation_nodes PRIMARY KEY (reallocation_id, side, node_name),
     CONSTRAINT ck_reallocation_nodes_num_gpus CHECK (num_gpus >= 1),
     CONSTRAINT fk_reallocation_nodes_reallocation_id_reallocations FOREIGN KEY(reallocation_id) REFERENCES reallocations (id) ON DELETE CASCADE,
-    CONSTRAINT ck_reallocation_nodes_side CHECK (side IN ('source', 'target'))
+    CONSTRAINT ck_reallocation_nodes_side CHECK (side IN ('source', 'target', 'refused'))
 );
 
-COMMENT ON TABLE reallocation_nodes IS 'GPUs per node before (source) and after (target) a reallocation.';
+COMMENT ON TABLE reallocation_nodes IS 'GPUs per node before (source) and after (target) a move, and what Slurm refused.';
 COMMENT ON COLUMN reallocation_nodes.reallocation_id IS 'The reallocation.';
-COMMENT ON COLUMN reallocation_nodes.side IS 'source or target.';
+COMMENT ON COLUMN reallocation_nodes.side IS 'source, target or refused.';
 COMMENT ON COLUMN reallocation_nodes.node_name IS 'The node.';
 COMMENT ON COLUMN reallocation_nodes.num_gpus IS 'GPUs there.';
 

@@ -1,4 +1,4 @@
--- Schema 0102 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0103 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -138,6 +138,7 @@ CREATE TABLE gpu_prices (
 --   finished_at: When the job ended; null while it is not over.
 --   time_limit_s: Time limit of one run when it was registered, seconds; null for none, or unknown.
 --   required_nodes: Nodes that its owner named, separated by commas; null for none.
+--   submitted_gpus: GPUs that its owner submitted it with; null where unknown.
 --   not_moved_reason: Why the last round could not move it; null when it could.
 --   estimated: Is an interval of it, or its end, an estimate, because Slurm's records lack it?
 
@@ -163,6 +164,7 @@ CREATE TABLE jobs (
     finished_at DATETIME,
     time_limit_s DOUBLE,
     required_nodes TEXT,
+    submitted_gpus INTEGER,
     not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
@@ -489,6 +491,12 @@ CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, r
 --   time_left_s: What was left of the time limit at the requeue, seconds; null for no limit.
 --   way: How it moves the job: by requeue or in_place.
 --   generation: Number of the generation that it last asked for; null before the first.
+--   refused: What Slurm answered to its target, where it refused it: never or not_now.
+--   refused_at: When Slurm refused it; null where it did not.
+--   refused_reason: Slurm's own words for that.
+--   refused_request: The job's request then, without its size: the refusal ends when it changes.
+--   priority: The priority that it gave the job to keep its place; null for none.
+--   priority_ended_at: When that priority was taken off; null while it may last.
 
 CREATE TABLE reallocations (
     id INTEGER NOT NULL,
@@ -507,6 +515,12 @@ CREATE TABLE reallocations (
     time_left_s DOUBLE,
     way VARCHAR(32) DEFAULT 'requeue' NOT NULL,
     generation INTEGER,
+    refused VARCHAR(32),
+    refused_at DATETIME,
+    refused_reason TEXT,
+    refused_request TEXT,
+    priority INTEGER,
+    priority_ended_at DATETIME,
     CONSTRAINT pk_reallocations PRIMARY KEY (id),
     CONSTRAINT ck_reallocations_from_restart_count CHECK (from_restart_count >= 0),
     CONSTRAINT ck_reallocations_generation CHECK (generation BETWEEN 1 AND 1000000),
@@ -520,7 +534,8 @@ CREATE TABLE reallocations (
     CONSTRAINT ck_reallocations_continued_training CHECK (continued_training IN (0, 1)),
     CONSTRAINT ck_reallocations_job_failed CHECK (job_failed IN (0, 1)),
     CONSTRAINT ck_reallocations_taken_over CHECK (taken_over IN (0, 1)),
-    CONSTRAINT ck_reallocations_way CHECK (way IN ('requeue', 'in_place'))
+    CONSTRAINT ck_reallocations_way CHECK (way IN ('requeue', 'in_place')),
+    CONSTRAINT ck_reallocations_refused CHECK (refused IN ('never', 'not_now'))
 );
 
 CREATE INDEX ix_reallocations_job_id_id ON reallocations (job_id, id);
@@ -726,9 +741,9 @@ CREATE TABLE goodput_samples (
 
 CREATE INDEX ix_goodput_samples_at ON goodput_samples (at);
 
--- reallocation_nodes: GPUs per node before (source) and after (target) a reallocation.
+-- reallocation_nodes: GPUs per node before (source) and after (target) a move, and what Slurm refused.
 --   reallocation_id: The reallocation.
---   side: source or target.
+--   side: source, target or refused.
 --   node_name: The node.
 --   num_gpus: GPUs there.
 
@@ -740,7 +755,7 @@ CREATE TABLE reallocation_nodes (
     CONSTRAINT pk_reallocation_nodes PRIMARY KEY (reallocation_id, side, node_name),
     CONSTRAINT ck_reallocation_nodes_num_gpus CHECK (num_gpus >= 1),
     CONSTRAINT fk_reallocation_nodes_reallocation_id_reallocations FOREIGN KEY(reallocation_id) REFERENCES reallocations (id) ON DELETE CASCADE,
-    CONSTRAINT ck_reallocation_nodes_side CHECK (side IN ('source', 'target'))
+    CONSTRAINT ck_reallocation_nodes_side CHECK (side IN ('source', 'target', 'refused'))
 );
 
 -- reallocation_steps: When a reallocation entered each of its steps.

@@ -18,6 +18,12 @@ MUTATING = {
     "plan_reallocation",
     "advance_reallocation",
     "retarget_reallocation",
+    "record_refusal",
+    "record_priority",
+    "record_priority_ended",
+    "set_priority",
+    "create_reservation",
+    "delete_reservation",
 }
 
 

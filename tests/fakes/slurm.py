@@ -95,10 +95,17 @@ class FakeSlurm:
         self.before: dict[str, Callable[[], None]] = {}
         # Called between the check of a job's state and the effect of the command that was named.
         self.on_command: Callable[[str], None] = lambda _method: None
+        # Slurm's reason for not starting a released job in a shape; with BadConstraints it holds the job.
+        self.refuses: Callable[[JobShape], str | None] = lambda _shape: None
+        # In strict order, a requeued job goes to the end of the queue, and nobody passes one that waits.
+        self.in_strict_order = False
+        self.configured = "MaxNodes=1"
+        self.reservations: dict[str, tuple[str, ...]] = {}
         self.calls: list[tuple[str, str]] = []
         self._failures: dict[str, SlurmError] = {}
         self._jobs: dict[str, _Job] = {}
         self._next_id = 1
+        self._last_priority = 1_000_000
 
     # --------------------------------------------------------------------------------- set by the test
 
@@ -134,6 +141,10 @@ class FakeSlurm:
         self._enter("settings")
         return {"ClusterName": "fake"}
 
+    def configuration(self) -> str:
+        self._enter("configuration")
+        return self.configured
+
     def controller_time(self) -> datetime:
         self._enter("controller_time")
         return self.clock().replace(microsecond=0)
@@ -142,7 +153,7 @@ class FakeSlurm:
         self._enter("snapshot")
         return ClusterSnapshot(
             read_at=self.host_clock(),
-            nodes=tuple(self._node_now(name) for name in sorted(self.nodes)),
+            nodes=tuple(self._shown_node(name) for name in sorted(self.nodes)),
             jobs=tuple(job.shown for job in self._jobs.values()),
         )
 
@@ -202,7 +213,7 @@ class FakeSlurm:
         job = self._expect(job_id, JobState.PENDING)
         self.on_command("hold")
         job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
-        job.shown = dataclasses.replace(job.shown, held=True, reason="JobHeldUser")
+        job.shown = dataclasses.replace(job.shown, held=True, reason="JobHeldUser", priority=0)
 
     def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
         self._enter("reshape", job_id)
@@ -240,7 +251,13 @@ class FakeSlurm:
         job = self._expect(job_id, JobState.PENDING)
         self.on_command("release")
         job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
-        job.shown = dataclasses.replace(job.shown, held=False, held_since_requeue=False, reason="None")
+        job.shown = dataclasses.replace(
+            job.shown,
+            held=False,
+            held_since_requeue=False,
+            reason="None",
+            priority=self._released_priority(job),
+        )
         self._advance()
 
     def set_priority(self, job_id: str, priority: int) -> None:
@@ -253,6 +270,36 @@ class FakeSlurm:
         self.on_command("set_priority")
         job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
         job.shown = dataclasses.replace(job.shown, priority=priority)
+
+    def restore_priority(self, job_id: str) -> None:
+        self._enter("restore_priority", job_id)
+        job = self._jobs.get(job_id)
+        if job is None or job.shown.state not in (JobState.PENDING, JobState.RUNNING):
+            raise JobStateError(f"job {job_id} neither waits nor runs")
+        if not job.shown.held:
+            job.shown = dataclasses.replace(job.shown, priority=self._ordinary_priority())
+
+    def create_reservation(self, name: str, nodes: Sequence[str], *, minutes: int) -> None:
+        self._enter("create_reservation")
+        if name in self.reservations:
+            raise SlurmCommandError("scontrol: error: Reservation name already exists")
+        self.reservations[name] = tuple(nodes)
+
+    def delete_reservation(self, name: str) -> None:
+        self._enter("delete_reservation")
+        if self.reservations.pop(name, None) is None:
+            raise SlurmCommandError("scontrol: error: Requested reservation is invalid")
+        self._advance()
+
+    def _released_priority(self, job: _Job) -> int:
+        if self.in_strict_order:
+            return self._ordinary_priority()
+        return job.shown.priority or 1_000_000 - int(job.shown.job_id)
+
+    def _ordinary_priority(self) -> int:
+        """Return the priority of a job that has just come into the queue."""
+        self._last_priority -= 1
+        return self._last_priority
 
     def set_comment(self, job_id: str, comment: str) -> None:
         self._enter("set_comment", job_id)
@@ -314,7 +361,7 @@ class FakeSlurm:
             restart_count=0,
             submitted_at=now,
             begins_at=begins_at,
-            priority=1_000_000 - int(job_id),
+            priority=self._ordinary_priority(),
             started_at=None,
             ended_at=None,
             time_limit_s=60.0 * int(given["time"]) if "time" in given else None,
@@ -404,6 +451,7 @@ class FakeSlurm:
                         state=JobState.PENDING,
                         held=job.held_after_kill,
                         held_since_requeue=job.held_after_kill,
+                        priority=0 if job.held_after_kill else job.shown.priority,
                         submitted_at=now,
                         started_at=None,
                         ended_at=None,
@@ -412,15 +460,28 @@ class FakeSlurm:
                     )
                 else:
                     self._end(job, job.after_kill, None)
+        is_blocked = False
         for job in sorted(self._jobs.values(), key=lambda job: -(job.shown.priority or 0)):
             due = job.eligible_at + timedelta(seconds=self.start_s) <= now
-            if job.shown.state is JobState.PENDING and not job.shown.held:
-                self._try_to_start(job) if due else self._wait(job, "BeginTime")
+            if job.shown.state is not JobState.PENDING or job.shown.held:
+                continue
+            if not due:
+                self._wait(job, "BeginTime")
+            elif is_blocked:
+                self._wait(job, "Priority")
+            else:
+                self._try_to_start(job)
+                is_blocked = self.in_strict_order and job.shown.state is JobState.PENDING
 
     def _wait(self, job: _Job, reason: str) -> None:
         job.shown = dataclasses.replace(job.shown, reason=reason)
 
     def _try_to_start(self, job: _Job) -> None:
+        if (reason := self.refuses(job.shape)) is not None:
+            self._wait(job, reason)
+            if reason == "BadConstraints":
+                job.shown = dataclasses.replace(job.shown, held=True, priority=0)
+            return
         allocation = self._place(job)
         if allocation is None:
             self._wait(job, "Resources")
@@ -457,12 +518,18 @@ class FakeSlurm:
 
     def _room(self, name: str, job: _Job) -> int:
         node = self._node_now(name)
-        if not node.available:
+        if not node.available or any(name in nodes for nodes in self.reservations.values()):
             return 0
         free = [node.num_gpus - node.used_gpus, (node.num_cpus - node.used_cpus) // max(job.cpus_per_gpu, 1)]
         if job.memory_per_gpu_mb:
             free.append((node.memory_mb - node.used_memory_mb) // job.memory_per_gpu_mb)
         return max(min(free), 0)
+
+    def _shown_node(self, name: str) -> SlurmNode:
+        node = self._node_now(name)
+        if not any(name in nodes for nodes in self.reservations.values()):
+            return node
+        return dataclasses.replace(node, available=False, state=f"{node.state}+reserved")
 
     def _node_now(self, name: str) -> SlurmNode:
         """Return the node with the resources of its jobs added to its used ones."""
@@ -487,6 +554,9 @@ _CHANGING = frozenset(
         "reshape",
         "release",
         "set_priority",
+        "restore_priority",
+        "create_reservation",
+        "delete_reservation",
         "set_comment",
         "cancel",
     }

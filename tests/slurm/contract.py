@@ -148,6 +148,47 @@ class SlurmClientContract:
                 world.client.set_priority(job_id, 5)
         assert self.job(world, held).held
 
+    def test_that_a_priority_is_taken_off_a_job_that_waits_or_runs(self, world: World) -> None:
+        """`scontrol release` does so, and holds nothing (22.05.8)."""
+        before = self.running(world, "--gpus=8", "--nodelist=n3")
+        job_id = world.submit("--gpus=8", "--nodelist=n3")
+        ordinary = self.job(world, job_id).priority or 0
+        world.client.set_priority(job_id, 4_294_967_200)
+        world.client.restore_priority(job_id)
+        waiting = self.job(world, job_id)
+        assert (waiting.state, waiting.held) == (JobState.PENDING, False)
+        assert 0 < (waiting.priority or 0) <= ordinary
+        world.client.set_priority(job_id, 4_294_967_200)
+        world.client.cancel(before)
+        self.wait_running(world, job_id)
+        assert self.job(world, job_id).priority == 4_294_967_200
+        world.client.restore_priority(job_id)
+        running = self.job(world, job_id)
+        assert (running.state, running.held) == (JobState.RUNNING, False)
+        assert 0 < (running.priority or 0) <= ordinary
+
+    def test_that_a_held_job_stays_held_and_an_ended_one_is_refused(self, world: World) -> None:
+        held = world.submit("--hold", *SIZE)
+        world.client.restore_priority(held)
+        assert self.job(world, held).held
+        world.client.cancel(held)
+        with pytest.raises(JobStateError):
+            world.client.restore_priority(held)
+
+    def test_that_a_reservation_keeps_others_from_a_node_until_it_ends(self, world: World) -> None:
+        world.client.create_reservation("pollux_1_1", ["n3"], minutes=2)
+        try:
+            job_id = world.submit("--gpus=8", "--nodelist=n3")
+            waits = world.wait_for(
+                job_id, lambda job: job.reason not in ("None", ""), "a reason why the job waits"
+            )
+            assert waits.state is JobState.PENDING
+        finally:
+            world.client.delete_reservation("pollux_1_1")
+        self.wait_running(world, job_id)
+        with pytest.raises(SlurmCommandError):
+            world.client.delete_reservation("pollux_1_1")
+
     @pytest.mark.parametrize("priority", [0, -1])
     def test_that_a_priority_with_another_meaning_is_refused(self, world: World, priority: int) -> None:
         job_id = world.submit("--hold", *SIZE)

@@ -112,6 +112,7 @@ def facts_of_job(
 ) -> dict[str, Any]:
     """Return what `pollux explain` says about a job, from the decision `found` and the job as it is now."""
     from pollux_slurm.daemon.observe.live_status import next_read_text
+    from pollux_slurm.daemon.obstacles import refusals
 
     record = shown.record
     job = record.slurm_job_id
@@ -138,6 +139,8 @@ def facts_of_job(
     if round_id is None:
         facts |= {"now": present_state(shown), "wings": _wings(shown)}
         facts |= {"max_gpus": record.terms.max_gpus, "num_gpus_now": record.allocation.num_gpus}
+        facts |= {"refused": [] if is_over else refusals.in_force(record.refusals, now)}
+        facts |= {"not_moved": None if is_over else record.not_moved_reason}
     return {**facts, **_present(shown, round_id), "warnings": warnings, "silent": silent}
 
 
@@ -363,6 +366,10 @@ def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
     for one in facts.get("warnings", ()):
         since = f"since run {one['run_number'] + 1}, {moment(one['first_seen_at'])}"
         found.append(f"  warning    {one['meaning']} ({since}); cure: {one['cure']}")
+    told = facts.get("refused", ())
+    found += [f"  refused    {one}" for one in told]
+    if facts.get("not_moved") not in (None, facts.get("excluded_reason"), *told):
+        found.append(f"  not moved  {facts['not_moved']}")
     if facts.get("silent") is not None:
         found.append(f"  silent     {facts['silent']}")
     if facts.get("allocation") is None:

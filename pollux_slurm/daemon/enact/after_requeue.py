@@ -1,8 +1,9 @@
 """The steps after a job was stopped: requeued → reshaped → released → running → confirmed.
 
 From `requeued` on, the job must run again. These shapes are tried in order: its target; if that is taken, the
-nearest free allocation, which becomes the target; its old shape; the most GPUs that one node has free; its
-minimum on any node.
+nearest free allocation, or, if Slurm refuses it, the last one that it ran in, which becomes the target; the
+most GPUs that one node has free; its minimum on any node. What Slurm refused is remembered
+(`pollux_slurm.daemon.obstacles.refusals`).
 
 A paused job keeps its shape and is *parked*: released with a begin time some minutes ahead, which rounds set
 again and again (`daemon.pause_ttl_s`). It is not held, for two reasons. Slurm does not show who holds a job,
@@ -14,20 +15,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable
+from datetime import datetime
 
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger, Needs
+from pollux_slurm.daemon.enact.kept_places import KeptPlaces
 from pollux_slurm.daemon.enact.move_actions import SETTLING_S, MoveActions, OpenMove, Step
+from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.errors import JobStateError, SlurmCommandError
-from pollux_slurm.model import JobShape, JobState, SlurmJob
+from pollux_slurm.model import Allocation, JobShape, JobState, SlurmAnswer, SlurmJob
 from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
-
-# Pending reasons that waiting does not resolve, in the words of Slurm 22.05.
-_PERMANENT_REASONS = frozenset({"BadConstraints", "PartitionNodeLimit"})
 
 _HELD_EXTERNALLY = "the job was held externally"
 
@@ -35,8 +36,9 @@ _HELD_EXTERNALLY = "the job was held externally"
 class StepsAfterRequeue:
     """Gives a stopped or pending job its new shape, and waits until it runs there."""
 
-    def __init__(self, actions: MoveActions) -> None:
+    def __init__(self, actions: MoveActions, places: KeptPlaces) -> None:
         self._actions = actions
+        self._places = places
 
     def requeued(self, move: OpenMove, ledger: GpuLedger) -> None:
         """Wait until Slurm has killed the job; repeat the requeue if it may not have been given."""
@@ -113,11 +115,14 @@ class StepsAfterRequeue:
     def _is_held_externally(self, move: OpenMove) -> bool:
         """Whether the pending job is held externally, and not by this reallocation. A drain ends held anyway.
 
+        Nor is one that Slurm holds for its shape: that is ours.
         A reallocation holds its job only by the requeue. Slurm shows a later hold differently, unless the
         job's owner adds one to the requeue's. So an external hold wins, whichever daemon continues.
         """
         reallocation, job = move.reallocation, move.job
         if job is None or not job.held or admin_orders.is_drain(reallocation):
+            return False
+        if refusals.is_held_for_its_shape(job):
             return False
         if self._actions.has_released(reallocation):
             return True
@@ -149,12 +154,35 @@ class StepsAfterRequeue:
 
     def _reshape_and_release(self, move: OpenMove, ledger: GpuLedger) -> None:
         """Give the held job the best shape that Slurm accepts, and release it."""
-        if move.reallocation.moves_running and ledger.target_is_lost(move.reallocation):
-            move = self._choose_other_target(move, ledger) or move
-        refused = self._reshape_to_first(move, self._candidate_shapes(move, ledger))
-        reason = f"Slurm refused the shape: {refused[0]}" if refused else None
+        is_lost = move.reallocation.moves_running and ledger.target_is_lost(move.reallocation)
+        if is_lost:
+            other = self._choose_other_target(move, ledger)
+            move, is_lost = other or move, other is None
+        reason = None
+        # A requeued job does not try a lost target; others are tried while jobs are still leaving it.
+        refused = None if is_lost else self._reshape_to_target(move)
+        if refused is not None:
+            self._actions.remember_refusal(move, SlurmAnswer.NEVER, refused)
+            other = self._choose_other_target(move, ledger, refused=refused)
+            is_lost = other is None or self._reshape_to_target(other) is not None
+            move, reason = other or move, f"Slurm refused the shape: {refused}" if is_lost else None
+        if is_lost:
+            self._reshape_to_first(move, self._shapes_on_any_node(move, ledger))
         if self._actions.advance(move.reallocation, Step.RELEASED, reason):
-            self._actions.release(move)
+            self._release(move.at(Step.RELEASED), ledger, to_target=not is_lost)
+
+    def _release(self, move: OpenMove, ledger: GpuLedger, *, to_target: bool) -> None:
+        """Let the job start; in its target, before all that wait."""
+        self._actions.release(move)
+        if to_target:
+            self._places.prioritise(move, ledger.snapshot, reshaped=True)
+        else:
+            self._places.end_reservation(move.reallocation.id)
+
+    def _reshape_to_target(self, move: OpenMove) -> str | None:
+        """Give the job the shape of its target; return Slurm's error where it refuses."""
+        shape = JobShape.of(move.reallocation.target, cpus_per_gpu=_needs(move).cpus_per_gpu)
+        return next(iter(self._reshape_to_first(move, [shape])), None)
 
     def _reshape_to_first(self, move: OpenMove, shapes: Iterable[JobShape]) -> list[str]:
         """Give the held job the first shape that Slurm accepts; return the errors of those before it."""
@@ -176,23 +204,8 @@ class StepsAfterRequeue:
             move.job_id, dataclasses.replace(shape, time_limit_s=left_s), known=move.job
         )
 
-    def _candidate_shapes(self, move: OpenMove, ledger: GpuLedger) -> Iterable[JobShape]:
-        """Yield the shapes to try: the target, the source, the most that fits on one node, the minimum.
-
-        The target is tried also while other jobs are still leaving it. A requeued job does not try a lost
-        one.
-        """
-        target, source = move.reallocation.target, move.reallocation.source
-        cpus_per_gpu = move.record.cpus_per_gpu if move.record else 1
-        if not (move.reallocation.moves_running and ledger.target_is_lost(move.reallocation)):
-            yield JobShape.of(target, cpus_per_gpu=cpus_per_gpu)
-        if source and ledger.has_room_for(source, own_id=move.reallocation.id):
-            yield JobShape.of(source, cpus_per_gpu=cpus_per_gpu)
-        yield from self._shapes_on_any_node(move, ledger)
-
-    @staticmethod
-    def _shapes_on_any_node(move: OpenMove, ledger: GpuLedger) -> Iterable[JobShape]:
-        """Yield the most GPUs that one node has free now, up to the planned number, and the job's minimum.
+    def _shapes_on_any_node(self, move: OpenMove, ledger: GpuLedger) -> Iterable[JobShape]:
+        """Yield its old shape if that is free, the most GPUs that one node has free, and the job's minimum.
 
         Slurm chooses the node. A job with possible leftover processes gets neither: it waits until its begin
         time, two minutes after its requeue, and rounds continue from there (`returned_nodes`).
@@ -200,32 +213,59 @@ class StepsAfterRequeue:
         reallocation, needs, least = move.reallocation, _needs(move), _min_gpus(move)
         if ledger.may_have_leftover(reallocation.source):
             return
-        most = max(reallocation.target.num_gpus, reallocation.source.num_gpus, least)
+        source = reallocation.source
+        if source and ledger.has_room_for(source, own_id=reallocation.id):
+            yield JobShape.of(source, cpus_per_gpu=needs.cpus_per_gpu)
+        most = max(reallocation.target.num_gpus, source.num_gpus, least)
         if move.job is not None:
             num_gpus = ledger.most_on_one_node(move.job, most=most, needs=needs, own_id=reallocation.id)
+            while num_gpus > least and self._is_refused(move, Allocation.of({"": num_gpus})):
+                num_gpus -= 1
             if num_gpus > least:
                 yield JobShape(num_gpus=num_gpus, nodes=needs.required_nodes, cpus_per_gpu=needs.cpus_per_gpu)
         yield JobShape(num_gpus=least, nodes=needs.required_nodes, cpus_per_gpu=needs.cpus_per_gpu)
 
-    def _choose_other_target(self, move: OpenMove, ledger: GpuLedger) -> OpenMove | None:
-        """Journal, once, another target for a job whose target was taken; None if nothing fits.
+    def _choose_other_target(
+        self, move: OpenMove, ledger: GpuLedger, *, refused: str | None = None
+    ) -> OpenMove | None:
+        """Journal, once, another target for a job whose target was taken or `refused`; None if nothing fits.
 
-        It is the allocation nearest to the target, or the source where that is free and has more GPUs.
+        It is the allocation nearest to the target, or the last one that the job ran in: where that is free,
+        and the target was refused or the nearest has fewer GPUs.
         """
         reallocation, job = move.reallocation, move.job
         if job is None or not reallocation.target or reallocation.retargeted:
             return None
-        source, target = reallocation.source, reallocation.target
+        target = reallocation.target
+        last = reallocation.source if refused is None else self._last_shape(move)
         found = ledger.best_fit(job, target, needs=_needs(move), own_id=reallocation.id)
-        can_return = bool(source) and ledger.has_room_for(source, own_id=reallocation.id)
-        if can_return and found.num_gpus < min(source.num_gpus, target.num_gpus):
-            found = source
-        if found == target or found.num_gpus < _min_gpus(move):
+        can_return = bool(last) and last != target and ledger.has_room_for(last, own_id=reallocation.id)
+        if can_return and (refused is not None or found.num_gpus < min(last.num_gpus, target.num_gpus)):
+            found = last
+        if found == target or found.num_gpus < _min_gpus(move) or self._is_refused(move, found):
             return None
-        retargeted = self._actions.retarget(move, found, f"instead of {target}, which was taken or drained")
+        why = "which was taken or drained" if refused is None else f"which Slurm refused ({refused})"
+        retargeted = self._actions.retarget(move, found, f"instead of {target}, {why}")
         if retargeted is not None:
             ledger.reserve(retargeted.reallocation)
         return retargeted
+
+    def _last_shape(self, move: OpenMove) -> Allocation:
+        """Return the shape that the job last ran in, empty for one that never ran."""
+        if move.reallocation.source:
+            return move.reallocation.source
+        history = self._actions.store.allocation_history(move.job_id)
+        return next((one.allocation for one in reversed(history) if one.allocation), Allocation())
+
+    def _is_refused(self, move: OpenMove, allocation: Allocation) -> bool:
+        """Whether Slurm refused an allocation of this job lately."""
+        record, job = move.record, move.job
+        if record is None or job is None:
+            return False
+        known, now = [*record.refusals], self._actions.clock()
+        if (refusal := self._actions.refused_here(move)) is not None:
+            known.append(refusal)
+        return refusals.not_tried_because(known, refusals.request_of(job), allocation, now) is not None
 
     def released(self, move: OpenMove, ledger: GpuLedger) -> None:
         """Wait for Slurm to start the job in its target, and give the target up when it is lost."""
@@ -237,20 +277,32 @@ class StepsAfterRequeue:
             self._actions.advance(reallocation, Step.FAILED, _HELD_EXTERNALLY)
         elif job.state is JobState.PENDING and _needs_other_target(move, job):
             # The previous daemon may have died right after journaling the other target.
-            self._reshape_to_other_target(move)
-            self._actions.release(move)
+            self._reshape_to_target(move)
+            self._release(move, ledger, to_target=True)
+        elif refusals.is_held_for_its_shape(job) and self._actions.has_released(reallocation):
+            self._give_up_target(move, job, ledger)
         elif job.state is JobState.PENDING and job.held:
-            self._actions.release(move)
+            self._release(move, ledger, to_target=True)
         elif reallocation.is_pause:
             self._finish_pause(move, job)
         elif job.state is JobState.RUNNING:
+            self._places.end_reservation(reallocation.id)
             self._actions.advance(reallocation, Step.RUNNING)
         elif job.state is JobState.PENDING:
+            self._places.prioritise(move, ledger.snapshot, reshaped=False)
+            if job.reason != "BeginTime" and (
+                job.begins_at is None or job.begins_at <= self._actions.clock()
+            ):
+                self._places.end_reservation(reallocation.id)
             is_lost = ledger.target_is_lost(reallocation)
             waited_s = self._actions.waited_s(move)
-            never_starts = job.reason in _PERMANENT_REASONS or job.blocked_because is not None
+            is_never = refusals.answer_of(job.reason) is SlurmAnswer.NEVER
+            never_starts = is_never or job.blocked_because is not None
             is_late = waited_s > self._actions.config.start_timeout_s or never_starts
-            if is_late or (is_lost and waited_s > SETTLING_S):
+            if is_lost and not is_never:
+                if waited_s > SETTLING_S:
+                    self._give_up_target(move, job, ledger, is_lost=True)
+            elif is_late:
                 self._give_up_target(move, job, ledger)
 
     def _finish_pause(self, move: OpenMove, job: SlurmJob) -> None:
@@ -279,27 +331,27 @@ class StepsAfterRequeue:
         self._actions.advance(reallocation, Step.FAILED, reason, job_failed=True)
         return True
 
-    def _give_up_target(self, move: OpenMove, job: SlurmJob, ledger: GpuLedger) -> None:
+    def _give_up_target(
+        self, move: OpenMove, job: SlurmJob, ledger: GpuLedger, *, is_lost: bool = False
+    ) -> None:
         """Let the job start with what fits now: once in another target, then on any node.
 
-        Where nothing fits, it is pending with its minimum, and the next rounds decide about it.
+        A target that is not lost to others was refused by Slurm. Where nothing fits, the job is pending with
+        its minimum, and the next rounds decide about it.
         """
+        if not is_lost:
+            self._actions.remember_refusal(move, refusals.answer_of(job.reason), job.reason)
         self._actions.forget_release(move)
-        retargeted = self._choose_other_target(move, ledger)
-        if retargeted is not None and self._reshape_to_other_target(retargeted):
-            self._actions.release(retargeted)
+        retargeted = self._choose_other_target(move, ledger, refused=None if is_lost else job.reason)
+        if retargeted is not None and self._reshape_to_target(retargeted) is None:
+            self._release(retargeted, ledger, to_target=True)
             return
         move = retargeted or move
         self._reshape_to_first(move, self._shapes_on_any_node(move, ledger))
-        self._actions.release(move)
+        self._release(move, ledger, to_target=False)
         self._actions.advance(
             move.reallocation, Step.FAILED, f"did not start in its new shape ({job.reason})"
         )
-
-    def _reshape_to_other_target(self, move: OpenMove) -> bool:
-        """Give the job the shape of its other target; False when Slurm refuses."""
-        shape = JobShape.of(move.reallocation.target, cpus_per_gpu=_needs(move).cpus_per_gpu)
-        return not self._reshape_to_first(move, [shape])
 
     def running(self, move: OpenMove, ledger: GpuLedger) -> None:
         """Compare the job's allocation with the target, and wait for its first step there."""
@@ -352,7 +404,13 @@ def _min_gpus(move: OpenMove) -> int:
 
 def _needs_other_target(move: OpenMove, job: SlurmJob) -> bool:
     reallocation = move.reallocation
-    return reallocation.retargeted and {*job.required_nodes} != {*reallocation.target.nodes}
+    target = reallocation.target
+    has_its_shape = {*job.required_nodes} == {*target.nodes} and job.requested_gpus == target.num_gpus
+    return reallocation.retargeted and not has_its_shape
+
+
+def _begins_later(job: SlurmJob, now: datetime) -> bool:
+    return job.begins_at is not None and job.begins_at > now
 
 
 def _has_reported_step(move: OpenMove) -> bool:

@@ -25,8 +25,9 @@ from pollux_slurm.daemon.decide.in_place import allows_several_wings, regroup, s
 from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
 from pollux_slurm.daemon.enact.move_actions import MoveActions, OpenMove, Step
 from pollux_slurm.daemon.enact.prioritised_wings import PrioritisedWings
+from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.errors import SlurmCommandError
-from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationCause, SlurmJob
+from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationCause, SlurmAnswer, SlurmJob
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState
@@ -116,7 +117,12 @@ class StepsInPlace:
             self._give_up(move, generation, changed, job_failed=False)
         elif generation.state is GenerationState.PLANNED:
             if (failure := self._failure(move, generation)) is not None:
-                self._give_up(move, generation, failure, job_failed=True)
+                wing = refused_wing(move)
+                if wing is not None:
+                    answer = refusals.answer_of(wing.reason)
+                    self._actions.remember_refusal(move, answer, wing.reason)
+                # Another allocation may well be reached in place.
+                self._give_up(move, generation, failure, job_failed=wing is None)
             elif self._are_gpus_lost(move, generation, ledger):
                 self._give_up(move, generation, "other jobs have its GPUs", job_failed=False)
         elif (self._actions.clock() - generation.at).total_seconds() > self._timeout_s:
@@ -239,6 +245,24 @@ def new_wings(move: OpenMove) -> list[SlurmJob]:
     return [wing for wing in wings if _plan_of(wing) == move.reallocation.id]
 
 
+def refused_wing(move: OpenMove) -> SlurmJob | None:
+    """Return a new wing that Slurm does not start for its GPUs, the one that never can first.
+
+    A limit on jobs is no refusal of the allocation: by requeue, the job may well have it.
+    """
+    waiting = [
+        wing
+        for wing in new_wings(move)
+        if wing.state is JobState.PENDING
+        and (not wing.held or refusals.is_held_for_its_shape(wing))
+        and wing.blocked_because is None
+        and wing.reason not in ("BeginTime", "None")
+    ]
+    return min(
+        waiting, key=lambda wing: refusals.answer_of(wing.reason) is not SlurmAnswer.NEVER, default=None
+    )
+
+
 def is_in_queue(move: OpenMove) -> bool:
     """Whether all new wings of a move are in the queue, or run already."""
     return move.generation is not None and len(new_wings(move)) >= len(new_gpus(move, move.generation))
@@ -254,7 +278,8 @@ def fault(wing: SlurmJob, wanted: Counter[str], wings: Sequence[SlurmJob], move:
     name = f"its wing {wing.job_id}"
     if wing.state.is_over or wing.state is JobState.COMPLETING:
         return f"{name} is {wing.state.value} before it could join"
-    if wing.held or wing.blocked_because is not None:
+    never_starts = refusals.answer_of(wing.reason) is SlurmAnswer.NEVER
+    if wing.held or wing.blocked_because is not None or never_starts:
         return f"{name} waits whatever is free ({wing.reason})"
     nodes = _nodes_of(wing)
     gpus = wing.allocation.num_gpus or wing.requested_gpus

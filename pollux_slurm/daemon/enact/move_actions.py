@@ -15,10 +15,18 @@ from datetime import datetime, timedelta
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.enact import time_limits
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
+from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.daemon.recovery.late_commands import LateCommand, LateCommands
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmError, StoreError
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    JobState,
+    ReallocationStep,
+    SlurmAnswer,
+    SlurmJob,
+)
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract.interface import (
     GenerationMember,
@@ -27,6 +35,7 @@ from pollux_slurm.store.contract.interface import (
     JobObservation,
     JobRecord,
     Reallocation,
+    Refusal,
     Store,
 )
 
@@ -114,6 +123,7 @@ class MoveActions:
         # Reallocations with a command that the previous daemon may also be about to give.
         self._maybe_given_twice: set[int] = set()
         self._missing_since: dict[int, datetime] = {}
+        self._refused_here: dict[int, Refusal] = {}
 
     def moves(self, snapshot: ClusterSnapshot) -> Sequence[OpenMove]:
         """Return every open reallocation with its job. The caller has read `snapshot` before."""
@@ -166,6 +176,7 @@ class MoveActions:
                 del self._journaled_here[reallocation.id]
                 self._released_here.pop(reallocation.id, None)
                 self._maybe_given_twice.discard(reallocation.id)
+                self._refused_here.pop(reallocation.id, None)
             if step.is_end and self._metrics is not None:
                 self._metrics.end_move(reallocation, step, self.clock())
             level = logging.WARNING if step in (Step.FAILED, Step.ROLLED_BACK) else logging.INFO
@@ -226,6 +237,25 @@ class MoveActions:
         _log.info("job %s: reallocation %d goes to %s %s", move.job_id, reallocation.id, target, reason)
         changed = dataclasses.replace(reallocation, target=target, retargeted=True, reason=full_reason)
         return dataclasses.replace(move, reallocation=changed)
+
+    def remember_refusal(self, move: OpenMove, answer: SlurmAnswer, reason: str) -> None:
+        """Journal that Slurm refused the target, so that no round asks for it again soon."""
+        assert move.job is not None
+        self.guard()
+        refusal = Refusal(
+            allocation=move.reallocation.target,
+            answer=answer,
+            at=self.clock(),
+            reason=reason,
+            request=request_of(move.job),
+        )
+        self.store.record_refusal(move.reallocation.id, refusal)
+        self._refused_here[move.reallocation.id] = refusal
+        _log.warning("job %s: Slurm refused %s: %s", move.job_id, refusal.allocation, reason)
+
+    def refused_here(self, move: OpenMove) -> Refusal | None:
+        """Return what Slurm has refused in this move since the jobs were read."""
+        return self._refused_here.get(move.reallocation.id)
 
     def waited_s(self, move: OpenMove) -> float:
         """Return the seconds since the job's release, or, after a crash, in the present step."""

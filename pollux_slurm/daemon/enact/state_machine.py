@@ -27,6 +27,7 @@ from pollux_slurm.config import DaemonConfig, MovesConfig
 from pollux_slurm.daemon.enact.after_requeue import StepsAfterRequeue
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
 from pollux_slurm.daemon.enact.in_place import StepsInPlace, is_in_queue
+from pollux_slurm.daemon.enact.kept_places import KeptPlaces
 from pollux_slurm.daemon.enact.move_actions import MoveActions, OpenMove, Step
 from pollux_slurm.daemon.enact.until_requeue import StepsUntilRequeue
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
@@ -72,8 +73,13 @@ class Enactor:
             metrics=metrics,
             predecessor_may_live=predecessor_may_live,
         )
-        restarting = StepsAfterRequeue(self._actions)
-        stopping = StepsUntilRequeue(self._actions, restarting)
+        self.places = KeptPlaces(
+            self._actions,
+            may_prioritise=may_prioritise,
+            is_on=(moves or MovesConfig()).keeps_places,
+        )
+        restarting = StepsAfterRequeue(self._actions, self.places)
+        stopping = StepsUntilRequeue(self._actions, restarting, self.places)
         self._in_place = in_place = StepsInPlace(
             self._actions, moves=moves or MovesConfig(), may_prioritise=may_prioritise
         )
@@ -100,15 +106,19 @@ class Enactor:
     def tick(self) -> int:
         """Advance every open reallocation by the steps that it can take now; return how many are still open.
 
-        Reads Slurm once, and not at all while nothing is open and no wing that got priority is to be checked.
+        Reads Slurm once, and not at all while nothing is open and no priority is to be checked.
         """
         after_round, self._after_round = self._after_round, False
         to_check = self._in_place.has_wings_to_check(after_round=after_round)
-        if not self._store.open_reallocations() and not to_check:
+        if not self._store.open_reallocations() and not to_check and not self.places.has_to_check():
             return 0
         snapshot = self._slurm.snapshot()
         # The journal is read after Slurm, so that no step is newer than the snapshot it is compared with.
         moves = self._actions.moves(snapshot)
+        if self.places.adopt(snapshot, moves):
+            snapshot = self._slurm.snapshot()
+            moves = self._actions.moves(snapshot)
+        self.places.check(snapshot, moves)
         self._in_place.check_prioritised(snapshot, moves)
         receivers = [
             move.reallocation
@@ -137,6 +147,7 @@ class Enactor:
         """Use other settings from now on."""
         self._actions.config = config
         self._in_place.moves = moves
+        self.places.is_on = moves.keeps_places
 
     def journal_late_commands(self) -> None:
         """Journal, for the daemon with the lease, the jobs that late commands of this one hold."""

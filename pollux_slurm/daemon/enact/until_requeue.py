@@ -9,6 +9,7 @@ from __future__ import annotations
 from pollux_slurm.daemon.enact import admin_orders, time_limits
 from pollux_slurm.daemon.enact.after_requeue import StepsAfterRequeue
 from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
+from pollux_slurm.daemon.enact.kept_places import KeptPlaces
 from pollux_slurm.daemon.enact.move_actions import NOT_OURS, MoveActions, OpenMove, Step
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.model import JobState
@@ -18,8 +19,9 @@ from pollux_slurm.store.contract.interface import RunPhase
 class StepsUntilRequeue:
     """Requests a checkpoint, waits for it, and requeues the job."""
 
-    def __init__(self, actions: MoveActions, restarting: StepsAfterRequeue) -> None:
+    def __init__(self, actions: MoveActions, restarting: StepsAfterRequeue, places: KeptPlaces) -> None:
         self._actions = actions
+        self._places = places
         self._restarting = restarting
 
     def planned(self, move: OpenMove, ledger: GpuLedger) -> None:
@@ -81,6 +83,8 @@ class StepsUntilRequeue:
         elif _trained_on(move):
             reason = "the job trained on after its checkpoint"
             self._actions.advance(reallocation, Step.ROLLED_BACK, reason, continued_training=True)
+        elif (refused := self._places.reserve(move, ledger.snapshot)) is not None:
+            self._roll_back(move, f"its place cannot be kept: {refused}")
         elif (stopped := self._actions.stop(move)) is not None:
             self._actions.requeue(stopped)
 

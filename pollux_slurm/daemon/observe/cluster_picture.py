@@ -106,6 +106,8 @@ def registrations(
                 time_limit_s=job.time_limit_s,
                 required_nodes=job.required_nodes,
                 restart_count=job.restart_count,
+                is_running=job.state is JobState.RUNNING,
+                submitted_gpus=own.requested_gpus or None,
             )
         )
     return tuple(found)

@@ -6,7 +6,7 @@ Slurm 22.05 has three cases:
   the job is FAILED with exit code 1.
 - The end of a leftover's script counts as the end of the new run. The job is FAILED by the leftover's signal.
 - A launch failed otherwise ("launch failed requeued held"), or the job was requeued too often after node
-  failures. Slurm holds the job until it is released.
+  failures. Slurm holds the job until it is released. It also holds a job in a shape that can never start.
 
 Slurm does not distinguish the first two from a script that fails at its beginning. So four things must hold:
 the exit code is one of these cases', the job was requeued before, it ended within seconds of its start, and
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
+from pollux_slurm.daemon.obstacles.refusals import is_held_for_its_shape
 from pollux_slurm.daemon.recovery import failed_moves
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationCause, SlurmJob
 from pollux_slurm.model import ReallocationStep as Step
@@ -96,7 +97,10 @@ def start_allocation(
 def jobs_held_by_slurm(
     snapshot: ClusterSnapshot, records: Iterable[JobRecord]
 ) -> list[tuple[JobRecord, SlurmJob]]:
-    """Return the jobs that Slurm itself holds, without an open move and not paused."""
+    """Return the jobs that Slurm itself holds, without an open move and not paused.
+
+    One that it holds for its shape must have run before: else the shape is its owner's.
+    """
     by_id = {job.job_id: job for job in snapshot.jobs}
     pairs = ((record, by_id.get(record.slurm_job_id)) for record in records)
     return [
@@ -105,7 +109,7 @@ def jobs_held_by_slurm(
         if job is not None
         and job.state is JobState.PENDING
         and job.held
-        and job.held_by_slurm
+        and (job.held_by_slurm or (is_held_for_its_shape(job) and record.started_at is not None))
         and (job.unschedulable_reason is None or anchor_waits(job))
         and record.open_reallocation is None
         and record.paused_at is None
@@ -124,6 +128,8 @@ def may_be_released(moves: Sequence[Reallocation], now: datetime) -> bool:
 
 def release_reason(job: SlurmJob) -> str:
     """Return the journal's reason for releasing a job that Slurm holds."""
+    if is_held_for_its_shape(job):
+        return f"released in the shape it last ran in, since Slurm held it ({job.reason})"
     return f"released, since Slurm held it: it was requeued {job.restart_count} times"
 
 

@@ -83,6 +83,10 @@ class Candidates:
                 allowed[row] &= gpus[0] < job.current.num_gpus
             if job.one_node:
                 allowed[row] &= tables.num_nodes == 1
+            for one in job.refused:
+                most_gpus = np.inf if one.most_gpus is None else one.most_gpus
+                is_refused = (gpus[0] >= one.least_gpus) & (gpus[0] <= most_gpus)
+                allowed[row] &= ~(is_refused & (tables.num_nodes == one.num_nodes))
         self.waits = waits = np.array([not job.current for job in jobs], dtype=bool)
         nothing = None
         if self._pauses:

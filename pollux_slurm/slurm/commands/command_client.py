@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -104,6 +105,12 @@ class CommandClient:
         return {
             match[1]: match[2].strip() for match in re.finditer(r"^(\w+)\s*=[ \t]*(.*)$", text, re.MULTILINE)
         }
+
+    def configuration(self) -> str:
+        """Return slurmctld's settings and partitions as text to compare."""
+        settings = [f"{key}={text}" for key, text in self.settings().items() if key != "NEXT_JOB_ID"]
+        partitions = self._checked("scontrol", "--all", "--oneliner", "show", "partition").stdout
+        return "\n".join((*settings, partitions))
 
     def controller_time(self) -> datetime:
         """Return slurmctld's clock, in whole seconds."""
@@ -244,6 +251,39 @@ class CommandClient:
         if status.held:
             raise JobStateError(f"job {job_id} is held: cannot set its priority; nothing was changed")
         self._update_pending(job_id, status.address, {"Priority": str(priority)})
+
+    def restore_priority(self, job_id: str) -> None:
+        """Give a PENDING or RUNNING job the priority that Slurm computes for it. A held job stays held."""
+        status = self._job_commands.read_status(job_id)
+        if status is None or status.state not in (JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED):
+            raise JobStateError(f"job {job_id} neither waits nor runs: its priority stays as it is")
+        # A release is what sets it, also of a running job (22.05).
+        if not status.held:
+            self._change(job_id, "scontrol", "release", status.address)
+
+    def create_reservation(self, name: str, nodes: Sequence[str], *, minutes: int) -> None:
+        """Let no job start on these nodes for so long."""
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        self._reservation(
+            "create",
+            f"ReservationName={name}",
+            f"Nodes={','.join(nodes)}",
+            "StartTime=now",
+            f"Duration={minutes}",
+            f"Users={user}",
+            "Flags=IGNORE_JOBS,OVERLAP",  # several jobs of a node may move
+        )
+
+    def delete_reservation(self, name: str) -> None:
+        """End a reservation."""
+        self._reservation("delete", f"ReservationName={name}")
+
+    def _reservation(self, command: str, *fields: str) -> None:
+        self._guard()
+        what = ("reservation",) if command == "create" else ()
+        answer = self._runner.run("scontrol", command, *what, *fields)
+        if answer.exit_code != 0:
+            raise error_of_result(answer, SlurmCommandError)
 
     def set_comment(self, job_id: str, comment: str) -> None:
         """Replace the job's Comment. Owner or operator only."""

@@ -111,6 +111,9 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         submitted_at=fields.time("submit_time"),
         # For a pending job Slurm writes the expected start here.
         started_at=None if state is JobState.PENDING else fields.time("start_time"),
+        array_id=str(array_id) if array_id else None,
+        deadline_at=fields.time("deadline"),
+        expected_start_at=fields.time("start_time") if state is JobState.PENDING else None,
         ended_at=fields.time("end_time") if has_ended else None,
         time_limit_s=_time_limit_s(fields),
         exit_code=_exit_code(fields) if state.is_over else None,

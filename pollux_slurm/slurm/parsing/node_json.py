@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pollux_slurm.model import SlurmNode
@@ -46,7 +46,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         used_cpus=fields.count("alloc_cpus"),
         memory_mb=max(fields.count("real_memory") - reserved_mb, 0),
         used_memory_mb=fields.count("alloc_memory"),
-        available=states[0] in _UP and _FLAGS_OF_AVAILABLE.issuperset(states[1:]) and problem is None,
+        available=is_available(states) and problem is None,
         state="+".join(states).lower() + ("" if problem is None else f" ({problem})"),
         partitions=fields.words("partitions"),
         features=_features(fields),
@@ -56,6 +56,11 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         last_busy_at=fields.time("last_busy"),
         gres_problem=problem,
     )
+
+
+def is_available(states: Sequence[str]) -> bool:
+    """Return whether new jobs start on a node with this state and these flags."""
+    return states[0] in _UP and _FLAGS_OF_AVAILABLE.issuperset(states[1:])
 
 
 def _features(fields: Fields) -> frozenset[str]:

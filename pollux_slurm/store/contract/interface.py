@@ -66,6 +66,7 @@ from pollux_slurm.store.contract.types import (
     Poll,
     Reallocation,
     RecentRun,
+    Refusal,
     Report,
     RunPhase,
     RunRecord,
@@ -98,6 +99,7 @@ __all__ = [
     "Poll",
     "Reallocation",
     "RecentRun",
+    "Refusal",
     "Report",
     "RunPhase",
     "RunRecord",
@@ -168,6 +170,8 @@ class Store(JobStore, Protocol):
     # jobs
     def register_jobs(self, jobs: Sequence[JobRegistration], *, at: datetime) -> tuple[str, ...]:
         """Insert new jobs; return the ids of those left out. Of a known one only its owner's terms change.
+
+        A known job that was recorded as over, and runs with its token, is not over.
 
         A job is left out when its terms are impossible, or when its token hash belongs to another job because
         somebody copied a Comment. So it cannot block the others.
@@ -310,6 +314,18 @@ class Store(JobStore, Protocol):
 
         Returns False, without effect, when it is at another step than `expected`.
         """
+
+    def record_refusal(self, reallocation_id: int, refusal: Refusal) -> None:
+        """Record what Slurm refused of an open or ended reallocation; it replaces an earlier one of it."""
+
+    def record_priority(self, reallocation_id: int, priority: int) -> None:
+        """Record, before the command, that a reallocation gives its job this priority."""
+
+    def record_priority_ended(self, reallocation_ids: Sequence[int], *, at: datetime) -> None:
+        """Record, after the command, that their jobs have lost the priority that these gave them."""
+
+    def prioritised_reallocations(self) -> tuple[Reallocation, ...]:
+        """Return the reallocations whose priority may last, open or ended, oldest first."""
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:
         """Return the reallocations that have not ended, oldest first."""

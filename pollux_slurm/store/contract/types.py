@@ -22,6 +22,7 @@ from pollux_slurm.model import (
     ReallocationCause,
     ReallocationStep,
     ReallocationWay,
+    SlurmAnswer,
 )
 from pollux_slurm.store.contract.membership import GenerationRecord
 
@@ -116,7 +117,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRegistration:
-    """A job as the daemon first read it from Slurm, with the terms in its Comment."""
+    """A job as the daemon first read it from Slurm, with the terms in its Comment.
+
+    One that `is_running` is not over, whatever was recorded before. `submitted_gpus` is its size as its owner
+    submitted it, None where that is not known.
+    """
 
     slurm_job_id: str
     terms: JobTerms
@@ -131,6 +136,8 @@ class JobRegistration:
     time_limit_s: float | None = None
     required_nodes: tuple[str, ...] = ()
     restart_count: int = 0
+    is_running: bool = False
+    submitted_gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +227,20 @@ class DecisionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An allocation that Slurm did not start, of one job.
+
+    `reason` is Slurm's own. `request` is what the job asked for then, without its size.
+    """
+
+    allocation: Allocation
+    answer: SlurmAnswer
+    at: datetime
+    reason: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reallocation:
     """One job's change of allocation, as the journal has it.
 
@@ -232,6 +253,9 @@ class Reallocation:
     `continued_training`: the job went on training after the checkpoint it had confirmed, and was not moved.
     `job_failed`: the job failed in the target before its first step there.
     `taken_over`: a daemon repeated a command that the previous daemon may still give.
+    `refusal`: the target that Slurm refused, the last one of several.
+    `priority`: the one that the job got to keep its place, None for none; `priority_ended_at` is when it was
+    taken off.
 
     Of one by requeue: `checkpoint_blocked_s` comes from the checkpoint that answered it. `first_step_at` is
     when the following run first reported a step. `time_left_s` is what was left of the job's time limit at
@@ -262,6 +286,9 @@ class Reallocation:
     way: ReallocationWay = ReallocationWay.REQUEUE
     generation: int | None = None
     standstill_s: float | None = None
+    refusal: Refusal | None = None
+    priority: int | None = None
+    priority_ended_at: datetime | None = None
 
     @property
     def is_pause(self) -> bool:
@@ -355,11 +382,12 @@ class JobRecord:
     last GPUs; None while it has some, and before it ever did. `last_reallocation` is the newest, open or
     ended. `warnings` has each warning of its runs once, oldest first.
     `checkpoint_bytes` is the size of its newest checkpoint, None before the first. `required_nodes` are
-    those that its owner named. `not_moved_reason` is why the last round could not move it.
+    those that its owner named, and `submitted_gpus` its size as submitted, None where unknown.
+    `not_moved_reason` is why the last round could not move it.
     `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
     reports of the last run that has any; 0 without one. `unanswered` are the checkpoint requests without
     effect among its last 16 moves, oldest first. `recent_runs` are its last 4 runs that reported for two
-    minutes or more, newest first.
+    minutes or more, newest first. `refusals` are what Slurm refused in its last moves, oldest first.
 
     `generations` are the newest that has regrouped, and the newest of all, by number, where there are any.
 
@@ -403,6 +431,8 @@ class JobRecord:
     not_moved_reason: str | None = None
     prediction_error: float = 0.0
     unanswered: tuple[UnansweredRequest, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    submitted_gpus: int | None = None
     recent_runs: tuple[RecentRun, ...] = ()
     generations: tuple[GenerationRecord, ...] = ()
     first_submitted_at: datetime | None = None

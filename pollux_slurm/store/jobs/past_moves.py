@@ -10,7 +10,7 @@ from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import ReallocationStep, ReallocationWay
 from pollux_slurm.store.access.statements import cached_statement
-from pollux_slurm.store.contract.interface import Reallocation, UnansweredRequest
+from pollux_slurm.store.contract.interface import Reallocation, Refusal, UnansweredRequest
 from pollux_slurm.store.jobs.submissions import ids_of_submission, last_of_each, newest_of_job
 from pollux_slurm.store.journal.move_costs import first_step_time, restart_delay_s, warm_up_s
 from pollux_slurm.store.journal.reallocations import (
@@ -167,6 +167,25 @@ def _entered(step: ReallocationStep) -> Any:
         .correlate(ReallocationRow)
         .scalar_subquery()
     )
+
+
+def read_refusals(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[Refusal]]:
+    """Return, per job, what Slurm refused in its last moves, oldest first."""
+    wanted, jobs = _select_refused(scope)
+    job_of = {row.id: row.job_id for row in connection.execute(jobs)}
+    found: defaultdict[int, list[Refusal]] = defaultdict(list)
+    if job_of:  # few jobs have any
+        for move in read_reallocations(connection, wanted):
+            if move.refusal is not None:
+                found[job_of[move.id]].append(move.refusal)
+    return found
+
+
+@cached_statement
+def _select_refused(scope: Select[Any]) -> tuple[Select[Any], Executable]:
+    """Return selects of the wanted ids, and of their jobs."""
+    last = last_of_each(scope, ReallocationRow, _MOVES_CHECKED, lambda row: row.refused.is_not(None))
+    return select(last.c.id), select(last.c.id, last.c.job_id)
 
 
 def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[UnansweredRequest]]:

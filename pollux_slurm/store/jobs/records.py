@@ -32,6 +32,7 @@ from pollux_slurm.store.jobs.latest import (
 )
 from pollux_slurm.store.jobs.past_moves import (
     read_last_reallocations,
+    read_refusals,
     read_regroup_costs,
     read_restart_delays,
     read_unanswered,
@@ -75,6 +76,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     delays = read_restart_delays(connection, scope)
     regroups = read_regroup_costs(connection, scope)
     unanswered = read_unanswered(connection, scope)
+    refusals = read_refusals(connection, scope)
     decisions = read_last_decisions(connection, scope)
     by_type = read_models_by_type(connection, scope)
     declarations = read_declarations(connection, scope)
@@ -132,6 +134,8 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 not_moved_reason=row.not_moved_reason,
                 prediction_error=errors.get(row.id, 0.0),
                 unanswered=tuple(unanswered[row.id]),
+                refusals=tuple(refusals[row.id]),
+                submitted_gpus=row.submitted_gpus,
                 recent_runs=tuple(recent_runs[row.id]),
                 first_submitted_at=row.first_submitted_at,
                 generations=tuple(generations[row.id]),
@@ -170,6 +174,7 @@ def _select_jobs(scope: Scope) -> Executable:
             JobRow.finished_at,
             JobRow.time_limit_s,
             JobRow.required_nodes,
+            JobRow.submitted_gpus,
             JobRow.not_moved_reason,
             first.submitted_at.label("first_submitted_at"),
         )

@@ -60,15 +60,18 @@ def register_jobs(
     new_jobs: dict[str, JobRegistration] = {}
     first_job_ids: dict[str, int] = {}
     left_out: list[str] = []
+    running_again: list[int] = []
     replaced: list[tuple[_Known, JobRegistration]] = []
     changed: list[tuple[_Known, JobRegistration]] = []
     for job in jobs:
         before = newest.get(job.slurm_job_id)
+        if job.slurm_job_id in new_jobs:
+            continue
         if before is not None and _is_same_job(before, job):
+            if before.is_over and job.is_running:
+                running_again.append(before.id)
             if _has_other_terms(before, job) and _is_valid(job):
                 changed.append((before, job))
-            continue
-        if job.slurm_job_id in new_jobs:
             continue
         if not _is_valid(job) or (job.user_id, job.terms.token_sha256) in tokens:
             left_out.append(job.slurm_job_id)
@@ -81,6 +84,13 @@ def register_jobs(
             first_job_ids[job.slurm_job_id] = before.first_job_id or before.id
     if changed:
         _change_terms(connection, changed)
+    if running_again:
+        # It was requeued by hand after its end, or its Comment lacked the token for a while.
+        connection.execute(
+            update(JobRow)
+            .where(JobRow.id.in_(running_again))
+            .values(state=JobState.RUNNING, finished_at=None)
+        )
     if replaced:
         _end_replaced(connection, replaced, at)
     if new_jobs:
@@ -298,6 +308,7 @@ def _insert(
                 "submitted_at": utc(job.submitted_at),
                 "registered_at": at,
                 "time_limit_s": job.time_limit_s,
+                "submitted_gpus": job.submitted_gpus,
                 "required_nodes": clean_text(",".join(job.required_nodes)) or None,
             }
             for job in jobs

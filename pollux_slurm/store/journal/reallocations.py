@@ -26,7 +26,7 @@ from pollux_slurm.errors import StoreError, UnknownJobError
 from pollux_slurm.model import Allocation, ReallocationCause, ReallocationStep, ReallocationWay
 from pollux_slurm.store.access.sanitizing import clean_text, utc
 from pollux_slurm.store.access.statements import cached_statement, inserted_id
-from pollux_slurm.store.contract.interface import GenerationMember, GenerationRecord, Reallocation
+from pollux_slurm.store.contract.interface import GenerationMember, GenerationRecord, Reallocation, Refusal
 from pollux_slurm.store.journal.generations import plan_generation
 from pollux_slurm.store.schema import (
     CheckpointRow,
@@ -42,6 +42,10 @@ from pollux_slurm.store.schema.daemon import Side
 ENDS = tuple(step for step in ReallocationStep if step.is_end)
 OPEN = select(ReallocationRow.id).where(ReallocationRow.step.not_in(ENDS))
 """The reallocations that are not over."""
+PRIORITISED = select(ReallocationRow.id).where(
+    ReallocationRow.priority.is_not(None), ReallocationRow.priority_ended_at.is_(None)
+)
+"""The reallocations whose jobs may still have the priority that they gave."""
 _ORDER = {step: place for place, step in enumerate(ReallocationStep)}
 _REGROUP_STEPS = (ReallocationStep.REGROUP_REQUESTED, ReallocationStep.REGROUPED)
 _AFTER_REGROUP_REQUESTED = (ReallocationStep.REGROUPED, ReallocationStep.ROLLED_BACK, ReallocationStep.FAILED)
@@ -213,13 +217,41 @@ def retarget_reallocation(
     change = {"reason": clean_text(reason), "retargeted": True}
     if not _change_if_at(connection, reallocation_id, expected, change):
         return False
+    _replace_nodes(connection, reallocation_id, Side.TARGET, target)
+    return True
+
+
+def record_refusal(connection: Connection, reallocation_id: int, refusal: Refusal) -> None:
+    """Record what Slurm refused: see `Store.record_refusal`."""
     connection.execute(
-        delete(ReallocationNodeRow).where(
-            ReallocationNodeRow.reallocation_id == reallocation_id, ReallocationNodeRow.side == Side.TARGET
+        update(ReallocationRow)
+        .where(ReallocationRow.id == reallocation_id)
+        .values(
+            refused=refusal.answer,
+            refused_at=utc(refusal.at),
+            refused_reason=clean_text(refusal.reason),
+            refused_request=clean_text(refusal.request),
         )
     )
-    _write_nodes(connection, reallocation_id, {Side.TARGET: target})
-    return True
+    _replace_nodes(connection, reallocation_id, Side.REFUSED, refusal.allocation)
+
+
+def record_priority(connection: Connection, reallocation_id: int, priority: int) -> None:
+    """Record the priority that a job is about to get: see `Store.record_priority`."""
+    connection.execute(
+        update(ReallocationRow)
+        .where(ReallocationRow.id == reallocation_id)
+        .values(priority=priority, priority_ended_at=None)
+    )
+
+
+def record_priority_ended(connection: Connection, reallocation_ids: Sequence[int], *, at: datetime) -> None:
+    """Record that priorities were taken off: see `Store.record_priority_ended`."""
+    connection.execute(
+        update(ReallocationRow)
+        .where(ReallocationRow.id.in_(reallocation_ids))
+        .values(priority_ended_at=utc(at))
+    )
 
 
 def _change_if_at(
@@ -241,6 +273,15 @@ def _change_if_at(
         .values(values)
     )
     return bool(moved.rowcount == 1)
+
+
+def _replace_nodes(connection: Connection, reallocation_id: int, side: Side, allocation: Allocation) -> None:
+    connection.execute(
+        delete(ReallocationNodeRow).where(
+            ReallocationNodeRow.reallocation_id == reallocation_id, ReallocationNodeRow.side == side
+        )
+    )
+    _write_nodes(connection, reallocation_id, {side: allocation})
 
 
 def _write_nodes(connection: Connection, reallocation_id: int, sides: Mapping[Side, Allocation]) -> None:
@@ -321,6 +362,12 @@ def _select_reallocations(wanted: Select[Any]) -> _Parts:
             ReallocationRow.time_left_s,
             ReallocationRow.way,
             ReallocationRow.generation,
+            ReallocationRow.refused,
+            ReallocationRow.refused_at,
+            ReallocationRow.refused_reason,
+            ReallocationRow.refused_request,
+            ReallocationRow.priority,
+            ReallocationRow.priority_ended_at,
             GenerationRow.standstill_s,
             CheckpointRow.blocked_s,
             first_step_of_next_run().label("first_step_at"),
@@ -369,4 +416,15 @@ def _reallocation(
         way=row.way,
         generation=row.generation,
         standstill_s=row.standstill_s,
+        refusal=None
+        if row.refused is None
+        else Refusal(
+            allocation=Allocation.of(nodes[row.id, Side.REFUSED]),
+            answer=row.refused,
+            at=row.refused_at,
+            reason=row.refused_reason or "",
+            request=row.refused_request or "",
+        ),
+        priority=row.priority,
+        priority_ended_at=row.priority_ended_at,
     )

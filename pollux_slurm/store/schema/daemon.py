@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pollux_slurm.model import ReallocationCause, ReallocationStep, ReallocationWay
+from pollux_slurm.model import ReallocationCause, ReallocationStep, ReallocationWay, SlurmAnswer
 from pollux_slurm.store.schema.base import (
     BIG_INT,
     Base,
@@ -32,10 +32,11 @@ from pollux_slurm.store.schema.base import (
 
 
 class Side(enum.Enum):
-    """Whether a node is in the source or in the target of a reallocation."""
+    """Whether a node is in the source or the target of a reallocation, or in what Slurm refused of it."""
 
     SOURCE = "source"
     TARGET = "target"
+    REFUSED = "refused"
 
 
 class RoundRow(Base):
@@ -308,20 +309,37 @@ class ReallocationRow(Base):
     generation: Mapped[int | None] = mapped_column(
         Integer, comment="Number of the generation that it last asked for; null before the first."
     )
+    refused: Mapped[SlurmAnswer | None] = mapped_column(
+        checked_enum(SlurmAnswer, "refused"),
+        comment="What Slurm answered to its target, where it refused it: never or not_now.",
+    )
+    refused_at: Mapped[datetime | None] = nullable_time_column(
+        "When Slurm refused it; null where it did not."
+    )
+    refused_reason: Mapped[str | None] = mapped_column(Text, comment="Slurm's own words for that.")
+    refused_request: Mapped[str | None] = mapped_column(
+        Text, comment="The job's request then, without its size: the refusal ends when it changes."
+    )
+    priority: Mapped[int | None] = mapped_column(
+        BIG_INT, comment="The priority that it gave the job to keep its place; null for none."
+    )
+    priority_ended_at: Mapped[datetime | None] = nullable_time_column(
+        "When that priority was taken off; null while it may last."
+    )
 
 
 class ReallocationNodeRow(Base):
     __tablename__ = "reallocation_nodes"
     __table_args__ = (
         CheckConstraint("num_gpus >= 1", name="num_gpus"),
-        {"comment": "GPUs per node before (source) and after (target) a reallocation."},
+        {"comment": "GPUs per node before (source) and after (target) a move, and what Slurm refused."},
     )
 
     reallocation_id: Mapped[int] = mapped_column(
         ForeignKey("reallocations.id", ondelete="CASCADE"), primary_key=True, comment="The reallocation."
     )
     side: Mapped[Side] = mapped_column(
-        checked_enum(Side, "side"), primary_key=True, comment="source or target."
+        checked_enum(Side, "side"), primary_key=True, comment="source, target or refused."
     )
     node_name: Mapped[str] = mapped_column(Text, primary_key=True, comment="The node.")
     num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs there.")

@@ -135,6 +135,9 @@ class JobRow(Base):
     required_nodes: Mapped[str | None] = mapped_column(
         Text, comment="Nodes that its owner named, separated by commas; null for none."
     )
+    submitted_gpus: Mapped[int | None] = mapped_column(
+        Integer, comment="GPUs that its owner submitted it with; null where unknown."
+    )
     not_moved_reason: Mapped[str | None] = mapped_column(
         Text, comment="Why the last round could not move it; null when it could."
     )

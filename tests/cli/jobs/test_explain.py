@@ -21,11 +21,13 @@ from pollux_slurm.model import (
     JobState,
     ReallocationStep,
     ReallocationWay,
+    SlurmAnswer,
 )
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem.json_format import problem_to_json
 from pollux_slurm.store import open_store
+from pollux_slurm.store.contract.interface import Refusal
 from tests.cli.inside import pollux
 from tests.policy.builders import job, linear_model, nodes, problem
 from tests.store.builders import at, members_of, move_in_place, observation, plan, registration
@@ -145,6 +147,20 @@ def test_that_a_job_that_takes_part_in_no_round_has_the_reason(url: str) -> None
     assert shown.startswith("job 10 waits, and rounds leave it to Slurm: Slurm does not start it now")
     facts = json.loads(pollux("explain", "10", "--json", "--store", url).stdout)
     assert facts["excluded_reason"].endswith("(PartitionDown)")
+
+
+def test_that_slurms_own_reason_for_a_refusal_is_told(url: str) -> None:
+    store, now, two = open_store(url), datetime.now(timezone.utc), Allocation.of({"n0": 2})
+    planned = store.plan_reallocation(
+        "7", source=Allocation(), target=two, moves_running=False, from_restart_count=0, round_id=None, at=now
+    )
+    refusal = Refusal(allocation=two, answer=SlurmAnswer.NEVER, at=now, reason="BadConstraints")
+    store.record_refusal(planned.id, refusal)
+    store.close()
+    shown = pollux("explain", "7", "--store", url).stdout
+    assert "  refused    Slurm refused n0:2 at " in shown
+    assert "(BadConstraints); it is tried again from " in shown
+    assert json.loads(pollux("explain", "7", "--json", "--store", url).stdout)["refused"]
 
 
 def test_that_a_job_bound_by_share_names_the_users_other_jobs(tmp_path: Path) -> None:

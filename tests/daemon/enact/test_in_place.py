@@ -13,7 +13,7 @@ from pollux_slurm.daemon.decide.in_place import not_in_place_because
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.errors import SlurmUnavailable
-from pollux_slurm.model import Allocation, JobState, ReallocationCause, ReallocationWay
+from pollux_slurm.model import Allocation, JobState, ReallocationCause, ReallocationWay, SlurmAnswer
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.commands.accounting import Association
 from pollux_slurm.slurm.merging_client import MergingClient
@@ -310,9 +310,26 @@ def test_that_a_daemon_without_rights_leaves_free_gpus_to_those_who_wait(harness
     harness.targets = {anchor.job_id: {"n0": 3}}
     own = daemon(harness, scope=lambda: 1000)
     harness.run_until(own, seconds=8)
+    assert not harness.store.reallocations(anchor.job_id), "by requeue it would lose its place"
+    because = str(harness.store.job(anchor.job_id).not_moved_reason)
+    assert "waits, and would get the GPUs that a move leaves for a moment" in because
+
+
+@pytest.mark.parametrize(
+    ("reason", "answer"), [("BadConstraints", SlurmAnswer.NEVER), ("Resources", SlurmAnswer.NOT_NOW)]
+)
+def test_that_a_wing_that_slurm_refuses_stops_neither_training_nor_moves_in_place(
+    harness: Harness, reason: str, answer: SlurmAnswer
+) -> None:
+    """The allocation is not asked for again, by requeue as little as in place."""
+    anchor = started(harness)
+    harness.slurm.refuses = lambda shape: reason if shape.nodes == ("n1",) else None
+    move_to(harness, anchor, {"n0": 2, "n1": 2}, seconds=100)
     (move,) = harness.store.reallocations(anchor.job_id)
-    assert move.way is ReallocationWay.REQUEUE
-    assert str(move.reason).startswith("by requeue, since other jobs wait in its partition")
+    assert (move.step, move.job_failed) == (Step.ROLLED_BACK, False)
+    (refusal,) = harness.store.job(anchor.job_id).refusals
+    assert (refusal.answer, refusal.reason) == (answer, reason)
+    assert anchor.job.restart_count == 0
 
 
 def test_that_a_wing_without_a_process_is_cancelled_and_journaled(harness: Harness) -> None:

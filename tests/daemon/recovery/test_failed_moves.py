@@ -88,12 +88,13 @@ def test_that_a_returned_job_is_not_moved_again_even_if_slurm_refused_its_old_sh
     harness.refuse_shapes(times=1)
     daemon = harness.daemon()
     harness.run_until(
-        daemon, until=lambda: len(steps(harness, job_id)) == 2 and not harness.open_moves(), seconds=30
+        daemon, until=lambda: len(steps(harness, job_id)) == 2 and not harness.open_moves(), seconds=90
     )
     back = harness.store.reallocations(job_id)[-1]
     assert back.reason == (
         "returned to the shape it last ran in, after it failed: exit code 7 in n1:4; "
-        "Slurm refused the shape: no such configuration; got n1:4 instead of n0:1"
+        "instead of n0:1, which Slurm refused (no such configuration); "
+        "no step was reported in the new shape in time"
     )
     harness.run_until(daemon, seconds=8)
     assert len(steps(harness, job_id)) == 2

@@ -16,7 +16,7 @@ from pollux_slurm.errors import (
     UnknownJobError,
     UsageError,
 )
-from pollux_slurm.model import Allocation, Configuration, JobState, JobWarning, ReallocationCause
+from pollux_slurm.model import Allocation, Configuration, JobState, JobWarning, ReallocationCause, SlurmAnswer
 from pollux_slurm.policy import explanation
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import (
@@ -26,6 +26,7 @@ from pollux_slurm.store.contract.interface import (
     DaemonStatus,
     JobRegistration,
     Move,
+    Refusal,
     RunPhase,
     Store,
     TrainingRun,
@@ -883,6 +884,35 @@ class TestReallocations:
         assert planned.source == Allocation.of({"n0": 2})
         assert planned.target == Allocation.of({"n1": 3, "n2": 1})
         assert planned.times == ((Step.PLANNED, at(20)),)
+
+    def test_that_what_slurm_refused_is_read_back_with_the_move_and_the_job(self, running: Store) -> None:
+        planned = plan(running)
+        refusal = Refusal(
+            allocation=Allocation.of({"n1": 4}),
+            answer=SlurmAnswer.NEVER,
+            at=at(25),
+            reason="BadConstraints",
+            request="main|physics",
+        )
+        running.record_refusal(planned.id, dataclasses.replace(refusal, answer=SlurmAnswer.NOT_NOW))
+        running.record_refusal(planned.id, refusal)
+        assert running.open_reallocations() == (dataclasses.replace(planned, refusal=refusal),)
+        assert running.job("1").refusals == (refusal,)
+        advance(running, planned, (Step.ROLLED_BACK, 30))
+        plan(running, seconds=40)
+        assert running.job("1").refusals == (refusal,)
+
+    def test_that_a_priority_lasts_until_its_end_is_recorded(self, running: Store) -> None:
+        planned = plan(running)
+        assert not running.prioritised_reallocations()
+        running.record_priority(planned.id, 4_294_967_200)
+        (lasting,) = running.prioritised_reallocations()
+        assert lasting == dataclasses.replace(planned, priority=4_294_967_200)
+        advance(running, planned, (Step.ROLLED_BACK, 30))
+        assert len(running.prioritised_reallocations()) == 1, "also after the end of the move"
+        running.record_priority_ended([planned.id], at=at(31))
+        assert not running.prioritised_reallocations()
+        assert running.reallocations("1")[0].priority_ended_at == at(31)
 
     def test_that_an_empty_allocation_can_be_either_end(self, running: Store) -> None:
         planned = plan(running, source=Allocation(), target=Allocation(), moves_running=False)

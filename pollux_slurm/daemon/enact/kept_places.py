@@ -1,0 +1,207 @@
+"""A job that moves by requeue keeps its place, whatever waits in the queue.
+
+A requeued job stands at the end of the queue, and what it leaves goes to others at once. So where
+others wait:
+
+- Before the requeue, its nodes are reserved: Slurm starts no other job there. The reservation is deleted as
+  soon as the job's begin time has come, and ends by itself after two minutes.
+- With its release, it gets a priority above all that wait. When it runs, `scontrol release` gives it an
+  ordinary one again.
+
+The priority is journaled before it is given. Whatever else happens to the job or to the daemon, it is taken
+off at the next tick: it counts only for the shape, partition, account and QOS that the daemon gave it.
+An owner's command may come between two ticks: then the job starts once where it should not.
+
+Only root, SlurmUser and operators may do so. Another daemon stops no running job while one waits that could
+start on what the move frees (`pollux_slurm.daemon.obstacles.places`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from pollux_slurm.daemon.enact.move_actions import MoveActions, OpenMove, Step
+from pollux_slurm.daemon.obstacles.places import waits_there
+from pollux_slurm.daemon.obstacles.refusals import request_of
+from pollux_slurm.errors import SlurmCommandError
+from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.store.contract.interface import Reallocation
+
+_log = logging.getLogger(__name__)
+
+_RESERVED_MIN = 2
+# Steps at which a reservation may exist.
+_RESERVING = (Step.CHECKPOINTED, Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
+# After Slurm has refused a reservation, none is asked for, and no job moves that needs one.
+_REFUSED_FOR = timedelta(minutes=10)
+
+
+class KeptPlaces:
+    """Reservations and priorities of moving jobs. `may_prioritise`: whether this user may give them."""
+
+    def __init__(self, actions: MoveActions, *, may_prioritise: Callable[[], bool], is_on: bool) -> None:
+        self._actions, self._may_prioritise = actions, may_prioritise
+        self.is_on = is_on
+        # None: another daemon may have given some.
+        self._may_last: bool | None = None
+        self._given: dict[int, str] = {}
+        self._taken: set[int] = set()
+        self._reserved: dict[int, str] = {}
+        self._refused_at: datetime | None = None
+        self._has_adopted = False
+
+    def can_keep(self) -> bool:
+        """Whether a job that moves by requeue keeps its place, whatever waits."""
+        now = self._actions.clock()
+        is_refused = self._refused_at is not None and now - self._refused_at < _REFUSED_FOR
+        return self.is_on and not is_refused and self._may_prioritise()
+
+    def has_to_check(self) -> bool:
+        """Whether a priority may last that is to be taken off once its job runs."""
+        if self._may_last is None:
+            self._may_last = bool(self._actions.store.prioritised_reallocations())
+        return self._may_last
+
+    # -------------------------------------------------------------------------------------- reservations
+
+    def adopt(self, snapshot: ClusterSnapshot, moves: Sequence[OpenMove]) -> bool:
+        """Take over, once, the places that an earlier daemon may have reserved; return whether there are any.
+
+        Slurm shows their nodes as reserved: read them again afterwards.
+        """
+        if self._has_adopted:
+            return False
+        self._has_adopted = True
+        for move in moves:
+            if move.reallocation.step in _RESERVING and move.reallocation.moves_running:
+                self.reserve(move, snapshot, may_exist=True)
+        return bool(self._reserved)
+
+    def reserve(self, move: OpenMove, snapshot: ClusterSnapshot, *, may_exist: bool = False) -> str | None:
+        """Reserve a job's nodes before its requeue, if others wait for them; return why Slurm refuses."""
+        reallocation = move.reallocation
+        wanted = {*reallocation.source.nodes, *reallocation.target.nodes}
+        nodes = [
+            node
+            for node in snapshot.nodes
+            if node.name in wanted and (node.available or "reserved" in node.state)
+        ]
+        if not nodes or not self.can_keep() or not reallocation.target or reallocation.id in self._reserved:
+            return None
+        if not any(waits_there(job, nodes) for job in snapshot.jobs if job.job_id != move.job_id):
+            return None
+        name = f"pollux_{move.job_id}_{reallocation.id}"
+        self._reserved[reallocation.id] = name
+        try:
+            self._actions.slurm.create_reservation(name, [node.name for node in nodes], minutes=_RESERVED_MIN)
+        except SlurmCommandError as error:
+            if may_exist:
+                return None
+            del self._reserved[reallocation.id]
+            self._refused_at = self._actions.clock()
+            _log.warning("job %s: its place cannot be kept: %s", move.job_id, error)
+            return str(error)
+        return None
+
+    def end_reservation(self, number: int) -> None:
+        """Let other jobs start on the nodes of a reallocation again."""
+        name = self._reserved.get(number)
+        if name is None:
+            return
+        try:
+            self._actions.slurm.delete_reservation(name)
+        except SlurmCommandError as error:
+            _log.info("reservation %s: %s", name, error)  # it may have ended by itself
+        del self._reserved[number]
+
+    # ---------------------------------------------------------------------------------------- priorities
+
+    def prioritise(self, move: OpenMove, snapshot: ClusterSnapshot, *, reshaped: bool) -> None:
+        """Put a job that was released in its target before all that wait in its partitions.
+
+        Unless it was just `reshaped`, it must show that shape. What lost its priority gets none again.
+        """
+        reallocation, job, record = move.reallocation, move.job, move.record
+        if not reallocation.moves_running or job is None or record is None or not self.can_keep():
+            return
+        if reallocation.id in self._given or reallocation.id in self._taken:
+            return
+        if job.blocked_because is not None or not (reshaped or _has_shape_of(job, reallocation)):
+            return
+        if job.account != record.account:
+            return
+        partitions = set(job.partitions)
+        waiting = [
+            other.priority
+            for listed in snapshot.jobs
+            for other in (listed, *listed.wings)
+            if other.state is JobState.PENDING
+            and listed.job_id != job.job_id
+            and other.priority is not None
+            and not partitions.isdisjoint(other.partitions)
+        ]
+        if not waiting:
+            return
+        priority = max(waiting) + 1
+        self._actions.guard()
+        self._actions.store.record_priority(reallocation.id, priority)
+        self._may_last = True
+        self._given[reallocation.id] = request_of(job)
+        try:
+            self._actions.slurm.set_priority(job.job_id, priority)
+        except SlurmCommandError as error:
+            _log.info("job %s gets no priority: %s", job.job_id, error)
+
+    def check(self, snapshot: ClusterSnapshot, moves: Sequence[OpenMove]) -> None:
+        """Take the priority off each job that runs, and off each that is not as the daemon made it."""
+        open_moves = {move.reallocation.id: move for move in moves}
+        for number in self._reserved.keys() - open_moves.keys():
+            self.end_reservation(number)
+        self._taken &= open_moves.keys()
+        if not self.has_to_check():
+            return
+        given = self._actions.store.prioritised_reallocations()
+        self._may_last = bool(given)
+        jobs = {job.job_id: job for job in snapshot.jobs}
+        ended = []
+        for reallocation in given:
+            job, move = jobs.get(reallocation.slurm_job_id), open_moves.get(reallocation.id)
+            if move is not None and self._is_kept(move):
+                continue
+            if job is not None and job.state is JobState.COMPLETING:
+                continue  # it is being requeued: nothing can be changed now
+            # A hold has taken it off, and whoever ends the hold gives an ordinary one.
+            if job is not None and not job.state.is_over and not job.held:
+                try:
+                    self._actions.slurm.restore_priority(job.job_id)
+                except SlurmCommandError as error:
+                    _log.info("job %s keeps its priority for now: %s", job.job_id, error)
+                    continue
+                if job.state is JobState.PENDING:
+                    _log.warning("job %s: it waits outside of its move, and lost its priority", job.job_id)
+            ended.append(reallocation.id)
+            if self._given.pop(reallocation.id, None) is not None:
+                self._taken.add(reallocation.id)
+        if ended:
+            self._actions.guard()
+            self._actions.store.record_priority_ended(ended, at=self._actions.clock())
+
+    def _is_kept(self, move: OpenMove) -> bool:
+        reallocation, job = move.reallocation, move.job
+        return (
+            reallocation.step is Step.RELEASED
+            and job is not None
+            and move.is_ours
+            and job.state is JobState.PENDING
+            and not job.held
+            and job.restart_count == reallocation.from_restart_count + 1
+            and _has_shape_of(job, reallocation)
+            and self._given.get(reallocation.id) == request_of(job)
+        )
+
+
+def _has_shape_of(job: SlurmJob, reallocation: Reallocation) -> bool:
+    target = reallocation.target
+    return job.requested_gpus == target.num_gpus and {*job.required_nodes} == {*target.nodes}

@@ -1,0 +1,159 @@
+"""Whether a job keeps its place when it moves by requeue: what waits for the GPUs that it leaves. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob, SlurmNode
+
+# A time limit is in whole minutes, and a move takes a part of one.
+_SLACK = timedelta(seconds=90)
+_BEGINS_SOON = timedelta(seconds=60)
+# Slurm's reasons for a job that waits for a limit, as far as a job that is held frees a place under it.
+_OF_ONE_USER = frozenset({"AssocMaxJobsLimit", "AssociationJobLimit"})
+_OF_GROUPS_JOBS = frozenset({"AssocGrpJobsLimit", "QOSGrpJobsLimit"})
+_ENDS_OF_RESOURCES = ("GRES", "CpuLimit", "NodeLimit", "MemLimit", "Memory")
+
+
+def waits_there(job: SlurmJob, nodes: Iterable[SlurmNode]) -> bool:
+    """Whether a job waits that Slurm may start on one of these nodes."""
+    return (
+        job.state is JobState.PENDING
+        and not job.held
+        and job.blocked_because is None
+        and any(job.may_run_on(node, job.required_nodes) for node in nodes)
+    )
+
+
+def loses_place_because(job: SlurmJob, snapshot: ClusterSnapshot) -> str | None:
+    """Return which waiting job could start on what a requeue of a running job frees; None for none."""
+    left = job.allocation.as_dict()
+    nodes = [node for node in snapshot.nodes if node.name in left]
+    for other in snapshot.jobs:
+        if other.job_id == job.job_id or not waits_there(other, nodes):
+            continue
+        if other.begins_at is not None and other.begins_at - snapshot.read_at > _BEGINS_SOON:
+            continue
+        if _could_start(other, job, snapshot):
+            return f"job {other.job_id} waits, and would get the GPUs that a move leaves for a moment"
+    return None
+
+
+def _could_start(other: SlurmJob, job: SlurmJob, snapshot: ClusterSnapshot) -> bool:
+    """Whether there is room for a waiting job once a running one has left its nodes."""
+    gpus, cpus = job.allocation.as_dict(), dict(job.cpus_by_node)
+    per_node = math.ceil(other.requested_gpus / other.num_nodes)
+    cpus_per_node = math.ceil(other.num_cpus / other.num_nodes)
+    fitting = [
+        node
+        for node in snapshot.nodes
+        if node.available
+        and other.may_run_on(node, other.required_nodes)
+        and node.num_gpus - node.used_gpus + gpus.get(node.name, 0) >= per_node
+        and node.num_cpus - node.used_cpus + cpus.get(node.name, 0) >= cpus_per_node
+    ]
+    return len(fitting) >= other.num_nodes and any(node.name in gpus for node in fitting)
+
+
+def delays_because(
+    job: SlurmJob,
+    target: Allocation,
+    snapshot: ClusterSnapshot,
+    decided: Collection[str] = (),
+) -> str | None:
+    """Return which waiting job would start later if a running job had more GPUs somewhere; None for none.
+
+    GPUs that it held before, and those that it leaves before Slurm expects the other to start, are its own.
+    Jobs that are `decided` about get what the decision has for them.
+    """
+    now, left_s = snapshot.read_at, _time_left_s(job, snapshot.read_at)
+    has = job.allocation.as_dict()
+    gained = {node: gpus for node, gpus in target.gpus_by_node if gpus > has.get(node, 0)}
+    if not gained:
+        return None
+    nodes = [node for node in snapshot.nodes if node.name in gained]
+    for other in snapshot.jobs:
+        if other.job_id == job.job_id or other.job_id in decided or other.expected_start_at is None:
+            continue
+        starts_at = other.expected_start_at
+        if left_s is not None and now + timedelta(seconds=left_s) <= starts_at + _SLACK:
+            continue
+        for node in nodes:
+            if waits_there(other, [node]) and not _leaves_room(other, job, target, node, snapshot):
+                return f"job {other.job_id} is to start there at {starts_at:%H:%M:%S} UTC"
+    return None
+
+
+def _leaves_room(
+    other: SlurmJob, job: SlurmJob, target: Allocation, node: SlurmNode, snapshot: ClusterSnapshot
+) -> bool:
+    """Whether a node still has room for a waiting job, when Slurm expects it to start, beside the target."""
+    per_node = math.ceil(other.requested_gpus / other.num_nodes)
+    if not 0 < per_node <= node.num_gpus:
+        return True  # it starts elsewhere, or needs no GPU
+    stay = sum(
+        one.allocation.as_dict().get(node.name, 0)
+        for one in snapshot.jobs
+        if one.job_id != job.job_id and one.state is JobState.RUNNING and not _ends_by(one, other, snapshot)
+    )
+    return node.num_gpus - stay - target.as_dict()[node.name] >= per_node
+
+
+def _ends_by(one: SlurmJob, other: SlurmJob, snapshot: ClusterSnapshot) -> bool:
+    left_s, starts_at = _time_left_s(one, snapshot.read_at), other.expected_start_at
+    return (
+        left_s is not None
+        and starts_at is not None
+        and snapshot.read_at + timedelta(seconds=left_s) <= starts_at + _SLACK
+    )
+
+
+def ends_too_soon_because(job: SlurmJob, now: datetime, *, move_s: float, longest_s: float) -> str | None:
+    """Return why a running job is not moved any more by its time limit or --deadline; None where it may be.
+
+    `move_s` is what a move costs it, and `longest_s` how long it may be without GPUs at worst.
+    """
+    left_s = _time_left_s(job, now)
+    if left_s is not None and left_s < move_s:
+        return f"its time limit leaves it {left_s:.0f} s, and a move costs it {move_s:.0f} s"
+    if job.deadline_at is None:
+        return None
+    # Slurm ends a waiting job that would not have its whole time limit before the deadline.
+    if left_s is None or now + timedelta(seconds=left_s + longest_s) + _SLACK > job.deadline_at:
+        return f"after a move it might not end before its --deadline, {job.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
+    return None
+
+
+def frees_slot_because(job: SlurmJob, snapshot: ClusterSnapshot) -> str | None:
+    """Return which job waits for a limit that a requeue of a running job would let it start under.
+
+    While the job is held, it does not count for limits on running jobs. For limits of groups the numbers
+    decide: someone always waits for that of a whole site.
+    """
+    for other in snapshot.jobs:
+        waits = other.state is JobState.PENDING and not other.held and other.job_id != job.job_id
+        if waits and _waits_for_slot_of(other, job):
+            return f"job {other.job_id} waits for a limit that counts this job ({other.reason})"
+    return None
+
+
+def _waits_for_slot_of(other: SlurmJob, job: SlurmJob) -> bool:
+    reason = other.reason
+    if reason == "JobArrayTaskLimit":
+        return other.array_id is not None and other.array_id == job.array_id
+    same_group = other.qos == job.qos if reason.startswith("QOS") else other.account == job.account
+    if "PerUser" in reason or reason in _OF_ONE_USER:
+        return same_group and other.user_id == job.user_id
+    if "PerAccount" in reason or reason in _OF_GROUPS_JOBS:
+        return same_group
+    is_of_group = reason.startswith(("QOSGrp", "AssocGrp")) and reason.endswith(_ENDS_OF_RESOURCES)
+    return is_of_group and same_group and other.requested_gpus <= job.allocation.num_gpus
+
+
+def _time_left_s(job: SlurmJob, now: datetime) -> float | None:
+    """Return what is left of a running job's time limit, None for no limit."""
+    if job.time_limit_s is None or job.started_at is None:
+        return None
+    return max(job.time_limit_s - (now - job.started_at).total_seconds(), 0.0)

@@ -1,0 +1,236 @@
+"""A job that moves by requeue keeps its place: its reservation and its priority, and how it loses them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from pollux_slurm.config import MovesConfig
+from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.errors import SlurmCommandError
+from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.store.sql_store import SqlStore
+from tests.daemon.crashing import Killed, KilledAt
+from tests.daemon.enact.test_state_machine import last, started
+from tests.daemon.harness import Harness
+from tests.store_fixtures import wipe
+
+
+def is_first(harness: Harness, job_id: str) -> bool:
+    """Whether a job has a priority above all others that wait."""
+    jobs = harness.slurm.snapshot().jobs
+    others = [job.priority or 0 for job in jobs if job.state is JobState.PENDING and job.job_id != job_id]
+    return (harness.job(job_id).priority or 0) > max(others)
+
+
+def busy(harness: Harness, *, waiting: int = 6) -> str:
+    """Return a job on n0:4 beside a full node, with a queue of small jobs, in strict order."""
+    harness.slurm.in_strict_order = True
+    job_id = started(harness, gpus=4)
+    harness.submit_unmanaged(gpus=4)
+    for _ in range(waiting):
+        harness.submit_unmanaged(gpus=1)
+    return job_id
+
+
+def moved(harness: Harness, job_id: str, target: dict[str, int], **more: Any) -> None:
+    harness.targets = {job_id: target}
+    harness.run_until(
+        harness.daemon(**more),
+        until=lambda: bool(harness.store.reallocations()) and not harness.open_moves(),
+        seconds=120,
+    )
+    harness.targets = {}
+
+
+def test_that_a_job_that_shrinks_before_a_queue_keeps_what_it_is_to_have(harness: Harness) -> None:
+    job_id = busy(harness)
+    moved(harness, job_id, {"n0": 2})
+    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+    states = [job.state for job in harness.slurm.snapshot().jobs]
+    assert states.count(JobState.RUNNING) == 4, "two of the small ones got what it gave up"
+    assert not harness.slurm.reservations
+    harness.run_until(harness.daemon(), seconds=4)
+    assert not is_first(harness, job_id), "an ordinary one again"
+    (move,) = harness.store.reallocations(job_id)
+    assert move.priority is not None
+    assert move.priority_ended_at is not None
+
+
+def test_that_without_this_the_queue_takes_it_all(harness: Harness) -> None:
+    job_id = busy(harness)
+    moved(harness, job_id, {"n0": 2}, moves=MovesConfig(keeps_places=False))
+    assert not harness.store.reallocations(), "so such a move is not made"
+    because = harness.store.job(job_id).not_moved_reason or ""
+    assert "would get the GPUs that a move leaves for a moment" in because
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 4})
+
+
+def test_that_a_daemon_without_the_right_moves_where_nobody_could_start(harness: Harness) -> None:
+    """The one that waits needs more than the move frees."""
+    harness.slurm.in_strict_order = True
+    job_id = started(harness, gpus=2)
+    harness.submit_unmanaged(gpus=4)
+    harness.slurm.set_node("n1", available=False)
+    wide = harness.submit_unmanaged(gpus=4)
+    harness.slurm.set_job(wide, num_nodes=2, requested_gpus=8)
+    moved(harness, job_id, {"n0": 1}, scope=lambda: 1000)
+    assert [call for call in harness.slurm.calls if call[0] == "requeue_hold"] == [("requeue_hold", job_id)]
+    assert harness.store.reallocations()[0].priority is None
+
+
+def test_that_a_job_behind_a_wide_one_starts_at_once(harness: Harness) -> None:
+    """A hog on n1 leaves no room for the wide job, which waits before the job that moves."""
+    harness.slurm.in_strict_order = True
+    job_id = started(harness)
+    harness.submit_unmanaged(gpus=4)
+    wide = harness.submit_unmanaged(gpus=4)
+    harness.slurm.set_job(wide, num_nodes=2, requested_gpus=8)
+    harness.slurm.refuses = lambda shape: "Resources" if shape.num_gpus == 4 else None
+    moved(harness, job_id, {"n0": 2})
+    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+
+
+def test_that_an_empty_queue_takes_neither_reservation_nor_priority(harness: Harness) -> None:
+    job_id = started(harness)
+    moved(harness, job_id, {"n0": 2})
+    names = {name for name, _ in harness.slurm.calls}
+    assert names.isdisjoint({"create_reservation", "set_priority", "restore_priority"})
+
+
+def test_that_a_job_whose_nodes_slurm_does_not_reserve_trains_on(harness: Harness) -> None:
+    job_id = busy(harness)
+    harness.slurm.fail("create_reservation", SlurmCommandError("Access/permission denied"))
+    moved(harness, job_id, {"n0": 2})
+    assert last(harness, job_id) == (
+        Step.ROLLED_BACK,
+        "its place cannot be kept: Access/permission denied",
+    )
+    assert harness.job(job_id).restart_count == 0
+
+
+def at_release(harness: Harness, job_id: str) -> Daemon:
+    """Return a daemon that has just given the job its priority, where it cannot start yet."""
+    harness.slurm.refuses = lambda shape: "Resources" if shape.num_gpus == 2 else None
+    harness.targets = {job_id: {"n0": 2}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: bool(harness.store.prioritised_reallocations()), seconds=30)
+    assert is_first(harness, job_id)
+    assert harness.job(job_id).state is JobState.PENDING
+    return daemon
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        {"requested_gpus": 8},
+        {"required_nodes": ("n0", "n1")},
+        {"account": "theirs"},
+        {"qos": "high"},
+        {"partition": "other"},
+        {"comment": "mine now"},
+        {"restart_count": 7},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_that_a_job_that_its_owner_changes_loses_its_priority_for_good(
+    harness: Harness, attack: dict[str, Any]
+) -> None:
+    job_id = busy(harness)
+    daemon = at_release(harness, job_id)
+    harness.slurm.set_job(job_id, **attack)
+    harness.targets = {}
+    for _ in range(8):
+        harness.clock.advance(0.5)
+        daemon.tick()
+        assert not is_first(harness, job_id)
+
+
+def test_that_a_requeue_by_hand_before_the_next_tick_does_not_keep_the_priority(harness: Harness) -> None:
+    """A priority that an operator has set is kept over a plain requeue."""
+    job_id = busy(harness)
+    daemon = at_release(harness, job_id)
+    harness.slurm.refuses = lambda _shape: None
+    harness.slurm.reservations.clear()
+    harness.clock.advance(3)
+    harness.slurm.snapshot()
+    assert harness.job(job_id).state is JobState.RUNNING
+    harness.slurm.requeue(job_id, restart_count=1)
+    harness.clock.advance(1)
+    harness.slurm.snapshot()
+    assert is_first(harness, job_id)
+    harness.targets = {}
+    daemon.tick()
+    assert not is_first(harness, job_id)
+
+
+def test_that_an_owner_s_hold_is_not_released_to_take_the_priority_off(harness: Harness) -> None:
+    job_id = busy(harness)
+    daemon = at_release(harness, job_id)
+    harness.slurm.hold(job_id)
+    harness.slurm.set_job(job_id, priority=0)
+    harness.targets = {}
+    harness.run_until(daemon, seconds=10)
+    assert harness.job(job_id).held
+    assert not harness.store.prioritised_reallocations()
+
+
+class Calls:
+    """Counts what changes anything."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __next__(self) -> int:
+        self.made += 1
+        return self.made - 1
+
+    def __iter__(self) -> Calls:
+        return self
+
+
+def run_to_the_end(harness: Harness, job_id: str, calls: Calls, *, dies_at: int = -1) -> None:
+    """Move a job by a daemon that dies just before one of its calls, until its priority is off again."""
+    doomed = harness.daemon(
+        slurm=KilledAt(harness.client, calls, dies_at),
+        store=KilledAt(harness.store, calls, dies_at),
+    )
+    harness.targets = {job_id: {"n0": 2}}
+    with contextlib.suppress(Killed):
+        harness.run_until(doomed, until=lambda: is_done(harness, job_id), seconds=40)
+    harness.targets = {}
+
+
+def is_done(harness: Harness, job_id: str) -> bool:
+    moves = harness.store.reallocations(job_id)
+    return bool(moves) and moves[0].priority_ended_at is not None and not harness.open_moves()
+
+
+def test_that_a_kill_at_any_instant_leaves_the_job_in_its_place_without_priority(
+    harness: Harness, clean_store: SqlStore
+) -> None:
+    calls, first = Calls(), list[int]()
+    job_id = busy(harness)
+    harness.slurm.before["create_reservation"] = lambda: first.append(calls.made)
+    run_to_the_end(harness, job_id, calls)
+    for at in range(first[0] - 1, calls.made):
+        wipe(clean_store)
+        fresh = Harness(clean_store)
+        job_id = busy(fresh)
+        run_to_the_end(fresh, job_id, Calls(), dies_at=at)
+        fresh.clock.advance(15)
+        successor = fresh.daemon(owner="next")
+        fresh.run_until(successor, until=lambda fresh=fresh: fresh.open_moves() == 0, seconds=90)  # type: ignore[misc]
+        fresh.tick(successor, times=2)
+        assert not fresh.slurm.reservations, at
+        job = fresh.job(job_id)
+        assert job.state is JobState.RUNNING, at
+        assert job.allocation.num_gpus in (2, 4), at
+        assert not is_first(fresh, job_id), at
+        assert fresh.open_moves() == 0, at
+        assert not fresh.store.prioritised_reallocations(), at
