@@ -106,3 +106,26 @@ def test_that_an_error_ends_the_processes_with_its_exit_code(tmp_path: Path) -> 
     run = start(tmp_path, 2, fail_on_one, str(tmp_path / "job"), str(tmp_path))
     assert run.wait() == [1, 1]
     assert "the user's own" in run.output()
+
+
+def stop_on_one(directory: str, output: str) -> None:
+    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
+
+    class StopsAlone(TrainerCallback):
+        """Stops rank 1 after its first epoch, as early stopping on a replica's own share may."""
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_training_stop = torch.distributed.get_rank() == 1
+
+    PolluxTrainer(
+        scripts.make_model(),
+        scripts.make_arguments(output),
+        train_dataset=scripts.Texts(),
+        callbacks=[StopsAlone()],
+    ).train()
+
+
+def test_that_a_replica_that_stops_alone_ends_the_training_with_the_cure(tmp_path: Path) -> None:
+    run = start(tmp_path, 2, stop_on_one, str(tmp_path / "job"), str(tmp_path))
+    assert run.wait() == [1, 1], run.output()
+    assert "rank 1 has left the epochs by its own decision" in run.output()

@@ -52,6 +52,27 @@ def _listed(given: Any) -> list[Any]:
     return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
 
 
+def _check_model(model: torch.nn.Module) -> None:
+    """Refuse a model whose gradients cannot be reduced: divided, wrapped, sparse, or not on a GPU."""
+    for module_name, module in model.named_modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if kinds & _WRAPPERS:
+            wrapper = type(module).__name__
+            raise UsageError(
+                f"{module_name or 'the model'} is in a wrapper {wrapper} already; {_ONE_WRAPPER}"
+            )
+        own = module.parameters(recurse=False)
+        if kinds & _SHARDING or any(type(one).__name__ == "DTensor" for one in own):
+            raise UsageError(f"{module_name or 'the model'} is divided over the GPUs: {WHOLE_MODEL}")
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
+    if next(model.parameters()).device.type == "cpu" and dist.get_backend() == "nccl":
+        raise UsageError(
+            "the model is on the CPU, and NCCL reduces gradients on GPUs only: call model.cuda() before "
+            "its optimizer is made, or init_process_group('gloo')"
+        )
+
+
 def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -> None:
     if not optimizers:
         raise UsageError("AdaptiveDataParallel needs the optimizer that steps the model")
@@ -145,23 +166,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 "learning rate once for each: give each model an optimizer of its own, or wrap one module "
                 "that has both"
             )
-        for module_name, module in model.named_modules():
-            kinds = {kind.__name__ for kind in type(module).__mro__}
-            if kinds & _WRAPPERS:
-                wrapper = type(module).__name__
-                raise UsageError(
-                    f"{module_name or 'the model'} is in a wrapper {wrapper} already; {_ONE_WRAPPER}"
-                )
-            own = module.parameters(recurse=False)
-            if kinds & _SHARDING or any(type(one).__name__ == "DTensor" for one in own):
-                raise UsageError(f"{module_name or 'the model'} is divided over the GPUs: {WHOLE_MODEL}")
-            if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
-                raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
-        if next(model.parameters()).device.type == "cpu" and dist.get_backend() == "nccl":
-            raise UsageError(
-                "the model is on the CPU, and NCCL reduces gradients on GPUs only: call model.cuda() before "
-                "its optimizer is made, or init_process_group('gloo')"
-            )
+        _check_model(model)
         ddp_options.setdefault("gradient_as_bucket_view", True)
         if session.regrouping.is_joining:
             # Nobody is there to compare with, and the weights are still to come.

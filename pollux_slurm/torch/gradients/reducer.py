@@ -66,6 +66,10 @@ _OWN_ACCUMULATION = (
     "optimizer.step() after each backward pass; with accelerate, give PolluxAccelerator the "
     "gradient_accumulation_steps, and step `with accelerator.accumulate(model):`"
 )
+_BLOCK_IN_SPLIT_BATCH = (
+    "a block of no_sync() goes on into a batch that the loader splits into micro-batches: open one for each "
+    "batch, or leave gradient accumulation to the loader"
+)
 _UNUSED_GRADIENTS = (
     "a batch is split into micro-batches, and the gradients of the batch before are neither stepped with nor "
     "zeroed: call optimizer.zero_grad() before each backward pass, and leave gradient accumulation to the "
@@ -156,7 +160,7 @@ class GradientReducer:
             self._manual.forget()
             self._is_reduced = False
         keeps = plan is not None and plan.index == 0 and plan.is_last and self.may_split and self.is_pending
-        self._plan, backwards = plan, self._backwards_in_pass
+        self._plan, num_backwards = plan, self._backwards_in_pass
         self.refusal = _OWN_ACCUMULATION if keeps else None
         self._items.begin_micro_batch(plan)
         self._backwards_in_pass = 0
@@ -167,53 +171,60 @@ class GradientReducer:
         if plan is None:
             self._manual.leave_loop(1.0 / self._world_size)
         elif plan.index > 0:
-            if has_stepped:
-                # What came after the step is of another loss (a generator's), and is zeroed in whole batches.
-                self.gradients.mark_reduced()
-            self.gradients.check_reduced()
-            if backwards and not self.steps_each:
-                raise UsageError(_OWN_ACCUMULATION)
-            # `param.grad` then has this micro-batch's own gradient, whether the script zeroes or not.
-            self._drop_gradients()
+            self._go_on_in_batch(has_stepped=has_stepped, num_backwards=num_backwards)
+            return
         elif self._manual.is_open or self._manual.num_micro_batches:
             self._manual.begin_micro_batch(plan)
             if self._manual.is_open and not plan.is_last:
-                raise UsageError(
-                    "a block of no_sync() goes on into a batch that the loader splits into micro-batches: "
-                    "open one for each batch, or leave gradient accumulation to the loader"
-                )
+                raise UsageError(_BLOCK_IN_SPLIT_BATCH)
             if self._manual.num_micro_batches:
                 # Another batch of a step that the script accumulates itself.
                 self._single_pass = plan.is_last
                 self._accumulated_keys.clear()
                 return
-        if plan is None or plan.index == 0:
-            self._accumulated_keys.clear()
-            self._reduced.clear()
-            self._used.clear()
-            self._dropped.clear()
-            self._norms = StepNorms()
-            self.local_end = self.sync_end = None
-            self._single_pass = plan is None or plan.is_last
-            self._num_steps += 1
-            self._norms_are_invalid = False
-            if not self._single_pass:
-                self._clear_used_gradients()
-            self.halves.cancel()
-            halves = plan is not None and self._is_by_halves(plan)
-            is_probe = plan is not None and (plan.is_probe or (halves and self.half_schedule.is_due))
-            is_due = plan is not None and (is_probe or self._is_due())
-            self._measures = is_due and self._metric.begin_step()
-            # A step of one part, whose norm alone is measured.
-            self._only_norm = halves or (self._is_single_part and self.is_measured_by_splits)
-            if plan is not None and halves:
-                is_probe = is_probe and self._measures
-                self.half_schedule.add_step(is_probe=is_probe)
-                if is_probe:
-                    self.halves.begin_step(plan.size)
-            self._num_measured += self._measures
-            if not (self._measures and self._is_single_part):
-                self._consecutive.forget()
+        self._begin_step(plan)
+        self._choose_measurement(plan)
+
+    def _go_on_in_batch(self, *, has_stepped: bool, num_backwards: int) -> None:
+        """Go on with another micro-batch of the same batch."""
+        if has_stepped:
+            # What came after the step is of another loss (a generator's), and is zeroed in whole batches.
+            self.gradients.mark_reduced()
+        self.gradients.check_reduced()
+        if num_backwards and not self.steps_each:
+            raise UsageError(_OWN_ACCUMULATION)
+        # `param.grad` then has this micro-batch's own gradient, whether the script zeroes or not.
+        self._drop_gradients()
+
+    def _begin_step(self, plan: MicroBatchPlan | None) -> None:
+        """Empty what the step before has left."""
+        for kept in (self._accumulated_keys, self._reduced, self._used, self._dropped):
+            kept.clear()
+        self._norms = StepNorms()
+        self._norms_are_invalid = False
+        self.local_end = self.sync_end = None
+        self._single_pass = plan is None or plan.is_last
+        self._num_steps += 1
+        if not self._single_pass:
+            self._clear_used_gradients()
+        self.halves.cancel()
+
+    def _choose_measurement(self, plan: MicroBatchPlan | None) -> None:
+        """Decide whether the step that begins is measured, and whether by halves."""
+        halves = plan is not None and self._is_by_halves(plan)
+        is_probe = plan is not None and (plan.is_probe or (halves and self.half_schedule.is_due))
+        is_due = plan is not None and (is_probe or self._is_due())
+        self._measures = is_due and self._metric.begin_step()
+        # A step of one part, whose norm alone is measured.
+        self._only_norm = halves or (self._is_single_part and self.is_measured_by_splits)
+        if plan is not None and halves:
+            is_probe = is_probe and self._measures
+            self.half_schedule.add_step(is_probe=is_probe)
+            if is_probe:
+                self.halves.begin_step(plan.size)
+        self._num_measured += self._measures
+        if not (self._measures and self._is_single_part):
+            self._consecutive.forget()
 
     @property
     def _is_single_part(self) -> bool:
