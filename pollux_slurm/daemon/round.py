@@ -212,8 +212,9 @@ class Rounds:
         with self.metrics.phase("decide"):
             problem = keep_submitted_shapes(problem, self._decide_in_thread, submitted)
             checks = MoveChecks(
-                picture=picture,
-                problem=problem,
+                snapshot=snapshot,
+                managed=by_id,
+                asked={job.job_id: job for job in problem.jobs},
                 now=now,
                 way_to=lambda job, target: self._way_to(job, target, snapshot, problem)[0],
                 keeps_places=self._keeps_places(),

@@ -13,6 +13,9 @@ from pollux_slurm.model import ClusterSnapshot, SlurmNode
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.node_json import is_available
 
+# The names of the daemon's reservations begin so.
+NAME_PREFIX = "pollux_"
+
 
 class OwnReservations:
     """A `SlurmClient`; `nodes_of` are the nodes of each reservation that it has made, by name."""
@@ -40,8 +43,9 @@ class OwnReservations:
         self._inner.create_reservation(name, nodes, minutes=minutes)
 
     def delete_reservation(self, name: str) -> None:
-        self._inner.delete_reservation(name)
+        # Whatever Slurm answers: it ends by itself, and another one of these nodes may be a person's.
         self._nodes_of.pop(name, None)
+        self._inner.delete_reservation(name)
 
 
 def _without_reservation(node: SlurmNode) -> SlurmNode:

@@ -121,4 +121,7 @@ def test_that_a_shape_against_the_partition_s_rules_is_tried_once(
     assert (job.state, job.allocation) == (JobState.RUNNING, Allocation.of({"n0": 1}))
     assert len(harness.store.reallocations(job_id)) == 1
     (refusal,) = harness.store.job(job_id).refusals
-    assert (refusal.answer, refusal.reason) == (SlurmAnswer.NEVER, reason)
+    assert (refusal.allocation, refusal.answer) == (Allocation.of(target), SlurmAnswer.NEVER)
+    assert refusal.reason == reason
+    (move,) = harness.store.reallocations(job_id)
+    assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 1}))

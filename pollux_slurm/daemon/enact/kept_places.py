@@ -25,8 +25,9 @@ from datetime import datetime, timedelta
 from pollux_slurm.daemon.enact.move_actions import MoveActions, OpenMove, Step
 from pollux_slurm.daemon.obstacles.places import waits_there
 from pollux_slurm.daemon.obstacles.refusals import request_of
-from pollux_slurm.errors import SlurmCommandError
+from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.slurm.own_reservations import NAME_PREFIX
 from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
@@ -73,10 +74,10 @@ class KeptPlaces:
         """
         if self._has_adopted:
             return False
-        self._has_adopted = True
         for move in moves:
             if move.reallocation.step in _RESERVING and move.reallocation.moves_running:
                 self.reserve(move, snapshot, may_exist=True)
+        self._has_adopted = True
         return bool(self._reserved)
 
     def reserve(self, move: OpenMove, snapshot: ClusterSnapshot, *, may_exist: bool = False) -> str | None:
@@ -86,23 +87,26 @@ class KeptPlaces:
         nodes = [
             node
             for node in snapshot.nodes
-            if node.name in wanted and (node.available or "reserved" in node.state)
+            if node.name in wanted and (node.available or (may_exist and "reserved" in node.state))
         ]
         if not nodes or not self.can_keep() or not reallocation.target or reallocation.id in self._reserved:
             return None
         if not any(waits_there(job, nodes) for job in snapshot.jobs if job.job_id != move.job_id):
             return None
-        name = f"pollux_{move.job_id}_{reallocation.id}"
+        name = f"{NAME_PREFIX}{move.job_id}_{reallocation.id}"
         self._reserved[reallocation.id] = name
         try:
             self._actions.slurm.create_reservation(name, [node.name for node in nodes], minutes=_RESERVED_MIN)
         except SlurmCommandError as error:
             if may_exist:
                 return None
-            del self._reserved[reallocation.id]
+            self.end_reservation(reallocation.id)
             self._refused_at = self._actions.clock()
             _log.warning("job %s: its place cannot be kept: %s", move.job_id, error)
             return str(error)
+        except SlurmError:
+            del self._reserved[reallocation.id]  # so that it is asked for again
+            raise
         return None
 
     def end_reservation(self, number: int) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.obstacles import places, refusals
 from pollux_slurm.daemon.obstacles.tried_allocations import NotTried
-from pollux_slurm.model import Allocation, Problem, ReallocationWay
+from pollux_slurm.model import Allocation, ClusterSnapshot, ProblemJob, ReallocationWay
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 
 
@@ -17,14 +17,16 @@ from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 class MoveChecks:
     """The checks of one round.
 
+    - `managed`, `asked`: the jobs that are managed, and those of the problem, by id
     - `way_to`: how a running job would go to an allocation
     - `keeps_places`: whether a job that moves by requeue keeps its place, whatever waits
     - `longest_stop_s`: how long such a job may be without GPUs at worst
     - `configured_at`: when slurmctld was last configured anew, None where that is not known
     """
 
-    picture: Picture
-    problem: Problem
+    snapshot: ClusterSnapshot
+    managed: Mapping[str, ManagedJob]
+    asked: Mapping[str, ProblemJob]
     now: datetime
     way_to: Callable[[ManagedJob, Allocation], ReallocationWay]
     keeps_places: bool
@@ -33,7 +35,7 @@ class MoveChecks:
 
     def not_tried(self, job_id: str, target: Allocation) -> NotTried | None:
         """Return why a job is not given `target`; None where it is."""
-        job = next((one for one in self.picture.managed if one.slurm.job_id == job_id), None)
+        job = self.managed.get(job_id)
         if job is None:
             return None
         known, request = job.record.refusals, refusals.request_of(job.slurm)
@@ -46,8 +48,7 @@ class MoveChecks:
             return None
         if (because := self._not_moved_because(job, target)) is not None:
             return NotTried(because=because)
-        decided = {one.slurm.job_id for one in self.picture.managed}
-        because = places.delays_because(job.slurm, target, self.picture.snapshot, decided)
+        because = places.delays_because(job.slurm, target, self.snapshot, self.managed.keys())
         if because is None:
             return None
         return NotTried(because=because, leaves_out=refusals.refused_configurations(target, ()))
@@ -59,7 +60,7 @@ class MoveChecks:
         if terms is None or terms.total_s is None:  # else it gets another slice of time
             because = places.ends_too_soon_because(
                 job.slurm,
-                self.picture.snapshot.read_at,
+                self.snapshot.read_at,
                 move_s=self._delay_s(job, is_in_place=is_in_place),
                 longest_s=0.0 if is_in_place else self.longest_stop_s,
             )
@@ -68,12 +69,12 @@ class MoveChecks:
         if is_in_place:
             return None
         if target.num_gpus >= job.slurm.allocation.num_gpus:  # fewer are owed to others
-            because = places.frees_slot_because(job.slurm, self.picture.snapshot)
+            because = places.frees_slot_because(job.slurm, self.snapshot)
             if because is not None:
                 return because
-        return None if self.keeps_places else places.loses_place_because(job.slurm, self.picture.snapshot)
+        return None if self.keeps_places else places.loses_place_because(job.slurm, self.snapshot)
 
     def _delay_s(self, job: ManagedJob, *, is_in_place: bool) -> float:
-        asked = next(one for one in self.problem.jobs if one.job_id == job.slurm.job_id)
+        asked = self.asked[job.slurm.job_id]
         in_place_s = asked.in_place_delay_s
         return in_place_s if is_in_place and in_place_s is not None else asked.restart_delay_s

@@ -9,7 +9,7 @@ import pytest
 
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.errors import SlurmCommandError
+from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.sql_store import SqlStore
@@ -112,6 +112,16 @@ def test_that_a_job_whose_nodes_slurm_does_not_reserve_trains_on(harness: Harnes
         "its place cannot be kept: Access/permission denied",
     )
     assert harness.job(job_id).restart_count == 0
+
+
+def test_that_a_job_is_not_stopped_before_slurmctld_has_answered(harness: Harness) -> None:
+    job_id = busy(harness)
+    harness.slurm.fail("create_reservation", SlurmUnavailable("slurmctld does not answer"))
+    moved(harness, job_id, {"n0": 2})
+    wanted = ("create_reservation", "requeue_hold")
+    names = [name for name, _ in harness.slurm.calls if name in wanted]
+    assert names == ["create_reservation", "create_reservation", "requeue_hold"]
+    assert last(harness, job_id)[0] is Step.CONFIRMED
 
 
 def at_release(harness: Harness, job_id: str) -> Daemon:

@@ -188,6 +188,19 @@ class TestRegistration:
         assert running.register_jobs([registration(1)], at=at(70)) == ()
         assert [job.state for job in running.jobs()] == [JobState.FAILED]
 
+    def test_that_a_finished_job_that_runs_again_is_not_over_and_has_its_new_terms(
+        self, running: Store
+    ) -> None:
+        """Its owner changed the terms and requeued it by hand, both since the last round."""
+        running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(50))], at=at(60))
+        again = registration(1, is_running=True, restart_count=1, terms={"min_gpus": 2, "max_gpus": 16})
+        assert running.register_jobs([again], at=at(70)) == ()
+        (job,) = running.active_jobs()
+        assert (job.state, job.finished_at) == (JobState.RUNNING, None)
+        assert (job.terms.min_gpus, job.terms.max_gpus) == (2, 16)
+        assert len(running.jobs()) == 1
+        running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(80))
+
     def test_that_other_terms_of_a_known_job_count_from_then_on(self, running: Store) -> None:
         before = running.job("1")
         terms = {"min_gpus": 2, "max_gpus": 16, "allow_unconfirmed": True}
