@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
@@ -23,9 +23,9 @@ from pollux_slurm.daemon.decide import (
 from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes
 from pollux_slurm.daemon.decide.planned_moves import planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
-from pollux_slurm.daemon.enact import admin_orders, anchor_upkeep
+from pollux_slurm.daemon.enact import admin_orders, upkeep
 from pollux_slurm.daemon.enact.maintenance import Maintenance
-from pollux_slurm.daemon.observe import accounted_runs, association_limits, cluster_picture, returned_nodes
+from pollux_slurm.daemon.observe import accounted_runs, association_limits, cluster_picture
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.daemon.observe.configuration_watch import ConfigurationWatch
@@ -41,13 +41,11 @@ from pollux_slurm.errors import (
     DaemonStoppedError,
     LeaseLostError,
     PolluxError,
-    SlurmCommandError,
     SlurmError,
     StoreError,
 )
 from pollux_slurm.model import Allocation, ClusterSnapshot, Decision, Problem, ReallocationWay, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Store
 
 _log = logging.getLogger(__name__)
@@ -277,10 +275,7 @@ class Rounds:
         # Set again, with the targets of the moves that this round planned.
         self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
         if not self._config.shadow:
-            self._keep_anchors(picture, now)
-            moved = {move.job.slurm.job_id for move in moves}
-            self._prolong_pauses(picture, moved, now)
-            self._delay_jobs_with_leftovers(picture, moved, now)
+            self._keep(picture, {move.job.slurm.job_id for move in moves}, now)
         _log.info(
             "round %d: %d jobs, fitness %.4g, %d to move",
             round_id,
@@ -362,46 +357,13 @@ class Rounds:
                 raise found
             return found
 
-    def _keep_anchors(self, picture: Picture, now: datetime) -> None:
+    def _keep(self, picture: Picture, moved: Container[str], now: datetime) -> None:
+        """Keep anchors in order, and jobs waiting that must wait."""
         slurm = self._slurm.guarded(self._lease.check)
-        anchor_upkeep.cancel_orphans(picture.snapshot, slurm, now, only_user_id=self._scope())
-        anchor_upkeep.requeue_waiting_anchors(picture.managed, slurm)
-
-    def _prolong_pauses(self, picture: Picture, moved: Container[str], now: datetime) -> None:
-        """Set later begin times for paused jobs whose begin time is near, or Slurm would start them."""
-        slurm = self._slurm.guarded(self._lease.check)
-        soon = now + timedelta(seconds=self._config.pause_ttl_s / 2)
-        for job in picture.managed:
-            begins_at = job.slurm.begins_at
-            if begins_at is None or begins_at > soon or not problem_building.is_parked(job, now):
-                continue
-            # An anchor that waits itself must return: it has no GPUs to be kept from.
-            if job.slurm.job_id in moved or anchor_waits(job.slurm):
-                continue
-            try:
-                slurm.set_begin_time(job.slurm.job_id, ahead_s=self._config.pause_ttl_s)
-            except SlurmCommandError as error:
-                _log.info("job %s: its pause is not prolonged: %s", job.slurm.job_id, error)
-
-    def _delay_jobs_with_leftovers(self, picture: Picture, moved: Container[str], now: datetime) -> None:
-        """Set later begin times for jobs requeued off a lost node, which may still have processes there."""
-        unsettled = returned_nodes.unsettled_nodes(picture.snapshot)
-        slurm = self._slurm.guarded(self._lease.check)
-        for job in picture.managed if unsettled else ():
-            shown = job.slurm
-            may_start = not (shown.held or job.in_flight or shown.job_id in moved)
-            if not (may_start and shown.restart_count and returned_nodes.may_start_too_soon(shown, now)):
-                continue
-            if problem_building.not_moved_because(job) is not None:
-                continue
-            ran_on = returned_nodes.last_allocation(self._store.allocation_history(shown.job_id))
-            if not returned_nodes.may_have_leftover(ran_on, unsettled):
-                continue
-            _log.info("job %s: kept waiting, since it may still have processes on %s", shown.job_id, ran_on)
-            try:
-                slurm.set_begin_time(shown.job_id, ahead_s=returned_nodes.WAIT_S)
-            except SlurmCommandError as error:
-                _log.info("job %s: its begin time is not set: %s", shown.job_id, error)
+        upkeep.cancel_orphans(picture.snapshot, slurm, now, only_user_id=self._scope())
+        upkeep.requeue_waiting_anchors(picture.managed, slurm)
+        upkeep.prolong_pauses(picture, slurm, moved, now, pause_ttl_s=self._config.pause_ttl_s)
+        upkeep.delay_jobs_with_leftovers(picture, slurm, self._store, moved, now)
 
     def _save_problem(self, round_id: int, problem: Problem) -> None:
         """Save the problem as a file where `daemon.problems_dir` is set. The round goes on if that fails."""

@@ -18,13 +18,15 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from pollux_slurm.daemon.enact import admin_orders
-from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger, Needs
+from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
 from pollux_slurm.daemon.enact.kept_places import KeptPlaces
-from pollux_slurm.daemon.enact.move_actions import SETTLING_S, MoveActions, OpenMove, Step
+from pollux_slurm.daemon.enact.move_actions import SETTLING_S, MoveActions
+from pollux_slurm.daemon.enact.open_move import OpenMove, Step
+from pollux_slurm.daemon.enact.other_shapes import OtherShapes, needs_of
 from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.errors import JobStateError, SlurmCommandError
-from pollux_slurm.model import Allocation, JobShape, JobState, SlurmAnswer, SlurmJob
+from pollux_slurm.model import JobShape, JobState, SlurmAnswer, SlurmJob
 from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import Reallocation
 
@@ -39,6 +41,7 @@ class StepsAfterRequeue:
     def __init__(self, actions: MoveActions, places: KeptPlaces) -> None:
         self._actions = actions
         self._places = places
+        self._shapes = OtherShapes(actions)
 
     def requeued(self, move: OpenMove, ledger: GpuLedger) -> None:
         """Wait until Slurm has killed the job; repeat the requeue if it may not have been given."""
@@ -156,18 +159,18 @@ class StepsAfterRequeue:
         """Give the held job the best shape that Slurm accepts, and release it."""
         is_lost = move.reallocation.moves_running and ledger.target_is_lost(move.reallocation)
         if is_lost:
-            other = self._choose_other_target(move, ledger)
+            other = self._shapes.choose_target(move, ledger)
             move, is_lost = other or move, other is None
         reason = None
         # A requeued job does not try a lost target; others are tried while jobs are still leaving it.
         refused = None if is_lost else self._reshape_to_target(move)
         if refused is not None:
             self._actions.remember_refusal(move, SlurmAnswer.NEVER, refused)
-            other = self._choose_other_target(move, ledger, refused=refused)
+            other = self._shapes.choose_target(move, ledger, refused=refused)
             is_lost = other is None or self._reshape_to_target(other) is not None
             move, reason = other or move, f"Slurm refused the shape: {refused}" if is_lost else None
         if is_lost:
-            self._reshape_to_first(move, self._shapes_on_any_node(move, ledger))
+            self._reshape_to_first(move, self._shapes.on_any_node(move, ledger))
         if self._actions.advance(move.reallocation, Step.RELEASED, reason):
             self._release(move.at(Step.RELEASED), ledger, to_target=not is_lost)
 
@@ -181,7 +184,7 @@ class StepsAfterRequeue:
 
     def _reshape_to_target(self, move: OpenMove) -> str | None:
         """Give the job the shape of its target; return Slurm's error where it refuses."""
-        shape = JobShape.of(move.reallocation.target, cpus_per_gpu=_needs(move).cpus_per_gpu)
+        shape = JobShape.of(move.reallocation.target, cpus_per_gpu=needs_of(move).cpus_per_gpu)
         return next(iter(self._reshape_to_first(move, [shape])), None)
 
     def _reshape_to_first(self, move: OpenMove, shapes: Iterable[JobShape]) -> list[str]:
@@ -203,69 +206,6 @@ class StepsAfterRequeue:
         self._actions.slurm.reshape(
             move.job_id, dataclasses.replace(shape, time_limit_s=left_s), known=move.job
         )
-
-    def _shapes_on_any_node(self, move: OpenMove, ledger: GpuLedger) -> Iterable[JobShape]:
-        """Yield its old shape if that is free, the most GPUs that one node has free, and the job's minimum.
-
-        Slurm chooses the node. A job with possible leftover processes gets neither: it waits until its begin
-        time, two minutes after its requeue, and rounds continue from there (`returned_nodes`).
-        """
-        reallocation, needs, least = move.reallocation, _needs(move), _min_gpus(move)
-        if ledger.may_have_leftover(reallocation.source):
-            return
-        source = reallocation.source
-        if source and ledger.has_room_for(source, own_id=reallocation.id):
-            yield JobShape.of(source, cpus_per_gpu=needs.cpus_per_gpu)
-        most = max(reallocation.target.num_gpus, source.num_gpus, least)
-        if move.job is not None:
-            num_gpus = ledger.most_on_one_node(move.job, most=most, needs=needs, own_id=reallocation.id)
-            while num_gpus > least and self._is_refused(move, Allocation.of({"": num_gpus})):
-                num_gpus -= 1
-            if num_gpus > least:
-                yield JobShape(num_gpus=num_gpus, nodes=needs.required_nodes, cpus_per_gpu=needs.cpus_per_gpu)
-        yield JobShape(num_gpus=least, nodes=needs.required_nodes, cpus_per_gpu=needs.cpus_per_gpu)
-
-    def _choose_other_target(
-        self, move: OpenMove, ledger: GpuLedger, *, refused: str | None = None
-    ) -> OpenMove | None:
-        """Journal, once, another target for a job whose target was taken or `refused`; None if nothing fits.
-
-        It is the allocation nearest to the target, or the last one that the job ran in: where that is free,
-        and the target was refused or the nearest has fewer GPUs.
-        """
-        reallocation, job = move.reallocation, move.job
-        if job is None or not reallocation.target or reallocation.retargeted:
-            return None
-        target = reallocation.target
-        last = reallocation.source if refused is None else self._last_shape(move)
-        found = ledger.best_fit(job, target, needs=_needs(move), own_id=reallocation.id)
-        can_return = bool(last) and last != target and ledger.has_room_for(last, own_id=reallocation.id)
-        if can_return and (refused is not None or found.num_gpus < min(last.num_gpus, target.num_gpus)):
-            found = last
-        if found == target or found.num_gpus < _min_gpus(move) or self._is_refused(move, found):
-            return None
-        why = "which was taken or drained" if refused is None else f"which Slurm refused ({refused})"
-        retargeted = self._actions.retarget(move, found, f"instead of {target}, {why}")
-        if retargeted is not None:
-            ledger.reserve(retargeted.reallocation)
-        return retargeted
-
-    def _last_shape(self, move: OpenMove) -> Allocation:
-        """Return the shape that the job last ran in, empty for one that never ran."""
-        if move.reallocation.source:
-            return move.reallocation.source
-        history = self._actions.store.allocation_history(move.job_id)
-        return next((one.allocation for one in reversed(history) if one.allocation), Allocation())
-
-    def _is_refused(self, move: OpenMove, allocation: Allocation) -> bool:
-        """Whether Slurm refused an allocation of this job lately."""
-        record, job = move.record, move.job
-        if record is None or job is None:
-            return False
-        known, now = [*record.refusals], self._actions.clock()
-        if (refusal := self._actions.refused_here(move)) is not None:
-            known.append(refusal)
-        return refusals.not_tried_because(known, refusals.request_of(job), allocation, now) is not None
 
     def released(self, move: OpenMove, ledger: GpuLedger) -> None:
         """Wait for Slurm to start the job in its target, and give the target up when it is lost."""
@@ -290,9 +230,7 @@ class StepsAfterRequeue:
             self._actions.advance(reallocation, Step.RUNNING)
         elif job.state is JobState.PENDING:
             self._places.prioritise(move, ledger.snapshot, reshaped=False)
-            if job.reason != "BeginTime" and (
-                job.begins_at is None or job.begins_at <= self._actions.clock()
-            ):
+            if job.reason != "BeginTime" and not _begins_later(job, self._actions.clock()):
                 self._places.end_reservation(reallocation.id)
             is_lost = ledger.target_is_lost(reallocation)
             waited_s = self._actions.waited_s(move)
@@ -342,12 +280,12 @@ class StepsAfterRequeue:
         if not is_lost:
             self._actions.remember_refusal(move, refusals.answer_of(job.reason), job.reason)
         self._actions.forget_release(move)
-        retargeted = self._choose_other_target(move, ledger, refused=None if is_lost else job.reason)
+        retargeted = self._shapes.choose_target(move, ledger, refused=None if is_lost else job.reason)
         if retargeted is not None and self._reshape_to_target(retargeted) is None:
             self._release(retargeted, ledger, to_target=True)
             return
         move = retargeted or move
-        self._reshape_to_first(move, self._shapes_on_any_node(move, ledger))
+        self._reshape_to_first(move, self._shapes.on_any_node(move, ledger))
         self._release(move, ledger, to_target=False)
         self._actions.advance(
             move.reallocation, Step.FAILED, f"did not start in its new shape ({job.reason})"
@@ -385,21 +323,6 @@ class StepsAfterRequeue:
 def _runs_again(reallocation: Reallocation) -> bool:
     """Whether a reallocation starts a job that has failed again."""
     return failed_moves.is_return(reallocation) or failed_starts.is_start_again(reallocation)
-
-
-def _needs(move: OpenMove) -> Needs:
-    record = move.record
-    if record is None:
-        return Needs()
-    return Needs(
-        cpus_per_gpu=record.cpus_per_gpu,
-        memory_per_gpu_mb=record.memory_per_gpu_mb,
-        required_nodes=record.required_nodes,
-    )
-
-
-def _min_gpus(move: OpenMove) -> int:
-    return move.record.terms.min_gpus if move.record else 1
 
 
 def _needs_other_target(move: OpenMove, job: SlurmJob) -> bool:

@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.decide.in_place import allows_several_wings, regroup, stray_wings
 from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
-from pollux_slurm.daemon.enact.move_actions import MoveActions, OpenMove, Step
+from pollux_slurm.daemon.enact.move_actions import MoveActions
+from pollux_slurm.daemon.enact.open_move import OpenMove, Step
 from pollux_slurm.daemon.enact.prioritised_wings import PrioritisedWings
 from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.errors import SlurmCommandError

@@ -22,7 +22,8 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from pollux_slurm.daemon.enact.move_actions import MoveActions, OpenMove, Step
+from pollux_slurm.daemon.enact.move_actions import MoveActions
+from pollux_slurm.daemon.enact.open_move import OpenMove, Step
 from pollux_slurm.daemon.obstacles.places import waits_there
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.errors import SlurmCommandError, SlurmError

@@ -1,4 +1,4 @@
-"""What the steps of a reallocation share: an open move as read in a tick, and the actions on it.
+"""What the steps of a reallocation share: the actions on an open move.
 
 An action journals a step, by compare-and-set, or gives a Slurm command that depends on the state just read.
 Before each, `guard` checks that this daemon still has the lease.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.enact import time_limits
-from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
+from pollux_slurm.daemon.enact.open_move import NOT_OURS, OpenMove, Step
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.daemon.recovery.late_commands import LateCommand, LateCommands
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
@@ -23,7 +22,6 @@ from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
     JobState,
-    ReallocationStep,
     SlurmAnswer,
     SlurmJob,
 )
@@ -33,7 +31,6 @@ from pollux_slurm.store.contract.interface import (
     GenerationRecord,
     GenerationState,
     JobObservation,
-    JobRecord,
     Reallocation,
     Refusal,
     Store,
@@ -41,54 +38,10 @@ from pollux_slurm.store.contract.interface import (
 
 _log = logging.getLogger(__name__)
 
-Step = ReallocationStep
-NOT_OURS = "its Comment does not have the registered terms"
 # How long after a release Slurm's nodes may not show their free GPUs.
 SETTLING_S = 5.0
 # How old a command may be for slurmctld's clock, in whole seconds, to show when it took effect.
 _PROMPT = timedelta(seconds=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenMove:
-    """One open reallocation with its job in Slurm and in the store, as read in this tick."""
-
-    reallocation: Reallocation
-    job: SlurmJob | None
-    record: JobRecord | None
-    age_s: float
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether Slurm's job with this id is the registered one."""
-        return self.job is not None and self.record is not None and is_recorded_job(self.job, self.record)
-
-    @property
-    def job_id(self) -> str:
-        return self.reallocation.slurm_job_id
-
-    @property
-    def generation(self) -> GenerationRecord | None:
-        """The generation that a move in place asked for last."""
-        found = () if self.record is None else self.record.generations
-        return next((one for one in found if one.number == self.reallocation.generation), None)
-
-    def change_of_running_job(self) -> str | None:
-        """Return why the job is not the running job that the move was planned for; None where it is."""
-        job = self.job
-        if job is None or job.state.is_over:  # checked first: an ended job has no active record, either
-            return f"the job is {job.state.value if job else 'gone'}"
-        if not self.is_ours:
-            return NOT_OURS
-        if job.state is not JobState.RUNNING:
-            return f"the job is {job.state.value}"
-        if job.restart_count != self.reallocation.from_restart_count:
-            return "the job was requeued externally"
-        return None
-
-    def at(self, step: Step) -> OpenMove:
-        """Return the move with its reallocation at `step`, as the journal has it now."""
-        return dataclasses.replace(self, reallocation=dataclasses.replace(self.reallocation, step=step))
 
 
 class MoveActions:
@@ -262,8 +215,7 @@ class MoveActions:
         since = self._released_here.get(move.reallocation.id)
         return move.age_s if since is None else min(move.age_s, (self.clock() - since).total_seconds())
 
-    # -------------------------------------------------------------------------------- commands that hold a
-    # job
+    # --------------------------------------------------------------------------- commands that hold a job
 
     def stop(self, move: OpenMove) -> OpenMove | None:
         """Journal the requeue and the job's time left; None when it is not at the expected step.

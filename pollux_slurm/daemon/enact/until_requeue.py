@@ -10,7 +10,8 @@ from pollux_slurm.daemon.enact import admin_orders, time_limits
 from pollux_slurm.daemon.enact.after_requeue import StepsAfterRequeue
 from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
 from pollux_slurm.daemon.enact.kept_places import KeptPlaces
-from pollux_slurm.daemon.enact.move_actions import NOT_OURS, MoveActions, OpenMove, Step
+from pollux_slurm.daemon.enact.move_actions import MoveActions
+from pollux_slurm.daemon.enact.open_move import NOT_OURS, OpenMove, Step
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract.interface import RunPhase
