@@ -28,6 +28,7 @@ from pollux_slurm.daemon.obstacles.places import waits_there
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.slurm.client import MAX_PRIORITY
 from pollux_slurm.slurm.own_reservations import NAME_PREFIX
 from pollux_slurm.store.contract.interface import Reallocation
 
@@ -61,10 +62,10 @@ class KeptPlaces:
         return self.is_on and not is_refused and self._may_prioritise()
 
     def has_to_check(self) -> bool:
-        """Whether a priority may last that is to be taken off once its job runs."""
+        """Whether a reservation or a priority may last that is to be ended, also without an open move."""
         if self._may_last is None:
             self._may_last = bool(self._actions.store.prioritised_reallocations())
-        return self._may_last
+        return self._may_last or bool(self._reserved)
 
     # -------------------------------------------------------------------------------------- reservations
 
@@ -149,7 +150,7 @@ class KeptPlaces:
         ]
         if not waiting:
             return
-        priority = max(waiting) + 1
+        priority = min(max(waiting) + 1, MAX_PRIORITY)
         self._actions.guard()
         self._actions.store.record_priority(reallocation.id, priority)
         self._may_last = True
