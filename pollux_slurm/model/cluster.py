@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Container
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pollux_slurm.model.allocations import Allocation
+
+# How long a move takes at most, with the minute to which Slurm rounds a time limit up.
+_MOVE_TAKES = timedelta(minutes=2)
 
 
 class JobState(enum.Enum):
@@ -44,6 +47,7 @@ class SlurmNode:
     - `hostname`: the machine's own name, empty where Slurm does not show it
     - `last_busy_at`: when its last job ended or it came back, whichever was later; None where Slurm does not
       show it, and possibly old for a node with jobs
+    - `reserved_from`: when the first reservation of it begins that is not over; None without one
     """
 
     name: str
@@ -63,6 +67,7 @@ class SlurmNode:
     settling: bool = False
     hostname: str = ""
     last_busy_at: datetime | None = None
+    reserved_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,15 +173,28 @@ class SlurmJob:
         """The partitions that it may run in, or runs in."""
         return tuple(self.partition.split(","))
 
-    def may_run_on(self, node: SlurmNode, named: Container[str] = ()) -> bool:
-        """Return whether Slurm can start the job there; `named` are the nodes that its owner requested."""
+    def may_run_on(self, node: SlurmNode, named: Container[str] = (), *, at: datetime | None = None) -> bool:
+        """Return whether Slurm can start the job there; `named` are the nodes that its owner requested.
+
+        On a node with a reservation ahead, it can where the job, moved `at` that time, ends before.
+        """
         return (
             (not node.partitions or any(name in node.partitions for name in self.partitions))
             and self.requested_gpu_type in (None, node.gpu_type)
             and (not self.feature_sets or any(wanted <= node.features for wanted in self.feature_sets))
             and node.name not in self.excluded_nodes
             and (not named or node.name in named)
+            and (node.reserved_from is None or self._ends_by(node.reserved_from, at))
         )
+
+    def _ends_by(self, end: datetime, at: datetime | None) -> bool:
+        if self.time_limit_s is None or at is None:
+            return False
+        left = timedelta(seconds=self.time_limit_s)
+        # A new wing has the time limit of the first.
+        if self.started_at is not None and not self.wings:
+            left -= at - self.started_at
+        return at + max(left, timedelta()) + _MOVE_TAKES <= end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ unmanaged job's, an adaptive job's, or malformed, with a reason.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -83,6 +84,7 @@ def user_part(comment: str) -> str:
     return parse_comment(comment).user_text
 
 
+@functools.lru_cache(maxsize=20_000)  # each round asks for the same thousands several times
 def parse_comment(comment: str) -> ParsedComment:
     """Parse a Comment. Never raises, whatever the text."""
     payloads = list(_PAYLOAD.finditer(comment))

@@ -57,6 +57,8 @@ _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held 
 # A state_description or state_reason of jobs that Slurm itself holds.
 _HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 _REQUEUED_HELD = "job requeued in held state"
+# The descriptions of held jobs. squeue's text has a description in the place of its reason.
+HELD_DESCRIPTIONS = frozenset({"launch failed requeued held", _REQUEUED_HELD})
 # slurmctld starts a job without a time limit with one of a year.
 _UNLIMITED_MINUTES = 365 * 24 * 60
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
