@@ -17,7 +17,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
-from pollux_slurm.daemon.decide import in_place, problem_building, unanswered_requests, unmanaged_jobs
+from pollux_slurm.daemon.decide import (
+    draining_nodes,
+    in_place,
+    problem_building,
+    unanswered_requests,
+    unmanaged_jobs,
+)
 from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.enact import admin_orders, anchor_upkeep
@@ -227,6 +233,7 @@ class Rounds:
         problem = association_limits.apply_limits(problem, picture, self._site_limits())
         with self.metrics.phase("decide"):
             decision = self._decide_in_thread(problem)
+            decision = draining_nodes.leave_draining_nodes(problem, decision, picture, now=now)
         reasons = {job.slurm.job_id: problem_building.not_moved_because(job) for job in picture.managed}
         left_out = {job_id: reason for job_id, reason in reasons.items() if reason is not None}
         if left_out != {job.slurm_job_id: job.not_moved_reason for job in records if job.not_moved_reason}:

@@ -47,6 +47,7 @@ class SlurmNode:
     - `hostname`: the machine's own name, empty where Slurm does not show it
     - `last_busy_at`: when its last job ended or it came back, whichever was later; None where Slurm does not
       show it, and possibly old for a node with jobs
+    - `threads_per_core`: how many CPUs a core has
     - `reserved_from`: when the first reservation of it begins that is not over; None without one
     """
 
@@ -68,6 +69,7 @@ class SlurmNode:
     hostname: str = ""
     last_busy_at: datetime | None = None
     reserved_from: datetime | None = None
+    threads_per_core: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,9 @@ class SlurmJob:
       which Slurm keeps in every later shape
     - `num_nodes`: how many nodes it requests, at least
     - `exclusive`: True where it requests whole nodes (`--exclusive`), which 26.05 does not show
+    - `one_thread_per_core`: True where it uses one CPU of each core (`--hint=nomultithread`). Slurm counts
+      what it has in CPUs, and what it requests in cores. Here, `cpus_per_gpu` and `num_cpus` are CPUs, of
+      which a core has `threads_per_core`
     - `memory_by_node`: True where it requested memory by node, and neither by GPU nor by CPU
     - `allocation`: its GPUs, empty unless it is running or completing; `cpus_by_node` and `memory_mb_by_node`
       are what it uses of each node
@@ -154,6 +159,8 @@ class SlurmJob:
     num_nodes: int = 1
     exclusive: bool = False
     memory_by_node: bool = False
+    one_thread_per_core: bool = False
+    threads_per_core: int = 1
     held_by_slurm: bool = False
     feature_sets: tuple[frozenset[str], ...] = ()
     excluded_nodes: tuple[str, ...] = ()

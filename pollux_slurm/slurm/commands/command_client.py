@@ -41,6 +41,7 @@ from pollux_slurm.slurm.commands.job_commands import (
 )
 from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
 from pollux_slurm.slurm.commands.shape_update import shape_fields
+from pollux_slurm.slurm.parsing.core_requests import in_cpus, most_threads_per_core
 from pollux_slurm.slurm.parsing.job_columns import is_as_read, read_row, row_format, split_rows
 from pollux_slurm.slurm.parsing.job_json import parse_job
 from pollux_slurm.slurm.parsing.json_fields import load_json, objects_of, release
@@ -68,6 +69,7 @@ class _LastRead:
 
     snapshot: ClusterSnapshot | None = None
     slurm_release: tuple[int, int] = (0, 0)
+    threads_per_core: int | None = None
     reserved_from: Mapping[str, datetime] = dataclasses.field(default_factory=dict)
     rows: dict[str, tuple[str, SlurmJob]] = dataclasses.field(default_factory=dict)
 
@@ -140,6 +142,8 @@ class CommandClient:
         lines = self._checked("scontrol", "--all", "--oneliner", "show", "reservations").stdout.splitlines()
         self._last.reserved_from = reserved_from(lines, now=read_at)
         nodes = self._nodes()
+        self._last.threads_per_core = most_threads_per_core(nodes)
+        jobs = [in_cpus(job, self._last.threads_per_core) for job in jobs]
         self._last.snapshot = ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(jobs))
         return self._last.snapshot
 
@@ -169,6 +173,7 @@ class CommandClient:
             before, was = known.get(job_id), self._last.rows.get(job_id)
             if before is None or was is None or was[0] != row or not is_as_read(before, was[1]):
                 before, is_certain = read_row(row, before)
+                before = in_cpus(before, self._last.threads_per_core or 1)
                 if not is_certain and wanted is not None:
                     return self.snapshot()
             rows[job_id] = (row, before)
@@ -200,8 +205,13 @@ class CommandClient:
         answer = self._runner.run(*_SQUEUE, f"--jobs={job_number(job_id)}")
         if answer.exit_code != 0 and is_unknown_job(answer):
             return None
-        jobs, _ = self._jobs(answer)
-        return next((job for job in jobs if job.job_id == job_id), None)
+        jobs, self._last.slurm_release = self._jobs(answer)
+        job = next((job for job in jobs if job.job_id == job_id), None)
+        if job is None or not job.one_thread_per_core:
+            return job
+        if self._last.threads_per_core is None:
+            self._last.threads_per_core = most_threads_per_core(self._nodes())
+        return in_cpus(job, self._last.threads_per_core)
 
     def _jobs(self, answer: CommandResult) -> tuple[list[SlurmJob], tuple[int, int]]:
         content = load_json(self._whole(answer).stdout, "squeue")

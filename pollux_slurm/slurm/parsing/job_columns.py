@@ -82,6 +82,7 @@ _KEPT = (
     "unschedulable_reason",
     "memory_per_gpu_mb",
     "memory_by_node",
+    "one_thread_per_core",
     "excluded_nodes",
     "suspended_at",
     "resumed_at",

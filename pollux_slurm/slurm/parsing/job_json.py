@@ -119,6 +119,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         begins_at=_begins_at(fields) if state is JobState.PENDING else None,
         # 24.11 also sets memory_per_node for a running job with --mem-per-gpu.
         memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
+        one_thread_per_core=fields.number("threads_per_core") == 1,
         feature_sets=constraints.feature_sets,
         excluded_nodes=constraints.excluded,
         required_nodes=constraints.required,

@@ -48,6 +48,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         responds="DOWN" not in states,
         hostname=fields.text("hostname", ""),
         last_busy_at=fields.time("last_busy"),
+        threads_per_core=max(fields.number("threads") or 1, 1),
     )
 
 
