@@ -30,12 +30,16 @@ def next_unmanaged_jobs(
         return ()
     room = _room_to_make(picture)
     highest: dict[str, int] = {}
-    for job in picture.managed:
-        if job.slurm.job_id in takes_part and job.slurm.state is JobState.PENDING:
-            if job.record.paused_at is not None or not _can_be_placed(job, picture, usable):
-                continue
-            for name in job.slurm.partitions:
-                highest[name] = max(highest.get(name, 0), job.slurm.priority or 0)
+    for pending in picture.managed:
+        shown = pending.slurm
+        if (
+            shown.state is JobState.PENDING
+            and shown.job_id in takes_part
+            and pending.record.paused_at is None
+            and _can_be_placed(pending, picture, usable)
+        ):
+            for name in shown.partitions:
+                highest[name] = max(highest.get(name, 0), shown.priority or 0)
     adaptive = {job.slurm.job_id for job in picture.managed}
     found: list[ProblemJob] = []
     num_jobs = 0

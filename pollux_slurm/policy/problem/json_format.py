@@ -20,7 +20,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
@@ -86,7 +86,7 @@ def _encode(value: Any, place: str) -> Any:
             node: gpus if type(gpus) is int else _encode(gpus, f"{place}.{node}")
             for node, gpus in value.gpus_by_node
         }
-    if names := _field_names(type(value)):
+    if names := getattr(type(value), "__dataclass_fields__", None):
         found = {}
         for name in names:
             item = getattr(value, name)
@@ -111,12 +111,6 @@ def _encode(value: Any, place: str) -> Any:
     if isinstance(value, frozenset):
         return [_encode(item, place) for item in sorted(value)]
     return _refuse(place, f"a {type(value).__name__} has no JSON form")
-
-
-@functools.cache
-def _field_names(kind: Hashable) -> tuple[str, ...]:
-    """Return a dataclass's fields; none of any other type."""
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 # ----------------------------------------------------------------------------------------------- from JSON
