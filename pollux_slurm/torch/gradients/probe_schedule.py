@@ -28,7 +28,7 @@ class ProbeSchedule:
 
     def allowed(self, num_steps: int) -> float:
         """Return how many of the first `num_steps` may have been measured."""
-        early = _FIRST_STEPS * (num_steps / _FIRST_STEPS) ** (1 / 3)
+        early: float = _FIRST_STEPS * (num_steps / _FIRST_STEPS) ** (1 / 3)
         return self.share * max(early, num_steps)
 
     def add_step(self, *, is_probe: bool) -> None:
