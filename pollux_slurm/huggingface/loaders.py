@@ -214,6 +214,8 @@ class EvaluationLoader(DataLoaderStateMixin):
         drawn: Any = None
         if current_session().rank == 0:
             order = SamplerOrder(batches, is_batches=True)
+            if self._num_loops == 1 and current_session().world_size == 1:
+                order.warn_on_one_replica()
             drawn = order.draw(seed=given_seed(self._loader) or 0, epoch=-1, loop=self._num_loops).to_plain()
         order_of_all = SamplingOrder.from_plain(current_session().side_channel.broadcast(drawn))
         assert order_of_all.ends is not None

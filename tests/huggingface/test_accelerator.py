@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
-from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, WeightedRandomSampler
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
@@ -275,6 +275,28 @@ def test_that_samplers_seeds_and_sizes_of_torchs_loader_are_kept() -> None:
         assert (growing.limits.max_batch_size, growing.limits.max_atomic) == (8, 2)
         plugin = GradientAccumulationPlugin(num_steps=3)
         assert make(DataLoader(Numbers(8), batch_size=2), gradient_accumulation_plugin=plugin).batch_size == 6
+
+
+class Part(Sampler[int]):
+    """A sampler that has the names of a `DistributedSampler`."""
+
+    num_replicas, rank = 1, 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+def test_that_one_replica_is_told_once_of_a_sampler_by_rank(caplog: pytest.LogCaptureFixture) -> None:
+    own = [DataLoader(Numbers(8), batch_size=2, sampler=Part()) for _ in ("training", "evaluation")]
+    with joined():
+        reset()
+        training, evaluation = PolluxAccelerator().prepare(*own)
+        assert [len(list(training)) for _ in range(2)] == [4, 4]
+        told = [record.message for record in caplog.records if "the sampler Part has" in record.message]
+        assert len(told) == 1
+        assert [len(list(evaluation)) for _ in range(2)] == [4, 4]
+        told = [record.message for record in caplog.records if "the sampler Part has" in record.message]
+        assert len(told) == 2, "one line for each loader"
 
 
 def refused_training(change: str) -> None:

@@ -144,6 +144,8 @@ class AdaptiveDataLoader:
         self._comparison = DataComparison(
             repr(self._position.name), session.side_channel, accepts=session.given.accepts
         )
+        if self._user_order is not None and session.world_size == 1:
+            self._user_order.warn_on_one_replica()
         session.register(self._position)
         self._joined = session
 

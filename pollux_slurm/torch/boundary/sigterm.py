@@ -10,6 +10,7 @@ import ctypes
 import logging
 import signal
 import threading
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
@@ -38,6 +39,10 @@ class StopFlag:
         self.signal_name = signal.SIGTERM.name
         # The handlers before ours, by signal.
         self._previous: dict[signal.Signals, Any] = {}
+        # A handler of SIGTERM that the script has set after ours, until ours calls it.
+        self._later: Any = None
+        # Whether it has returned from a SIGTERM, and what it has raised.
+        self._is_answered, self._put_off = False, ""
 
     def install(self) -> None:
         """Install the handlers; nothing happens outside of the main thread."""
@@ -46,21 +51,20 @@ class StopFlag:
         if self._previous or threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGTERM, *_UNLESS_HANDLED):
-            if number == signal.SIGTERM or signal.getsignal(number) is signal.SIG_DFL:
+            if number == signal.SIGTERM or not _is_handled(number):
                 self._previous[number] = signal.signal(number, self._handle)
 
     def take_back(self) -> None:
-        """Take SIGTERM back from a handler that the script has set since, and say so."""
+        """Put ours before a handler of SIGTERM that the script has set since: on SIGTERM, ours calls it once.
+
+        So it may call ours, or not, and may end the script: the checkpoint is written first.
+        """
         if not self._previous or (theirs := signal.getsignal(signal.SIGTERM)) == self._handle:
             return
         if threading.current_thread() is threading.main_thread():
-            self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._handle)
-            _LOG.warning(
-                "the script's own handler of SIGTERM%s is put off until the training has ended: on SIGTERM, "
-                "pollux writes a checkpoint and ends the script. What is to be done before its end belongs "
-                "into `finally`",
-                _place(theirs),
-            )
+            signal.signal(signal.SIGTERM, self._handle)
+            self._previous[signal.SIGTERM] = theirs
+            self._later = theirs if callable(theirs) else None
 
     def remove(self) -> None:
         """Restore the previous handlers, where ours still stand."""
@@ -70,19 +74,27 @@ class StopFlag:
                     # None stands for a handler that was not installed from Python.
                     signal.signal(number, previous if previous is not None else signal.SIG_DFL)
             self._previous.clear()
+            self._later = None
 
     def raise_stopped(self) -> NoReturn:
         """End the script by `TrainingStopped`. Another signal meanwhile changes nothing."""
         self.ends_unfinished = True
+        if self._put_off:
+            _LOG.warning(
+                "the script's own handler of SIGTERM%s, which was put off: on SIGTERM, pollux writes a "
+                "checkpoint and ends the script itself. Let the handler return",
+                self._put_off,
+            )
         raise TrainingStopped
 
     def end_training(self) -> None:
         """Restore the handlers at an end that the script has chosen; its own gets a SIGTERM that came.
 
-        Without one the script goes on to its end: its training is done.
+        Not again where it has returned from that. Without one the script goes on to its end: its training
+        is done.
         """
         self.remove()
-        if self.is_set and callable(signal.getsignal(signal.SIGTERM)):
+        if self.is_set and not self._is_answered and callable(signal.getsignal(signal.SIGTERM)):
             self.is_set = False
             signal.raise_signal(signal.SIGTERM)
 
@@ -97,8 +109,16 @@ class StopFlag:
             self.remove()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
         self.signal_name, self.is_set = signal.Signals(number).name, True
+        if number != signal.SIGTERM or self._later is None:
+            return
+        later, self._later = self._later, None
+        try:
+            later(number, frame)
+            self._is_answered = True
+        except BaseException as error:
+            # Whatever it is, it is meant to leave the training, which must not end before its checkpoint.
+            self._put_off = f"{_place(later)} raised {type(error).__name__}"
 
 
 def end_as_stopped() -> None:
@@ -110,6 +130,19 @@ def end_as_stopped() -> None:
     library = ctypes.CDLL(None)
     library.fflush(None)
     library.__cxa_atexit(library._exit, ctypes.c_void_p(STOPPED_BY_SIGTERM), None)
+
+
+def _is_handled(number: signal.Signals) -> bool:
+    """Return whether the process catches or ignores a signal, also by a handler that is not Python's."""
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return True
+    # `faulthandler.register` sets its handler in C, which `getsignal` does not see.
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
 
 
 def _place(handler: Any) -> str:

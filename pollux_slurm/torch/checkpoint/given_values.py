@@ -58,7 +58,8 @@ class GivenValues:
 def follows(now: float, before: float, num_now: int, num_before: int) -> bool:
     """Return whether a value is a share of a whole, or a multiple of a part, by the number of processes.
 
-    A share of a whole number is rounded down or up.
+    One of two whole numbers may be rounded down or up, where the other is an exact share. It may not where
+    the numbers of processes are close: then small values fit by chance.
     """
     if num_now == num_before:
         return False
@@ -68,9 +69,10 @@ def follows(now: float, before: float, num_now: int, num_before: int) -> bool:
         return True
     if not (float(now).is_integer() and float(before).is_integer()):
         return False
-    down = max(now * num_now, before * num_before) < min((now + 1) * num_now, (before + 1) * num_before)
-    up = max((now - 1) * num_now, (before - 1) * num_before) < min(now * num_now, before * num_before)
-    return down or up
+    if 3 * max(num_now, num_before) < 4 * min(num_now, num_before):
+        return False
+    shares = ((before * num_before, now, num_now), (now * num_now, before, num_before))
+    return any(share in (whole // number, -(-whole // number)) for whole, share, number in shares)
 
 
 def _processes(number: int) -> str:

@@ -38,6 +38,12 @@ _RANDOM_STREAM = (
     "would lose more of them, cannot be told. Shuffle by a generator that is seeded in set_epoch(epoch); see "
     "'Data' in docs/training.md"
 )
+_OTHER_FIELDS = (
+    "the replicas read other values of field {divided} from the stream of {name}, and the same of field "
+    "{ordered}. So they seem to read the same examples, as they must, and differ in an augmentation, a path "
+    "or a rank. Where the stream divides itself by rank all the same, most examples are lost: see 'Data' in "
+    "docs/training.md"
+)
 _RANDOM_SUBSET = (
     "the replicas' datasets of {name} are different random parts: examples that one replica holds back for "
     "its validation are others' training data. Give random_split a generator with a fixed seed, "
@@ -70,20 +76,24 @@ class DataComparison:
         """Compare the digests of what each replica has read first. Raises `UsageError` where they differ.
 
         Where they do, `read_again` returns those of the same stream, opened once more: what differs then,
-        too, is random. Returns whether it was opened.
+        too, is random. A field that is the same on all replicas shows that they read the same examples, and
+        makes a warning of the others. Returns whether the stream was opened.
         """
         gathered = self._side_channel.gather(dict(digests))
         if all(_are_same(gathered[0], other) for other in gathered):
             return False
         again = self._side_channel.gather(dict(read_again()))
-        divided, has_order = _compare(gathered, again)
-        if divided:
-            fields = ", ".join(name for name in divided if name)
+        divided, ordered = _compare(gathered, again)
+        fields = ", ".join(name for name in divided if name)
+        if divided and ordered:
+            shown = ", ".join(ordered)
+            self._warn(_OTHER_FIELDS.format(name=self._name, divided=fields, ordered=shown))
+        elif divided:
             where = f" (field {fields})" if fields else ""
             self._refuse(
                 f"the replicas read different examples from the stream of {self._name}{where}. {_CURE}"
             )
-        elif not has_order:
+        elif not ordered:
             self._is_random = True
             self._warn(_RANDOM_STREAM.format(name=self._name))
         return True
@@ -147,8 +157,8 @@ class DataComparison:
             _LOG.warning(text)
 
 
-def _compare(first: Sequence[_Fields], again: Sequence[_Fields]) -> tuple[list[str], bool]:
-    """Return the fields that differ over the replicas and not over time, and whether one shows the order.
+def _compare(first: Sequence[_Fields], again: Sequence[_Fields]) -> tuple[list[str], list[str]]:
+    """Return the fields that differ over the replicas and not over time, and those that show the order.
 
     A field shows it where it is the same in all, and differs over the examples.
     """
@@ -159,8 +169,7 @@ def _compare(first: Sequence[_Fields], again: Sequence[_Fields]) -> tuple[list[s
         if all(_is_same(name, one, other) for one, other in zip(first, again, strict=True))
     ]
     divided = [name for name in kept if not all(_is_same(name, first[0], fields) for fields in first)]
-    has_order = any(first[0][name][2] for name in kept if name not in divided)
-    return divided, has_order
+    return divided, [name for name in kept if name not in divided and first[0][name][2]]
 
 
 def _are_same(one: _Fields, other: _Fields) -> bool:

@@ -51,16 +51,25 @@ def _fields(example: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _digest(value: Any, sums: list[float]) -> str:
+    try:
+        parts = list(_parts(value, sums))
+    except Exception:
+        # An object of another's code may raise anything; comparing must not end the training.
+        sums.clear()
+        parts = [_type_name(value)]
     digest = hashlib.sha256()
-    for part in _parts(value, sums):
+    for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
 
 
+def _type_name(value: Any) -> bytes:
+    return f"{type(value).__module__}.{type(value).__qualname__}".encode()
+
+
 def _parts(value: Any, sums: list[float]) -> Iterator[bytes]:
     """Yield what is stable of a value: its type, and its content where that has one; add to `sums`."""
-    kind = type(value)
-    yield f"{kind.__module__}.{kind.__qualname__}".encode()
+    yield _type_name(value)
     if isinstance(value, str) and value.startswith("/"):
         return
     if isinstance(value, _PLAIN):
@@ -81,7 +90,7 @@ def _parts(value: Any, sums: list[float]) -> Iterator[bytes]:
         yield str(len(value)).encode()
         for item in value:
             yield from _parts(item, sums)
-    elif dataclasses.is_dataclass(value):
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from _parts(getattr(value, field.name), sums)
     else:
@@ -93,15 +102,20 @@ def _array_parts(value: Any, sums: list[float]) -> Iterator[bytes]:
     to_bytes, kind = getattr(value, "tobytes", None), getattr(value, "dtype", None)
     if not callable(to_bytes) or getattr(kind, "hasobject", False):
         return
-    yield f"{kind} {getattr(value, 'shape', None)} {getattr(value, 'size', None)}".encode()
+    described = f"{kind} {getattr(value, 'shape', None)} {getattr(value, 'size', None)}".encode()
     if getattr(kind, "kind", None) == "f":
+        yield described
         sums += _sums(torch.as_tensor(value.astype("float64")))
         return
     try:
-        yield to_bytes()
+        content = to_bytes()
     except (OSError, TypeError, ValueError):
         # An image whose file cannot be read here.
         return
+    # An object that answers to any name has no such content, and its description differs in each process.
+    if isinstance(content, bytes):
+        yield described
+        yield content
 
 
 def _sums(values: torch.Tensor) -> list[float]:

@@ -8,6 +8,7 @@ the checkpoints of its loop.
 from __future__ import annotations
 
 import hashlib
+import logging
 import operator
 import random
 import sys
@@ -20,6 +21,8 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from pollux_slurm.errors import UsageError
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,7 +69,7 @@ class SamplerOrder:
     def __init__(self, sampler: Any, *, is_batches: bool) -> None:
         parts = [sampler, getattr(sampler, "sampler", None)]
         for part in parts:
-            if isinstance(part, DistributedSampler) or _divides_by_rank(part):
+            if isinstance(part, DistributedSampler) or _replicas_of(part) > 1:
                 raise UsageError(
                     "AdaptiveDataLoader shares the examples out over the replicas itself: leave "
                     f"{type(part).__name__}, which divides them by rank, out, and pass shuffle=True"
@@ -79,6 +82,17 @@ class SamplerOrder:
             for part in self._parts
             if isinstance(getattr(part, "generator", None), torch.Generator)
         ]
+
+    def warn_on_one_replica(self) -> None:
+        """Say, on a job's only replica, which sampler may divide by rank when it has others."""
+        for part in self._parts:
+            if _replicas_of(part) == 1:
+                _LOG.warning(
+                    "the sampler %s has num_replicas and rank. Where these follow the number of processes, "
+                    "the job ends with an error when it grows: AdaptiveDataLoader shares the examples out "
+                    "itself. Leave that sampler out, or give it num_replicas=1, rank=0 at any number",
+                    type(part).__name__,
+                )
 
     def draw(self, *, seed: int, epoch: int, loop: int) -> SamplingOrder:
         """Return the order of one loop. Raises `UsageError` for what is not whole numbers."""
@@ -97,10 +111,10 @@ class SamplerOrder:
         return SamplingOrder(indices=torch.cat([empty, *batches]), ends=sizes.cumsum(0))
 
 
-def _divides_by_rank(sampler: Any) -> bool:
-    """Return whether a sampler of several replicas yields one's part: named as in `DistributedSampler`."""
+def _replicas_of(sampler: Any) -> int:
+    """Return of how many replicas a sampler yields one's part, by names as in `DistributedSampler`; or 0."""
     number, rank = getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)
-    return isinstance(number, int) and isinstance(rank, int) and number > 1
+    return number if isinstance(number, int) and isinstance(rank, int) else 0
 
 
 def _as_indices(drawn: Iterable[Any]) -> torch.Tensor:

@@ -273,7 +273,8 @@ class WrappedModel:
                     other,
                     saved["num_replicas"],
                     cure="The global batch stays the same, and so does its rate: write lr=args.lr, without "
-                    "world_size",
+                    "world_size. A script that restores its optimizer itself leaves that out: the checkpoint "
+                    "has its rate",
                     holds="the checkpoint's rate holds; to train on with another one, set "
                     "optimizer.param_groups[i]['lr'] after AdaptiveDataParallel(...)",
                 )

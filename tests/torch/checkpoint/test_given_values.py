@@ -40,6 +40,13 @@ pytestmark = pytest.mark.torch
         (0.1, 1, 0.15, 2, False),
         (600, 1, 800, 2, False),  # a longer dataset
         (3e-4, 1, 3e-4 * 2**0.5, 2, False),
+        (12, 64, 13, 60, False),  # no share by rounding between close numbers of processes
+        (32, 32, 33, 31, False),
+        (100, 100, 101, 99, False),
+        (20, 3, 12, 5, True),  # a part of 60
+        (21, 3, 12, 5, True),  # of 64, by 63
+        (22, 3, 17, 4, True),  # of 66, rounded up
+        (142, 7, 334, 3, False),  # no exact share
     ],
 )
 def test_that_a_value_follows_the_processes_only_by_just_their_ratio(
@@ -94,7 +101,10 @@ class ByRank(Sampler[int]):
     [
         ({"batch_size": 2}, r"batch_size of 'loader-0' was 4 with 1 process and is 2 with 2 processes.*args"),
         ({"batch_size": 8}, r"was 4 with 1 process and is 8 with 2 processes"),
-        ({"lr": 1.0}, r"learning rate of group 0 of SGD was 0.5 with 1 process and is 1 .*write lr=args.lr"),
+        (
+            {"lr": 1.0},
+            r"learning rate of group 0 of SGD was 0.5 with 1 process and is 1 .*lr=args.lr.*restores its",
+        ),
         (
             {"dataset": Subset(Numbers(12), range(0, 12, 2))},
             r"the dataset's length of 'loader-0' was 12 .* and is 6 .* give each process the whole dataset",

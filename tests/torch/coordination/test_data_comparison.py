@@ -107,6 +107,15 @@ def augmented() -> Any:
     return [(torch.randn(3), index) for index in range(LENGTH)]
 
 
+def augmented_by_rank() -> Any:
+    generator = torch.Generator().manual_seed(7 + dist_rank())
+    return [(torch.randn(3, generator=generator), index) for index in range(LENGTH)]
+
+
+def with_reader(numbers: Any) -> Any:
+    return [{"x": number, "rank": dist_rank()} for number in numbers]
+
+
 def rounded_otherwise() -> Any:
     """Return images as another processor would compute them."""
     images = torch.rand(LENGTH, 3, 8, generator=torch.Generator().manual_seed(1))
@@ -126,6 +135,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
         lambda: [(torch.randn(3), label) for label in by_rank(range(LENGTH))]
     ),
     "images by rank": lambda: Stream(lambda: by_rank(rounded_otherwise())),
+    "part with its reader": lambda: Stream(lambda: with_reader(by_rank(range(LENGTH)))),
     "other keys": lambda: Stream(lambda: [{f"x{dist_rank()}": 1} for _ in range(LENGTH)]),
     "a seed by rank": lambda: Stream(lambda: random.Random(dist_rank()).sample(range(LENGTH), LENGTH)),
     "lengths of streams": lambda: Stream(lambda: [object()] * (13 + dist_rank())),
@@ -136,6 +146,11 @@ REFUSED: dict[str, Callable[[], Any]] = {
 WARNED: dict[str, Callable[[], Any]] = {
     "random order": lambda: Stream(lambda: random.sample(range(LENGTH), LENGTH)),
     "random split": lambda: random_split(Numbers(LENGTH), [12, 12])[0],
+    "augmented by rank": lambda: Stream(augmented_by_rank),
+    "a note of the reader": lambda: Stream(lambda: with_reader(range(LENGTH))),
+    "a cache by rank": lambda: Stream(
+        lambda: [{"x": index, "path": f"cache/{dist_rank()}/{index}"} for index in range(LENGTH)]
+    ),
 }
 ACCEPTED: dict[str, Callable[[], Any]] = {
     "numbers": lambda: Stream(lambda: range(LENGTH)),
@@ -206,7 +221,8 @@ def test_that_replicas_that_read_different_data_are_refused_and_others_not(tmp_p
     for name in WARNED:
         (error, lines, _), (other, others, _) = first[f"warned {name}"], second[f"warned {name}"]
         assert (error, other, others) == ("", "", [])
-        assert ["random" in line for line in lines] == [True]
+        expected = "random" if name.startswith("random") else "seem to read the same examples"
+        assert [expected in line for line in lines] == [True], name
     for name in ACCEPTED:
         length = {"short": 1, "fixed fraction": 12, "fixed split": 12}.get(name, LENGTH)
         (error, lines, one), (_, _, other) = first[f"accepted {name}"], second[f"accepted {name}"]

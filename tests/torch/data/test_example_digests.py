@@ -73,3 +73,12 @@ def test_that_each_field_has_its_own_and_tells_whether_it_varies() -> None:
 
 def test_that_only_the_first_few_examples_count() -> None:
     assert field_digests([*range(8), 8]) == field_digests([*range(8), 9])
+
+
+def test_that_an_object_whose_content_cannot_be_read_counts_with_its_type() -> None:
+    class Lazy:
+        def __getattr__(self, name: str) -> object:
+            return lambda *_: None
+
+    assert field_digests([(Lazy(), 1)]) == field_digests([(Lazy(), 1)])
+    assert field_digests([(Lazy(), 1)]) != field_digests([(Lazy(), 2)])

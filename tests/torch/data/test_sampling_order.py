@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch.utils.data import RandomSampler, Sampler, WeightedRandomSampler
 
 import pollux_slurm.torch as pt
+from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.coordination.plain_data import to_plain
@@ -29,7 +30,7 @@ from pollux_slurm.torch.session.current_session import current_session
 from tests.torch.data.test_iterable_share import Stream
 from tests.torch.ranks import start
 from tests.torch.scripts import Seen
-from tests.torch.single_replica import Numbers, Trainee
+from tests.torch.single_replica import Numbers, Trainee, joined
 
 pytestmark = pytest.mark.torch
 
@@ -173,3 +174,27 @@ def test_that_drawing_an_order_leaves_the_users_generators_alone_and_follows_the
     generator.manual_seed(4)
     reseeded = SamplerOrder(RandomSampler(Numbers(30), generator=generator), is_batches=False)
     assert reseeded.draw(seed=0, epoch=0, loop=0).indices.tolist() != first[0]
+
+
+class Part(Sampler[int]):
+    """The indices of one of several replicas, as many libraries' samplers have them."""
+
+    def __init__(self, num_replicas: int, rank: int) -> None:
+        self.num_replicas, self.rank = num_replicas, rank
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.rank, 8, self.num_replicas))
+
+
+def test_that_a_job_on_one_replica_is_told_of_a_sampler_that_is_refused_on_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with joined():
+        pt.AdaptiveDataLoader(Numbers(8), batch_size=2, sampler=RandomSampler(Numbers(8)))
+        # As on any number of replicas.
+        SamplerOrder(Part(1, 0), is_batches=False)
+        assert not caplog.records
+        assert len(list(pt.AdaptiveDataLoader(Numbers(8), batch_size=2, sampler=Part(1, 0)))) == 4
+    assert ["the sampler Part has num_replicas" in record.message for record in caplog.records] == [True]
+    with joined(), pytest.raises(UsageError, match="leave Part, which divides them by rank, out"):
+        pt.AdaptiveDataLoader(Numbers(8), batch_size=2, sampler=Part(2, 0))

@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 home, outcomes = Path(sys.argv[1]), {}
 SCENARIOS = (
     "stopped", "own_error", "failing_state", "full_disk", "out_of_memory", "bare_except", "caught_error",
-    "own_handler", "earlier_handler", "handler_after", "usr1", "own_usr1", "left_by_break",
+    "own_handler", "chained_handler", "earlier_handler", "handler_after", "usr1", "own_usr1", "left_by_break",
 )
 for name in SCENARIOS:
     pid = os.fork()
@@ -43,7 +43,9 @@ else:
 
 def mine(number, frame):
     print("my own handler", flush=True)
-    if name != "own_usr1":
+    if name == "chained_handler":
+        ours(number, frame)
+    elif name != "own_usr1":
         sys.exit(0)
 
 
@@ -66,8 +68,8 @@ parallel = pt.AdaptiveDataParallel(model, optimizer)
 loader = pt.AdaptiveDataLoader(TensorDataset(torch.ones(8, 1)), batch_size=2)
 if name == "failing_state":
     mine_too = Mine()
-if name == "own_handler":
-    signal.signal(signal.SIGTERM, mine)
+if name in ("own_handler", "chained_handler"):
+    ours = signal.signal(signal.SIGTERM, mine)
 if name == "own_usr1":
     signal.signal(signal.SIGUSR1, mine)
 
@@ -176,7 +178,16 @@ def test_that_a_handler_set_after_ours_takes_no_checkpoint_away(
     code, log, num_checkpoints = ends["own_handler"]
     assert (code, num_checkpoints) == (143, 1)
     assert "the script's own handler of SIGTERM (<string>, line " in log
-    assert "my own handler" not in log
+    assert log.count("my own handler") == 1
+
+
+def test_that_a_handler_that_calls_ours_does_its_work_without_a_line(
+    ends: dict[str, tuple[int, str, int]],
+) -> None:
+    code, log, num_checkpoints = ends["chained_handler"]
+    assert (code, num_checkpoints) == (143, 1)
+    assert log.count("my own handler") == 1
+    assert "handler of SIGTERM" not in log
 
 
 def test_that_a_handler_set_before_training_is_no_fault(ends: dict[str, tuple[int, str, int]]) -> None:
