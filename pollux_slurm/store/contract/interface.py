@@ -167,7 +167,7 @@ class Store(JobStore, Protocol):
 
     # jobs
     def register_jobs(self, jobs: Sequence[JobRegistration], *, at: datetime) -> tuple[str, ...]:
-        """Insert new jobs, and leave known ones unchanged; return the ids of those left out.
+        """Insert new jobs; return the ids of those left out. Of a known one only its owner's terms change.
 
         A job is left out when its terms are impossible, or when its token hash belongs to another job because
         somebody copied a Comment. So it cannot block the others.

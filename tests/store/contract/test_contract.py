@@ -88,12 +88,12 @@ class TestRegistration:
             "it asks for a reservation",
         ]
 
-    def test_that_a_known_job_stays_as_it_is(self, any_store: Store) -> None:
+    def test_that_a_known_job_stays_as_it_is_but_for_its_terms(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1)], at=at(0))
-        again = registration(1, name="other", terms={"min_gpus": 4})
+        again = registration(1, name="other", account="other", terms={"min_gpus": 4})
         assert any_store.register_jobs([again, registration(2)], at=at(60)) == ()
         assert [(job.name, job.terms.min_gpus) for job in any_store.active_jobs()] == [
-            ("train-1", 1),
+            ("train-1", 4),
             ("train-2", 1),
         ]
 
