@@ -54,7 +54,7 @@ DRAIN_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A job of the workload: `epochs` of a training, or a rigid job of `lasts_s`, with `gpus` on each node."""
+    """A job of the workload: `epochs` of a training, or a rigid job of `lasts_s`; `gpus` are on each node."""
 
     at_s: float
     gpus: int
