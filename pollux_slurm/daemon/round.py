@@ -52,9 +52,6 @@ from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, St
 
 _log = logging.getLogger(__name__)
 
-# So many jobs are read one by one rather than all anew.
-_FEW = 10
-
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
@@ -299,22 +296,13 @@ class Rounds:
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
 
-    def _with_changes(self, active: Sequence[JobRecord], changed: frozenset[str]) -> tuple[JobRecord, ...]:
-        """Return the active jobs with what this round has observed and journaled: few are read again."""
+    def _with_changes(self, active: tuple[JobRecord, ...], changed: frozenset[str]) -> tuple[JobRecord, ...]:
+        """Return the active jobs with what this round has observed and journaled, read again if it has."""
         moves = {move.slurm_job_id: move for move in self._store.open_reallocations()}
-        others = {
-            record.slurm_job_id
-            for record in active
-            if record.open_reallocation != moves.get(record.slurm_job_id)
-        }
-        changed |= others
-        if len(changed) > _FEW:
-            return self._store.active_jobs()
-        now = [
-            self._store.job(record.slurm_job_id) if record.slurm_job_id in changed else record
-            for record in active
-        ]
-        return tuple(record for record in now if record.finished_at is None)
+        is_current = not changed and all(
+            record.open_reallocation == moves.get(record.slurm_job_id) for record in active
+        )
+        return active if is_current else self._store.active_jobs()
 
     def _way(
         self, move: PlannedMove, snapshot: ClusterSnapshot, problem: Problem

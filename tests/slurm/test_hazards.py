@@ -362,6 +362,28 @@ def test_that_where_a_job_may_run_is_read_and_kept_over_a_move(cluster: Cluster)
             cluster.scontrol("update", f"NodeName={node}", "AvailableFeatures=", "ActiveFeatures=")
 
 
+def test_that_of_several_partitions_those_that_are_down_do_not_count(cluster: Cluster) -> None:
+    for name, node in (("first", "n0"), ("second", "n1")):
+        cluster.scontrol("create", f"PartitionName={name}", f"Nodes={node}", "State=UP")
+    try:
+        cluster.start("--partition=second", "--gpus=4")
+        job_id = cluster.submit("--partition=first,second", "--gpus=4", "--hold")
+        cluster.scontrol("update", "PartitionName=first", "State=DOWN")
+        cluster.client.release(job_id)
+        seen = cluster.client.snapshot()
+        job = seen.job(job_id)
+        assert job is not None
+        assert [node.name for node in seen.nodes if job.may_run_on(node)] == ["n1"]
+        assert (shown := cluster.client.refresh().job(job_id)) is not None
+        assert shown.partitions == ("second",)
+        cluster.scontrol("update", "PartitionName=first", "State=UP")
+        cluster.wait_for(job_id, lambda job: job.allocation.nodes == ("n0",), "running in the first")
+    finally:
+        cluster.clean()
+        for name in ("first", "second"):
+            cluster.scontrol("delete", f"PartitionName={name}")
+
+
 def test_that_slurm_starts_no_job_where_it_would_meet_a_reservation(cluster: Cluster) -> None:
     """And the read agrees, also where no state of a node shows a reservation that has begun (22.05)."""
     for name, start, node in (("ahead", "now+1hour", "n0"), ("begun", "now", "n1")):

@@ -72,6 +72,7 @@ class _LastRead:
     snapshot: ClusterSnapshot | None = None
     slurm_release: tuple[int, int] = (0, 0)
     threads_per_core: int | None = None
+    closed_partitions: frozenset[str] = frozenset()
     reserved_from: Mapping[str, datetime] = dataclasses.field(default_factory=dict)
     rows: dict[str, tuple[str, SlurmJob]] = dataclasses.field(default_factory=dict)
 
@@ -146,8 +147,9 @@ class CommandClient:
         self._last.reserved_from = reserved_from(lines, now=read_at)
         nodes = self._nodes()
         self._last.threads_per_core = most_threads_per_core(nodes)
-        jobs = [in_cpus(job, self._last.threads_per_core) for job in jobs]
-        self._last.snapshot = ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(jobs))
+        self._last.closed_partitions = self._closed_partitions(jobs)
+        shown = tuple(self._in_context(job) for job in jobs)
+        self._last.snapshot = ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=shown)
         return self._with_shares(self._last.snapshot)
 
     def _nodes(self) -> tuple[SlurmNode, ...]:
@@ -176,7 +178,7 @@ class CommandClient:
             before, was = known.get(job_id), self._last.rows.get(job_id)
             if before is None or was is None or was[0] != row or not is_as_read(before, was[1]):
                 before, is_certain = read_row(row, before)
-                before = in_cpus(before, self._last.threads_per_core or 1)
+                before = self._in_context(before)
                 if not is_certain and wanted is not None:
                     return self.snapshot()
             rows[job_id] = (row, before)
@@ -192,6 +194,24 @@ class CommandClient:
         if self._gives_out_memory is None:
             self._gives_out_memory = "memory" in self.settings().get("SelectTypeParameters", "").lower()
         return with_shares_of_memory(snapshot) if self._gives_out_memory else snapshot
+
+    def _closed_partitions(self, jobs: Sequence[SlurmJob]) -> frozenset[str]:
+        """Return the partitions in which no job starts; none, unread, where no job waits in several."""
+        if not any(len(job.partitions) > 1 for job in jobs if job.state is JobState.PENDING):
+            return frozenset()
+        lines = self._checked("sinfo", "--noheader", "--all", "--format=%R %a").stdout.split("\n")
+        states = (line.split() for line in lines if line.strip())
+        # Jobs that wait in a partition that is drained still start.
+        return frozenset(name for name, *state in states if state not in (["up"], ["drain"]))
+
+    def _in_context(self, job: SlurmJob) -> SlurmJob:
+        """Return a job as nodes and partitions make it: its request in CPUs, and only where it may start."""
+        job = in_cpus(job, self._last.threads_per_core or 1)
+        closed = self._last.closed_partitions
+        if job.state is not JobState.PENDING or closed.isdisjoint(job.partitions):
+            return job
+        open_ones = [name for name in job.partitions if name not in closed]
+        return dataclasses.replace(job, partition=",".join(open_ones)) if open_ones else job
 
     def _rows(self, job_ids: Collection[str] | None) -> list[tuple[str, str]]:
         """Return (job id, squeue's row) of these jobs, or of all; those that Slurm has forgotten lack."""

@@ -66,7 +66,7 @@ _COLUMNS = {
 }
 _NUMBERS = (
     *("job_id", "array_job_id", "array_task_id", "user_id", "priority", "restart_cnt"),
-    *("node_count", "cpus", "tasks", "het_job_id"),
+    *("node_count", "cpus", "tasks", "het_job_id", "exit_code"),
 )
 _TIMES = ("submit_time", "eligible_time", "start_time", "end_time", "resize_time")
 _NOTHING = ("(null)", "N/A", "None assigned")
@@ -160,8 +160,6 @@ def _fields(row: str) -> dict[str, Any]:
     fields["job_state"] = fields["job_state"].split(",")
     fields["time_limit"] = _minutes(fields["time_limit"])
     fields["requeue"], fields["batch_flag"] = fields["requeue"] == "1", fields["batch_flag"] == "1"
-    status, _, signal = fields["exit_code"].partition(":")
-    fields["exit_code"] = int(status or 0) << 8 | int(signal or 0)
     if fields["state_reason"] in HELD_DESCRIPTIONS:
         fields["state_description"], fields["state_reason"] = fields["state_reason"], "JobHeldUser"
     # `ReqNodeNotAvail, UnavailableNodes:n0`

@@ -82,6 +82,11 @@ def test_that_a_run_that_is_known_keeps_its_resources_and_another_has_what_it_re
     assert (even[0].allocation, even[1]) == (Allocation.of({"n0": 2, "n1": 2}), True)
 
 
+def test_that_an_exit_status_is_as_a_shell_shows_it() -> None:
+    over = {"State": "FAILED", "EndTime": "2026-01-01T12:05:00"}
+    assert [read(**over, exit_code=code).exit_code for code in ("1792", "9", "0")] == [7, 137, 0]
+
+
 def test_that_no_comment_passes_for_another_jobs_row() -> None:
     forged = f"x\n{row(JobID='18')}\n\x1f"
     text = "".join(f"{one}{END}\n" for one in (row(Comment=forged), row(JobID="19")))
