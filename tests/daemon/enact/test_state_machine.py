@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -509,7 +510,12 @@ class JobHidden:
         return getattr(self._slurm, name)
 
     def snapshot(self) -> ClusterSnapshot:
-        found = self._slurm.snapshot()
+        return self._without_hidden(self._slurm.snapshot())
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        return self._without_hidden(self._slurm.refresh(job_ids))
+
+    def _without_hidden(self, found: ClusterSnapshot) -> ClusterSnapshot:
         return dataclasses.replace(found, jobs=tuple(job for job in found.jobs if job.job_id != self.hidden))
 
 
