@@ -215,16 +215,16 @@ class Harness:
     def run_until(
         self, daemon: Daemon, *, until: Callable[[], bool] = lambda: False, seconds: float = 90
     ) -> None:
-        """Advance the clock in half seconds: agents act, the daemon ticks, each four seconds a round."""
-        for half in range(int(seconds * 2)):
+        """Advance the clock in seconds: agents act, the daemon ticks, each four seconds a round."""
+        for second in range(int(seconds)):
             if until():
                 return
             for agent in self.agents.values():
                 agent.act()
-            if half % 8 == 0:
+            if second % 4 == 0:
                 daemon.round()
             daemon.tick()
-            self.clock.advance(0.5)
+            self.clock.advance(1)
 
     def tick(self, daemon: Daemon, *, times: int) -> None:
         """Advance the clock by seconds, with a tick at each and no round."""

@@ -40,7 +40,7 @@ def daemon_of(harness: Harness, policy: PolicyConfig, config: DaemonConfig = CON
 def test_that_a_limit_of_the_admin_holds_and_is_the_explanation(harness: Harness) -> None:
     job_id = harness.submit()
     policy = PolicyConfig(user_limits=((harness.slurm.user_name, 2),))
-    harness.run_until(daemon_of(harness, policy), seconds=40)
+    harness.run_until(daemon_of(harness, policy), seconds=44)
     assert harness.job(job_id).allocation.num_gpus == 2
     found = harness.store.decision(job_id)
     assert found is not None
