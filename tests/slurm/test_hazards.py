@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.daemon.observe.waiting_jobs import head_of_queue
 from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
@@ -336,7 +337,7 @@ def test_that_where_a_job_may_run_is_read_and_kept_over_a_move(cluster: Cluster)
         cluster.scontrol("update", f"NodeName={node}", f"AvailableFeatures={features}")
         cluster.scontrol("update", f"NodeName={node}", f"ActiveFeatures={features}")
     try:
-        options = ("--partition=first,second", "--constraint=fast&big", "--exclude=n[2-3]", "--gpus=1")
+        options = ("--partition=second,first", "--constraint=fast&big", "--exclude=n[2-3]", "--gpus=1")
         job_id = cluster.start(*options)
         nodes = {node.name: node for node in cluster.client.snapshot().nodes}
         running = cluster.job(job_id)
@@ -367,13 +368,15 @@ def test_that_of_several_partitions_those_that_are_down_do_not_count(cluster: Cl
         cluster.scontrol("create", f"PartitionName={name}", f"Nodes={node}", "State=UP")
     try:
         cluster.start("--partition=second", "--gpus=4")
-        job_id = cluster.submit("--partition=first,second", "--gpus=4", "--hold")
+        job_id = cluster.submit("--partition=second,first", "--gpus=4", "--hold")
         cluster.scontrol("update", "PartitionName=first", "State=DOWN")
         cluster.client.release(job_id)
+        cluster.wait_for(job_id, lambda job: job.reason != "None", "refused by Slurm")
         seen = cluster.client.snapshot()
         job = seen.job(job_id)
         assert job is not None
         assert [node.name for node in seen.nodes if job.may_run_on(node)] == ["n1"]
+        assert [one.job_id for one in head_of_queue(seen.jobs, ())] == [job_id]
         assert (shown := cluster.client.refresh().job(job_id)) is not None
         assert shown.partitions == ("second",)
         cluster.scontrol("update", "PartitionName=first", "State=UP")

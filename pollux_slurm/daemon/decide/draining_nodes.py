@@ -23,7 +23,7 @@ def leave_draining_nodes(
     """Return the decision, in which jobs that would stay on draining nodes move to equal places.
 
     The place has as many GPUs of the same type on each node, is free once the decision is enacted, and the
-    job's time left exceeds ten moves.
+    job's time left exceeds ten moves. A job that is held off stays.
     """
     draining = {node.name for node in picture.snapshot.nodes if node.draining}
     if not draining:
@@ -38,7 +38,7 @@ def leave_draining_nodes(
         if (
             slurm is not None
             and job.job_id not in excluded
-            and not job.pinned
+            and not (job.pinned or job.held_off)
             and decided.allocation == job.current
             and not draining.isdisjoint(job.current.nodes)
             and _is_worth_a_move(job, slurm, now)

@@ -14,11 +14,9 @@ command. Two commands therefore carry a condition of their own:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -29,26 +27,18 @@ from pollux_slurm.errors import (
     SlurmReadError,
     UsageError,
 )
-from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob, SlurmNode
+from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
+from pollux_slurm.slurm.commands.cluster_reads import ClusterReads, checked
 from pollux_slurm.slurm.commands.job_commands import (
     JobCommands,
     JobStatus,
     SlurmJobCommands,
     error_of_result,
-    is_unknown_job,
-    job_number,
     run_job_command,
 )
-from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
+from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.commands.sbatch_answer import submitted_job_id
 from pollux_slurm.slurm.commands.shape_update import shape_fields
-from pollux_slurm.slurm.parsing.core_requests import in_cpus, most_threads_per_core
-from pollux_slurm.slurm.parsing.job_columns import is_as_read, read_row, row_format, split_rows
-from pollux_slurm.slurm.parsing.job_json import parse_job
-from pollux_slurm.slurm.parsing.json_fields import load_json, objects_of, release
-from pollux_slurm.slurm.parsing.node_json import parse_node
-from pollux_slurm.slurm.parsing.reservations import reserved_from
-from pollux_slurm.slurm.parsing.shares_of_memory import takes_whole_memory, with_shares_of_memory
 
 # Slurm revokes a job that starts within the second of its own kill (22.05). Its clock has whole seconds: a
 # begin time two seconds later leaves one whole second between.
@@ -58,23 +48,6 @@ _STALE_S = 2.0
 # Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
 _BETWEEN_UPDATES_S = 60
 _MAX_PRIORITY = 2**32 - 16  # Slurm means other things by the numbers above
-_SQUEUE = ("squeue", "--json", "--all", "--states=all")
-_SQUEUE_TEXT = ("squeue", "--noheader", "--all", "--states=all")
-
-
-@dataclasses.dataclass(slots=True)
-class _LastRead:
-    """What was read last: the cluster, completely or refreshed; squeue's rows, and what each was read to.
-
-    A refresh keeps the reservations of the last complete read.
-    """
-
-    snapshot: ClusterSnapshot | None = None
-    slurm_release: tuple[int, int] = (0, 0)
-    threads_per_core: int | None = None
-    closed_partitions: frozenset[str] = frozenset()
-    reserved_from: Mapping[str, datetime] = dataclasses.field(default_factory=dict)
-    rows: dict[str, tuple[str, SlurmJob]] = dataclasses.field(default_factory=dict)
 
 
 class CommandClient:
@@ -91,15 +64,14 @@ class CommandClient:
         monotonic: Callable[[], float] = time.monotonic,
         guard: Callable[[], None] = lambda: None,
         job_commands: JobCommands | None = None,
-        last_read: _LastRead | None = None,
+        reads: ClusterReads | None = None,
     ) -> None:
         self._runner = runner
-        self._last = _LastRead() if last_read is None else last_read
         self._job_commands = SlurmJobCommands(runner) if job_commands is None else job_commands
         self._wall_clock = wall_clock
         self._monotonic = monotonic
         self._guard = guard
-        self._gives_out_memory: bool | None = None  # as slurm.conf says, once it matters
+        self._reads = reads or ClusterReads(runner, wall_clock=wall_clock, settings=self.settings)
 
     def guarded(self, guard: Callable[[], None]) -> CommandClient:
         """Return a client that calls `guard` right before each command that changes a job."""
@@ -109,14 +81,14 @@ class CommandClient:
             monotonic=self._monotonic,
             guard=guard,
             job_commands=self._job_commands,
-            last_read=self._last,
+            reads=self._reads,
         )
 
     # ------------------------------------------------------------------------------------------- reading
 
     def version(self) -> str:
         """Return Slurm's release, such as `22.05.8`."""
-        answer = self._checked("scontrol", "--version")
+        answer = checked(self._runner.run("scontrol", "--version"))
         match = re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?\S*", answer.stdout)
         if match is None:
             raise SlurmReadError(f"scontrol --version printed no release: {answer.error_text[:120]}")
@@ -124,14 +96,14 @@ class CommandClient:
 
     def settings(self) -> Mapping[str, str]:
         """Return slurmctld's settings by name."""
-        text = self._checked("scontrol", "show", "config").stdout
+        text = checked(self._runner.run("scontrol", "show", "config")).stdout
         return {
             match[1]: match[2].strip() for match in re.finditer(r"^(\w+)\s*=[ \t]*(.*)$", text, re.MULTILINE)
         }
 
     def controller_time(self) -> datetime:
         """Return slurmctld's clock, in whole seconds."""
-        text = self._checked("scontrol", "show", "config").stdout
+        text = checked(self._runner.run("scontrol", "show", "config")).stdout
         as_of = re.search(r"^Configuration data as of (\S+)", text, re.MULTILINE)
         try:
             # The runner sets TZ=UTC.
@@ -141,111 +113,15 @@ class CommandClient:
 
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""
-        read_at = self._wall_clock()
-        jobs, self._last.slurm_release = self._jobs(self._runner.run(*_SQUEUE))
-        lines = self._checked("scontrol", "--all", "--oneliner", "show", "reservations").stdout.splitlines()
-        self._last.reserved_from = reserved_from(lines, now=read_at)
-        nodes = self._nodes()
-        self._last.threads_per_core = most_threads_per_core(nodes)
-        self._last.closed_partitions = self._closed_partitions(jobs)
-        shown = tuple(self._in_context(job) for job in jobs)
-        self._last.snapshot = ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=shown)
-        return self._with_shares(self._last.snapshot)
-
-    def _nodes(self) -> tuple[SlurmNode, ...]:
-        # `sinfo --json` lists nodes in 22.05, and since 23.11 groups of nodes; scontrol has JSON since 23.02.
-        newer = ("scontrol", "--all", "show", "nodes", "--json")
-        command = newer if self._last.slurm_release >= (23, 2) else ("sinfo", "--all", "--json")
-        content = load_json(self._whole(self._runner.run(*command)).stdout, command[0])
-        nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
-        if not nodes:
-            raise SlurmReadError(f"{command[0]}: the answer contains no node")
-        reserved = self._last.reserved_from
-        return tuple(
-            dataclasses.replace(node, reserved_from=reserved[node.name]) if node.name in reserved else node
-            for node in nodes
-        )
+        return self._reads.snapshot()
 
     def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
         """Read the nodes and these jobs again, or all jobs: by columns of text."""
-        last = self._last.snapshot
-        if last is None:
-            return self.snapshot()
-        read_at, known = self._wall_clock(), {job.job_id: job for job in last.jobs}
-        wanted = None if job_ids is None else {job_number(job_id) for job_id in job_ids}
-        rows: dict[str, tuple[str, SlurmJob]] = {}
-        for job_id, row in self._rows(wanted):
-            before, was = known.get(job_id), self._last.rows.get(job_id)
-            if before is None or was is None or was[0] != row or not is_as_read(before, was[1]):
-                before, is_certain = read_row(row, before)
-                before = self._in_context(before)
-                if not is_certain and wanted is not None:
-                    return self.snapshot()
-            rows[job_id] = (row, before)
-        rest = () if wanted is None else [job for job in last.jobs if job.job_id not in wanted]
-        self._last.rows = rows if wanted is None else {**self._last.rows, **rows}
-        jobs = (*rest, *(job for _, job in rows.values()))
-        self._last.snapshot = ClusterSnapshot(read_at=read_at, nodes=self._nodes(), jobs=jobs)
-        return self._with_shares(self._last.snapshot)
-
-    def _with_shares(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        if not any(takes_whole_memory(job) for job in snapshot.jobs):
-            return snapshot
-        if self._gives_out_memory is None:
-            self._gives_out_memory = "memory" in self.settings().get("SelectTypeParameters", "").lower()
-        return with_shares_of_memory(snapshot) if self._gives_out_memory else snapshot
-
-    def _closed_partitions(self, jobs: Sequence[SlurmJob]) -> frozenset[str]:
-        """Return the partitions in which no job starts; none, unread, where no job waits in several."""
-        if not any(len(job.partitions) > 1 for job in jobs if job.state is JobState.PENDING):
-            return frozenset()
-        lines = self._checked("sinfo", "--noheader", "--all", "--format=%R %a").stdout.split("\n")
-        states = (line.split() for line in lines if line.strip())
-        # Jobs that wait in a partition that is drained still start.
-        return frozenset(name for name, *state in states if state not in (["up"], ["drain"]))
-
-    def _in_context(self, job: SlurmJob) -> SlurmJob:
-        """Return a job as nodes and partitions make it: its request in CPUs, and only where it may start."""
-        job = in_cpus(job, self._last.threads_per_core or 1)
-        closed = self._last.closed_partitions
-        if job.state is not JobState.PENDING or closed.isdisjoint(job.partitions):
-            return job
-        open_ones = [name for name in job.partitions if name not in closed]
-        return dataclasses.replace(job, partition=",".join(open_ones)) if open_ones else job
-
-    def _rows(self, job_ids: Collection[str] | None) -> list[tuple[str, str]]:
-        """Return (job id, squeue's row) of these jobs, or of all; those that Slurm has forgotten lack."""
-        if job_ids is not None and not job_ids:
-            return []
-        end = f"\x1f{secrets.token_hex(8)}"
-        chosen = () if job_ids is None else (f"--jobs={','.join(sorted(job_ids))}",)
-        answer = self._runner.run(*_SQUEUE_TEXT, *chosen, f"--Format={row_format(end)}")
-        if answer.exit_code != 0:
-            if job_ids is not None and is_unknown_job(answer):
-                return []
-            raise error_of_result(answer, SlurmReadError)
-        # The number of an array is also that of its last task: `--jobs` shows all tasks.
-        return [
-            (own, row) for own, row in split_rows(answer.stdout, end) if job_ids is None or own in job_ids
-        ]
+        return self._reads.refresh(job_ids)
 
     def read_job(self, job_id: str) -> SlurmJob | None:
         """Read one job; None when slurmctld does not know it (any more)."""
-        # 22.05 ignores --jobs and prints all; later releases print the one, or an error if there is none.
-        answer = self._runner.run(*_SQUEUE, f"--jobs={job_number(job_id)}")
-        if answer.exit_code != 0 and is_unknown_job(answer):
-            return None
-        jobs, self._last.slurm_release = self._jobs(answer)
-        job = next((job for job in jobs if job.job_id == job_id), None)
-        if job is None or not job.one_thread_per_core:
-            return job
-        if self._last.threads_per_core is None:
-            self._last.threads_per_core = most_threads_per_core(self._nodes())
-        return in_cpus(job, self._last.threads_per_core)
-
-    def _jobs(self, answer: CommandResult) -> tuple[list[SlurmJob], tuple[int, int]]:
-        content = load_json(self._whole(answer).stdout, "squeue")
-        return [parse_job(job) for job in objects_of(content, "jobs", "squeue")], release(content)
+        return self._reads.read_job(job_id)
 
     # ------------------------------------------------------------------------------------------ changing
 
@@ -429,17 +305,6 @@ class CommandClient:
         if self._monotonic() - guarded_from > _STALE_S:
             raise JobStateError(f"job {job_id}: its state was read too long ago; nothing was changed")
         command()
-
-    def _whole(self, answer: CommandResult) -> CommandResult:
-        if answer.exit_code != 0 or not answer.stdout.strip():
-            raise error_of_result(answer, SlurmReadError)
-        return answer
-
-    def _checked(self, command: str, *arguments: str) -> CommandResult:
-        answer = self._runner.run(command, *arguments)
-        if answer.exit_code != 0:
-            raise error_of_result(answer, SlurmReadError)
-        return answer
 
 
 def _expect_run(job_id: str, status: JobStatus, restart_count: int) -> None:

@@ -83,6 +83,7 @@ _KEPT = (
     "memory_per_gpu_mb",
     "memory_by_node",
     "one_thread_per_core",
+    "one_node",
     "excluded_nodes",
     "suspended_at",
     "resumed_at",
@@ -106,10 +107,12 @@ def split_rows(text: str, end: str) -> Iterator[tuple[str, str]]:
 
 
 def read_row(row: str, known: SlurmJob | None) -> tuple[SlurmJob, bool]:
-    """Return the job of a row, and whether its GPUs on each node are certain."""
+    """Return the job of a row, and whether its GPUs on each node are certain: else it has no CPUs there."""
     fields = _fields(row)
     nodes, certain = _add_resources(fields)
     job = parse_job(fields)
+    if not certain:
+        job = dataclasses.replace(job, cpus_by_node=())
     if known is None or known.user_id != job.user_id:
         return job, certain
     kept = {name: getattr(known, name) for name in _KEPT}

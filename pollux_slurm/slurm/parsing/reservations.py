@@ -10,20 +10,22 @@ from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
 
 _FIELD = re.compile(r"(?:^| )(StartTime|EndTime|Nodes)=(\S*)")
+OWN_PREFIX = "pollux_"
+"""The first letters of the names of the daemon's own reservations, which last while a job moves."""
 
 
 def reserved_from(lines: Iterable[str], *, now: datetime) -> dict[str, datetime]:
     """Return, by node, when the first of its reservations begins that is not over.
 
-    A reservation of some of a node's CPUs counts as one of the node. `now` is a UTC time, as Slurm prints.
-    Raises `SlurmReadError` for a line that cannot be parsed.
+    A reservation of some of a node's CPUs counts as one of the node, and one of the daemon's own as none.
+    `now` is a UTC time, as Slurm prints. Raises `SlurmReadError` for a line that cannot be parsed.
     """
     found: dict[str, datetime] = {}
     for line in lines:
-        if not line.startswith("ReservationName="):
+        if not line.startswith("ReservationName=") or line.startswith(f"ReservationName={OWN_PREFIX}"):
             continue  # "No reservations in the system"
         fields = dict(_FIELD.findall(line))
-        if fields.get("Nodes") == "(null)":  # of licences, for example
+        if fields.get("Nodes") in ("", "(null)"):  # of licences, for example
             continue
         try:
             start, end = (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from pollux_slurm.daemon.decide import draining_nodes, problem_building
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import Allocation, SlurmNode
 from pollux_slurm.policy import decide
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, snapshot
 
 LARGEST = dataclasses.replace(TERMS, max_gpus=4)
@@ -49,8 +51,9 @@ def test_that_a_job_at_its_largest_size_leaves_a_draining_node_for_an_equal_one(
         (node("n1", reserved_from=NOON + timedelta(hours=1)), {}),
         (node("n1"), {"time_limit_s": 300 + 299}),
         (node("n1"), {"unschedulable_reason": "submitted with --no-requeue"}),
+        (node("n1"), {"comment": encode_comment("", dataclasses.replace(LARGEST, min_run_s=math.inf))}),
     ],
-    ids=["smaller", "type", "down", "partition", "CPUs", "reserved", "ends soon", "fixed"],
+    ids=["smaller", "type", "down", "partition", "CPUs", "reserved", "ends soon", "fixed", "held off"],
 )
 def test_that_it_stays_without_an_equal_place_or_time_to_gain_from_it(
     other: SlurmNode, changes: dict[str, Any]

@@ -72,12 +72,17 @@ def test_that_a_run_that_is_known_keeps_its_resources_and_another_has_what_it_re
         allocation=Allocation.of({"n0": 4, "n1": 1}),
         name="train",
         unschedulable_reason="it is special",
+        one_node=True,
+        cpus_by_node=(("n0", 2), ("n1", 2)),
     )
     job, is_certain = read_row(row(**two, PriorityLong="5"), known)
     assert is_certain
     assert (job.allocation, job.priority) == (known.allocation, 5)
-    assert (job.name, job.unschedulable_reason) == ("train", "it is special")
-    assert not read_row(row(**two, RestartCnt="2"), known)[1]
+    assert (job.name, job.unschedulable_reason, job.one_node) == ("train", "it is special", True)
+    guessed, is_certain = read_row(row(**two, RestartCnt="2"), known)
+    assert not is_certain
+    # Nor is it when it is read once more.
+    assert not read_row(row(**two, RestartCnt="2"), guessed)[1]
     even = read_row(row(**two | {"tres_per_job": "gres:gpu:4", "tres_per_node": "gres:gpu:2"}), None)
     assert (even[0].allocation, even[1]) == (Allocation.of({"n0": 2, "n1": 2}), True)
 

@@ -16,8 +16,8 @@ LINE = (
 )
 
 
-def line(start: str, end: str, nodes: str = "n[0-1]") -> str:
-    return LINE.format(name="maint", start=start, end=end, nodes=nodes)
+def line(start: str, end: str, nodes: str = "n[0-1]", name: str = "maint") -> str:
+    return LINE.format(name=name, start=start, end=end, nodes=nodes)
 
 
 def test_that_each_node_has_the_start_of_its_first_reservation_that_is_not_over() -> None:
@@ -27,6 +27,9 @@ def test_that_each_node_has_the_start_of_its_first_reservation_that_is_not_over(
         line("14:00:00", "15:00:00", "n1"),
         line("10:00:00", "23:00:00", "n3"),
         line("10:00:00", "23:00:00", "(null)"),
+        line("10:00:00", "23:00:00", ""),
+        # The daemon's own, while a job moves.
+        line("10:00:00", "23:00:00", "n[0-4]", "pollux_17_3"),
     ]
     found = reserved_from(lines, now=NOON)
     hours = {name: (at - NOON) / timedelta(hours=1) for name, at in found.items()}
