@@ -13,6 +13,7 @@ import pytest
 from pollux_slurm.errors import SlurmCommandError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.commands.command_client import START_DELAY_S
 from pollux_slurm.store.contract.interface import AllocationRecord, Reallocation
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
@@ -494,6 +495,7 @@ def test_that_a_stop_waits_for_a_job_whose_release_failed(harness: Harness) -> N
 
     harness.run_until(daemon, until=lambda: harness.is_at(Step.RELEASED), seconds=20)
     assert harness.job(job_id).held
+    harness.clock.advance(START_DELAY_S)  # a job is not looked for before it may start
     harness.stop.set()
     daemon.run()
     assert not harness.job(job_id).held
