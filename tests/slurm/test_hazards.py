@@ -337,7 +337,7 @@ def test_that_where_a_job_may_run_is_read_and_kept_over_a_move(cluster: Cluster)
         cluster.scontrol("update", f"NodeName={node}", f"AvailableFeatures={features}")
         cluster.scontrol("update", f"NodeName={node}", f"ActiveFeatures={features}")
     try:
-        options = ("--partition=second,first", "--constraint=fast&big", "--exclude=n[2-3]", "--gpus=1")
+        options = ("--partition=first,second", "--constraint=fast&big", "--exclude=n[2-3]", "--gpus=1")
         job_id = cluster.start(*options)
         nodes = {node.name: node for node in cluster.client.snapshot().nodes}
         running = cluster.job(job_id)
