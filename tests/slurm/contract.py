@@ -112,10 +112,11 @@ class SlurmClientContract:
         assert (job.name, job.comment, job.cpus_per_gpu) == (before.name, before.comment, 2)
         assert shown.job(other) == first.job(other)
         assert sum(node.used_gpus for node in shown.nodes) == 1
-        # Five GPUs on two nodes: text does not say how many on each.
+        # Five GPUs on two nodes: text does not say how many on each, and what is guessed does not stay.
         world.client.reshape(moving, JobShape(num_gpus=5, nodes=("n0", "n1"), cpus_per_gpu=2))
         world.client.release(moving)
         self.wait_running(world, moving)
+        world.client.refresh()
         shown = world.client.refresh([moving])
         assert (job := shown.job(moving)) is not None
         assert job.allocation == Allocation.of({"n0": 4, "n1": 1})
