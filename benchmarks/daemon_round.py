@@ -11,7 +11,7 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -51,6 +51,9 @@ class StillSlurm:
         )
 
     def snapshot(self) -> ClusterSnapshot:
+        return self._snapshot
+
+    def refresh(self, _job_ids: Collection[str] | None = None) -> ClusterSnapshot:
         return self._snapshot
 
     def guarded(self, _guard: Callable[[], None]) -> StillSlurm:

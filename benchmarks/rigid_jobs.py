@@ -1,11 +1,16 @@
 """Whether jobs that move in place delay others: the starts of rigid jobs on a private Slurm, run by run.
 
     python -m benchmarks.rigid_jobs [--minutes 30] [--runs 3] [--seed 1]
+    python -m benchmarks.rigid_jobs --plain [--minutes 10] [--seed 1]
 
 The same rigid jobs (plain sbatch, no training) and the same trainings are submitted at the same times in each
 run. In the first runs all trainings move by requeue; in the last one, every other one moves in place. Each
 rigid job's wait there is compared with the range of its waits in the others. The runs are made side by side,
 on a private Slurm each, so that what else the machine does is the same for all.
+
+With `--plain`, one run has no daemon: plain Slurm is compared with the daemon on a mixed load, in which some
+rigid jobs have no GPUs or two nodes. Each job that waits longer with the daemon by more than five seconds is
+listed.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,22 +54,23 @@ DRAIN_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A job of the workload: `epochs` of a training, or a rigid job of `lasts_s`."""
+    """A job of the workload: `epochs` of a training, or a rigid job of `lasts_s`; `gpus` on each node."""
 
     at_s: float
     gpus: int
+    nodes: int = 1
     epochs: int = 0
     lasts_s: float = 0.0
 
 
-def workload(minutes: float, seed: int) -> list[Submission]:
+def workload(minutes: float, seed: int, *, mixed: bool = False) -> list[Submission]:
     """Return the submissions of a run in order of time; the same for the same seed."""
+    sizes = [(1, 1), (1, 1), (2, 1), (4, 1), *([(0, 1), (2, 2)] if mixed else [])]
     rng, found = random.Random(seed), []
     at_s = 0.0
     while (at_s := at_s + rng.expovariate(1 / RIGID_EVERY_S)) < 60 * minutes:
-        found.append(
-            Submission(at_s=at_s, gpus=rng.choice((1, 1, 2, 4)), lasts_s=rng.uniform(*RIGID_LASTS_S))
-        )
+        gpus, nodes = rng.choice(sizes)
+        found.append(Submission(at_s=at_s, gpus=gpus, nodes=nodes, lasts_s=rng.uniform(*RIGID_LASTS_S)))
     at_s = 0.0
     while (at_s := at_s + rng.expovariate(1 / TRAINING_EVERY_S)) < 60 * minutes:
         found.append(Submission(at_s=at_s, gpus=rng.choice((1, 2)), epochs=rng.randint(*TRAINING_EPOCHS)))
@@ -76,18 +82,28 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="of submissions (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="without moves in place (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true", help="compare plain Slurm with the daemon")
     options = parser.parse_args()
-    jobs = workload(options.minutes, options.seed)
+    jobs = workload(options.minutes, options.seed, mixed=options.plain)
+    if options.plain:
+        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
+            plain, daemon_s = executor.map(run, [jobs] * 2, ["plain", "requeue"])
+        compare(jobs, plain, daemon_s)
+        return
     with ProcessPoolExecutor(options.runs + 1, multiprocessing.get_context("spawn")) as executor:
         runs = [
-            executor.submit(run, jobs, in_place=number == options.runs) for number in range(options.runs + 1)
+            executor.submit(run, jobs, "in_place" if number == options.runs else "requeue")
+            for number in range(options.runs + 1)
         ]
         *without, within = (one.result() for one in runs)
     report(without, within)
 
 
-def run(jobs: Sequence[Submission], *, in_place: bool) -> list[float]:
-    """Submit all jobs at their times, and return the waits of the rigid ones in seconds."""
+def run(jobs: Sequence[Submission], how: str) -> list[float]:
+    """Submit all jobs at their times, and return the waits of the rigid ones in seconds.
+
+    `how` trainings move: by "requeue", every other one "in_place", or not at all without a daemon ("plain").
+    """
     folder = Path(tempfile.mkdtemp(prefix="pollux-rigid-", dir="/tmp"))
     folder.chmod(0o755)
     try:
@@ -95,14 +111,14 @@ def run(jobs: Sequence[Submission], *, in_place: bool) -> list[float]:
             folder / "s", [NodeGroup(num_nodes=NODES, gpus_per_node=GPUS_PER_NODE)], timeout_s=600
         )
         try:
-            return _run(sandbox, folder, jobs, in_place=in_place)
+            return _run(sandbox, folder, jobs, how)
         finally:
             sandbox.down()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], *, in_place: bool) -> list[float]:
+def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -> list[float]:
     url, settings = f"sqlite:///{folder}/pollux.db", folder / "pollux.toml"
     settings.write_text(SETTINGS)
     store = open_store(url, create=True)
@@ -121,14 +137,15 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], *, in_place
     num_trainings = 0
     slurm, pause = connect(SlurmConfig(), env), threading.Event()
     waits_s: dict[str, float] = {}
-    with daemon(env, folder / "daemon.log"):
+    with nullcontext() if how == "plain" else daemon(env, folder / "daemon.log"):
         began = time.monotonic()
         for job in jobs:
             while (left_s := job.at_s - (time.monotonic() - began)) > 0:
                 pause.wait(min(left_s, 5.0))
                 note_waits(slurm, rigid, waits_s)
             if job.epochs:
-                submit_training(job, num_trainings, env, folder, in_place=in_place and num_trainings % 2 == 0)
+                in_place = how == "in_place" and num_trainings % 2 == 0
+                submit_training(job, num_trainings, env, folder, in_place=in_place)
                 num_trainings += 1
             else:
                 rigid.append(submit_rigid(job, env, folder))
@@ -143,7 +160,7 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], *, in_place
         }
         over = sum(record.state is JobState.COMPLETED for record in store.jobs())
         print(
-            f"{'every other training in place' if in_place else 'all by requeue'}: {over} of {num_trainings} "
+            f"{how}: {over} of {num_trainings} "
             f"trainings completed, {len(rigid)} rigid jobs; confirmed moves: {ways}",
             flush=True,
         )
@@ -161,9 +178,10 @@ def note_waits(slurm: SlurmClient, rigid: Sequence[str], waits_s: dict[str, floa
 
 def submit_rigid(job: Submission, env: dict[str, str], folder: Path) -> str:
     command = [
-        *("sbatch", "--parsable", "--output=/dev/null", "--nodes=1", f"--gpus={job.gpus}", "--mem=100M"),
+        *("sbatch", "--parsable", "--output=/dev/null", f"--nodes={job.nodes}", "--mem=100M", "--time=5"),
         # One of four GPUs wants all CPUs of a node: no anchor may be there.
-        *("--cpus-per-gpu=2", "--time=5", f"--wrap=sleep {job.lasts_s:.0f}"),
+        *((f"--gpus-per-node={job.gpus}", "--cpus-per-gpu=2") if job.gpus else ("--cpus-per-task=4",)),
+        f"--wrap=sleep {job.lasts_s:.0f}",
     ]
     done = subprocess.run(
         command, env=env, cwd=folder, check=True, capture_output=True, text=True, timeout=120
@@ -196,6 +214,20 @@ def daemon(env: dict[str, str], log: Path) -> Iterator[None]:
         finally:
             process.terminate()
             process.wait(timeout=120)
+
+
+def compare(jobs: Sequence[Submission], plain: Sequence[float], daemon_s: Sequence[float]) -> None:
+    """Print how long rigid jobs waited under plain Slurm and under the daemon, and which waited longer."""
+    print_waits("plain Slurm", plain)
+    print_waits("the daemon", daemon_s)
+    rigid = [job for job in jobs if not job.epochs]
+    waits = list(zip(rigid, plain, daemon_s, strict=True))
+    later = [(job, was, now) for job, was, now in waits if now > was + 5]
+    print(f"{len(later)} of {len(rigid)} rigid jobs waited more than 5 s longer with the daemon")
+    for job, was, now in later:
+        print(
+            f"  at {job.at_s:.0f} s, {job.nodes} nodes of {job.gpus} GPUs: {now:.0f} s instead of {was:.0f} s"
+        )
 
 
 def report(without: Sequence[Sequence[float]], within: Sequence[float]) -> None:

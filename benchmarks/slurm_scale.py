@@ -2,11 +2,14 @@
 
 python -m benchmarks.slurm_scale --nodes 200 --jobs 100
 python -m benchmarks.slurm_scale --nodes 8 --jobs 8 --rounds 1 --moves 24 --toggle
+python -m benchmarks.slurm_scale --nodes 10 --jobs 10 --rounds 1 --moves 10 --toggle --queued 12000
 
 Every node is a slurmd of its own on this machine, with fake GPUs. The jobs only sleep; their agents are
 simulated here, from what the daemon itself reads. First come some rounds in shadow mode, on running jobs;
 then moves, up to `--in-flight` at a time, until `--moves` are confirmed. The moves are the policy's, or with
-`--toggle` each job changes on its own node between one GPU and two, so that none waits for another.
+`--toggle` each job changes on its own node between one GPU and two, so that none waits for another. With
+`--queued N`, the moves are measured twice: with an empty queue, and with N jobs in it that are held, or, with
+`--not-held`, wait for nodes that are full.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -62,7 +65,10 @@ from pollux_slurm.store.contract.interface import (
 
 SLEEP = "#!/bin/sh\nexec sleep 7200\n"
 # What sdiag itself asks, and what nodes send on their own.
-_NOT_OURS = ("REQUEST_STATS_INFO", "MESSAGE_NODE_REGISTRATION_STATUS", "MESSAGE_EPILOG_COMPLETE")
+_NOT_OURS = (
+    *("REQUEST_STATS_INFO", "MESSAGE_NODE_REGISTRATION_STATUS", "MESSAGE_EPILOG_COMPLETE"),
+    "REQUEST_COMPLETE_BATCH_SCRIPT",
+)
 _BY_TYPE = re.compile(r"^\s*(\w+)\s*\(\s*\d+\)\s+count:(\d+)", re.MULTILINE)
 
 
@@ -145,12 +151,16 @@ def main() -> None:
     parser.add_argument("--backend", choices=("commands", "pyslurm"), default="commands")
     parser.add_argument("--in-flight", type=int, default=8)
     parser.add_argument("--toggle", action="store_true")
+    parser.add_argument("--queued", type=int, default=0)
+    parser.add_argument("--not-held", action="store_true")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="pollux-scale-", dir="/tmp"))
     folder.chmod(0o755)
     try:
         began = time.monotonic()
         sandbox = Sandbox.up(folder / "s", [NodeGroup(num_nodes=options.nodes)], timeout_s=600.0)
+        if options.queued:
+            sandbox = with_long_queue(sandbox)
         print(f"{options.nodes} nodes idle after {time.monotonic() - began:.1f} s", flush=True)
         try:
             measure(sandbox, folder, options)
@@ -198,16 +208,43 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
     run_rounds(
         daemon(watched, store, metrics, options, shadow=True), plain, watched, store, agents, options.rounds
     )
+    acting = daemon(watched, store, metrics, options, shadow=False)
     if options.moves:
-        move_jobs(
-            daemon(watched, store, metrics, options, shadow=False),
-            plain,
-            watched,
-            store,
-            agents,
-            options.moves,
+        empty_s = move_jobs(acting, plain, watched, store, agents, options.moves)
+    if options.moves and options.queued:
+        fill_queue(plain, sandbox, options)
+        print(
+            f"{options.queued} jobs more in the queue; one bulk read: {bulk_read_s(slurm):.2f} s", flush=True
+        )
+        long_s = move_jobs(acting, plain, watched, store, agents, options.moves)
+        print(
+            f"median standstill {long_s:.1f} s, {empty_s:.1f} s with an empty queue: "
+            f"{long_s / empty_s:.2f} times",
+            flush=True,
         )
     store.close()
+
+
+def with_long_queue(sandbox: Sandbox) -> Sandbox:
+    """Let slurmctld take more jobs than its usual ten thousand."""
+    conf = sandbox.layout.slurm_conf
+    conf.write_text(conf.read_text() + "MaxJobCount=50000\nMaxArraySize=5001\n")
+    return sandbox.stop("slurmctld").start("slurmctld")
+
+
+def fill_queue(plain: CommandRunner, sandbox: Sandbox, options: argparse.Namespace) -> None:
+    """Put jobs into the queue. An array's tasks are jobs of their own once they differ from its last one.
+
+    Another priority would release those that are held.
+    """
+    client, held = CommandClient(plain), () if options.not_held else ("--hold",)
+    for first in range(0, options.queued, 4000):
+        count = min(4000, options.queued - first)
+        array = client.submit(
+            SLEEP, ["--output=/dev/null", *held, f"--array=0-{count}", "--gpus=4", "--nice=1000"],
+            [], {**os.environ, **sandbox.env},
+        )  # fmt: skip
+        plain.run("scontrol", "update", f"JobId={array}_[0-{count - 1}]", "Comment=queued")
 
 
 class CachingClient:
@@ -222,6 +259,10 @@ class CachingClient:
 
     def snapshot(self) -> ClusterSnapshot:
         self.last = self._slurm.snapshot()
+        return self.last
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        self.last = self._slurm.refresh(job_ids)
         return self.last
 
     def run_agents(self, store: Store, agents: dict[str, SimulatedAgent]) -> None:
@@ -316,10 +357,14 @@ def run_rounds(
 def move_jobs(
     acting: Daemon, plain: CommandRunner, slurm: CachingClient, store: Store,
     agents: dict[str, SimulatedAgent], wanted: int,
-) -> None:  # fmt: skip
-    """Enact rounds until enough moves are confirmed; print where their time went, and their RPCs."""
+) -> float:  # fmt: skip
+    """Enact rounds until enough moves are confirmed; print where their time went, and their RPCs.
+
+    Return the median of the seconds in which a moving job does not run.
+    """
     before, began = rpcs(plain), time.monotonic()
     ticks = 0
+    earlier = {move.id for job_id in agents for move in store.reallocations(job_id)}
     confirmed: dict[int, Reallocation] = {}
     starts: dict[int, datetime] = {}
     deadline = began + 300
@@ -333,7 +378,9 @@ def move_jobs(
             pause.wait(0.5)
         started = {job.job_id: job.started_at for job in slurm.last.jobs} if slurm.last is not None else {}
         for move in (move for job_id in agents for move in store.reallocations(job_id)):
-            if move.step is ReallocationStep.CONFIRMED and move.moves_running and move.id not in confirmed:
+            if move.id in earlier or move.id in confirmed:
+                continue
+            if move.step is ReallocationStep.CONFIRMED and move.moves_running:
                 confirmed[move.id] = move
                 if (start := started.get(move.slurm_job_id)) is not None:
                     starts[move.id] = start
@@ -365,10 +412,11 @@ def move_jobs(
             flush=True,
         )
     print(
-        f"{ticks} ticks; {shown(after - before)}; "
+        f"{ticks} ticks; {shown(after - before)}, {(after - before).total() / wall_s:.1f} a second; "
         f"commands of the daemon so far: {totals(acting.metrics.commands)}",
         flush=True,
     )
+    return statistics.median(spans["requeuehold to Slurm's start"])
 
 
 def spans_s(

@@ -26,6 +26,9 @@ from pollux_slurm.store.contract.interface import Store
 
 _log = logging.getLogger(__name__)
 
+# A move's standstill is a few seconds. A job that does not start must not delay rounds for long.
+_ROUND_WAITS_S = 10.0
+
 
 def mode_text(config: DaemonConfig) -> str:
     """Return in a few words what a daemon does with its decisions, and in which partitions."""
@@ -83,6 +86,7 @@ class Daemon:
             predecessor_may_live=self._lease.predecessor_may_live,
             moves=moves or MovesConfig(),
             may_prioritise=lambda: scope() is None,
+            monotonic=monotonic,
         )
         self._rounds = Rounds(
             slurm=slurm,
@@ -126,18 +130,29 @@ class Daemon:
                 self.round()
                 # Counted from the round's end: rounds longer than the interval must leave time for ticks.
                 next_round = self._monotonic() + self._config.interval_s
-                self._watch.begin(self._rounds.watched_state, self._config)
-                while not self._stop.is_set() and (left := next_round - self._monotonic()) > 0:
+                self._watch.begin(self._rounds.watched_state, self._config, read_s=self._rounds.read_s)
+                due_since: float | None = None
+                while not self._stop.is_set():
                     self.tick()
                     if self._lease.was_lost() or self._reload_asked.is_set():
                         break
-                    if self._watch.is_due():
+                    left = next_round - self._monotonic()
+                    if due_since is None and (left <= 0 or self._watch.is_due()):
+                        due_since = self._monotonic()
+                    if due_since is not None and not self._must_wait(due_since):
                         break
-                    self._stop.wait(min(self._config.tick_s, left))
+                    self._stop.wait(self._config.tick_s if left <= 0 else min(self._config.tick_s, left))
             self._notifier.stopping()
             self._finish_before_stop()
         finally:
             self._lease.release()
+
+    def _must_wait(self, due_since: float) -> bool:
+        """Whether a round that is due waits, a short while, for jobs that a move has stopped.
+
+        It reads the whole queue, and no tick starts them meanwhile.
+        """
+        return self._monotonic() - due_since < _ROUND_WAITS_S and bool(self._enactor.stopped_jobs())
 
     def _reload_if_asked(self) -> None:
         if not self._reload_asked.is_set() or self._reload is None:

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import queue
 import threading
-from collections.abc import Callable, Container, Sequence
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import (
+    draining_nodes,
     in_place,
     problem_building,
     unanswered_requests,
@@ -51,6 +55,18 @@ from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, St
 _log = logging.getLogger(__name__)
 
 
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Search for garbage after a round: nearly all that thousands of jobs make in it is in use to its end."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
     """What one round did. `skipped` is the reason of a round that did nothing, else None."""
@@ -72,7 +88,7 @@ class Settings:
 
 
 class Rounds:
-    """The rounds of one daemon. `watched_state` is what `events` compares with.
+    """The rounds of one daemon. `watched_state` is what `events` compares with; `read_s` what Slurm took.
 
     `while_deciding` is called repeatedly while the solver runs, until `stop` is set. `scope` returns the id
     of the only user whose jobs are served, or None for all users. `site_limits` returns Slurm's own limits,
@@ -98,7 +114,7 @@ class Rounds:
     ) -> None:
         self._keeps_places = keeps_places
         self._configuration = ConfigurationWatch(lambda: slurm.configuration())
-        self.watched_state = WatchedState()
+        self.watched_state, self.read_s = WatchedState(), 0.0
         self.metrics = metrics
         self._slurm, self._store, self._clock, self._lease = slurm, store, clock, lease
         self._notifier, self._stop, self._while_deciding = notifier, stop, while_deciding
@@ -117,7 +133,7 @@ class Rounds:
 
     def read_watched_state(self) -> WatchedState:
         """Read Slurm and the store for `events`; raises `SlurmError` and `StoreError`."""
-        snapshot = self._slurm.snapshot()
+        snapshot = self._slurm.refresh()
         return WatchedState.of(snapshot, self._adaptive(snapshot), self._store.open_reallocations())
 
     def _adaptive(self, snapshot: ClusterSnapshot) -> tuple[JobRegistration, ...]:
@@ -130,8 +146,11 @@ class Rounds:
         After an incomplete read, or any error, nothing is done: the failure is counted and logged.
         """
         try:
-            with self.metrics.measured_round(
-                interval_s=self._config.interval_s, decision_limit_s=self._policy.time_limit_s
+            with (
+                _no_garbage_collection(),
+                self.metrics.measured_round(
+                    interval_s=self._config.interval_s, decision_limit_s=self._policy.time_limit_s
+                ),
             ):
                 return self._run()
         except SlurmError as error:
@@ -154,11 +173,15 @@ class Rounds:
         self._lease.renew()
         for note in self._store.maintain():
             _log.warning("%s", note)
+        began_s = time.monotonic()
         with self.metrics.phase("read_slurm"):
             snapshot = self._slurm.snapshot()
+        self.read_s = time.monotonic() - began_s
         now = self._clock()
         adaptive = self._adaptive(snapshot)
         refused = self._store.register_jobs(adaptive, at=now)
+        # Read before the models, so that what comes in between triggers a round.
+        training_runs = self._store.training_runs()
         active = self._store.active_jobs()
         self._warn_of_refused_registrations(cluster_picture.refused_registrations(snapshot, active, refused))
         records = cluster_picture.records_of_user(snapshot, active, self._scope())
@@ -168,13 +191,13 @@ class Rounds:
             vanished_before=self._vanished,
             not_over=self._journal_maintenance(snapshot, records, now),
         )
-        self._store.observe_jobs(seen, at=now)
+        changed = self._store.observe_jobs(seen, at=now)
         if now >= self._next_correction:
             self._next_correction = now + accounted_runs.CORRECTED_EVERY
             accounted_runs.correct_estimates(self._store, self._past_runs, now=now)
-        # Read before the models, so that what comes in between triggers a round.
-        training_runs = self._store.training_runs()
-        records = cluster_picture.records_of_user(snapshot, self._store.active_jobs(), self._scope())
+        records = cluster_picture.records_of_user(
+            snapshot, self._with_changes(active, changed), self._scope()
+        )
         open_moves = [record.open_reallocation for record in records if record.open_reallocation is not None]
         # Set already here, so that after a failed decision only a change triggers the next round.
         self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
@@ -200,7 +223,12 @@ class Rounds:
             policy=self._policy,
             pause_ttl_s=self._config.pause_ttl_s,
             unmanaged=unmanaged_jobs.next_unmanaged_jobs(
-                picture, problem_building.UsableNodes(snapshot), self._policy
+                picture,
+                problem_building.UsableNodes(snapshot),
+                self._policy,
+                takes_part=problem_building.participants(
+                    picture, now=now, pause_ttl_s=self._config.pause_ttl_s
+                ),
             ),
             nodes=unmanaged_jobs.reserve_shares(picture.nodes, picture, self._policy.kept_shares),
         )
@@ -219,7 +247,13 @@ class Rounds:
                 longest_stop_s=self._config.requeue_timeout_s + self._config.start_timeout_s,
                 configured_at=self._configuration.changed_at(records, now),
             )
-            tried = decide_within(problem, self._decide_in_thread, checks.not_tried)
+            tried = decide_within(
+                problem,
+                lambda problem: draining_nodes.leave_draining_nodes(
+                    problem, self._decide_in_thread(problem), picture, now=now
+                ),
+                checks.not_tried,
+            )
         problem, decision = tried.problem, tried.decision
         reasons = {job.slurm.job_id: problem_building.not_moved_because(job) for job in picture.managed}
         left_out = {job_id: reason for job_id, reason in reasons.items() if reason is not None}
@@ -288,6 +322,14 @@ class Rounds:
         self.metrics.end_round(round_id, decision, tuple(job.record for job in picture.managed))
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _with_changes(self, active: tuple[JobRecord, ...], changed: frozenset[str]) -> tuple[JobRecord, ...]:
+        """Return the active jobs with what this round has observed and journaled, read again if it has."""
+        moves = {move.slurm_job_id: move for move in self._store.open_reallocations()}
+        is_current = not changed and all(
+            record.open_reallocation == moves.get(record.slurm_job_id) for record in active
+        )
+        return active if is_current else self._store.active_jobs()
 
     def _way_to(
         self, job: ManagedJob, target: Allocation, snapshot: ClusterSnapshot, problem: Problem

@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Container
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pollux_slurm.model.allocations import Allocation
+
+# How long a move takes at most, with the minute to which Slurm rounds a time limit up.
+_MOVE_TAKES = timedelta(minutes=2)
 
 
 class JobState(enum.Enum):
@@ -46,6 +49,8 @@ class SlurmNode:
     - `hostname`: the machine's own name, empty where Slurm does not show it
     - `last_busy_at`: when its last job ended or it came back, whichever was later; None where Slurm does not
       show it, and possibly old for a node with jobs
+    - `threads_per_core`: how many CPUs a core has
+    - `reserved_from`: when the first reservation of it begins that is not over; None without one
     """
 
     name: str
@@ -66,6 +71,8 @@ class SlurmNode:
     hostname: str = ""
     last_busy_at: datetime | None = None
     gres_problem: str | None = None
+    reserved_from: datetime | None = None
+    threads_per_core: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +102,9 @@ class SlurmJob:
       which Slurm keeps in every later shape
     - `num_nodes`: how many nodes it requests, at least
     - `exclusive`: True where it requests whole nodes (`--exclusive`), which 26.05 does not show
+    - `one_thread_per_core`: True where it uses one CPU of each core (`--hint=nomultithread`). Slurm counts
+      what it has in CPUs, and what it requests in cores. Here, `cpus_per_gpu` and `num_cpus` are CPUs, of
+      which a core has `threads_per_core`
     - `memory_by_node`: True where it requested memory by node, and neither by GPU nor by CPU
     - `allocation`: its GPUs, empty unless it is running or completing; `cpus_by_node` and `memory_mb_by_node`
       are what it uses of each node
@@ -156,6 +166,8 @@ class SlurmJob:
     num_nodes: int = 1
     exclusive: bool = False
     memory_by_node: bool = False
+    one_thread_per_core: bool = False
+    threads_per_core: int = 1
     held_by_slurm: bool = False
     feature_sets: tuple[frozenset[str], ...] = ()
     excluded_nodes: tuple[str, ...] = ()
@@ -179,15 +191,29 @@ class SlurmJob:
         """The partitions that it may run in, or runs in."""
         return tuple(self.partition.split(","))
 
-    def may_run_on(self, node: SlurmNode, named: Container[str] = ()) -> bool:
-        """Return whether Slurm can start the job there; `named` are the nodes that its owner requested."""
+    def may_run_on(self, node: SlurmNode, named: Container[str] = (), *, at: datetime | None = None) -> bool:
+        """Return whether Slurm can start the job there; `named` are the nodes that its owner requested.
+
+        On a node with a reservation ahead, it can where the job, moved `at` that time, ends before. Without
+        `at`, reservations do not count.
+        """
         return (
             (not node.partitions or any(name in node.partitions for name in self.partitions))
             and self.requested_gpu_type in (None, node.gpu_type)
             and (not self.feature_sets or any(wanted <= node.features for wanted in self.feature_sets))
             and node.name not in self.excluded_nodes
             and (not named or node.name in named)
+            and (at is None or node.reserved_from is None or self._ends_by(node.reserved_from, at))
         )
+
+    def _ends_by(self, end: datetime, at: datetime) -> bool:
+        if self.time_limit_s is None:
+            return False
+        left = timedelta(seconds=self.time_limit_s)
+        # A new wing has the time limit of the first.
+        if self.started_at is not None and not self.wings:
+            left -= at - self.started_at
+        return at + max(left, timedelta()) + _MOVE_TAKES <= end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -334,7 +334,8 @@ def _require_shape(running: Sandbox, groups: Sequence[NodeGroup]) -> None:
 
     def shape(nodes: Sequence[SandboxNode]) -> list[str]:
         return [
-            f"{node.name}: {node.num_gpus} {node.gpu_type}, {node.num_cpus} CPUs, {node.memory_mb} MB"
+            f"{node.name}: {node.num_gpus} {node.gpu_type}, {node.num_cpus} CPUs "
+            f"({node.threads_per_core} a core), {node.memory_mb} MB"
             for node in nodes
         ]
 

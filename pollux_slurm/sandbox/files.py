@@ -38,13 +38,17 @@ _PORTS = range(10000, 32000)  # below the range from which the kernel takes port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Equal nodes. By default a node has 2 CPUs and 2 GiB for each GPU, and at least 4 GiB."""
+    """Equal nodes. By default a node has 2 CPUs and 2 GiB for each GPU, and at least 4 GiB.
+
+    A CPU is a thread: with `threads_per_core` = 2, two of them are one core.
+    """
 
     num_nodes: int = 4
     gpu_type: str = "t4"
     gpus_per_node: int = 4
     cpus_per_node: int | None = None
     memory_mb_per_node: int | None = None
+    threads_per_core: int = 1
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", self.gpu_type):
@@ -54,10 +58,13 @@ class NodeGroup:
             "GPUs per node": (self.gpus_per_node, 0, 64),
             "CPUs per node": (self.num_cpus, 1, 4096),
             "MB of memory per node": (self.memory_mb, 1, 1 << 30),
+            "threads per core": (self.threads_per_core, 1, 8),
         }
         for what, (value, low, high) in limits.items():
             if not low <= value <= high:
                 raise UsageError(f"{value} {what}: expected {low} to {high}")
+        if self.num_cpus % self.threads_per_core:
+            raise UsageError(f"{self.num_cpus} CPUs per node are no whole cores of {self.threads_per_core}")
 
     @property
     def num_cpus(self) -> int:
@@ -70,7 +77,11 @@ class NodeGroup:
 
 
 def parse_group(
-    text: str, *, cpus_per_node: int | None = None, memory_mb_per_node: int | None = None
+    text: str,
+    *,
+    cpus_per_node: int | None = None,
+    memory_mb_per_node: int | None = None,
+    threads_per_core: int = 1,
 ) -> NodeGroup:
     """Parse `NODES:TYPE:GPUS`, such as `2:t4:4`. Raises `UsageError`."""
     match = re.fullmatch(r"([0-9]{1,6}):([^:]+):([0-9]{1,6})", text)
@@ -82,6 +93,7 @@ def parse_group(
         gpus_per_node=int(match[3]),
         cpus_per_node=cpus_per_node,
         memory_mb_per_node=memory_mb_per_node,
+        threads_per_core=threads_per_core,
     )
 
 
@@ -95,6 +107,7 @@ class SandboxNode:
     memory_mb: int
     gpu_type: str
     num_gpus: int
+    threads_per_core: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +240,7 @@ def plan_nodes(groups: Sequence[NodeGroup], ports: Sequence[int]) -> tuple[Sandb
             memory_mb=group.memory_mb,
             gpu_type=group.gpu_type,
             num_gpus=group.gpus_per_node,
+            threads_per_core=group.threads_per_core,
         )
         for index, (group, port) in enumerate(zip(shapes, ports, strict=True))
     )

@@ -17,7 +17,7 @@ Contract, held by every backend and by the tests' in-memory double:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -43,6 +43,15 @@ class SlurmClient(Protocol):
 
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        """Read the nodes and these jobs again, or all jobs (None): what ticks and the watch need.
+
+        It costs a small part of `snapshot` where the queue is long. All other jobs are as the last read had
+        them, and those of the chosen ones that slurmctld has forgotten are left out. A run that began since
+        `snapshot` has its GPUs; its CPUs and memory by node, and what its owner has changed of the request,
+        may lack until the next one.
+        """
 
     def read_job(self, job_id: str) -> SlurmJob | None:
         """Read one job; None when slurmctld does not know it (any more)."""

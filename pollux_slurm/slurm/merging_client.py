@@ -20,7 +20,7 @@ other numbers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
-from pollux_slurm.slurm.parsing.merged_wings import merge_wings, wings_of_start
+from pollux_slurm.slurm.parsing.merged_wings import may_be_anchor, merge_wings, wings_of_start
 
 # The owner may have thousands of them. What waits on ends by itself, or as a stray wing.
 _MAX_CANCELLED_WAITING = 64
@@ -47,6 +47,7 @@ class MergingClient:
     def __init__(self, inner: SlurmClient, seen: dict[str, _Seen] | None = None) -> None:
         self._inner = inner
         self._seen = {} if seen is None else seen
+        self._anchors: frozenset[str] | None = None  # None until the first read
 
     def version(self) -> str:
         return self._inner.version()
@@ -61,7 +62,16 @@ class MergingClient:
         return self._inner.controller_time()
 
     def snapshot(self) -> ClusterSnapshot:
-        shown = self._inner.snapshot()
+        return self._merged(self._inner.snapshot())
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        # An anchor may have submitted wings that no read has shown yet.
+        if job_ids is None or self._anchors is None or not self._anchors.isdisjoint(job_ids):
+            return self._merged(self._inner.refresh())
+        return self._merged(self._inner.refresh(job_ids))
+
+    def _merged(self, shown: ClusterSnapshot) -> ClusterSnapshot:
+        self._anchors = frozenset(job.job_id for job in shown.jobs if may_be_anchor(job))
         merged = merge_wings(shown)
         found = {job.job_id: job for job in merged.jobs if job.wings}
         self._seen.clear()

@@ -6,15 +6,12 @@ A reservation of ours lasts for seconds, while one job moves (`pollux_slurm.daem
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pollux_slurm.model import ClusterSnapshot, SlurmNode
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.node_json import is_available
-
-# The names of the daemon's reservations begin so.
-NAME_PREFIX = "pollux_"
 
 
 class OwnReservations:
@@ -31,7 +28,12 @@ class OwnReservations:
         return OwnReservations(self._inner.guarded(guard), self._nodes_of)
 
     def snapshot(self) -> ClusterSnapshot:
-        shown = self._inner.snapshot()
+        return self._shown(self._inner.snapshot())
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        return self._shown(self._inner.refresh(job_ids))
+
+    def _shown(self, shown: ClusterSnapshot) -> ClusterSnapshot:
         ours = {node for nodes in self._nodes_of.values() for node in nodes}
         if not ours:
             return shown

@@ -139,9 +139,9 @@ class SqlStore:
         with self.database.write() as connection:
             return registration.register_jobs(connection, jobs, at=at)
 
-    def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:
+    def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> frozenset[str]:
         with self.database.write() as connection:
-            observation.observe_jobs(connection, observations, at=at)
+            return observation.observe_jobs(connection, observations, at=at)
 
     def record_not_moved(self, reasons: Mapping[str, str]) -> None:
         with self.database.write() as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import threading
 from pathlib import Path
@@ -16,6 +17,7 @@ from pollux_slurm.errors import ConfigError
 from pollux_slurm.model import Allocation, Decision, JobState, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem.json_format import problem_from_json
+from pollux_slurm.store.contract.interface import Store
 from tests.daemon.builders import MODEL
 from tests.daemon.harness import CONFIG, Harness, running
 
@@ -175,3 +177,27 @@ def test_that_moves_go_on_where_a_round_takes_longer_than_the_interval(harness: 
     daemon = running(harness, dataclasses.replace(CONFIG, lease_ttl_s=60), then)
     daemon.run()
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
+
+
+@pytest.mark.parametrize(("kill_s", "longest"), [(0.2, 5.0), (60.0, 15.0)])
+def test_that_a_round_that_is_due_waits_a_while_for_a_job_that_stands_still(
+    store: Store, kill_s: float, longest: float
+) -> None:
+    """A round reads the whole queue, and no tick starts the job meanwhile. It is stopped for `kill_s`."""
+    harness = Harness(store, kill_s=kill_s)
+    job_id = harness.submit(gpus=1)
+    harness.targets = {job_id: {"n1": 2}}
+    rounds_s: list[float] = []
+
+    def then(passed_s: float) -> None:
+        harness.agents[job_id].act()
+        rounds = sum(method == "snapshot" for method, _ in harness.slurm.calls)
+        rounds_s.extend([passed_s] * (rounds - len(rounds_s)))
+        assert passed_s < 120
+        # A stop waits for a held job, in real time.
+        if passed_s > 40 and not harness.open_moves():
+            harness.stop.set()
+
+    running(harness, CONFIG, then).run()
+    gaps = [later - earlier for earlier, later in itertools.pairwise(rounds_s)]
+    assert longest - 2 <= max(gaps) <= longest

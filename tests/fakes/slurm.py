@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -106,6 +107,7 @@ class FakeSlurm:
         self._jobs: dict[str, _Job] = {}
         self._next_id = 1
         self._last_priority = 1_000_000
+        self._last_read: ClusterSnapshot | None = None
 
     # --------------------------------------------------------------------------------- set by the test
 
@@ -151,11 +153,24 @@ class FakeSlurm:
 
     def snapshot(self) -> ClusterSnapshot:
         self._enter("snapshot")
-        return ClusterSnapshot(
+        self._last_read = ClusterSnapshot(
             read_at=self.host_clock(),
-            nodes=tuple(self._shown_node(name) for name in sorted(self.nodes)),
+            nodes=self._nodes_now(),
             jobs=tuple(job.shown for job in self._jobs.values()),
         )
+        return self._last_read
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        """Read the nodes and these jobs; the others are as they were read last."""
+        if self._last_read is None or job_ids is None:
+            return self.snapshot()
+        self._enter("refresh")
+        rest = {job.job_id: job for job in self._last_read.jobs if job.job_id not in job_ids}
+        now = {job_id: job.shown for job_id, job in self._jobs.items() if job_id in job_ids}
+        self._last_read = ClusterSnapshot(
+            read_at=self.host_clock(), nodes=self._nodes_now(), jobs=tuple((rest | now).values())
+        )
+        return self._last_read
 
     def read_job(self, job_id: str) -> SlurmJob | None:
         self._enter("read_job", job_id)
@@ -502,9 +517,9 @@ class FakeSlurm:
     def _place(self, job: _Job) -> Allocation | None:
         """Return where the job fits now: equal shares if its shape says so, else first nodes first."""
         shape = job.shape
-        room = {name: self._room(name, job) for name in self.nodes}
+        room = {node.name: _room(node, job) for node in self._nodes_now()}
         if not shape.nodes:
-            fitting = [name for name, free in room.items() if free >= shape.num_gpus]
+            fitting = [name for name in self.nodes if room[name] >= shape.num_gpus]
             return Allocation.of({fitting[0]: shape.num_gpus}) if fitting else None
         if shape.gpus_per_node is not None:
             even = dict.fromkeys(shape.nodes, shape.gpus_per_node)
@@ -516,32 +531,40 @@ class FakeSlurm:
             left -= taken[name]
         return Allocation.of(taken) if left == 0 and min(taken.values()) > 0 else None
 
-    def _room(self, name: str, job: _Job) -> int:
-        node = self._node_now(name)
-        if not node.available or any(name in nodes for nodes in self.reservations.values()):
-            return 0
-        free = [node.num_gpus - node.used_gpus, (node.num_cpus - node.used_cpus) // max(job.cpus_per_gpu, 1)]
-        if job.memory_per_gpu_mb:
-            free.append((node.memory_mb - node.used_memory_mb) // job.memory_per_gpu_mb)
-        return max(min(free), 0)
-
-    def _shown_node(self, name: str) -> SlurmNode:
-        node = self._node_now(name)
-        if not any(name in nodes for nodes in self.reservations.values()):
-            return node
-        return dataclasses.replace(node, available=False, state=f"{node.state}+reserved")
-
-    def _node_now(self, name: str) -> SlurmNode:
-        """Return the node with the resources of its jobs added to its used ones."""
-        node = self.nodes[name]
-        jobs = [job.shown for job in self._jobs.values()]
-        return dataclasses.replace(
-            node,
-            used_gpus=node.used_gpus + sum(job.allocation.as_dict().get(name, 0) for job in jobs),
-            used_cpus=node.used_cpus + sum(dict(job.cpus_by_node).get(name, 0) for job in jobs),
-            used_memory_mb=node.used_memory_mb
-            + sum(dict(job.memory_mb_by_node).get(name, 0) for job in jobs),
+    def _nodes_now(self) -> tuple[SlurmNode, ...]:
+        """Return the nodes with what their jobs use; reserved ones are closed."""
+        reserved = {name for nodes in self.reservations.values() for name in nodes}
+        gpus, cpus, memory_mb = Counter[str](), Counter[str](), Counter[str]()
+        for job in self._jobs.values():
+            for used, owned in (
+                (gpus, job.shown.allocation.gpus_by_node),
+                (cpus, job.shown.cpus_by_node),
+                (memory_mb, job.shown.memory_mb_by_node),
+            ):
+                for name, amount in owned:
+                    used[name] += amount
+        return tuple(
+            dataclasses.replace(
+                node,
+                used_gpus=node.used_gpus + gpus[name],
+                used_cpus=node.used_cpus + cpus[name],
+                used_memory_mb=node.used_memory_mb + memory_mb[name],
+                available=node.available and name not in reserved,
+                state=f"{node.state}+reserved" if name in reserved else node.state,
+            )
+            if gpus[name] or cpus[name] or memory_mb[name] or name in reserved
+            else node
+            for name, node in sorted(self.nodes.items())
         )
+
+
+def _room(node: SlurmNode, job: _Job) -> int:
+    if not node.available:
+        return 0
+    free = [node.num_gpus - node.used_gpus, (node.num_cpus - node.used_cpus) // max(job.cpus_per_gpu, 1)]
+    if job.memory_per_gpu_mb:
+        free.append((node.memory_mb - node.used_memory_mb) // job.memory_per_gpu_mb)
+    return max(min(free), 0)
 
 
 _CHANGING = frozenset(

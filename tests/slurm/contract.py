@@ -97,6 +97,37 @@ class SlurmClientContract:
         used = {node.name: (node.used_gpus, node.used_cpus, node.used_memory_mb) for node in snapshot.nodes}
         assert used == {"n0": (4, 8, 4000), "n1": (1, 2, 1000), "n2": (0, 0, 0), "n3": (0, 0, 0)}
 
+    def test_that_a_refresh_shows_these_jobs_and_the_nodes_as_they_are(self, world: World) -> None:
+        moving, other = self.running(world), world.submit(*SIZE, "--nodelist=n2", f"--comment={HOSTILE}")
+        self.wait_running(world, other)
+        first = world.client.snapshot()
+        self.requeued(world, moving)
+        world.client.set_comment(other, "changed meanwhile")
+        shown = world.client.refresh([moving])
+        job, before = shown.job(moving), first.job(moving)
+        assert job is not None
+        assert before is not None
+        assert (job.state, job.held, job.held_since_requeue) == (JobState.PENDING, True, True)
+        assert (job.restart_count, job.allocation, job.started_at) == (1, Allocation(), None)
+        assert (job.name, job.comment, job.cpus_per_gpu) == (before.name, before.comment, 2)
+        assert shown.job(other) == first.job(other)
+        assert sum(node.used_gpus for node in shown.nodes) == 1
+        # Five GPUs on two nodes: text does not say how many on each, and what is guessed does not stay.
+        world.client.reshape(moving, JobShape(num_gpus=5, nodes=("n0", "n1"), cpus_per_gpu=2))
+        world.client.release(moving)
+        self.wait_running(world, moving)
+        world.client.refresh()
+        shown = world.client.refresh([moving])
+        assert (job := shown.job(moving)) is not None
+        assert job.allocation == Allocation.of({"n0": 4, "n1": 1})
+        world.client.cancel(moving)
+        world.wait_for(moving, lambda job: job.state is JobState.CANCELLED, "CANCELLED")
+        shown = world.client.refresh()
+        assert [one.state for one in shown.jobs if one.job_id == moving] == [JobState.CANCELLED]
+        assert (job := shown.job(other)) is not None
+        assert (job.comment, job.allocation) == ("changed meanwhile", Allocation.of({"n2": 1}))
+        assert world.client.refresh(["4000000"]).job("4000000") is None
+
     def test_that_times_are_aware_and_in_order(self, world: World) -> None:
         job = self.job(world, self.running(world))
         assert job.submitted_at is not None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.daemon.observe.waiting_jobs import head_of_queue
 from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
@@ -360,6 +361,57 @@ def test_that_where_a_job_may_run_is_read_and_kept_over_a_move(cluster: Cluster)
             cluster.scontrol("delete", f"PartitionName={name}")
         for node in ("n0", "n1", "n2"):
             cluster.scontrol("update", f"NodeName={node}", "AvailableFeatures=", "ActiveFeatures=")
+
+
+def test_that_of_several_partitions_those_that_are_down_do_not_count(cluster: Cluster) -> None:
+    for name, node in (("first", "n0"), ("second", "n1")):
+        cluster.scontrol("create", f"PartitionName={name}", f"Nodes={node}", "State=UP")
+    try:
+        cluster.start("--partition=second", "--gpus=4")
+        job_id = cluster.submit("--partition=second,first", "--gpus=4", "--hold")
+        cluster.scontrol("update", "PartitionName=first", "State=DOWN")
+        cluster.client.release(job_id)
+        cluster.wait_for(job_id, lambda job: job.reason != "None", "refused by Slurm")
+        seen = cluster.client.snapshot()
+        job = seen.job(job_id)
+        assert job is not None
+        assert [node.name for node in seen.nodes if job.may_run_on(node)] == ["n1"]
+        assert [one.job_id for one in head_of_queue(seen.jobs, ())] == [job_id]
+        assert (shown := cluster.client.refresh().job(job_id)) is not None
+        assert shown.partitions == ("second",)
+        cluster.scontrol("update", "PartitionName=first", "State=UP")
+        cluster.wait_for(job_id, lambda job: job.allocation.nodes == ("n0",), "running in the first")
+    finally:
+        cluster.clean()
+        for name in ("first", "second"):
+            cluster.scontrol("delete", f"PartitionName={name}")
+
+
+def test_that_slurm_starts_no_job_where_it_would_meet_a_reservation(cluster: Cluster) -> None:
+    """And the read agrees, also where no state of a node shows a reservation that has begun (22.05)."""
+    for name, start, node in (("ahead", "now+1hour", "n0"), ("begun", "now", "n1")):
+        cluster.scontrol(
+            *("create", "reservation", f"ReservationName={name}", f"StartTime={start}"),
+            *("Duration=60", "Users=root", f"Nodes={node}"),
+        )
+    try:
+        elsewhere = ("--gpus=1", "--exclude=n2,n3")
+        long, short = cluster.submit(*elsewhere, "--time=120"), cluster.submit(*elsewhere, "--time=10")
+        running = cluster.wait_for(short, lambda job: job.state is JobState.RUNNING, "RUNNING")
+        assert running.allocation.nodes == ("n0",)
+        seen = cluster.client.snapshot()
+        assert [node.name for node in seen.nodes if node.reserved_from is not None] == ["n0", "n1"]
+        usable = {
+            number: [node.name for node in seen.nodes if job.may_run_on(node, at=seen.read_at)]
+            for number in (long, short)
+            if (job := seen.job(number)) is not None
+        }
+        assert usable == {long: [], short: ["n0"]}
+        assert cluster.job(long).state is JobState.PENDING
+    finally:
+        cluster.clean()
+        for name in ("ahead", "begun"):
+            cluster.scontrol("delete", f"ReservationName={name}")
 
 
 def test_that_slurm_starts_no_job_that_is_reported_as_blocked(cluster: Cluster) -> None:

@@ -40,6 +40,7 @@ def test_that_a_node_is_available_while_the_reservation_is_ours(inner: FakeSlurm
     assert not is_available(client), "a reservation of somebody else"
     client.guarded(lambda: None).create_reservation("pollux_1_1", ["n0"], minutes=2)
     assert is_available(client)
+    assert client.refresh(frozenset()).nodes[0].available, "so in the reads of a tick"
     client.delete_reservation("pollux_1_1")
     assert not is_available(client)
 

@@ -49,6 +49,9 @@ def up(
     memory_mb_per_node: Annotated[
         int | None, typer.Option(help="Memory of each node in MB (default: 2048 per GPU).")
     ] = None,
+    threads_per_core: Annotated[
+        int | None, typer.Option(help="CPUs that are one core: 2 with hyper-threads (default: 1).")
+    ] = None,
     kill_wait: Annotated[int, typer.Option(min=1, help="Slurm's KillWait, in seconds.")] = 10,
     timeout: Annotated[
         float,
@@ -66,9 +69,14 @@ def up(
     from pollux_slurm.sandbox.cluster import Sandbox
     from pollux_slurm.sandbox.files import NodeGroup, parse_group
 
-    given = (nodes, gpus_per_node, gpu_type, cpus_per_node, memory_mb_per_node)
+    given = (nodes, gpus_per_node, gpu_type, cpus_per_node, memory_mb_per_node, threads_per_core)
     groups: list[NodeGroup] | None = [
-        parse_group(text, cpus_per_node=cpus_per_node, memory_mb_per_node=memory_mb_per_node)
+        parse_group(
+            text,
+            cpus_per_node=cpus_per_node,
+            memory_mb_per_node=memory_mb_per_node,
+            threads_per_core=threads_per_core or 1,
+        )
         for text in node_group or ()
     ] or [
         NodeGroup(
@@ -77,6 +85,7 @@ def up(
             gpus_per_node=4 if gpus_per_node is None else gpus_per_node,
             cpus_per_node=cpus_per_node,
             memory_mb_per_node=memory_mb_per_node,
+            threads_per_core=threads_per_core or 1,
         )
     ]
     if not node_group and all(value is None for value in given):

@@ -30,15 +30,21 @@ class Slots:
 
     def has_room_for(self, mover: Mover) -> bool:
         """Whether another such job may start to move."""
-        not_answering = sum(count for taken, count in self._taken.items() if taken.may_not_answer)
+        if self.are_used_up or (mover.may_not_answer and self._not_answering >= self._max_not_answering):
+            return False
+        return self.user_has_room(mover.user)
+
+    @property
+    def are_used_up(self) -> bool:
+        """Whether no job of anybody may start to move."""
         others = sum(
             min(count, self._max_of_user) for taken, count in self._taken.items() if not taken.may_not_answer
         )
-        if mover.may_not_answer and not_answering >= self._max_not_answering:
-            return False
-        return others + min(not_answering, self._max_not_answering) < self._max and self.user_has_room(
-            mover.user
-        )
+        return others + min(self._not_answering, self._max_not_answering) >= self._max
+
+    @property
+    def _not_answering(self) -> int:
+        return sum(count for taken, count in self._taken.items() if taken.may_not_answer)
 
     def user_has_room(self, user: str) -> bool:
         """Whether the user's own share has room for another move."""

@@ -65,11 +65,12 @@ def planned_moves(
     users = {job.record.user_name for job in picture.managed}
     from_running = sorted((move for move in moves if move.moves_running), key=_gpus_gained)
     waiting = sorted((move for move in moves if not move.moves_running), key=_queue_order)
+    after_all = _in_use_after(picture, moves)
     while True:
         running = _with_slots(
             from_running, Slots(max_in_flight, users=users, taken_by=in_flight), may_not_answer
         )
-        without_room = _without_room(picture, moves, (*waiting, *running))
+        without_room = _without_room(picture, after_all, (*waiting, *running))
         if not without_room:
             break
         # Their slots go to others, so all is checked again.
@@ -88,6 +89,8 @@ def _with_slots(
 ) -> list[PlannedMove]:
     chosen = []
     for move in from_running:
+        if slots.are_used_up:
+            break
         mover = Mover(move.job.record.user_name, may_not_answer(move.job.record))
         if slots.has_room_for(mover):
             slots.take(mover)
@@ -96,14 +99,14 @@ def _with_slots(
 
 
 def _without_room(
-    picture: Picture, decided: Sequence[PlannedMove], moves: Sequence[PlannedMove]
+    picture: Picture, after_all: Counter[tuple[str, int]], moves: Sequence[PlannedMove]
 ) -> frozenset[str]:
     """Return, for each node that `moves` would overfill, the job of the last move that gains there.
 
     Jobs with an open reallocation count at their target, others at their source or allocation. A node always
-    has room for what all `decided` moves lead to: the decision respects its capacity.
+    has room for what is in use `after_all` moves that were decided: the decision respects its capacity.
     """
-    after_all, after = _in_use_after(picture, decided), _in_use_after(picture, moves)
+    after = _in_use_after(picture, moves)
     full = set()
     for node in picture.nodes:
         room = (node.num_gpus, node.num_cpus, node.memory_mb)

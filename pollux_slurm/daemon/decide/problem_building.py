@@ -156,7 +156,8 @@ class UsableNodes:
     """The nodes that each job may use, computed once for jobs with the same request."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
-        self._nodes = snapshot.nodes
+        self._nodes, self._at = snapshot.nodes, snapshot.read_at
+        self._any_reserved = any(node.reserved_from is not None for node in snapshot.nodes)
         self._found: dict[tuple[object, ...], frozenset[str]] = {}
 
     def by(self, job: SlurmJob, named: tuple[str, ...]) -> frozenset[str] | None:
@@ -166,9 +167,12 @@ class UsableNodes:
         many jobs and nodes small.
         """
         request = (job.requested_gpu_type, job.feature_sets, job.excluded_nodes, named)
-        key = (job.partition, *request)
+        ends = (job.time_limit_s, job.started_at, bool(job.wings)) if self._any_reserved else ()
+        key = (job.partition, *request, *ends)
         if key not in self._found:
-            self._found[key] = frozenset(node.name for node in self._nodes if job.may_run_on(node, named))
+            self._found[key] = frozenset(
+                node.name for node in self._nodes if job.may_run_on(node, named, at=self._at)
+            )
         return None if len(self._found[key]) == len(self._nodes) else self._found[key]
 
 
@@ -203,6 +207,13 @@ def _begins_later(job: ManagedJob, now: datetime, pause_ttl_s: float) -> bool:
 def not_moved_because(job: ManagedJob) -> str | None:
     """Return why no round moves or places the job, None where one may."""
     return job.not_moved_because or job.slurm.unschedulable_reason or job.slurm.blocked_because
+
+
+def participants(picture: Picture, *, now: datetime, pause_ttl_s: float = 900.0) -> frozenset[str]:
+    """Return the adaptive jobs that take part in a round, by job id."""
+    return frozenset(
+        job.slurm.job_id for job in picture.managed if _placement(job, now, pause_ttl_s) is not None
+    )
 
 
 def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allocation, str | None] | None:

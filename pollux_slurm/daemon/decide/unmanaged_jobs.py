@@ -4,60 +4,126 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide.problem_building import UsableNodes
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
+from pollux_slurm.daemon.observe.waiting_jobs import MAX_UNMANAGED, head_of_queue
 from pollux_slurm.model import JobState, NodeCapacity, ProblemJob, SlurmJob
 
-# Slurm's reasons for a job that waits only for free resources.
-_WAITS_FOR_RESOURCES = frozenset({"Resources", "Priority"})
-# Only the head of the queue takes part in a round.
-MAX_UNMANAGED = 10
+# Of a wide job, so many nodes at most take part in a round.
+_MAX_PARTS = 64
 
 
 def next_unmanaged_jobs(
-    picture: Picture, usable: UsableNodes, policy: PolicyConfig
+    picture: Picture, usable: UsableNodes, policy: PolicyConfig, *, takes_part: Container[str]
 ) -> tuple[ProblemJob, ...]:
     """Return pending unmanaged jobs that are next in the queue, as rigid jobs of the problem.
 
-    These wait only for resources, and have a higher priority than every pending adaptive job in their
-    partition. They have no model and are never moved. The decision keeps nodes free for them, and Slurm
-    starts them there.
+    These wait only for resources, could start on what is free and what is lent, and have a higher priority
+    than every pending adaptive job that `takes_part` in the round in their partition. They have no model and
+    are never moved. The decision keeps nodes free for them, and Slurm starts them there.
     """
     if not policy.yields_to_pending:
         return ()
-    adaptive = {job.slurm.job_id for job in picture.managed}
+    room = _room_to_make(picture)
     highest: dict[str, int] = {}
+    for pending in picture.managed:
+        shown = pending.slurm
+        if (
+            shown.state is JobState.PENDING
+            and shown.job_id in takes_part
+            and pending.record.paused_at is None
+            and _can_be_placed(pending, picture, usable)
+        ):
+            for name in shown.partitions:
+                highest[name] = max(highest.get(name, 0), shown.priority or 0)
+    adaptive = {job.slurm.job_id for job in picture.managed}
+    found: list[ProblemJob] = []
+    num_jobs = 0
+    for job in head_of_queue(picture.snapshot.jobs, adaptive):
+        if (job.priority or 0) <= max(highest.get(name, 0) for name in job.partitions):
+            continue
+        parts = _as_problem_jobs(job, picture, usable, room)
+        num_jobs += bool(parts)
+        found += parts
+        if num_jobs == MAX_UNMANAGED:
+            break
+    return tuple(found)
+
+
+def _can_be_placed(job: ManagedJob, picture: Picture, usable: UsableNodes) -> bool:
+    """Whether all nodes that a pending adaptive job may use have its minimum of GPUs together."""
+    names = usable.by(job.slurm, job.record.required_nodes)
+    total = sum(
+        min(node.num_gpus, node.num_cpus // max(job.record.cpus_per_gpu, 1))
+        for node in picture.nodes
+        if node.accepts_new and (names is None or node.name in names)
+    )
+    return total >= job.record.terms.min_gpus
+
+
+def _room_to_make(picture: Picture) -> dict[str, tuple[int, int]]:
+    """Return each node's GPUs and CPUs without what adaptive jobs that run on it alone have as their own."""
+    room = {node.name: (node.num_gpus, node.num_cpus) for node in picture.nodes if node.accepts_new}
     for job in picture.managed:
-        if job.slurm.state is JobState.PENDING and job.record.paused_at is None:
-            for name in job.slurm.partitions:
-                highest[name] = max(highest.get(name, 0), job.slurm.priority or 0)
-    waiting = [
-        job
-        for job in picture.snapshot.jobs
-        if job.job_id not in adaptive
-        and job.state is JobState.PENDING
-        and not job.held
-        and job.reason in _WAITS_FOR_RESOURCES
-        and job.requested_gpus > 0
-        and (job.priority or 0) > max(highest.get(name, 0) for name in job.partitions)
-    ]
-    waiting.sort(key=lambda job: (-(job.priority or 0), int(job.job_id)))
-    return tuple(_as_problem_job(job, picture, usable) for job in waiting[:MAX_UNMANAGED])
+        where = job.slurm.allocation.nodes
+        if len(where) == 1 and where[0] in room:
+            gpus, cpus = room[where[0]]
+            own = max(job.record.terms.min_gpus, job.record.submitted_gpus or 0)
+            kept = min(own, job.slurm.allocation.num_gpus)
+            room[where[0]] = (gpus - kept, cpus - kept * job.record.cpus_per_gpu)
+    return room
 
 
-def _as_problem_job(job: SlurmJob, picture: Picture, usable: UsableNodes) -> ProblemJob:
+def _as_problem_jobs(
+    job: SlurmJob, picture: Picture, usable: UsableNodes, room: Mapping[str, tuple[int, int]]
+) -> list[ProblemJob]:
+    """Return the job; one for each of its nodes where it asks for several; none if it could not start.
+
+    Without GPUs, it counts as a job of one GPU with its CPUs: to free CPUs is to free GPUs.
+    """
+    names = usable.by(job, job.required_nodes)
+    parts = min(job.num_nodes, _MAX_PARTS)
+    gpus = max(math.ceil(job.requested_gpus / parts), 1)
+    if parts > 1 or not job.requested_gpus:
+        cpus = max(math.ceil(job.num_cpus / job.num_nodes), gpus * (job.cpus_per_gpu or 0))
+        fitting = [
+            name
+            for name, (free_gpus, free_cpus) in room.items()
+            if free_gpus >= gpus and free_cpus >= cpus and (names is None or name in names)
+        ]
+        if len(fitting) < parts:
+            return []
+        if parts > 1:
+            # First where least is to be given back.
+            idle = {node.name: node.num_gpus - node.used_gpus for node in picture.snapshot.nodes}
+            fitting.sort(key=lambda name: (-min(idle[name], gpus), room[name][0], name))
+            return [
+                _part(job, picture, gpus=gpus, cpus=cpus, number=number, names=frozenset({name}))
+                for number, name in enumerate(fitting[:parts])
+            ]
+        return [_part(job, picture, gpus=1, cpus=cpus, number=0, names=frozenset(fitting))]
+    total = sum(free for name, (free, _) in room.items() if names is None or name in names)
+    if total < job.requested_gpus:
+        return []
+    cpus = _cpus_per_gpu(job, picture, names) * job.requested_gpus
+    return [_part(job, picture, gpus=job.requested_gpus, cpus=cpus, number=0, names=names)]
+
+
+def _part(
+    job: SlurmJob, picture: Picture, *, gpus: int, cpus: int, number: int, names: frozenset[str] | None
+) -> ProblemJob:
     since = job.submitted_at or picture.snapshot.read_at
     return ProblemJob(
-        job_id=job.job_id,
-        min_gpus=job.requested_gpus,
-        max_gpus=job.requested_gpus,
-        cpus_per_gpu=_cpus_per_gpu(job, picture, usable.by(job, job.required_nodes)),
+        job_id=f"{job.job_id}/{number}" if number else job.job_id,
+        min_gpus=gpus,
+        max_gpus=gpus,
+        cpus_per_gpu=math.ceil(cpus / gpus),
         memory_per_gpu_mb=job.memory_per_gpu_mb or 0,
         waiting_s=max((picture.snapshot.read_at - since).total_seconds(), 0.0),
-        partition_nodes=usable.by(job, job.required_nodes),
+        partition_nodes=names,
         rigid=True,
     )
 

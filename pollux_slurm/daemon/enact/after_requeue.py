@@ -178,7 +178,7 @@ class StepsAfterRequeue:
         """Let the job start; in its target, before all that wait."""
         self._actions.release(move)
         if to_target:
-            self._places.prioritise(move, ledger.snapshot, reshaped=True)
+            self._places.prioritise(move, reshaped=True)
         else:
             self._places.end_reservation(move.reallocation.id)
 
@@ -229,7 +229,7 @@ class StepsAfterRequeue:
             self._places.end_reservation(reallocation.id)
             self._actions.advance(reallocation, Step.RUNNING)
         elif job.state is JobState.PENDING:
-            self._places.prioritise(move, ledger.snapshot, reshaped=False)
+            self._places.prioritise(move, reshaped=False)
             if job.reason != "BeginTime" and not _begins_later(job, self._actions.clock()):
                 self._places.end_reservation(reallocation.id)
             is_lost = ledger.target_is_lost(reallocation)

@@ -134,7 +134,7 @@ class GpuLedger:
         free = self._unreserved(own_id)
         found = {}
         for node in self._nodes:
-            if not node.available or not job.may_run_on(node, needs.required_nodes):
+            if not node.available or not job.may_run_on(node, needs.required_nodes, at=self.snapshot.read_at):
                 continue
             room = min(free[node.name], (node.num_cpus - node.used_cpus) // max(needs.cpus_per_gpu, 1))
             if needs.memory_per_gpu_mb > 0:

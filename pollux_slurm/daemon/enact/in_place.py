@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.decide.in_place import allows_several_wings, regroup, stray_wings
@@ -57,9 +57,9 @@ class StepsInPlace:
         self.moves, self._may_prioritise = moves, may_prioritise
         self._prioritised = PrioritisedWings()
 
-    def has_wings_to_check(self, *, after_round: bool) -> bool:
-        """Whether a wing that got priority has not started yet; after a round, whether it is not over yet."""
-        return self._prioritised.are_known if after_round else self._prioritised.are_waiting
+    def wings_to_check(self, *, after_round: bool) -> Collection[str]:
+        """Return the wings that got priority and have not started; after a round, those not over yet."""
+        return self._prioritised.known if after_round else self._prioritised.waiting
 
     def check_prioritised(self, snapshot: ClusterSnapshot, moves: Sequence[OpenMove]) -> None:
         """Cancel the wings that their owner has changed since they got priority, or that are left over."""

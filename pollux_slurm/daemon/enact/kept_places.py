@@ -29,7 +29,7 @@ from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
 from pollux_slurm.slurm.client import MAX_PRIORITY
-from pollux_slurm.slurm.own_reservations import NAME_PREFIX
+from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
 from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
@@ -67,6 +67,12 @@ class KeptPlaces:
             self._may_last = bool(self._actions.store.prioritised_reallocations())
         return self._may_last or bool(self._reserved)
 
+    def jobs_to_check(self) -> frozenset[str]:
+        """Return the jobs that may still have a priority of ours."""
+        if not self.has_to_check():
+            return frozenset()
+        return frozenset(one.slurm_job_id for one in self._actions.store.prioritised_reallocations())
+
     # -------------------------------------------------------------------------------------- reservations
 
     def adopt(self, snapshot: ClusterSnapshot, moves: Sequence[OpenMove]) -> bool:
@@ -93,9 +99,11 @@ class KeptPlaces:
         ]
         if not nodes or not self.can_keep() or not reallocation.target or reallocation.id in self._reserved:
             return None
-        if not any(waits_there(job, nodes) for job in snapshot.jobs if job.job_id != move.job_id):
+        # The tick has read the moving jobs alone: who waits is read now.
+        waiting = self._actions.slurm.refresh().jobs
+        if not any(waits_there(job, nodes) for job in waiting if job.job_id != move.job_id):
             return None
-        name = f"{NAME_PREFIX}{move.job_id}_{reallocation.id}"
+        name = f"{OWN_PREFIX}{move.job_id}_{reallocation.id}"
         self._reserved[reallocation.id] = name
         try:
             self._actions.slurm.create_reservation(name, [node.name for node in nodes], minutes=_RESERVED_MIN)
@@ -124,7 +132,7 @@ class KeptPlaces:
 
     # ---------------------------------------------------------------------------------------- priorities
 
-    def prioritise(self, move: OpenMove, snapshot: ClusterSnapshot, *, reshaped: bool) -> None:
+    def prioritise(self, move: OpenMove, *, reshaped: bool) -> None:
         """Put a job that was released in its target before all that wait in its partitions.
 
         Unless it was just `reshaped`, it must show that shape. What lost its priority gets none again.
@@ -141,7 +149,7 @@ class KeptPlaces:
         partitions = set(job.partitions)
         waiting = [
             other.priority
-            for listed in snapshot.jobs
+            for listed in self._actions.slurm.refresh().jobs
             for other in (listed, *listed.wings)
             if other.state is JobState.PENDING
             and listed.job_id != job.job_id

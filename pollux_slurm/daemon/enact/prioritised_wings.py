@@ -39,14 +39,14 @@ class PrioritisedWings:
         self._has_adopted = False
 
     @property
-    def are_waiting(self) -> bool:
-        """Whether one may still use its priority."""
-        return bool(self._known.keys() - self._started)
+    def waiting(self) -> Collection[str]:
+        """Those that may still use their priority."""
+        return self._known.keys() - self._started
 
     @property
-    def are_known(self) -> bool:
-        """Whether any is not over yet."""
-        return bool(self._known)
+    def known(self) -> Collection[str]:
+        """Those that are not over yet."""
+        return self._known.keys()
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._known

@@ -20,6 +20,7 @@ Two rules make a crash harmless:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
@@ -29,6 +30,7 @@ from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
 from pollux_slurm.daemon.enact.in_place import StepsInPlace, is_in_queue
 from pollux_slurm.daemon.enact.kept_places import KeptPlaces
 from pollux_slurm.daemon.enact.move_actions import MoveActions
+from pollux_slurm.daemon.enact.move_reads import MoveReads
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step
 from pollux_slurm.daemon.enact.until_requeue import StepsUntilRequeue
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
@@ -39,7 +41,7 @@ from pollux_slurm.errors import (
     SlurmUnavailable,
     StoreError,
 )
-from pollux_slurm.model import ReallocationWay
+from pollux_slurm.model import ClusterSnapshot, ReallocationWay
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract.interface import Store
 
@@ -61,9 +63,10 @@ class Enactor:
         predecessor_may_live: Callable[[], bool] = lambda: False,
         moves: MovesConfig | None = None,
         may_prioritise: Callable[[], bool] = lambda: True,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._slurm = slurm
         self._store = store
+        self._reads = MoveReads(slurm, clock=clock, monotonic=monotonic)
         self._after_round = False
         self._actions = MoveActions(
             slurm=slurm,
@@ -107,18 +110,24 @@ class Enactor:
     def tick(self) -> int:
         """Advance every open reallocation by the steps that it can take now; return how many are still open.
 
-        Reads Slurm once, and not at all while nothing is open and no priority is to be checked.
+        Reads the moving jobs and the nodes once; nothing while nothing is open, and no wing and no job that
+        got priority is to be checked.
         """
-        after_round, self._after_round = self._after_round, False
-        to_check = self._in_place.has_wings_to_check(after_round=after_round)
-        if not self._store.open_reallocations() and not to_check and not self.places.has_to_check():
+        after_round = self._after_round
+        to_check = {*self._in_place.wings_to_check(after_round=after_round), *self.places.jobs_to_check()}
+        reallocations = self._store.open_reallocations()
+        if not reallocations and not to_check and not self.places.has_to_check():
+            self._after_round = False
             return 0
-        snapshot = self._slurm.snapshot()
+        snapshot = self._reads.read(reallocations, to_check)
+        if snapshot is None:
+            return len(reallocations)
+        self._after_round = False
         # The journal is read after Slurm, so that no step is newer than the snapshot it is compared with.
-        moves = self._actions.moves(snapshot)
+        moves = self._moves(snapshot)
         if self.places.adopt(snapshot, moves):
-            snapshot = self._slurm.snapshot()
-            moves = self._actions.moves(snapshot)
+            snapshot = self._reads.read_again()
+            moves = self._moves(snapshot)
         self.places.check(snapshot, moves)
         self._in_place.check_prioritised(snapshot, moves)
         receivers = [
@@ -144,6 +153,10 @@ class Enactor:
                 _log.exception("job %s: reallocation %d failed", move.job_id, move.reallocation.id)
         return len(self._store.open_reallocations())
 
+    def _moves(self, snapshot: ClusterSnapshot) -> list[OpenMove]:
+        """Return the open moves whose jobs this snapshot shows as they are."""
+        return [move for move in self._actions.moves(snapshot) if self._reads.has_read(move.job_id)]
+
     def configure(self, config: DaemonConfig, moves: MovesConfig) -> None:
         """Use other settings from now on."""
         self._actions.config = config
@@ -162,6 +175,14 @@ class Enactor:
         for reallocation in self._store.open_reallocations():
             if reallocation.step in (Step.PLANNED, Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED):
                 self._actions.advance(reallocation, Step.ROLLED_BACK, reason)
+
+    def stopped_jobs(self) -> tuple[str, ...]:
+        """Return the jobs that a move has stopped, and that do not run again yet."""
+        return tuple(
+            one.slurm_job_id
+            for one in self._store.open_reallocations()
+            if one.moves_running and one.step in (Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
+        )
 
     def held_jobs(self) -> tuple[str, ...]:
         """Return the jobs that this daemon may hold; it must not stop before they are released."""

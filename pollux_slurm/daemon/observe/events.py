@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon.observe.waiting_jobs import MAX_UNMANAGED, head_of_queue
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import ClusterSnapshot, JobState
 from pollux_slurm.store.contract.interface import JobRegistration, Reallocation, TrainingRun
 
 _log = logging.getLogger(__name__)
 
+# The least pause after a read of Slurm, in times of what it took.
+PAUSE_PER_READ = 4.0
 # How often the store is asked for new training_runs: one small statement.
 _STORE_INTERVAL_S = 1.0
 
@@ -27,7 +30,8 @@ class WatchedState:
     """What events are found by. Jobs are the served adaptive ones, by Slurm's job id.
 
     `waiting` are those that Slurm may start at any time, and `running` those that it started. `free` is the
-    idle GPUs by node once the open moves have ended. `can_grow` is true if a running job may have more GPUs.
+    idle GPUs by node once the open moves have ended. `can_grow` is true if a running job may have more GPUs,
+    `can_shrink` if one may have fewer. `unmanaged` are the first jobs of others that wait for resources.
     """
 
     jobs: frozenset[str] = frozenset()
@@ -35,6 +39,8 @@ class WatchedState:
     running: frozenset[str] = frozenset()
     free: tuple[tuple[str, int], ...] = ()
     can_grow: bool = False
+    can_shrink: bool = False
+    unmanaged: frozenset[str] = frozenset()
     training_runs: frozenset[TrainingRun] = frozenset()
 
     @classmethod
@@ -55,7 +61,8 @@ class WatchedState:
             owned = by_id[job_id].allocation.as_dict() if job_id in by_id else {}
             for node in free:
                 free[node] += owned.get(node, 0) - target.as_dict().get(node, 0)
-        jobs, waiting, running, can_grow = set(), set(), set(), False
+        jobs, waiting, running, can_grow, can_shrink = set(), set(), set(), False, False
+        served = tuple(served)
         for registration in served:
             job = by_id[registration.slurm_job_id]
             if job.state.is_over:
@@ -67,6 +74,7 @@ class WatchedState:
                 running.add(job.job_id)
             most = registration.terms.max_gpus
             can_grow |= job.state is JobState.RUNNING and (most is None or job.allocation.num_gpus < most)
+            can_shrink |= job.allocation.num_gpus > registration.terms.min_gpus
             starts_later = job.begins_at is not None and job.begins_at > snapshot.read_at
             if job.state is JobState.PENDING and not job.held and not starts_later:
                 waiting.add(job.job_id)
@@ -76,6 +84,11 @@ class WatchedState:
             running=frozenset(running),
             free=tuple(sorted((node, gpus) for node, gpus in free.items() if gpus > 0)),
             can_grow=can_grow,
+            can_shrink=can_shrink,
+            unmanaged=frozenset(
+                job.job_id
+                for job in head_of_queue(snapshot.jobs, {one.slurm_job_id for one in served})[:MAX_UNMANAGED]
+            ),
             training_runs=training_runs,
         )
 
@@ -92,6 +105,8 @@ class WatchedState:
             (self.waiting - before.waiting, "waits"),
             # The store accepts its reports once a round has seen it running.
             (self.running & before.waiting, "started"),
+            # Adaptive jobs may make room for it.
+            (self.unmanaged - before.unmanaged if self.can_shrink else frozenset(), "waits for resources"),
         ):
             if jobs:
                 return f"job {min(jobs, key=int)} {what}"
@@ -128,13 +143,14 @@ class EventWatch:
         self._not_before = self._next_slurm_s = self._next_store_s = float("-inf")
         self._watch_s = 0.0
 
-    def begin(self, state: WatchedState, config: DaemonConfig) -> None:
-        """Start to watch after a round that saw `state`."""
+    def begin(self, state: WatchedState, config: DaemonConfig, *, read_s: float = 0.0) -> None:
+        """Start to watch after a round that saw `state`, and whose read of Slurm took `read_s`."""
         now = self._monotonic()
         if state.slurm_event_since(self._last) or state.training_runs - self._last.training_runs:
             self._short_interval_until = now + config.interval_s
         self._last, self._watch_s = state, config.watch_s
-        self._not_before = self._next_slurm_s = self._next_store_s = now + config.watch_s
+        pause_s = max(config.watch_s, PAUSE_PER_READ * read_s)
+        self._not_before = self._next_slurm_s = self._next_store_s = now + pause_s
 
     def is_due(self) -> bool:
         """Whether a round is due now. Reads Slurm and the store at their intervals; an error is no event."""
@@ -158,6 +174,10 @@ class EventWatch:
             if (event := self._last.store_event_since(self._read_training_runs())) is not None:
                 return event
         if now >= self._next_slurm_s:
-            self._next_slurm_s = now + self._watch_s
-            return self._read_state().slurm_event_since(self._last)
+            try:
+                shown = self._read_state()
+            finally:  # a slurmctld that does not answer is left alone as well
+                ended = self._monotonic()
+                self._next_slurm_s = max(now + self._watch_s, ended + PAUSE_PER_READ * (ended - now))
+            return shown.slurm_event_since(self._last)
         return None

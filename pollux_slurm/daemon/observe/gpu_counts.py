@@ -69,5 +69,9 @@ def _waits(job: ManagedJob) -> bool:
 def _free_for(job: ManagedJob, snapshot: ClusterSnapshot) -> Iterable[tuple[str, int]]:
     for node in snapshot.nodes:
         free = node.num_gpus - node.used_gpus
-        if node.available and free > 0 and job.slurm.may_run_on(node, job.record.required_nodes):
+        if (
+            node.available
+            and free > 0
+            and job.slurm.may_run_on(node, job.record.required_nodes, at=snapshot.read_at)
+        ):
             yield node.name, free

@@ -20,7 +20,7 @@ job, and counts as returned. A job that a reallocation requeued does not count: 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -73,7 +73,12 @@ class _ReturnedNodesTracker:
         return getattr(self._slurm, name)
 
     def snapshot(self) -> ClusterSnapshot:
-        snapshot = self._slurm.snapshot()
+        return self._tracked(self._slurm.snapshot())
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        return self._tracked(self._slurm.refresh(job_ids))
+
+    def _tracked(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         if self._last_read_at is None or snapshot.read_at - self._last_read_at > SETTLING:
             self._known = frozenset()
         self._back_at |= self._may_be_back(snapshot)

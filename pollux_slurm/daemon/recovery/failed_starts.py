@@ -88,7 +88,9 @@ def start_allocation(
     fitting = [
         node
         for node in snapshot.nodes
-        if node.available and node.num_gpus >= least and job.may_run_on(node, record.required_nodes)
+        if node.available
+        and node.num_gpus >= least
+        and job.may_run_on(node, record.required_nodes, at=snapshot.read_at)
     ]
     node = min(fitting, key=lambda node: (node.used_gpus - node.num_gpus, node.name), default=None)
     return Allocation() if node is None else Allocation.of({node.name: least})

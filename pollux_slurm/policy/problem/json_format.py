@@ -35,6 +35,8 @@ _JOBS = "problem.jobs["
 _NOT_FINITE: Mapping[str, float] = MappingProxyType(
     {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 )
+# Not their subclasses, such as numpy's.
+_PLAIN = frozenset({bool, str, int})
 
 T = TypeVar("T")
 
@@ -78,6 +80,22 @@ def _to_text(kind: str, value: Any) -> str:
 
 
 def _encode(value: Any, place: str) -> Any:
+    # The most frequent first: encoding is much of the time that a round with thousands of jobs takes.
+    if isinstance(value, Allocation):
+        return {
+            node: gpus if type(gpus) is int else _encode(gpus, f"{place}.{node}")
+            for node, gpus in value.gpus_by_node
+        }
+    if names := getattr(type(value), "__dataclass_fields__", None):
+        found = {}
+        for name in names:
+            item = getattr(value, name)
+            kind = type(item)
+            is_plain = item is None or kind in _PLAIN or (kind is float and math.isfinite(item))
+            found[name] = item if is_plain else _encode(item, f"{place}.{name}")
+        return found
+    if isinstance(value, tuple | list):
+        return [_encode(item, f"{place}[{index}]") for index, item in enumerate(value)]
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, numbers.Integral):  # numpy's as well
@@ -90,17 +108,8 @@ def _encode(value: Any, place: str) -> Any:
         return float(value)
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, Allocation):
-        return {node: _encode(gpus, f"{place}.{node}") for node, gpus in value.gpus_by_node}
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: _encode(getattr(value, field.name), f"{place}.{field.name}")
-            for field in dataclasses.fields(value)
-        }
     if isinstance(value, frozenset):
         return [_encode(item, place) for item in sorted(value)]
-    if isinstance(value, tuple | list):
-        return [_encode(item, f"{place}[{index}]") for index, item in enumerate(value)]
     return _refuse(place, f"a {type(value).__name__} has no JSON form")
 
 

@@ -19,7 +19,7 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
 from pollux_slurm.errors import (
@@ -30,22 +30,17 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.client import MAX_PRIORITY
+from pollux_slurm.slurm.commands.cluster_reads import ClusterReads, checked
 from pollux_slurm.slurm.commands.job_commands import (
     JobCommands,
     JobStatus,
     SlurmJobCommands,
     error_of_result,
-    is_unknown_job,
-    job_number,
     run_job_command,
 )
-from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
+from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.commands.sbatch_answer import submitted_job_id
 from pollux_slurm.slurm.commands.shape_update import shape_fields
-from pollux_slurm.slurm.parsing.job_json import parse_job
-from pollux_slurm.slurm.parsing.json_fields import load_json, objects_of, release
-from pollux_slurm.slurm.parsing.node_json import parse_node
-from pollux_slurm.slurm.parsing.shares_of_memory import takes_whole_memory, with_shares_of_memory
 
 # Slurm revokes a job that starts within the second of its own kill (22.05). Its clock has whole seconds: a
 # begin time two seconds later leaves one whole second between.
@@ -54,7 +49,6 @@ START_DELAY_S = 2
 _STALE_S = 2.0
 # Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
 _BETWEEN_UPDATES_S = 60
-_SQUEUE = ("squeue", "--json", "--all", "--states=all")
 
 
 class CommandClient:
@@ -71,13 +65,14 @@ class CommandClient:
         monotonic: Callable[[], float] = time.monotonic,
         guard: Callable[[], None] = lambda: None,
         job_commands: JobCommands | None = None,
+        reads: ClusterReads | None = None,
     ) -> None:
         self._runner = runner
         self._job_commands = SlurmJobCommands(runner) if job_commands is None else job_commands
         self._wall_clock = wall_clock
         self._monotonic = monotonic
         self._guard = guard
-        self._gives_out_memory: bool | None = None  # as slurm.conf says, once it matters
+        self._reads = reads or ClusterReads(runner, wall_clock=wall_clock, settings=self.settings)
 
     def guarded(self, guard: Callable[[], None]) -> CommandClient:
         """Return a client that calls `guard` right before each command that changes a job."""
@@ -87,13 +82,14 @@ class CommandClient:
             monotonic=self._monotonic,
             guard=guard,
             job_commands=self._job_commands,
+            reads=self._reads,
         )
 
     # ------------------------------------------------------------------------------------------- reading
 
     def version(self) -> str:
         """Return Slurm's release, such as `22.05.8`."""
-        answer = self._checked("scontrol", "--version")
+        answer = checked(self._runner.run("scontrol", "--version"))
         match = re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?\S*", answer.stdout)
         if match is None:
             raise SlurmReadError(f"scontrol --version printed no release: {answer.error_text[:120]}")
@@ -101,7 +97,7 @@ class CommandClient:
 
     def settings(self) -> Mapping[str, str]:
         """Return slurmctld's settings by name."""
-        text = self._checked("scontrol", "show", "config").stdout
+        text = checked(self._runner.run("scontrol", "show", "config")).stdout
         return {
             match[1]: match[2].strip() for match in re.finditer(r"^(\w+)\s*=[ \t]*(.*)$", text, re.MULTILINE)
         }
@@ -109,12 +105,12 @@ class CommandClient:
     def configuration(self) -> str:
         """Return slurmctld's settings and partitions as text to compare."""
         settings = [f"{key}={text}" for key, text in self.settings().items() if key != "NEXT_JOB_ID"]
-        partitions = self._checked("scontrol", "--all", "--oneliner", "show", "partition").stdout
+        partitions = checked(self._runner.run("scontrol", "--all", "--oneliner", "show", "partition")).stdout
         return "\n".join((*settings, partitions))
 
     def controller_time(self) -> datetime:
         """Return slurmctld's clock, in whole seconds."""
-        text = self._checked("scontrol", "show", "config").stdout
+        text = checked(self._runner.run("scontrol", "show", "config")).stdout
         as_of = re.search(r"^Configuration data as of (\S+)", text, re.MULTILINE)
         try:
             # The runner sets TZ=UTC.
@@ -124,34 +120,15 @@ class CommandClient:
 
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""
-        read_at = self._wall_clock()
-        jobs, slurm_release = self._jobs(self._runner.run(*_SQUEUE))
-        # `sinfo --json` lists nodes in 22.05, and since 23.11 groups of nodes; scontrol has JSON since 23.02.
-        newer = ("scontrol", "--all", "show", "nodes", "--json")
-        command = newer if slurm_release >= (23, 2) else ("sinfo", "--all", "--json")
-        content = load_json(self._whole(self._runner.run(*command)).stdout, command[0])
-        nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
-        if not nodes:
-            raise SlurmReadError(f"{command[0]}: the answer contains no node")
-        snapshot = ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(jobs))
-        if not any(takes_whole_memory(job) for job in jobs):
-            return snapshot
-        if self._gives_out_memory is None:
-            self._gives_out_memory = "memory" in self.settings().get("SelectTypeParameters", "").lower()
-        return with_shares_of_memory(snapshot) if self._gives_out_memory else snapshot
+        return self._reads.snapshot()
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        """Read the nodes and these jobs again, or all jobs: by columns of text."""
+        return self._reads.refresh(job_ids)
 
     def read_job(self, job_id: str) -> SlurmJob | None:
         """Read one job; None when slurmctld does not know it (any more)."""
-        # 22.05 ignores --jobs and prints all; later releases print the one, or an error if there is none.
-        answer = self._runner.run(*_SQUEUE, f"--jobs={job_number(job_id)}")
-        if answer.exit_code != 0 and is_unknown_job(answer):
-            return None
-        jobs, _ = self._jobs(answer)
-        return next((job for job in jobs if job.job_id == job_id), None)
-
-    def _jobs(self, answer: CommandResult) -> tuple[list[SlurmJob], tuple[int, int]]:
-        content = load_json(self._whole(answer).stdout, "squeue")
-        return [parse_job(job) for job in objects_of(content, "jobs", "squeue")], release(content)
+        return self._reads.read_job(job_id)
 
     # ------------------------------------------------------------------------------------------ changing
 
@@ -368,17 +345,6 @@ class CommandClient:
         if self._monotonic() - guarded_from > _STALE_S:
             raise JobStateError(f"job {job_id}: its state was read too long ago; nothing was changed")
         command()
-
-    def _whole(self, answer: CommandResult) -> CommandResult:
-        if answer.exit_code != 0 or not answer.stdout.strip():
-            raise error_of_result(answer, SlurmReadError)
-        return answer
-
-    def _checked(self, command: str, *arguments: str) -> CommandResult:
-        answer = self._runner.run(command, *arguments)
-        if answer.exit_code != 0:
-            raise error_of_result(answer, SlurmReadError)
-        return answer
 
 
 def _expect_run(job_id: str, status: JobStatus, restart_count: int) -> None:

@@ -17,20 +17,22 @@ def shape_fields(shape: JobShape, job: SlurmJob) -> dict[str, str]:
     - TresPerJob is the total number of GPUs. TresPerNode makes equal shares equal: without it 4 GPUs on two
       free nodes of 4 become 3 and 1 (22.05), and a node with 8 is not found beside smaller ones (26.05).
       TresPerTask, TresPerSocket: undo --gpus-per-task and the like, beside which TresPerJob is refused.
+    - For a job with one thread a core, CPUs are requested in cores, and by one task for each GPU. With CPUs
+      by GPU, slurmctld holds the job for good ("sync loop not progressing", 22.05).
     - MinMemoryCPU, for a job with --mem: memory follows the CPUs, which follow the GPUs. It is rounded down,
       so that the job fits wherever it fitted before. MemPerTres would take whole nodes (22.05).
     """
-    nodes, cpus = shape.num_nodes, shape.cpus_per_gpu
+    nodes, cpus = shape.num_nodes, max(shape.cpus_per_gpu // job.threads_per_core, 1)
     gpu = f"gres:gpu:{job.requested_gpu_type}:" if job.requested_gpu_type is not None else "gres:gpu:"
     even = shape.num_gpus if nodes == 1 else shape.gpus_per_node
     fields = {
         "NumNodes": f"{nodes}-{nodes}",
-        "NumTasks": str(nodes),
+        "NumTasks": str(shape.num_gpus if job.one_thread_per_core else nodes),
         "NumCPUs": str(shape.num_gpus * cpus),
-        "CPUsPerTask": "1",
+        "CPUsPerTask": str(cpus if job.one_thread_per_core else 1),
         "MinCPUsNode": "1",
-        "TasksPerNode": "0",
-        "CpusPerTres": f"gres:gpu:{cpus}",
+        "TasksPerNode": str((even or 0) if job.one_thread_per_core else 0),
+        "CpusPerTres": "" if job.one_thread_per_core else f"gres:gpu:{cpus}",
         "TresPerNode": f"{gpu}{even}" if even is not None else "",
         "TresPerTask": "",
         "TresPerSocket": "",

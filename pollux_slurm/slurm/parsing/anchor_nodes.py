@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
@@ -31,7 +31,7 @@ def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> M
     for anchor in anchors:
         for name, _ in anchor.cpus_by_node if anchor.state is JobState.RUNNING else ():
             by_node[name].append(anchor)
-    nodes = [node for node in snapshot.nodes if node.name in by_node]
+    at, nodes = snapshot.read_at, [node for node in snapshot.nodes if node.name in by_node]
     because = {
         anchor.job_id: f"its anchor leaves {node.name}, which is drained"
         for node in nodes
@@ -47,11 +47,11 @@ def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> M
         cleared = [
             node
             for node in may_be_cleared
-            if not _fits(job, node, ()) and _fits(job, node, by_node[node.name])
+            if not _fits(job, node, (), at) and _fits(job, node, by_node[node.name], at)
         ]
         if not cleared:
             continue
-        lacking = job.num_nodes - sum(_fits(job, node, ()) for node in snapshot.nodes)
+        lacking = job.num_nodes - sum(_fits(job, node, (), at) for node in snapshot.nodes)
         if not 0 < lacking <= len(cleared):
             continue
         for node in sorted(cleared, key=lambda node: len(by_node[node.name]))[:lacking]:
@@ -80,9 +80,9 @@ def _waiting(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     return sorted(found, key=lambda job: -(job.priority or 0))[:_MAX_WAITING]
 
 
-def _fits(job: SlurmJob, node: SlurmNode, without: Iterable[SlurmJob]) -> bool:
+def _fits(job: SlurmJob, node: SlurmNode, without: Iterable[SlurmJob], at: datetime) -> bool:
     """Whether a node has room for an even part of a job, once some of its jobs have left it."""
-    if not node.available or not job.may_run_on(node, job.required_nodes):
+    if not node.available or not job.may_run_on(node, job.required_nodes, at=at):
         return False
     used_cpus, used_mb = node.used_cpus, node.used_memory_mb
     for anchor in without:

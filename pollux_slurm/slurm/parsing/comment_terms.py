@@ -18,6 +18,7 @@ unmanaged job's, an adaptive job's, or malformed, with a reason.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ def user_part(comment: str) -> str:
     return parse_comment(comment).user_text
 
 
+@functools.lru_cache(maxsize=20_000)  # each round asks for the same thousands several times
 def parse_comment(comment: str) -> ParsedComment:
     """Parse a Comment. Never raises, whatever the text."""
     payloads = list(_PAYLOAD.finditer(comment))

@@ -57,6 +57,8 @@ _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held 
 # A state_description or state_reason of jobs that Slurm itself holds.
 _HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 _REQUEUED_HELD = "job requeued in held state"
+# The descriptions of held jobs. squeue's text has a description in the place of its reason.
+HELD_DESCRIPTIONS = frozenset({"launch failed requeued held", _REQUEUED_HELD})
 # slurmctld starts a job without a time limit with one of a year.
 _UNLIMITED_MINUTES = 365 * 24 * 60
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
@@ -123,6 +125,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         begins_at=_begins_at(fields) if state is JobState.PENDING else None,
         # 24.11 also sets memory_per_node for a running job with --mem-per-gpu.
         memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
+        one_thread_per_core=fields.number("threads_per_core") == 1,
         feature_sets=constraints.feature_sets,
         excluded_nodes=constraints.excluded,
         required_nodes=constraints.required,

@@ -66,10 +66,14 @@ def merge_wings(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     return dataclasses.replace(snapshot, jobs=tuple(merged))
 
 
+def may_be_anchor(job: SlurmJob) -> bool:
+    """Whether its Comment may be an anchor's: cheaper to see than what it says, and nearly always false."""
+    return "inplace=1" in job.comment
+
+
 def _anchor_terms(job: SlurmJob) -> JobTerms | None:
     """Return the terms of an anchor, None for any other job."""
-    # Cheaper to see than what the Comment says, and nearly always false.
-    if "inplace=1" not in job.comment:
+    if not may_be_anchor(job):
         return None
     terms = decode_comment(job.comment)
     return terms if terms is not None and terms.in_place and terms.user_id == job.user_id else None

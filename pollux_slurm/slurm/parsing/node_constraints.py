@@ -61,7 +61,7 @@ _BLOCKED = frozenset(
     }
 )
 # For a job of several partitions, these may concern only one of them.
-_BLOCKED_PARTITION = frozenset({"PartitionDown", "PartitionInactive"})
+CLOSED_PARTITION = frozenset({"PartitionDown", "PartitionInactive"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def blocked_because(fields: Fields) -> str | None:
     """Return why Slurm does not start a waiting job whatever is free, None where it does."""
     reason = fields.text("state_reason", "")
     several = "," in fields.text("partition", "")
-    if reason not in _BLOCKED and (several or reason not in _BLOCKED_PARTITION):
+    if reason not in _BLOCKED and (several or reason not in CLOSED_PARTITION):
         return None
     return f"Slurm does not start it now, whatever is free ({reason})"
 

@@ -55,6 +55,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         hostname=fields.text("hostname", ""),
         last_busy_at=fields.time("last_busy"),
         gres_problem=problem,
+        threads_per_core=max(fields.number("threads") or 1, 1),
     )
 
 

@@ -14,6 +14,8 @@ def clean_text(text: str, *, max_length: int = MAX_TEXT) -> str:
 
     Users choose job names; one that cannot be encoded must not fail the whole round.
     """
+    if text.isascii() and "\0" not in text:
+        return text[:max_length]
     return (
         text.encode("utf-8", "replace")
         .decode("utf-8")

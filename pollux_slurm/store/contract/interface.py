@@ -183,8 +183,10 @@ class Store(JobStore, Protocol):
         requests and declarations still count, and a run that was under way is split between its jobs.
         """
 
-    def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:
+    def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> frozenset[str]:
         """Record state and allocation of registered jobs, in a bounded number of statements.
+
+        Return the ids of those for which something was written: the records of all others still hold.
 
         Unknown ids are ignored. Allocation intervals follow Slurm's runs, by Slurm's own times: a new run, or
         a changed allocation, ends the open interval and begins another. What Slurm does not show to a second

@@ -27,11 +27,13 @@ from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, JobRow, 
 _HAS_GPUS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 
 
-def observe_jobs(connection: Connection, observations: Sequence[JobObservation], *, at: datetime) -> None:
+def observe_jobs(
+    connection: Connection, observations: Sequence[JobObservation], *, at: datetime
+) -> frozenset[str]:
     """Record state and allocation of registered jobs: see `Store.observe_jobs`."""
     at = utc(at)
     if not observations:
-        return
+        return frozenset()
     ids = [entry.slurm_job_id for entry in observations]
     known = _known_jobs(connection, ids)
     open_nodes = _open_nodes(connection, ids)
@@ -54,8 +56,10 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
         else:
             change = interval_change(last, entry, at=at, others_s=others_s, end_bounds=bounds)
         changes.add(row, entry, change)
-    _write_gpu_types(connection, _gpu_types(pairs))
+    typed = _write_gpu_types(connection, _gpu_types(pairs))
     changes.write(connection)
+    changed = changes.job_ids | typed
+    return frozenset(entry.slurm_job_id for row, entry in pairs if row.id in changed)
 
 
 def _last_interval(row: Any, before: Sequence[Any], allocation: Allocation) -> KnownInterval | None:
@@ -142,6 +146,15 @@ class _Changes:
             )
             self._nodes.extend(node_rows(row.id, number, new.allocation))
 
+    @property
+    def job_ids(self) -> set[int]:
+        """The rows of the jobs that change."""
+        return {
+            *(row["b_id"] for row in self._jobs),
+            *(row["b_job_id"] for row in (*self._restarted, *self._closed)),
+            *(row["job_id"] for row in self._opened),
+        }
+
     def write(self, connection: Connection) -> None:
         if self._jobs:
             connection.execute(
@@ -189,10 +202,10 @@ def _gpu_types(pairs: Sequence[tuple[Any, JobObservation]]) -> dict[tuple[int, i
     }
 
 
-def _write_gpu_types(connection: Connection, typed: dict[tuple[int, int], str]) -> None:
-    """Write GPU types, by job id and restart count, to the runs that have none."""
+def _write_gpu_types(connection: Connection, typed: dict[tuple[int, int], str]) -> set[int]:
+    """Write GPU types, by job id and restart count, to the runs that have none; return the jobs' ids."""
     if not typed:
-        return
+        return set()
     untyped = connection.execute(
         select(RunRow.id, RunRow.job_id, RunRow.restart_count)
         .join(JobRow, JobRow.id == RunRow.job_id)
@@ -200,15 +213,13 @@ def _write_gpu_types(connection: Connection, typed: dict[tuple[int, int], str]) 
         # A report's transaction, from an untrusted client, may have locked the row: a later round will do.
         .with_for_update(of=RunRow, key_share=True, skip_locked=True)
     )
-    found = [
-        {"b_id": run.id, "gpu_type": clean_text(typed[run.job_id, run.restart_count])}
-        for run in untyped
-        if (run.job_id, run.restart_count) in typed
-    ]
-    if found:
+    runs = [run for run in untyped if (run.job_id, run.restart_count) in typed]
+    if runs:
         connection.execute(
-            update(RunRow).where(RunRow.id == bindparam("b_id")).values(gpu_type=bindparam("gpu_type")), found
+            update(RunRow).where(RunRow.id == bindparam("b_id")).values(gpu_type=bindparam("gpu_type")),
+            [{"b_id": run.id, "gpu_type": clean_text(typed[run.job_id, run.restart_count])} for run in runs],
         )
+    return {run.job_id for run in runs}
 
 
 def _first_start(seen: JobObservation, at: datetime) -> datetime | None:

@@ -88,7 +88,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     for row in rows:
         num_restarts, costs = delays.get(row.id, (0, ()))
         decided, decision = decisions.get(row.id, (None, None))
-        last = reallocations.get(row.id)
+        costs_in_place, last = regroups[row.id], reallocations.get(row.id)
         records.append(
             JobRecord(
                 slurm_job_id=row.slurm_job_id,
@@ -117,8 +117,8 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 open_reallocation=last if last is not None and not last.step.is_end else None,
                 num_restarts=num_restarts,
                 mean_restart_delay_s=_mean(costs),
-                mean_standstill_s=_mean(cost.standstill_s for cost in regroups[row.id]),
-                mean_warm_up_s=_mean(cost.warm_up_s for cost in regroups[row.id]),
+                mean_standstill_s=_mean([cost.standstill_s for cost in costs_in_place]),
+                mean_warm_up_s=_mean([cost.warm_up_s for cost in costs_in_place]),
                 last_decision=decision,
                 last_decision_speedup=decided.speedup if decided else None,
                 last_decision_bound_by=decided.bound_by if decided else None,
@@ -145,6 +145,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of those that are known, None without any."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

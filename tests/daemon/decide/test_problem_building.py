@@ -13,6 +13,7 @@ from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import Allocation, Configuration, GpuLimit, JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.policy import decide
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store.contract.interface import RecentRun, RunPhase
 from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, run, sample, snapshot
@@ -260,3 +261,40 @@ def test_that_nodes_named_by_a_move_do_not_bind_the_next_one() -> None:
     seen = cluster_picture.build_picture(snapshot([node("n0", used=2), node("n1")], [moved]), [record("1")])
     (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert one.partition_nodes is None
+
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("in_s", "limit_s", "usable"),
+    [
+        # It runs since five minutes: what is left of its time, and a move, end just before.
+        (3600, 3600 - 120 + 300, True),
+        (3600, 3600 - 60 + 300, False),
+        (3600, 7200, False),
+        (3600, None, False),
+        (-60, 600, False),  # it has begun
+    ],
+)
+def test_that_a_node_is_usable_where_the_job_and_a_move_end_before_its_next_reservation(
+    in_s: float, limit_s: float | None, usable: bool
+) -> None:
+    reserved = node("n1", reserved_from=NOON + timedelta(seconds=in_s))
+    seen = snapshot([node("n0", used=1), reserved], [job("1", on={"n0": 1}, time_limit_s=limit_s)])
+    picture = cluster_picture.build_picture(seen, [record("1")])
+    (one,) = problem_building.build_problem(picture, now=NOON, default_restart_delay_s=30).jobs
+    assert one.partition_nodes == (None if usable else frozenset({"n0"}))
+
+
+def test_that_a_running_job_that_fits_nowhere_stays_until_the_reservation_is_over() -> None:
+    """It is neither grown on its node, nor moved to one where it could not start."""
+    for ahead, moved in ((HOUR, False), (None, True)):
+        reserved_from = None if ahead is None else NOON + ahead
+        nodes = [node(name, reserved_from=reserved_from, used=name == "n0") for name in ("n0", "n1")]
+        seen = snapshot(nodes, [job("1", on={"n0": 1})])
+        picture = cluster_picture.build_picture(seen, [record("1")])
+        problem = problem_building.build_problem(picture, now=NOON, default_restart_delay_s=30)
+        decision = decide(problem)
+        assert not decision.excluded
+        assert (decision.allocation("1") != Allocation.of({"n0": 1})) == moved

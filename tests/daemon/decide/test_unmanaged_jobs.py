@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,9 +12,9 @@ import pytest
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide import problem_building, unmanaged_jobs
 from pollux_slurm.daemon.observe import cluster_picture
-from pollux_slurm.model import Allocation, JobState, SlurmJob
+from pollux_slurm.model import Allocation, JobState, JobTerms, ProblemJob, SlurmJob, SlurmNode
 from pollux_slurm.policy import decide
-from tests.daemon.builders import job, node, record, snapshot
+from tests.daemon.builders import NOON, TERMS, job, node, record, snapshot
 from tests.daemon.harness import Harness
 
 
@@ -21,12 +23,30 @@ def waiting(job_id: str, gpus: int, priority: int, **changes: Any) -> SlurmJob:
     return job(job_id, JobState.PENDING, priority=priority, **{**fields, **changes})
 
 
-def in_turn(*jobs: SlurmJob, ours: tuple[str, ...] = (), **settings: Any) -> list[tuple[str, int]]:
-    seen = snapshot([node("n0"), node("n1")], list(jobs))
-    picture = cluster_picture.build_picture(seen, [record(job_id, state=JobState.PENDING) for job_id in ours])
-    found = unmanaged_jobs.next_unmanaged_jobs(
-        picture, problem_building.UsableNodes(seen), PolicyConfig(**settings)
+TWO_NODES = (node("n0"), node("n1"))
+
+
+def next_jobs(
+    *jobs: SlurmJob,
+    ours: tuple[str, ...] = (),
+    nodes: Sequence[SlurmNode] = TWO_NODES,
+    terms: JobTerms = TERMS,
+    **settings: Any,
+) -> tuple[ProblemJob, ...]:
+    seen = snapshot(list(nodes), list(jobs))
+    picture = cluster_picture.build_picture(
+        seen, [record(job_id, state=JobState.PENDING, terms=terms) for job_id in ours]
     )
+    return unmanaged_jobs.next_unmanaged_jobs(
+        picture,
+        problem_building.UsableNodes(seen),
+        PolicyConfig(**settings),
+        takes_part=problem_building.participants(picture, now=NOON),
+    )
+
+
+def in_turn(*jobs: SlurmJob, **more: Any) -> list[tuple[str, int]]:
+    found = next_jobs(*jobs, **more)
     assert all(job.rigid and job.min_gpus == job.max_gpus and job.model is None for job in found)
     return [(job.job_id, job.min_gpus) for job in found]
 
@@ -43,10 +63,16 @@ def test_that_jobs_that_wait_for_room_come_in_the_order_of_their_priorities() ->
         {"reason": "QOSMaxGRESPerUser"},
         {"reason": "BeginTime"},
         {"held": True},
-        {"requested_gpus": 0},
+        {"requested_gpus": 0, "num_cpus": 0},
+        {"reason": "PartitionDown"},
+        {"requested_gpus": 9},
+        {"requested_gpus": 8, "num_nodes": 4},
+        {"requested_gpus": 0, "num_cpus": 9},
     ],
 )
-def test_that_a_job_that_waits_for_something_else_has_no_turn(changes: dict[str, Any]) -> None:
+def test_that_a_job_that_waits_for_something_else_or_could_not_start_has_no_turn(
+    changes: dict[str, Any],
+) -> None:
     assert in_turn(waiting("1", 4, 10, **changes)) == []
 
 
@@ -68,7 +94,7 @@ def test_that_a_job_for_whole_nodes_counts_as_one_that_fits_beside_anchors_but_n
         seen = snapshot(nodes, [*jobs, wide])
         picture = cluster_picture.build_picture(seen, [in_place] if jobs[0] is anchor else [])
         (found,) = unmanaged_jobs.next_unmanaged_jobs(
-            picture, problem_building.UsableNodes(seen), PolicyConfig()
+            picture, problem_building.UsableNodes(seen), PolicyConfig(), takes_part=()
         )
         return found.cpus_per_gpu
 
@@ -82,6 +108,50 @@ def test_that_an_adaptive_job_that_waits_with_a_higher_priority_goes_first() -> 
     assert in_turn(ours, waiting("1", 4, 10), waiting("2", 4, 20), ours=("7",)) == [("2", 4)]
     elsewhere = job("7", JobState.PENDING, priority=15, requested_gpus=1, partition="other")
     assert in_turn(elsewhere, waiting("1", 4, 10), ours=("7",)) == [("1", 4)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "terms"),
+    [
+        ({"blocked_because": "Slurm does not start it now (Dependency)"}, TERMS),
+        ({"held": True}, TERMS),
+        ({"begins_at": NOON + timedelta(hours=1)}, TERMS),
+        ({}, dataclasses.replace(TERMS, min_gpus=9, max_gpus=16)),
+    ],
+)
+def test_that_a_pending_adaptive_job_that_takes_no_part_counts_for_nothing(
+    changes: dict[str, Any], terms: JobTerms
+) -> None:
+    ours = job("7", JobState.PENDING, priority=15, **{"begins_at": None, **changes})
+    assert in_turn(ours, waiting("1", 2, 10), ours=("7",), terms=terms) == [("1", 2)]
+
+
+def test_that_a_job_without_gpus_gets_room_for_its_cpus() -> None:
+    running = job("7", on={"n0": 4}, cpus_by_node=(("n0", 8),))
+    full = [node("n0", used=4, used_cpus=8)]
+    (found,) = next_jobs(running, waiting("1", 0, 10, num_cpus=4), ours=("7",), nodes=full)
+    assert (found.min_gpus, found.cpus_per_gpu) == (1, 4)
+    # The adaptive job keeps its minimum, with its CPU.
+    assert next_jobs(running, waiting("1", 0, 10, num_cpus=8), ours=("7",), nodes=full) == ()
+
+
+def test_that_of_several_partitions_the_reason_of_one_does_not_matter() -> None:
+    several = waiting("1", 4, 10, partition="main,other", reason="PartitionDown")
+    assert in_turn(several) == [("1", 4)]
+    assert in_turn(dataclasses.replace(several, reason="Dependency")) == []
+
+
+def test_that_a_job_of_several_nodes_has_its_share_on_each() -> None:
+    """`-N2 --gpus-per-node=4` beside a node of eight that is idle: Slurm starts it on no single node."""
+    nodes = [node("n0", gpus=8, num_cpus=16), node("n1", used=3), node("n2", used=1)]
+    # Unmanaged jobs have the rest of n1 and n2.
+    assert next_jobs(waiting("1", 8, 10, num_nodes=2, num_cpus=8), nodes=nodes) == ()
+    adaptive = [job("7", on={"n1": 3}), job("8", on={"n2": 1})]
+    found = next_jobs(*adaptive, waiting("1", 6, 10, num_nodes=2, num_cpus=6), ours=("7", "8"), nodes=nodes)
+    assert [(one.job_id, one.min_gpus, one.partition_nodes) for one in found] == [
+        ("1", 3, frozenset({"n2"})),
+        ("1/1", 3, frozenset({"n0"})),
+    ]
 
 
 def kept(

@@ -6,7 +6,7 @@ The token's hash is public: `squeue` shows it in the Comment of each real wing. 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -323,6 +323,9 @@ class Flooded:
     def snapshot(self) -> ClusterSnapshot:
         shown: ClusterSnapshot = self._slurm.snapshot()
         return dataclasses.replace(shown, jobs=(*shown.jobs, *self.jobs.values()))
+
+    def refresh(self, _job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        return self.snapshot()
 
     def cancel(self, job_id: str) -> None:
         if self.jobs.pop(job_id, None) is None:

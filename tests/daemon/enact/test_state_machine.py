@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pollux_slurm.errors import SlurmCommandError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.commands.command_client import START_DELAY_S
 from pollux_slurm.store.contract.interface import AllocationRecord, Reallocation
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
@@ -493,6 +495,7 @@ def test_that_a_stop_waits_for_a_job_whose_release_failed(harness: Harness) -> N
 
     harness.run_until(daemon, until=lambda: harness.is_at(Step.RELEASED), seconds=20)
     assert harness.job(job_id).held
+    harness.clock.advance(START_DELAY_S)  # a job is not looked for before it may start
     harness.stop.set()
     daemon.run()
     assert not harness.job(job_id).held
@@ -509,7 +512,12 @@ class JobHidden:
         return getattr(self._slurm, name)
 
     def snapshot(self) -> ClusterSnapshot:
-        found = self._slurm.snapshot()
+        return self._without_hidden(self._slurm.snapshot())
+
+    def refresh(self, job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        return self._without_hidden(self._slurm.refresh(job_ids))
+
+    def _without_hidden(self, found: ClusterSnapshot) -> ClusterSnapshot:
         return dataclasses.replace(found, jobs=tuple(job for job in found.jobs if job.job_id != self.hidden))
 
 

@@ -238,6 +238,33 @@ def test_that_where_nothing_happens_rounds_come_at_the_interval_and_slurm_is_rea
     assert len(rounds.store_reads) == 10 * 50
 
 
+def test_that_a_rigid_job_that_waits_is_an_event_where_an_adaptive_one_may_shrink() -> None:
+    large, least = job("1", on={"n0": 4}), job("1", on={"n0": 1})
+    rigid = job("9", JobState.PENDING, comment="", reason="Resources", priority=1)
+    before = state([FULL], [large])
+    assert state([FULL], [large, rigid]).slurm_event_since(before) == "job 9 waits for resources"
+    assert state([FULL], [least, rigid]).slurm_event_since(state([FULL], [least])) is None
+    for other in ({"reason": "Dependency"}, {"held": True}):
+        assert state([FULL], [large, dataclasses.replace(rigid, **other)]).slurm_event_since(before) is None
+
+
+def test_that_the_pause_between_reads_is_four_times_what_the_last_one_took() -> None:
+    now_s, reads = 0.0, []
+
+    def read_state() -> WatchedState:
+        nonlocal now_s
+        reads.append(now_s)
+        now_s += 5
+        return BUSY
+
+    watch = EventWatch(read_state=read_state, read_training_runs=frozenset, monotonic=lambda: now_s)
+    watch.begin(BUSY, DaemonConfig(interval_s=600, watch_s=10), read_s=5.0)
+    while now_s < 100:
+        assert not watch.is_due()
+        now_s += 1
+    assert reads == [20, 45, 70, 95]
+
+
 def test_that_a_burst_is_one_round_and_rounds_keep_their_distance() -> None:
     def shown(now_s: float) -> WatchedState:
         """A job comes each half second for a minute."""
@@ -269,3 +296,19 @@ def test_that_what_cannot_be_read_is_no_event() -> None:
     rounds = SimulatedRounds(lambda now_s: BUSY if now_s < 75 else IDLE, fails=True).run(119)
     assert rounds.rounds == [0.0, 60.0]
     assert len(rounds.slurm_reads) > 5
+
+
+def test_that_a_slurm_that_does_not_answer_is_asked_no_more_often() -> None:
+    asked: list[float] = []
+    now = 0.0
+
+    def read_state() -> WatchedState:
+        asked.append(now)
+        raise SlurmUnavailable("busy")
+
+    watch = EventWatch(read_state=read_state, read_training_runs=frozenset, monotonic=lambda: now)
+    watch.begin(WatchedState(), SLOW)
+    for second in range(50):
+        now = float(second)
+        watch.is_due()
+    assert asked == [10.0, 20.0, 30.0, 40.0]

@@ -83,13 +83,13 @@ def client(programs: Programs) -> CommandClient:
 # ------------------------------------------------------------------------------- whole pictures or none
 
 
-def test_that_a_snapshot_is_one_read_of_jobs_and_one_of_nodes(
+def test_that_a_snapshot_is_one_read_of_jobs_one_of_reservations_and_one_of_nodes(
     programs: Programs, client: CommandClient
 ) -> None:
     snapshot = client.snapshot()
     assert [job.job_id for job in snapshot.jobs] == ["7"]
     assert [node.name for node in snapshot.nodes] == ["n0"]
-    assert [call.split()[0] for call in programs.calls()] == ["squeue", "sinfo"]
+    assert [call.split()[0] for call in programs.calls()] == ["squeue", "scontrol", "sinfo"]
 
 
 def test_that_nodes_of_newer_releases_are_read_with_scontrol(
@@ -98,7 +98,7 @@ def test_that_nodes_of_newer_releases_are_read_with_scontrol(
     programs.answer("squeue", json.dumps({"meta": NEWER, "errors": [], "jobs": []}))
     programs.answer("scontrol", json.dumps({"meta": NEWER, "errors": [], "nodes": [node()]}))
     assert len(client.snapshot().nodes) == 1
-    assert programs.calls()[1] == "scontrol --all show nodes --json"
+    assert programs.calls()[2] == "scontrol --all show nodes --json"
 
 
 @pytest.mark.parametrize("command", ["squeue", "sinfo"])

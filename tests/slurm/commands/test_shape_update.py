@@ -8,6 +8,7 @@ import pytest
 
 from pollux_slurm.model import Allocation, JobShape
 from pollux_slurm.slurm.commands.shape_update import shape_fields
+from pollux_slurm.slurm.parsing.core_requests import in_cpus
 from pollux_slurm.slurm.parsing.job_json import parse_job
 from tests.slurm.parsing.test_job_json import pending
 
@@ -44,6 +45,16 @@ def test_that_a_shape_becomes_fields(
 ) -> None:
     fields = shape_fields(shape, parse_job(pending(**changes)))
     assert {key: fields.get(key) for key in expected} == expected
+
+
+def test_that_one_thread_a_core_is_requested_in_cores_by_one_task_for_each_gpu() -> None:
+    job = in_cpus(parse_job(pending(threads_per_core=1, cpus_per_tres="gres:gpu:2")), 2)
+    assert (job.cpus_per_gpu, job.threads_per_core) == (4, 2)
+    fields = shape_fields(JobShape.of(Allocation.of({"n0": 2, "n1": 2}), cpus_per_gpu=4), job)
+    assert (fields["NumTasks"], fields["TasksPerNode"], fields["CPUsPerTask"]) == ("4", "2", "2")
+    assert (fields["NumCPUs"], fields["CpusPerTres"]) == ("8", "")
+    usual = shape_fields(JobShape.of(Allocation.of({"n0": 2}), cpus_per_gpu=2), parse_job(pending()))
+    assert (usual["NumTasks"], usual["CPUsPerTask"], usual["CpusPerTres"]) == ("1", "1", "gres:gpu:2")
 
 
 def test_that_memory_is_left_alone_where_it_already_follows() -> None:

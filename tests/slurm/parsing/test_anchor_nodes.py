@@ -43,6 +43,12 @@ def test_that_an_anchor_stays_where_nobody_needs_its_node() -> None:
     assert leaving([node("n0"), fake_node("n1")], anchor_on("n0"), waiting()) == {}  # n1 is free for it
 
 
+def test_that_an_anchor_leaves_for_a_job_that_ends_before_a_reservation_begins() -> None:
+    reserved = dataclasses.replace(node("n0"), reserved_from=NOON + timedelta(hours=2))
+    assert leaving([reserved], anchor_on("n0"), waiting(time_limit_s=3600.0)) != {}
+    assert leaving([reserved], anchor_on("n0"), waiting(time_limit_s=3 * 3600.0)) == {}
+
+
 def test_that_an_anchor_leaves_a_drained_node_at_once() -> None:
     drained = node("n0", available=False, draining=True)
     assert leaving([drained], anchor_on("n0"), minutes=0) == {"7": "its anchor leaves n0, which is drained"}

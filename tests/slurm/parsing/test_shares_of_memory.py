@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from pollux_slurm.model import JobState
 from pollux_slurm.slurm.parsing.shares_of_memory import takes_whole_memory, with_shares_of_memory
-from tests.daemon.builders import job, node, snapshot
+from tests.daemon.builders import NOON, job, node, snapshot
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,8 @@ from tests.daemon.builders import job, node, snapshot
 def test_that_each_gpu_brings_its_part_of_the_nodes_that_the_job_may_use(
     changes: dict[str, Any], share_mb: int | None
 ) -> None:
-    nodes = [node("n0"), node("m0", gpus=8), node("c0", gpus=0)]
+    # A reservation ahead does not change what a node has.
+    nodes = [node("n0", reserved_from=NOON + timedelta(days=7)), node("m0", gpus=8), node("c0", gpus=0)]
     given = job("1", **{"state": JobState.RUNNING, "memory_per_gpu_mb": None, **changes})
     (found,) = with_shares_of_memory(snapshot(nodes, [given])).jobs
     assert found.memory_per_gpu_mb == share_mb

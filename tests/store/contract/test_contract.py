@@ -247,8 +247,20 @@ class TestRegistration:
 
     def test_that_nothing_happens_with_no_jobs(self, any_store: Store) -> None:
         assert any_store.register_jobs([], at=at(0)) == ()
-        any_store.observe_jobs([], at=at(0))
+        assert any_store.observe_jobs([], at=at(0)) == frozenset()
         assert any_store.active_jobs() == any_store.jobs() == ()
+
+    def test_that_an_observation_names_the_jobs_whose_records_it_changes(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1), registration(2)], at=at(0))
+        both = [observation(n, gpus={"n0": 1}, started_at=at(2)) for n in (1, 2)]
+        assert any_store.observe_jobs(both, at=at(5)) == {"1", "2"}
+        before = any_store.active_jobs()
+        assert any_store.observe_jobs(both, at=at(10)) == frozenset()
+        assert any_store.active_jobs() == before
+        moved = observation(2, gpus={"n1": 1}, started_at=at(12), restart_count=1)
+        assert any_store.observe_jobs([both[0], moved], at=at(15)) == {"2"}
+        over = observation(1, JobState.COMPLETED, ended_at=at(20))
+        assert any_store.observe_jobs([over, moved], at=at(25)) == {"1"}
 
     def test_that_a_time_without_a_zone_is_refused(self, any_store: Store) -> None:
         with pytest.raises(UsageError, match="zone"):

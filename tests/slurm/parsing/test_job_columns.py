@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timezone
+
+import pytest
+
+from pollux_slurm.errors import SlurmReadError
+from pollux_slurm.model import Allocation, JobState, SlurmJob
+from pollux_slurm.slurm.parsing.job_columns import is_as_read, read_row, row_format, split_rows
+
+END = "\x1fe4d909c2"
+DEADLINE = datetime(2026, 1, 2, tzinfo=timezone.utc)
+# As 22.05 prints a job with `--gpus=2` that runs on n3.
+RUNNING = {
+    **{"JobID": "17", "ArrayJobID": "17", "ArrayTaskID": "N/A", "UserName": "ann", "UserID": "1000"},
+    **{"Account": "(null)", "QOS": "(null)", "Partition": "main", "State": "RUNNING", "Reason": "None"},
+    **{"PriorityLong": "4294901752", "Requeue": "1", "BatchFlag": "1", "RestartCnt": "1"},
+    **{"SubmitTime": "2026-01-01T12:00:00", "EligibleTime": "2026-01-01T12:00:02"},
+    **{"StartTime": "2026-01-01T12:00:03", "EndTime": "NONE", "ResizeTime": "N/A", "TimeLimit": "1-00:10:00"},
+    **{
+        "NumNodes": "1",
+        "NumCPUs": "4",
+        "NumTasks": "1",
+        "NodeList": "n3",
+        "ReqNodes": "",
+        "Feature": "(null)",
+    },
+    **{
+        "tres-per-job": "gres:gpu:2",
+        "tres-per-node": "N/A",
+        "tres-per-task": "N/A",
+        "tres-per-socket": "N/A",
+    },
+    **{"cpus-per-tres": "gres:gpu:2", "mem-per-tres": "gres:gpu:100", "exit_code": "0"},
+    **{"Reservation": "(null)", "HetJobID": "N/A", "OverSubscribe": "OK", "Comment": "mine"},
+}
+
+
+def row(**changes: str) -> str:
+    names = {
+        key.replace("_", "-") if key.startswith("tres") else key: value for key, value in changes.items()
+    }
+    return "\x1f".join((RUNNING | names).values())
+
+
+def read(known: SlurmJob | None = None, **changes: str) -> SlurmJob:
+    return read_row(row(**changes), known)[0]
+
+
+def test_that_a_row_has_a_jobs_state_times_and_gpus() -> None:
+    job = read()
+    assert (job.job_id, job.state, job.user_name, job.comment) == ("17", JobState.RUNNING, "ann", "mine")
+    assert (job.allocation, job.num_cpus, job.restart_count) == (Allocation.of({"n3": 2}), 4, 1)
+    assert job.started_at == datetime(2026, 1, 1, 12, 0, 3, tzinfo=timezone.utc)
+    assert (job.time_limit_s, job.unschedulable_reason, job.account) == (87000.0, None, "")
+
+
+def test_that_a_requeuehold_is_told_from_a_persons_hold() -> None:
+    waiting = {"State": "PENDING", "NodeList": "", "PriorityLong": "0"}
+    ours = read(**waiting, Reason="job requeued in held state")
+    persons = read(**waiting, Reason="JobHeldUser")
+    slurms = read(**waiting, Reason="launch failed requeued held")
+    assert [job.held for job in (ours, persons, slurms)] == [True] * 3
+    assert [job.held_since_requeue for job in (ours, persons, slurms)] == [True, False, False]
+    assert [job.held_by_slurm for job in (ours, persons, slurms)] == [False, False, True]
+
+
+def test_that_a_run_that_is_known_keeps_its_resources_and_another_has_what_it_requests() -> None:
+    two = {"NodeList": "n[0-1]", "NumNodes": "2", "tres_per_job": "gres:gpu:5"}
+    known = dataclasses.replace(
+        read(**two),
+        allocation=Allocation.of({"n0": 4, "n1": 1}),
+        name="train",
+        unschedulable_reason="it is special",
+        one_node=True,
+        deadline_at=DEADLINE,
+        cpus_by_node=(("n0", 2), ("n1", 2)),
+    )
+    job, is_certain = read_row(row(**two, PriorityLong="5"), known)
+    assert is_certain
+    assert (job.allocation, job.priority) == (known.allocation, 5)
+    assert (job.name, job.unschedulable_reason, job.one_node) == ("train", "it is special", True)
+    assert job.deadline_at == DEADLINE
+    guessed, is_certain = read_row(row(**two, RestartCnt="2"), known)
+    assert not is_certain
+    # Nor is it when it is read once more.
+    assert not read_row(row(**two, RestartCnt="2"), guessed)[1]
+    even = read_row(row(**two | {"tres_per_job": "gres:gpu:4", "tres_per_node": "gres:gpu:2"}), None)
+    assert (even[0].allocation, even[1]) == (Allocation.of({"n0": 2, "n1": 2}), True)
+
+
+def test_that_an_exit_status_is_as_a_shell_shows_it() -> None:
+    over = {"State": "FAILED", "EndTime": "2026-01-01T12:05:00"}
+    assert [read(**over, exit_code=code).exit_code for code in ("1792", "9", "0")] == [7, 137, 0]
+
+
+def test_that_no_comment_passes_for_another_jobs_row() -> None:
+    forged = f"x\n{row(JobID='18')}\n\x1f"
+    text = "".join(f"{one}{END}\n" for one in (row(Comment=forged), row(JobID="19")))
+    rows = dict(split_rows(text, END))
+    assert list(rows) == ["17", "19"]
+    assert read_row(rows["17"], None)[0].comment == forged
+    assert row_format(END).endswith(f"Comment:{END}")
+
+
+@pytest.mark.parametrize(
+    "text", [row(), f"{row()}{END}\n{row()[:50]}", f"17{END}\n", f"{row(UserID='x')}{END}\n"]
+)
+def test_that_a_cut_or_malformed_text_is_refused(text: str) -> None:
+    with pytest.raises(SlurmReadError, match=r"cut|cannot parse"):
+        [read_row(one, None) for _, one in split_rows(text, END)]
+
+
+def test_that_a_row_that_was_read_adds_nothing_unless_the_job_was_read_differently_since() -> None:
+    job = read()
+    assert is_as_read(dataclasses.replace(job, excluded_nodes=("n0",)), job)
+    assert not is_as_read(dataclasses.replace(job, comment="other"), job)
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [("10:00", 600.0), ("2:00:00", 7200.0), ("UNLIMITED", None), ("NOT_SET", None), ("365-00:00:00", None)],
+)
+def test_that_time_limits_are_read(limit: str, seconds: float | None) -> None:
+    assert read(TimeLimit=limit).time_limit_s == seconds
+
+
+def test_that_the_whole_array_is_no_task_of_it() -> None:
+    whole = read(State="PENDING", NodeList="", ArrayTaskID="0-9%2")
+    assert whole.unschedulable_reason == "it is a job array whose tasks have not been started yet"
+    assert read(JobID="18", ArrayTaskID="3").unschedulable_reason is None
