@@ -23,8 +23,6 @@ from typing import Protocol
 
 from pollux_slurm.model import ClusterSnapshot, JobShape, SlurmJob
 
-MAX_PRIORITY = 2**32 - 16  # Slurm means other things by the numbers above
-
 
 class SlurmClient(Protocol):
     """One connection to one Slurm cluster."""
@@ -99,9 +97,9 @@ class SlurmClient(Protocol):
         """Let a held job start."""
 
     def set_priority(self, job_id: str, priority: int) -> None:
-        """Give a PENDING job this priority, from 1 to `MAX_PRIORITY`; larger starts first. Operator only.
+        """Give a PENDING job this priority, from 1; larger starts first. Operator only.
 
-        Refused for a held job, which Slurm would release by it.
+        Refused for a held job, which Slurm would release by it. Above Slurm's largest, it gets that one.
         """
 
     def restore_priority(self, job_id: str) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from pollux_slurm.errors import JobStateError, SlurmCommandError, SlurmError, SlurmUnavailable, UsageError
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobShape, JobState, SlurmJob, SlurmNode
-from pollux_slurm.slurm.client import MAX_PRIORITY, SlurmClient
+from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 
 REQUEUE_DELAY_S = 121.0
@@ -277,7 +277,7 @@ class FakeSlurm:
 
     def set_priority(self, job_id: str, priority: int) -> None:
         self._enter("set_priority", job_id)
-        if not 0 < priority <= MAX_PRIORITY:
+        if priority < 1:
             raise UsageError(f"job {job_id}: {priority} is no priority")
         job = self._expect(job_id, JobState.PENDING)
         if job.shown.held:

@@ -29,7 +29,6 @@ from pollux_slurm.daemon.enact.prioritised_wings import PrioritisedWings
 from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationCause, SlurmAnswer, SlurmJob
-from pollux_slurm.slurm.client import MAX_PRIORITY
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState
@@ -223,7 +222,7 @@ class StepsInPlace:
         # Before the command: without an answer, it may have taken effect.
         self._prioritised.add(anchor_id, wing)
         try:
-            self._actions.slurm.set_priority(wing.job_id, min(highest + 1, MAX_PRIORITY))
+            self._actions.slurm.set_priority(wing.job_id, highest + 1)
         except SlurmCommandError as error:
             _log.info("wing %s gets no priority: %s", wing.job_id, error)
 

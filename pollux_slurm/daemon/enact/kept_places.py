@@ -28,7 +28,6 @@ from pollux_slurm.daemon.obstacles.places import waits_there
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
-from pollux_slurm.slurm.client import MAX_PRIORITY
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
 from pollux_slurm.store.contract.interface import Reallocation
 
@@ -158,7 +157,7 @@ class KeptPlaces:
         ]
         if not waiting:
             return
-        priority = min(max(waiting) + 1, MAX_PRIORITY)
+        priority = max(waiting) + 1
         self._actions.guard()
         self._actions.store.record_priority(reallocation.id, priority)
         self._may_last = True

@@ -29,7 +29,6 @@ from pollux_slurm.errors import (
     UsageError,
 )
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
-from pollux_slurm.slurm.client import MAX_PRIORITY
 from pollux_slurm.slurm.commands.cluster_reads import ClusterReads, checked
 from pollux_slurm.slurm.commands.job_commands import (
     JobCommands,
@@ -49,6 +48,7 @@ START_DELAY_S = 2
 _STALE_S = 2.0
 # Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
 _BETWEEN_UPDATES_S = 60
+_MAX_PRIORITY = 2**32 - 16  # Slurm means other things by the numbers above
 
 
 class CommandClient:
@@ -222,12 +222,12 @@ class CommandClient:
 
     def set_priority(self, job_id: str, priority: int) -> None:
         """Give a PENDING job this priority. Refused for a held job, which Slurm would release by it."""
-        if not 0 < priority <= MAX_PRIORITY:
+        if priority < 1:
             raise UsageError(f"job {job_id}: {priority} is no priority")
         status = self._expect(job_id, JobState.PENDING, to="set its priority")
         if status.held:
             raise JobStateError(f"job {job_id} is held: cannot set its priority; nothing was changed")
-        self._update_pending(job_id, status.address, {"Priority": str(priority)})
+        self._update_pending(job_id, status.address, {"Priority": str(min(priority, _MAX_PRIORITY))})
 
     def restore_priority(self, job_id: str) -> None:
         """Give a PENDING or RUNNING job the priority that Slurm computes for it. A held job stays held."""

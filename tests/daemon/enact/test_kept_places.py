@@ -12,7 +12,6 @@ from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.slurm.client import MAX_PRIORITY
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.enact.test_state_machine import last, started
@@ -123,16 +122,6 @@ def test_that_a_job_is_not_stopped_before_slurmctld_has_answered(harness: Harnes
     names = [name for name, _ in harness.slurm.calls if name in wanted]
     assert names == ["create_reservation", "create_reservation", "requeue_hold"]
     assert last(harness, job_id)[0] is Step.CONFIRMED
-
-
-def test_that_no_priority_is_above_the_largest_that_slurm_takes(harness: Harness) -> None:
-    job_id = busy(harness)
-    harness.slurm.set_job(harness.submit_unmanaged(gpus=4), priority=2**32 - 3)
-    harness.targets = {job_id: {"n0": 2}}
-    harness.run_until(
-        harness.daemon(), until=lambda: bool(harness.store.prioritised_reallocations()), seconds=30
-    )
-    assert harness.job(job_id).priority == MAX_PRIORITY
 
 
 def test_that_a_job_that_is_cancelled_in_its_move_leaves_no_reservation(harness: Harness) -> None:

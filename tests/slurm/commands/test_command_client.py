@@ -193,6 +193,13 @@ def test_that_an_unreachable_controller_is_unavailable(
         client.release("7")
 
 
+def test_that_a_priority_above_slurms_largest_is_that_one(programs: Programs, client: CommandClient) -> None:
+    """Larger numbers mean other things to Slurm, and a job may wait with one near them."""
+    programs.set_status(state="PENDING")
+    client.set_priority("7", 2**32 - 2)
+    assert f"Priority={2**32 - 16}" in programs.calls()[-1]
+
+
 def test_that_a_command_that_hangs_is_stopped(programs: Programs) -> None:
     programs.write("squeue", "exec sleep 600")
     runner = CommandRunner(environ=dict(os.environ), bin_dir=programs.folder, timeout_s=0.3)
