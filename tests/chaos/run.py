@@ -57,8 +57,8 @@ class Run:
     """Injects `num_faults` faults into a site. `pause_s` is the (least, most) time between two of them.
 
     Six jobs run while faults come. Points at which the daemon is to die are given up when it came to none of
-    them `tries` times in a row. Between two losses of a node all nodes stay up for `whole_s`: a running job is
-    seldom moved where one is out.
+    them `tries` times in a row. Between two losses of a node all nodes stay up for `whole_s`: a running job
+    is seldom moved where one is out.
     """
 
     site: Site
