@@ -27,7 +27,6 @@ _ARMED_S = 20.0
 _REWEIGH_S = 5.0
 # Those whose faults, and what undoes them, are done by slurmctld.
 _NEED_SLURM = frozenset({"nodes", "jobs", "newcomers", "queue", "drain"})
-_FEW_JOBS = 2
 _UNMANAGED_S = 17.0
 # How long a fault waits for jobs to train and for a round; some do not wait.
 _READY_S = 10.0
@@ -57,9 +56,9 @@ class Outcome:
 class Run:
     """Injects `num_faults` faults into a site. `pause_s` is the (least, most) time between two of them.
 
-    Six jobs run while faults come, or two once `most_jobs` were submitted. Points at which the
-    daemon is to die are given up when it came to none of them `tries` times in a row. Between two
-    losses of a node all nodes stay up for `whole_s`: a running job is seldom moved where one is out.
+    Six jobs run while faults come. Points at which the daemon is to die are given up when it came to none of
+    them `tries` times in a row. Between two losses of a node all nodes stay up for `whole_s`: a running job
+    is seldom moved where one is out.
     """
 
     site: Site
@@ -68,7 +67,6 @@ class Run:
     pause_s: tuple[float, float]
     deadline_s: float
     log: Callable[[str], None] = print
-    most_jobs: int | None = None
     tries: int = 8
     whole_s: float = 0.0
     outcome: Outcome = field(default_factory=Outcome)
@@ -267,8 +265,7 @@ class Run:
         if "slurmctld" in self._undos or not (self._waiting or len(self.site.jobs) < NUM_JOBS):
             return
         with contextlib.suppress(SlurmError):
-            is_enough = self.most_jobs is not None and self.site.submissions >= self.most_jobs
-            if len(self.site.unfinished()) < (_FEW_JOBS if is_enough else NUM_JOBS):
+            if len(self.site.unfinished()) < NUM_JOBS:
                 self._submitting = self._submitter.submit(self.site.submit)
 
     def _submit_unmanaged(self) -> None:

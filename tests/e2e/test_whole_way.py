@@ -22,9 +22,8 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
     user.start_daemon()
     growth = user.wait_confirmed(first, shrink=False)
     assert growth.target == Allocation.of({"n0": 4})
-    second = user.digits(
-        "second", epochs=6, pass_s="0.01,0.008"
-    )  # nothing is free: it waits, and the first must shrink for it
+    # Nothing is free: it waits, and the first must shrink for it.
+    second = user.digits("second", epochs=6, max_gpus=2, pass_s="0.01,0.008")
     shrink = user.wait_confirmed(first, shrink=True)
 
     for job_id, name in ((first, "first"), (second, "second")):
