@@ -30,9 +30,9 @@ from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
 from pollux_slurm.daemon.enact.in_place import StepsInPlace, is_in_queue
 from pollux_slurm.daemon.enact.kept_places import KeptPlaces
 from pollux_slurm.daemon.enact.move_actions import MoveActions
-from pollux_slurm.daemon.enact.move_reads import MoveReads
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step
 from pollux_slurm.daemon.enact.until_requeue import StepsUntilRequeue
+from pollux_slurm.daemon.observe.move_reads import MoveReads
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import (
     JobStateError,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
-from pollux_slurm.daemon.enact.move_reads import MoveReads
+from pollux_slurm.daemon.observe.move_reads import MoveReads
 from pollux_slurm.model import ClusterSnapshot, ReallocationStep
 from pollux_slurm.store.contract.interface import Reallocation
 from tests.daemon.builders import NOON, reallocation, snapshot
