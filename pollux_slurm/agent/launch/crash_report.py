@@ -61,15 +61,16 @@ def _checkpoint(directory: Path, retry: Retry) -> str:
         return "No checkpoint was written yet: another start begins anew"
     stays = f"The checkpoint {newest} stays; to go on from it,"
     if retry.job_id is None:
-        return f"{stays} run the same command again"
+        return f"{stays} mend the cause and run the same command again"
     given = shlex.quote(str(directory))
     return f"{stays} scontrol requeue {retry.job_id}, or submit with --checkpoint-dir {given}"
 
 
 def _here(directory: Path, retry: Retry) -> str:
     count = min(retry.num_processes, _NUM_PROCESSES_HERE)
-    given = shlex.quote(str(directory))
+    copy = "" if newest_checkpoint(directory) is None else f"cp -r {shlex.quote(str(directory))} COPY; "
+    where = "" if retry.job_id is None else " without Slurm"
     return (
-        f"To reproduce it without Slurm: cp -r {given} COPY; pollux run --nproc-per-node {count} "
-        f"--checkpoint-dir COPY -- {shlex.join(retry.command)}"
+        f"To reproduce it{where}: {copy}pollux run --nproc-per-node {count} --checkpoint-dir COPY -- "
+        f"{shlex.join(retry.command)}"
     )

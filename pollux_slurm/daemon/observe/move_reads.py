@@ -7,7 +7,7 @@ seconds. One that was released does not start before its begin time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.observe.events import PAUSE_PER_READ
@@ -47,10 +47,14 @@ class MoveReads:
             return self._last
         if now < self._not_before or (may_wait and self._none_starts(moves)):
             return None
-        self._read_ids, self._others = job_ids, frozenset(others)
-        self._last = self.read_again()
-        self._read_at = self._monotonic()
-        self._not_before = self._read_at + PAUSE_PER_READ * (self._read_at - now)
+        # What a failed read asked for is not as it is.
+        self._read_ids = self._others = frozenset()
+        try:
+            self._last = self._slurm.refresh(job_ids.union(others))
+            self._read_ids, self._others = job_ids, frozenset(others)
+        finally:
+            self._read_at = self._monotonic()
+            self._not_before = self._read_at + PAUSE_PER_READ * (self._read_at - now)
         return self._last
 
     def read_again(self) -> ClusterSnapshot:
@@ -62,10 +66,10 @@ class MoveReads:
         """Whether the last read asked for this job."""
         return job_id in self._read_ids
 
-    def _none_starts(self, moves: Iterable[Reallocation]) -> bool:
+    def _none_starts(self, moves: Collection[Reallocation]) -> bool:
         """Whether all moves are releases whose job may not start yet."""
         since = self._clock() - timedelta(seconds=START_DELAY_S)
-        return all(
+        return bool(moves) and all(
             move.step is ReallocationStep.RELEASED
             and move.moves_running
             and (move.entered_at(ReallocationStep.RELEASED) or since) > since

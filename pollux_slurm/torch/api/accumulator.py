@@ -95,6 +95,8 @@ class Accumulator(MutableMapping[str, Any]):
             self._outside = {}
         else:
             self._settle(everything=True)
+            if is_counted:
+                current_session().same_calls.add_up(repr(self.name))
             self.sync()
             if is_counted:
                 self._seen.append(copy.deepcopy(self._totals))

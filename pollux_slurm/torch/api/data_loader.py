@@ -440,6 +440,8 @@ class AdaptiveDataLoader:
                 yield self.deliver(batch)
                 session.end_micro_batch(self)
             position.advance(loop, step.end)
+            if session.current_loader is self and not session.has_open_step:
+                session.same_calls.go_over(repr(self))
             was_read_again = self._compare_data()
             chosen = session.end_step(self, step)
             if by_step:

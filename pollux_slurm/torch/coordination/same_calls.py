@@ -1,11 +1,12 @@
 """Find replicas that do not make the same calls, before they wait for each other for ever.
 
-Where a replica leaves a loop or the epochs by `break`, or evaluates the wrapped model (which communicates),
-all others must do the same. So there each leaves a key in the store through which the ranks have met, and
-waits for those of the others. A rank that does not come is waited for in a collective of its own: it makes
-no progress, and its thread writes where it is. If that is further on than it could be, the training ends
-by an error that names the place, instead of gloo's. A rank that waits at the same place, in a collective of
-the script's own, cannot be told from a slow one: after a minute a line names it.
+Where a replica leaves a loop or the epochs by `break`, evaluates the wrapped model (which communicates), goes
+over an adaptive loader without training, or adds up sums, all others must do the same. So there each leaves
+a key in the store through which the ranks have met, and waits for those of the others. A rank that does not
+come is waited for in a collective of its own: it makes no progress, and its thread writes where it is. If
+that is further on than it could be, the training ends by an error that names the place, instead of gloo's. A
+rank that waits at the same place, in a collective of the script's own, cannot be told from a slow one: after
+a minute a line names it.
 
 Places are counted in what all replicas do together, epochs and steps: a replica may look at a batch alone.
 
@@ -36,6 +37,14 @@ _OWN_DECISION = (
 _ALONE = (
     "rank {rank} evaluates the wrapped model, which communicates, and rank {other} does not, but goes on: "
     "call it on all replicas, or the model inside on this one: model.module(...)"
+)
+_SHARE_ALONE = (
+    "rank {rank} goes over {what}, which gives each replica its share, and rank {other} does not, but goes "
+    "on: go over it on all replicas, or on this one over an ordinary DataLoader, with model.module(...)"
+)
+_SUM_ALONE = (
+    "rank {rank} adds up the sums of {what} over the replicas, and rank {other} does not, but goes on: enter "
+    "synchronized() on all replicas"
 )
 _WAITS = (
     "rank %s has waited a minute for rank %s, which %s: if it is not to come, call the wrapped model on all "
@@ -83,11 +92,19 @@ class SameCalls:
 
     def leave(self, what: str) -> None:
         """Leave the loop, or the epochs, by `break`. Raises `TrainingError` where another goes on."""
-        self._meet("left", _OWN_DECISION.format(rank=self._rank, what=what, other="{other}"))
+        self._meet("left", _OWN_DECISION, what)
 
     def evaluate(self) -> None:
         """Call the wrapped model for an evaluation. Raises `TrainingError` where another trains on."""
-        self._meet("evaluates", _ALONE.format(rank=self._rank, other="{other}"))
+        self._meet("evaluates", _ALONE)
+
+    def go_over(self, what: str) -> None:
+        """Go over an adaptive loader without training. Raises `TrainingError` where another trains on."""
+        self._meet(f"goes over {what}", _SHARE_ALONE, what)
+
+    def add_up(self, what: str) -> None:
+        """Add up sums over the replicas. Raises `TrainingError` where another trains on."""
+        self._meet(f"adds up {what}", _SUM_ALONE, what)
 
     def close(self) -> None:
         """End the thread, and tell the others that this replica comes nowhere any more."""
@@ -95,7 +112,7 @@ class SameCalls:
         self._write((_END, 0))
         self._store = None
 
-    def _meet(self, call: str, message: str) -> None:
+    def _meet(self, call: str, message: str, what: str = "") -> None:
         meeting = (call, *self._progress())
         if self._store is None or meeting in self._met:
             return
@@ -109,15 +126,15 @@ class SameCalls:
         self._store.set(f"{key}/{self._rank}", b"1")
         self._keys.append(f"{key}/{self._rank}")
         for other in self._others:
-            self._wait_for(other, key, message)
+            self._wait_for(other, key, message, what)
 
-    def _wait_for(self, other: int, key: str, message: str) -> None:
+    def _wait_for(self, other: int, key: str, message: str, what: str) -> None:
         pause_s, waited_s, is_told = _FIRST_POLL_S, 0.0, False
         while not self._store.check([f"{key}/{other}"]):
             at = self._place_of(other)
             # It may have come meanwhile, and gone on.
             if at is not None and at > self._at and not self._store.check([f"{key}/{other}"]):
-                raise TrainingError(message.format(other=other))
+                raise TrainingError(message.format(rank=self._rank, other=other, what=what))
             if self._closed.wait(pause_s) or self._is_stopped():
                 return
             waited_s += pause_s

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from datetime import timedelta
 
 from pollux_slurm.daemon.observe.move_reads import MoveReads
+from pollux_slurm.errors import SlurmUnavailable
 from pollux_slurm.model import ClusterSnapshot, ReallocationStep
 from pollux_slurm.store.contract.interface import Reallocation
 from tests.daemon.builders import NOON, reallocation, snapshot
@@ -13,7 +15,7 @@ class Reads:
     """A Slurm of which each read takes `takes_s`; `asked` are the jobs asked for."""
 
     def __init__(self, takes_s: float = 0.0) -> None:
-        self.now_s, self.takes_s = 0.0, takes_s
+        self.now_s, self.takes_s, self.fails = 0.0, takes_s, False
         self.asked: list[list[str]] = []
         self.reads = MoveReads(
             self,  # type: ignore[arg-type]
@@ -25,13 +27,16 @@ class Reads:
         assert job_ids is not None
         self.asked.append(sorted(job_ids))
         self.now_s += self.takes_s
+        if self.fails:
+            raise SlurmUnavailable("busy")
         return snapshot([], [])
 
     def ticks(self, *moves: Reallocation, seconds: float) -> int:
         """Tick each half second; return how often Slurm was read."""
         before, until = len(self.asked), self.now_s + seconds
         while self.now_s < until:
-            self.reads.read(moves)
+            with contextlib.suppress(SlurmUnavailable):
+                self.reads.read(moves)
             self.now_s += 0.5
         return len(self.asked) - before
 
@@ -66,3 +71,16 @@ def test_that_a_released_job_is_not_looked_for_before_it_may_start() -> None:
 
 def test_that_the_pause_after_a_read_is_four_times_what_it_took() -> None:
     assert Reads(takes_s=2.0).ticks(at(ReallocationStep.REQUEUED), seconds=100) == 10
+
+
+def test_that_a_failed_read_is_followed_by_as_long_a_pause_and_shows_nothing() -> None:
+    slurm = Reads(takes_s=2.0)
+    slurm.reads.read([at(ReallocationStep.REQUEUED)])
+    slurm.fails = True
+    assert slurm.ticks(at(ReallocationStep.REQUEUED), seconds=100) == 10
+    assert not slurm.reads.has_read("1")
+
+
+def test_that_the_nodes_are_read_while_no_move_is_open() -> None:
+    """As a place that is still reserved is to be given back."""
+    assert Reads().ticks(seconds=12) == 4

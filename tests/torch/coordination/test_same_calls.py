@@ -65,6 +65,14 @@ def test_that_an_evaluation_alone_is_named_with_the_cure(pair: list[Replica]) ->
         pair[0].evaluate()
 
 
+def test_that_a_share_of_the_data_or_of_sums_alone_is_named_with_the_cure(pair: list[Replica]) -> None:
+    pair[1].begin_epoch_end()
+    with pytest.raises(TrainingError, match=r"rank 0 goes over 'held {out}', .* ordinary DataLoader"):
+        pair[0].go_over("'held {out}'")
+    with pytest.raises(TrainingError, match=r"rank 0 adds up the sums of 'a' .* synchronized\(\)"):
+        pair[0].add_up("'a'")
+
+
 def test_that_an_evaluation_after_another_replicas_end_is_named(pair: list[Replica]) -> None:
     pair[1].close()
     with pytest.raises(TrainingError, match="rank 1 does not, but goes on"):
@@ -133,6 +141,8 @@ def scenario(directory: str, name: str) -> int:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     model = pt.AdaptiveDataParallel(network, optimizer)
     loader = pt.AdaptiveDataLoader(TensorDataset(torch.randn(16, 1)), batch_size=4)
+    held_out = pt.AdaptiveDataLoader(TensorDataset(torch.randn(6, 1)), batch_size=3, name="held-out")
+    sums = pt.Accumulator(name="right")
     session, rank = current_session(), current_session().rank
     if name == "together" and rank == 0:
         # One looks at the data, as for a logger's graph.
@@ -160,6 +170,12 @@ def scenario(directory: str, name: str) -> int:
                 model(torch.ones(3, 1))
             if name == "at the end" and rank == 0 and epoch == 2:
                 model(torch.ones(3, 1))
+            if name == "together" or (name == "share" and rank == 0):
+                for (inputs,) in held_out:
+                    sums["right"] += len(inputs)
+            if name == "together" or (name == "sums" and rank == 0):
+                with sums.synchronized():
+                    assert sums["right"] == 6 * (epoch + 1) or name == "sums"
             if rank == 0:
                 model.module(torch.ones(3, 1))
         model.train()
@@ -177,6 +193,8 @@ def test_that_replicas_that_leave_and_evaluate_together_are_accepted(tmp_path: P
         ("epochs", "rank 1 has left the epochs"),
         ("evaluation", "rank 0 evaluates the wrapped model"),
         ("at the end", "rank 0 evaluates the wrapped model"),
+        ("share", "rank 0 goes over AdaptiveDataLoader 'held-out'"),
+        ("sums", "rank 0 adds up the sums of 'right' over the replicas"),
     ],
 )
 def test_that_a_replica_alone_ends_the_training_with_the_cure(
