@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH
 from pollux_slurm.rehearsal.completeness import time_needed
 from pollux_slurm.rehearsal.findings import LOCAL, Finding, Level
 from pollux_slurm.rehearsal.in_place import (
@@ -108,7 +109,7 @@ def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
             text="No move could be rehearsed: the script ended before.",
             cure="Let it train for longer.",
         )
-    elif not loops[0].is_whole:
+    elif not loops[0].is_whole and loops[0].epoch != NO_EPOCH:
         yield Finding(
             level=Level.LOOK,
             kind="long_epoch",

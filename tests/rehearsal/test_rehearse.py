@@ -147,6 +147,9 @@ def test_that_what_the_log_says_of_split_batches_is_an_event_once(tmp_path: Path
     assert len(texts) == 2
     assert texts[0].startswith("'model-1' (Linear) is trained through again")
     assert texts[1].startswith("the forward of 'model-0' (Sequential) writes the buffers")
+    layers = {name for event in events if event["kind"] == "snapshot" for name in event["layers"]}
+    assert "Linear" in layers
+    assert "Dropout" not in layers, "it drops nothing"
 
 
 @pytest.mark.full

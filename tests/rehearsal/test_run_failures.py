@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH
 from pollux_slurm.rehearsal.all_findings import all_findings
 from pollux_slurm.rehearsal.findings import Level
 from pollux_slurm.rehearsal.result import as_text, exit_code, must_change
@@ -185,3 +186,13 @@ def test_that_each_place_in_the_guide_that_findings_name_is_there() -> None:
     for place in places:
         file, _, heading = place.partition(", ")
         assert f"## {heading.strip('“”')}\n" in (root / file).read_text(encoding="utf-8"), place
+
+
+@pytest.mark.parametrize(("epoch", "is_said"), [(0, True), (NO_EPOCH, False)])
+def test_that_an_epoch_that_is_too_long_is_said_where_the_script_has_epochs(
+    epoch: int, is_said: bool
+) -> None:
+    first = [START, FIRST_STEP, loop(epoch=epoch), micro_batch(0, 10, epoch=epoch)]
+    runs = [script_run(first), script_run(first, stop=MIDDLE), script_run(first)]
+    kinds = [finding.kind for finding in all_findings(rehearsal_runs(*runs))]
+    assert ("long_epoch" in kinds) is is_said

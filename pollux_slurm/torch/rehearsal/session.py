@@ -228,8 +228,14 @@ class RehearsalSession(Session):
         models = {
             model.name: numbers_of(dict(model.module.named_parameters())) for model in self._steps.models
         }
+        # One with p=0 is a dropout in name alone.
         layers = sorted(
-            {type(part).__name__ for model in self._steps.models for part in model.module.modules()}
+            {
+                type(part).__name__
+                for model in self._steps.models
+                for part in model.module.modules()
+                if getattr(part, "p", None) != 0
+            }
         )
         snapshot = take_snapshot() if self.rank == 0 else take_variables()
         self._repetition.note_workers()

@@ -7,7 +7,9 @@ import pollux_slurm.torch as pt
 
 pt.init_process_group()
 first = torch.nn.Sequential(
-    torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 4)), torch.nn.Linear(4, 1)
+    torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 4)),
+    torch.nn.Dropout(0.0),
+    torch.nn.Linear(4, 1),
 )
 second = torch.nn.Linear(1, 1)
 optimizers = [torch.optim.SGD(network.parameters(), lr=0.01) for network in (first, second)]
