@@ -119,7 +119,7 @@ class Enactor:
         if not reallocations and not to_check and not self.places.has_to_check():
             self._after_round = False
             return 0
-        snapshot = self._reads.read(reallocations, to_check)
+        snapshot = self._reads.read(reallocations, to_check, at_once=after_round)
         if snapshot is None:
             return len(reallocations)
         self._after_round = False

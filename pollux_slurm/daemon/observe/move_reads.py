@@ -34,11 +34,16 @@ class MoveReads:
         self._others: frozenset[str] = frozenset()
         self._read_at = self._not_before = float("-inf")
 
-    def read(self, moves: Collection[Reallocation], others: Collection[str] = ()) -> ClusterSnapshot | None:
-        """Return the cluster with these moves' jobs, and `others`, as they are; None where it is too soon."""
+    def read(
+        self, moves: Collection[Reallocation], others: Collection[str] = (), *, at_once: bool = False
+    ) -> ClusterSnapshot | None:
+        """Return the cluster with these moves' jobs, and `others`, as they are; None where it is too soon.
+
+        `at_once` reads them also where all train: a round has recorded what it saw of them.
+        """
         now = self._monotonic()
         job_ids = frozenset(move.slurm_job_id for move in moves)
-        may_wait = not others and job_ids <= self._read_ids and self._last is not None
+        may_wait = not (others or at_once) and job_ids <= self._read_ids and self._last is not None
         if (
             may_wait
             and all(move.step in _TRAINING for move in moves)

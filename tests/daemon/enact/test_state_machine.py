@@ -304,6 +304,20 @@ def test_that_a_pending_job_held_externally_while_it_is_placed_stays_held(harnes
     assert harness.open_moves() == 0
 
 
+def test_that_a_job_that_a_round_saw_cancelled_is_not_taken_for_another(harness: Harness) -> None:
+    job_id = started(harness)
+    harness.targets = {job_id: {"n1": 2}}
+    harness.agents[job_id].answers = False
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.is_at(Step.CHECKPOINT_REQUESTED), seconds=20)
+    daemon.tick()
+    harness.slurm.cancel(job_id)
+    harness.clock.advance(1)
+    daemon.round()
+    daemon.tick()
+    assert last(harness, job_id) == (Step.ROLLED_BACK, "the job is cancelled")
+
+
 def test_that_a_cancelled_job_closes_the_journal(harness: Harness) -> None:
     job_id = started(harness)
     harness.targets = {job_id: {"n1": 2}}

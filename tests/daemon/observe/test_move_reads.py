@@ -61,6 +61,13 @@ def test_that_a_job_that_trains_is_read_every_three_seconds_and_a_stopped_one_at
     assert slurm.ticks(at(ReallocationStep.CHECKPOINTED), seconds=1) == 2
 
 
+def test_that_after_a_round_jobs_that_train_are_read_at_once() -> None:
+    slurm = Reads()
+    slurm.ticks(at(ReallocationStep.CHECKPOINT_REQUESTED), seconds=1)
+    slurm.reads.read([at(ReallocationStep.CHECKPOINT_REQUESTED)], at_once=True)
+    assert len(slurm.asked) == 2
+
+
 def test_that_a_released_job_is_not_looked_for_before_it_may_start() -> None:
     """It was released at second 0, and begins two seconds later at the soonest."""
     slurm = Reads()
