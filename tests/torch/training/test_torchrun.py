@@ -14,7 +14,8 @@ import pytest
 from tests.torch import scripts
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.torch
+# Half a minute each. tests/agent/test_launchers_on_slurm.py has torchrun on Slurm.
+pytestmark = [pytest.mark.torch, pytest.mark.full]
 
 TRAIN = """
 import json, os, sys
@@ -86,7 +87,6 @@ def test_that_training_under_torchrun_saves_on_sigterm_and_goes_on_at_another_si
     assert_each_sample_once(tmp_path)
 
 
-@pytest.mark.full
 def test_that_a_restart_by_torchrun_is_another_run_of_the_job(tmp_path: Path) -> None:
     run = start(tmp_path, *pollux_run(2), "--max-restarts=1", last="fail")
     assert run.wait(timeout=240) == 0, (tmp_path / "log").read_text()
@@ -94,7 +94,6 @@ def test_that_a_restart_by_torchrun_is_another_run_of_the_job(tmp_path: Path) ->
     assert_each_sample_once(tmp_path)
 
 
-@pytest.mark.full
 def test_that_torchrun_without_pollux_run_trains_with_the_variables_of_the_job(tmp_path: Path) -> None:
     log = tmp_path / "log"
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
