@@ -152,7 +152,10 @@ class Daemon:
 
         It reads the whole queue, and no tick starts them meanwhile.
         """
-        return self._monotonic() - due_since < _ROUND_WAITS_S and bool(self._enactor.stopped_jobs())
+        try:
+            return self._monotonic() - due_since < _ROUND_WAITS_S and bool(self._enactor.stopped_jobs())
+        except StoreError:
+            return False  # the round says so
 
     def _reload_if_asked(self) -> None:
         if not self._reload_asked.is_set() or self._reload is None:

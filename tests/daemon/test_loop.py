@@ -13,7 +13,7 @@ import pytest
 from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.round import Settings
-from pollux_slurm.errors import ConfigError
+from pollux_slurm.errors import ConfigError, StoreUnavailable
 from pollux_slurm.model import Allocation, Decision, JobState, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem.json_format import problem_from_json
@@ -201,3 +201,29 @@ def test_that_a_round_that_is_due_waits_a_while_for_a_job_that_stands_still(
     running(harness, CONFIG, then).run()
     gaps = [later - earlier for earlier, later in itertools.pairwise(rounds_s)]
     assert longest - 2 <= max(gaps) <= longest
+
+
+def test_that_a_daemon_whose_store_is_away_when_a_round_is_due_goes_on(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = harness.submit(gpus=1)
+    read = harness.store.open_reallocations
+    away = threading.Event()
+
+    def open_reallocations() -> object:
+        if away.is_set():
+            raise StoreUnavailable("the database is stopped")
+        return read()
+
+    monkeypatch.setattr(harness.store, "open_reallocations", open_reallocations)
+
+    def then(passed_s: float) -> None:
+        harness.agents[job_id].act()
+        if passed_s > 20:
+            away.clear()
+            harness.stop.set()
+        elif passed_s > 2:
+            away.set()
+
+    running(harness, CONFIG, then).run()
+    assert harness.stop.is_set()
