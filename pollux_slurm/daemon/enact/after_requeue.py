@@ -21,7 +21,7 @@ from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
 from pollux_slurm.daemon.enact.kept_places import KeptPlaces
 from pollux_slurm.daemon.enact.move_actions import SETTLING_S, MoveActions
-from pollux_slurm.daemon.enact.open_move import OpenMove, Step
+from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
 from pollux_slurm.daemon.enact.other_shapes import OtherShapes, needs_of
 from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
@@ -327,9 +327,7 @@ def _runs_again(reallocation: Reallocation) -> bool:
 
 def _needs_other_target(move: OpenMove, job: SlurmJob) -> bool:
     reallocation = move.reallocation
-    target = reallocation.target
-    has_its_shape = {*job.required_nodes} == {*target.nodes} and job.requested_gpus == target.num_gpus
-    return reallocation.retargeted and not has_its_shape
+    return reallocation.retargeted and not has_target_shape(job, reallocation)
 
 
 def _begins_later(job: SlurmJob, now: datetime) -> bool:

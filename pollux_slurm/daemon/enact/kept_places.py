@@ -23,13 +23,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact.move_actions import MoveActions
-from pollux_slurm.daemon.enact.open_move import OpenMove, Step
+from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
 from pollux_slurm.daemon.obstacles.places import waits_there
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.errors import SlurmCommandError, SlurmError
-from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.model import ClusterSnapshot, JobState
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
-from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +140,7 @@ class KeptPlaces:
             return
         if reallocation.id in self._given or reallocation.id in self._taken:
             return
-        if job.blocked_because is not None or not (reshaped or _has_shape_of(job, reallocation)):
+        if job.blocked_because is not None or not (reshaped or has_target_shape(job, reallocation)):
             return
         if job.account != record.account:
             return
@@ -210,11 +209,6 @@ class KeptPlaces:
             and job.state is JobState.PENDING
             and not job.held
             and job.restart_count == reallocation.from_restart_count + 1
-            and _has_shape_of(job, reallocation)
+            and has_target_shape(job, reallocation)
             and self._given.get(reallocation.id) == request_of(job)
         )
-
-
-def _has_shape_of(job: SlurmJob, reallocation: Reallocation) -> bool:
-    target = reallocation.target
-    return job.requested_gpus == target.num_gpus and {*job.required_nodes} == {*target.nodes}

@@ -53,3 +53,9 @@ class OpenMove:
     def at(self, step: Step) -> OpenMove:
         """Return the move with its reallocation at `step`, as the journal has it now."""
         return dataclasses.replace(self, reallocation=dataclasses.replace(self.reallocation, step=step))
+
+
+def has_target_shape(job: SlurmJob, reallocation: Reallocation) -> bool:
+    """Whether a job asks for what its reallocation is to give it."""
+    target = reallocation.target
+    return job.requested_gpus == target.num_gpus and {*job.required_nodes} == {*target.nodes}

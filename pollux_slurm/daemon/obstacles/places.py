@@ -68,7 +68,6 @@ def delays_because(
     GPUs that it held before, and those that it leaves before Slurm expects the other to start, are its own.
     Jobs that are `decided` about get what the decision has for them.
     """
-    now, left_s = snapshot.read_at, _time_left_s(job, snapshot.read_at)
     has = job.allocation.as_dict()
     gained = {node: gpus for node, gpus in target.gpus_by_node if gpus > has.get(node, 0)}
     if not gained:
@@ -77,9 +76,9 @@ def delays_because(
     for other in snapshot.jobs:
         if other.job_id == job.job_id or other.job_id in decided or other.expected_start_at is None:
             continue
-        starts_at = other.expected_start_at
-        if left_s is not None and now + timedelta(seconds=left_s) <= starts_at + _SLACK:
+        if _ends_by(job, other, snapshot):
             continue
+        starts_at = other.expected_start_at
         for node in nodes:
             if waits_there(other, [node]) and not _leaves_room(other, job, target, node, snapshot):
                 return f"job {other.job_id} is to start there at {starts_at:%H:%M:%S} UTC"
@@ -102,6 +101,7 @@ def _leaves_room(
 
 
 def _ends_by(one: SlurmJob, other: SlurmJob, snapshot: ClusterSnapshot) -> bool:
+    """Whether a running job ends by its time limit before Slurm expects another to start."""
     left_s, starts_at = _time_left_s(one, snapshot.read_at), other.expected_start_at
     return (
         left_s is not None
