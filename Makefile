@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
-PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile -c .ci/constraints.txt
 FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
 .PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-gradient-noise bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books check-site clean packages test-packages
@@ -160,14 +159,12 @@ test-packages:
 	@.ci/packages tests
 
 $(STAMP): pyproject.toml .ci/constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --upgrade -e '.[torch,postgres,lightning,transformers,trackers,view,docs,dev]'
+	PYTHON=$(PYTHON) .ci/install --upgrade -e '.[torch,postgres,lightning,transformers,trackers,view,docs,dev]'
 	touch $@ $(DEMO_STAMP)
 
 # What the demo imports (its images are a file of scikit-learn's); `make test` adds the rest.
 $(DEMO_STAMP): pyproject.toml .ci/constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e '.[torch,view]' scikit-learn
+	PYTHON=$(PYTHON) .ci/install -e '.[torch,view]' scikit-learn
 	touch $@
 
 clean:

@@ -215,13 +215,13 @@ class Harness:
     def run_until(
         self, daemon: Daemon, *, until: Callable[[], bool] = lambda: False, seconds: float = 90
     ) -> None:
-        """Advance the clock in seconds: agents act, the daemon ticks, each four seconds a round."""
+        """Advance the clock in seconds: agents act, the daemon ticks, each eight seconds a round."""
         for second in range(int(seconds)):
             if until():
                 return
             for agent in self.agents.values():
                 agent.act()
-            if second % 4 == 0:
+            if second % 12 == 0:
                 daemon.round()
             daemon.tick()
             self.clock.advance(1)

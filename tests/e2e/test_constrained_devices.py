@@ -90,7 +90,7 @@ def test_that_wings_on_one_node_train_together_though_each_may_open_its_own_gpus
     user: UserCommands,
 ) -> None:
     job_id = user.digits(
-        "apart", "--gpus=2", "--nodelist=n0", "--in-place", epochs=40, max_gpus=4, pass_s="0.01,0.008"
+        "apart", "--gpus=2", "--nodelist=n0", "--in-place", epochs=10, max_gpus=4, pass_s="0.02,0.02"
     )
     user.wait(lambda: user.gpus(job_id) == 2, "its start", every_s=0.5)
     user.start_daemon()

@@ -37,7 +37,7 @@ def test_that_a_job_grows_and_gives_way_in_place_and_is_exact(in_place: UserComm
     """Grow on its own and on another node, give a wing to a second job, end; every sample once."""
     user = in_place
     user.start_daemon()
-    first = user.digits("first", "--gpus=2", "--in-place", epochs=18, pass_s="0.01,0.008")
+    first = user.digits("first", "--gpus=2", "--in-place", epochs=12, pass_s="0.015,0.012")
 
     def in_place_move(*, shrink: bool) -> Reallocation | None:
         for move in user.store.reallocations(first):

@@ -27,7 +27,7 @@ import json, sys
 jobs = json.load(sys.stdin)
 sys.exit(not jobs or any(job["goodput"] is None for job in jobs))
 ' && break
-  sleep 3
+  sleep 10
 done
 """
 

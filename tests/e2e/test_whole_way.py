@@ -17,7 +17,7 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
     """Submit → grow → shrink → grow again → finish, every sample of every epoch used exactly once."""
     unmanaged = user.plain("sleep 900", "--gpus=4", "--nodes=1", "--nodelist=n1")
     user.wait(lambda: user.gpus(unmanaged) == 4, "the unmanaged job to start")
-    first = user.digits("first", "--gpus=2", epochs=15, pass_s="0.01,0.008")
+    first = user.digits("first", "--gpus=2", epochs=10, pass_s="0.015,0.012")
     user.wait(lambda: user.gpus(first) == 2, "the first job to start as it was submitted")
     user.start_daemon()
     growth = user.wait_confirmed(first, shrink=False)

@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -124,10 +125,33 @@ def run_ranks(
     return start(directory, num_ranks, function, *args, **kw).succeed()
 
 
+def run_program(directory: Path, text: str, *arguments: object, restart_count: int = 0) -> tuple[int, str]:
+    """Run a script's text as the program of one rank; return its exit code and what it printed."""
+    script = directory / "script.py"
+    script.write_text(text, encoding="utf-8")
+    words = [str(script), *map(str, arguments)]
+    started = start(directory, 1, _as_program, words, restart_count=restart_count)
+    (code,) = started.wait()
+    return code, started.output()
+
+
+def _as_program(words: list[str]) -> None:
+    sys.argv = words
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit:
+        raise
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.exit(1)
+
+
 def _main(
     environ: Mapping[str, str], result: Path, log: Path, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     os.setpgid(0, 0)
+    # As in an ordinary script: else each rank's loaders begin with a server that imports torch anew.
+    multiprocessing.set_start_method("fork", force=True)
     os.environ.update(environ)
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(fd, 1)

@@ -24,9 +24,9 @@ def refuses_more_than_one(reason: str):  # type: ignore[no-untyped-def]
     ("reason", "answer"),
     [
         ("BadConstraints", SlurmAnswer.NEVER),
-        ("PartitionNodeLimit", SlurmAnswer.NEVER),
+        pytest.param("PartitionNodeLimit", SlurmAnswer.NEVER, marks=pytest.mark.full),
         ("Resources", SlurmAnswer.NOT_NOW),
-        ("Priority", SlurmAnswer.NOT_NOW),
+        pytest.param("Priority", SlurmAnswer.NOT_NOW, marks=pytest.mark.full),
     ],
 )
 def test_that_a_refused_job_is_back_where_it_ran_and_is_left_alone(

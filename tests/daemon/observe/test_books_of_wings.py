@@ -106,7 +106,12 @@ def booked(store: Store) -> dict[int | None, float]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "is_hasty"), [*((seed, False) for seed in range(15)), *((seed, True) for seed in range(5))]
+    ("seed", "is_hasty"),
+    [
+        pytest.param(seed, is_hasty, marks=[] if seed < few else [pytest.mark.full])
+        for is_hasty, few, many in ((False, 5, 15), (True, 2, 5))
+        for seed in range(many)
+    ],
 )
 def test_that_gpu_seconds_are_those_of_the_wings_by_slurm(store: Store, seed: int, is_hasty: bool) -> None:
     source = random.Random(seed)

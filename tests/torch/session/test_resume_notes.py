@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 
 from pollux_slurm.torch.session.resume_notes import ResumeNotes
+from tests.torch.ranks import run_program
 
 pytestmark = pytest.mark.torch
 
@@ -43,11 +42,6 @@ for epoch in pt.remaining_epochs_until(epochs) if epochs else range(2):
 """
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.mark.parametrize(
     ("stop_after", "error", "where"),
     [
@@ -61,12 +55,12 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_that_an_error_after_a_restart_is_explained(
     tmp_path: Path, stop_after: int, error: str, where: str
 ) -> None:
-    stopped = run(tmp_path, 4, "loop", stop_after)
-    assert stopped.returncode == 143, stopped.stderr
-    died = run(tmp_path, 4, "nowhere", 0)
-    assert died.returncode == 1
+    code, output = run_program(tmp_path, SCRIPT, tmp_path, 4, "loop", stop_after)
+    assert code == 143, output
+    code, output = run_program(tmp_path, SCRIPT, tmp_path, 4, "nowhere", 0, restart_count=1)
+    assert code == 1
     # After the traceback, which is Python's own.
-    traceback, _, explanation = died.stderr.partition("this error came after a restart")
+    traceback, _, explanation = output.partition("this error came after a restart")
     assert error in traceback
     assert where in explanation
     assert "docs/user.md" in explanation
@@ -75,16 +69,16 @@ def test_that_an_error_after_a_restart_is_explained(
 
 
 def test_that_without_epochs_an_error_is_explained_until_the_first_step(tmp_path: Path) -> None:
-    stopped = run(tmp_path, 0, "loop", 3)
-    assert stopped.returncode == 143, stopped.stderr
-    died = run(tmp_path, 0, "nowhere", 0)
-    assert "which resumed the training: the loop over 'loader-0' had ended" in died.stderr
+    code, output = run_program(tmp_path, SCRIPT, tmp_path, 0, "loop", 3)
+    assert code == 143, output
+    _, output = run_program(tmp_path, SCRIPT, tmp_path, 0, "nowhere", 0, restart_count=1)
+    assert "which resumed the training: the loop over 'loader-0' had ended" in output
 
 
 def test_that_another_error_is_left_as_it_is(tmp_path: Path) -> None:
-    died = run(tmp_path, 4, "raise", 0)
-    assert died.returncode == 1
-    assert died.stderr.rstrip().endswith('KeyError: "the script\'s own"')
+    code, output = run_program(tmp_path, SCRIPT, tmp_path, 4, "raise", 0)
+    assert code == 1
+    assert output.rstrip().endswith('KeyError: "the script\'s own"')
 
 
 class Trainer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
 import time
@@ -27,6 +28,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.torch
 
 MANY_EPOCHS = 100_000
+# In each step, so that a training that waits for something leaves the cores to others.
+PAUSE_S = 0.01
 LONG_WAIT = {"POLLUX_AGENT_EPOCH_END_WAIT_S": "600", "POLLUX_DAEMON_CHECKPOINT_TIMEOUT_S": "1200"}
 
 
@@ -51,11 +54,12 @@ class Job:
         registered = registration(1)
         store.register_jobs([registered], at=registered.submitted_at)
 
-    def start(self, num_ranks: int, num_epochs: int, restart: int, *more: Any) -> Run:
-        arguments = (str(self.checkpoints), num_epochs, 16, *more)
-        return start(
-            self.directory, num_ranks, scripts.train, *arguments, env=self.env, restart_count=restart
-        )
+    def start(
+        self, num_ranks: int, num_epochs: int, restart: int, *, pause_s: float = PAUSE_S, **more: Any
+    ) -> Run:
+        train = functools.partial(scripts.train, pause_s=pause_s, **more)
+        arguments = (str(self.checkpoints), num_epochs, 16)
+        return start(self.directory, num_ranks, train, *arguments, env=self.env, restart_count=restart)
 
     def request(self, restart: int) -> int:
         move = plan(self.store, 1, from_restart_count=restart)
@@ -107,7 +111,7 @@ def test_that_a_requested_checkpoint_is_confirmed_and_the_ranks_wait_to_be_stopp
 def test_that_a_job_moved_by_request_ends_as_if_it_had_never_moved(job: Job) -> None:
     reference = start(job.directory, 1, scripts.train, None, 40, 16).succeed()[0]
     # Slow enough not to be through before the request, on any machine: some 200 steps.
-    run = job.start(3, 40, 0, None, "sgd", None, None, 0, 0.7)
+    run = job.start(3, 40, 0, pause_s=0.7)
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
     wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
@@ -119,7 +123,7 @@ def test_that_a_job_moved_by_request_ends_as_if_it_had_never_moved(job: Job) -> 
     assert len(ours) == 1
     moved = r"pollux: job 1 is moved from n0:2 to n1:3\+n2:1, (in|after) .* \(a test's\): its .*"
     assert re.fullmatch(moved, ours[0])
-    following = job.start(2, 40, 1)
+    following = job.start(2, 40, 1, pause_s=0.0)
     for result in following.succeed():
         assert result["run_number"] == 1
         assert_same_training(result, reference)
@@ -159,7 +163,7 @@ def test_that_a_superseded_run_neither_writes_nor_goes_on(job: Job) -> None:
 
 
 def test_that_reports_have_model_progress_and_allocation(job: Job) -> None:
-    run = job.start(2, MANY_EPOCHS, 0, None, "sgd", (64, 4, 16, True))
+    run = job.start(2, MANY_EPOCHS, 0, autoscale=(64, 4, 16, True))
 
     def fitted() -> Any:
         record = job.store.job("1")
@@ -196,6 +200,7 @@ def train_impatiently(directory: str) -> None:
     for _ in pt.remaining_epochs_until(MANY_EPOCHS):
         for inputs, _ in loader:
             trainee.step(inputs)
+            time.sleep(PAUSE_S)
 
 
 def train_and_validate(directory: str, marks: str) -> list[str]:
@@ -281,6 +286,7 @@ def train_with_sums_of_its_own(directory: str, num_epochs: int) -> None:
         total, n = 0.0, 0
         for inputs, indices in loader:
             trainee.step(inputs)
+            time.sleep(PAUSE_S)
             total += float(indices.sum())
             n += len(indices)
         assert (n, total / n) == (64, 31.5), f"{n} examples"
