@@ -33,7 +33,7 @@ def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:
     return [
         {
             "warning": one.warning.value,
-            "run_number": one.run_number,
+            "run": one.run_number + 1,
             "first_seen_at": one.first_seen_at.isoformat(),
             "meaning": one.warning.sentence,
             "cure": one.warning.cure,

@@ -133,7 +133,7 @@ def _gpu_use(reports: ViewReader, range_: Range) -> GpuUse | None:
 def _sample(point: SamplePoint) -> JobSample:
     return JobSample(
         at=point.at,
-        run_number=point.run_number,
+        run=point.run_number + 1,
         num_gpus=point.num_gpus,
         global_batch_size=None if point.batch is None else point.batch.global_batch_size,
         throughput=point.throughput,

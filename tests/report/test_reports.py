@@ -266,7 +266,7 @@ def test_that_predictions_are_weighed_by_samples_and_stand_in_order(reports: Vie
     ]
     document = job_document(dataclasses.replace(history, accuracy=rows), made_at=NOW)
     second, tenth = document.table("model_accuracy").rows
-    assert (second[:4], tenth[:4]) == ((2, "t4", 2, 4), (10, "t4", 2, 1))
+    assert (second[:4], tenth[:4]) == ((3, "t4", 2, 4), (11, "t4", 2, 1))
     assert (second[5], second[6], tenth[5]) == (125.0, pytest.approx(0.0), None)
 
 

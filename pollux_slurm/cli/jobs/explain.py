@@ -364,7 +364,7 @@ def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
         )
         found.append(f"  paused     since {moment(facts['paused_at'])}: its checkpoint is written; {rest}")
     for one in facts.get("warnings", ()):
-        since = f"since run {one['run_number'] + 1}, {moment(one['first_seen_at'])}"
+        since = f"since run {one['run']}, {moment(one['first_seen_at'])}"
         found.append(f"  warning    {one['meaning']} ({since}); cure: {one['cure']}")
     told = facts.get("refused", ())
     found += [f"  refused    {one}" for one in told]

@@ -16,7 +16,7 @@ def share(part: float, whole: float) -> float | None:
     return min(part / whole, 1.0) if whole > 0 else None
 
 
-_ACCURACY_TITLES = {"run_number": "run", "account": "account"}
+_ACCURACY_TITLES = {"run": "run", "account": "account"}
 
 
 def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:

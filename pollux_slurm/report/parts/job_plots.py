@@ -26,11 +26,11 @@ _LATE = 4
 class JobSample:
     """What a run measured, or the mean of several such: rates in examples/s, batch size in examples.
 
-    `num_gpus` are those that the run used; None is what was not measured.
+    `run` counts from 1. `num_gpus` are those that the run used; None is what was not measured.
     """
 
     at: datetime
-    run_number: int
+    run: int
     num_gpus: int
     global_batch_size: int | None
     throughput: float | None
@@ -43,7 +43,7 @@ class JobSample:
 
 _SAMPLES = (
     Column(key="at", title="time (UTC)", kind=Kind.MOMENT),
-    Column(key="run_number", title="run", kind=Kind.COUNT),
+    Column(key="run", title="run", kind=Kind.COUNT),
     Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
     Column(key="global_batch_size", title="batch size (examples)", kind=Kind.COUNT),
     Column(key="throughput", title="throughput (examples/s)"),
@@ -156,7 +156,7 @@ def points_of(rows: Sequence[JobSample], key: str) -> list[Point]:
     most = _LATE * statistics.median(apart) if apart else 0.0
     points: list[Point] = []
     for index, row in enumerate(rows):
-        if index and (apart[index - 1] > most or row.run_number != rows[index - 1].run_number):
+        if index and (apart[index - 1] > most or row.run != rows[index - 1].run):
             points.append((moments[index - 1], math.nan))
         value = getattr(row, key)
         points.append((moments[index], math.nan if value is None else float(value)))

@@ -77,6 +77,11 @@ class JobEvent:
     round_id: int | None
     detail: str | None
 
+    @property
+    def run(self) -> int | None:
+        """The run as people count, from 1."""
+        return None if self.run_number is None else self.run_number + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReallocationEntry:
@@ -240,6 +245,11 @@ class ModelAccuracy:
     predicted_throughput: float | None
     mean_error: float
     mean_abs_error: float
+
+    @property
+    def run(self) -> int:
+        """The run as people count, from 1."""
+        return self.run_number + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

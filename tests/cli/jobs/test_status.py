@@ -217,7 +217,7 @@ def test_that_a_job_with_a_warning_is_marked_and_explained(url: str) -> None:
     assert first["warnings"] == [
         {
             "warning": "replicas_differ",
-            "run_number": 0,
+            "run": 1,
             "first_seen_at": "2026-01-01T12:01:30+00:00",
             "meaning": JobWarning.REPLICAS_DIFFER.sentence,
             "cure": JobWarning.REPLICAS_DIFFER.cure,
