@@ -182,12 +182,6 @@ class WrappedModel:
 
     def update_noise(self, span: int, sums: NormSums) -> None:
         """Update the noise scale by the sums of one step's norms; the step stands for `span` examples."""
-        if not sums.num_parts:
-            return
-        if sums.num_parts == 1:
-            if not self.noise.add_norm(sums.mean_sqr, sums.num_examples, span=max(span, sums.num_examples)):
-                self._unmeasured += span
-            return
         if not self.noise.update(
             parts_sum=sums.parts_sum,
             mean_sqr=sums.mean_sqr,
@@ -233,7 +227,7 @@ class WrappedModel:
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
             "given": {"num_replicas": self._given.num_replicas, "rates": self._given_rates},
-            "probes": [self.reducer.half_schedule.state(), self.reducer.split_schedule.state()],
+            "probes": [schedule.state() for schedule in self.reducer.single_part_schedules],
             **self._lr_schedulers.state_dict(),
         }
         if self._mp_scaler is not None:
@@ -253,7 +247,7 @@ class WrappedModel:
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
         for schedule, saved in zip(
-            (self.reducer.half_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
+            self.reducer.single_part_schedules, state.get("probes", ()), strict=False
         ):
             schedule.load_state(saved)
         self._lr_schedulers.load_state_dict(state)
