@@ -221,7 +221,10 @@ class BucketNorms:
         gradients = self._bucket.gradients()
         return self._metric.sum_squares(
             self._parts,
-            [torch.zeros_like(other) if one is None else one for one, other in zip(own, gradients, strict=True)],
+            [
+                torch.zeros_like(other) if one is None else one
+                for one, other in zip(own, gradients, strict=True)
+            ],
         )
 
 

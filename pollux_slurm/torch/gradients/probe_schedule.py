@@ -2,11 +2,11 @@
 
 Legend: n the steps so far; N the measurements so far.
 
-A measurement by halves costs half a step to a whole one: a second backward pass, and two norms in the
-optimizer's metric. N ≤ n/100 therefore keeps the cost below 1 %, but gives the first estimate late. The first
-thousand steps may spend their ten earlier, as N ≤ 10·(n/1000)^(2/3). A lower exponent would leave so few of
-them for the later steps, which count for more, that the estimate is less certain at the end. No time is
-measured, so that the same training measures the same steps on any machine.
+A measurement costs half a step to a whole one: a second backward pass or another micro-batch, and norms in
+the optimizer's metric. Small steps, whose time is Python's, cost most. N ≤ n/100 therefore keeps the cost
+below 1 %, but gives the first estimate late. The first thousand steps may spend their ten earlier, as
+N ≤ 10·(n/1000)^(2/3). With a lower exponent the later of them would stand for so many steps that they alone
+decided the estimate. No time is measured, so that the same training measures the same steps on any machine.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ _FIRST_STEPS = 1000
 
 
 class ProbeSchedule:
-    """Decides when to measure: in at most `share` of the steps, over the first thousand and over all.
-
-    `times` as often where a measurement costs so much less.
-    """
+    """Decides when to measure: in at most `share` of the steps, over the first thousand and over all."""
 
     share = 0.01
 
-    def __init__(self, times: int = 1) -> None:
-        self._times = times
+    def __init__(self) -> None:
         self.num_steps = self.num_probes = 0
 
     @property
@@ -32,7 +28,7 @@ class ProbeSchedule:
         steps = self.num_steps
         if steps < _FIRST_STEPS:
             steps = _FIRST_STEPS * (steps / _FIRST_STEPS) ** (2 / 3)
-        return self.num_probes + 1 <= self.share * self._times * steps
+        return self.num_probes + 1 <= self.share * steps
 
     def add_step(self, *, is_probe: bool) -> None:
         """Count a step."""

@@ -118,11 +118,9 @@ class GradientReducer:
         self._accumulated: dict[int, torch.Tensor] = {}
         self._accumulated_keys: set[int] = set()
         self._consecutive = ConsecutiveSteps(metric)
-        # One replica with one micro-batch: by halves of a step, by steps that the loader splits, or by pairs
-        # of consecutive ones, which have no further pass.
-        self.halves, self.half_schedule = HalfBatches(metric, parameters), ProbeSchedule()
+        # One replica with one micro-batch: by halves of a step, else by two steps; or the loader splits some.
+        self.halves, self.whole_schedule = HalfBatches(metric, parameters), ProbeSchedule()
         self.split_schedule, self.is_measured_by_splits = ProbeSchedule(), False
-        self.pair_schedule = ProbeSchedule(times=3)
         self.accumulates_manually = False
         self._num_steps = self._num_measured = 0
         self._measures = self._is_by_halves = False
@@ -226,10 +224,9 @@ class GradientReducer:
     def _begin_single_part(self, plan: MicroBatchPlan) -> None:
         """Decide whether a step of one part is measured, by halves or as one of two consecutive ones."""
         self._is_by_halves = self.may_vary and self.halves.is_possible and plan.size > 1
-        schedule = self.half_schedule if self._is_by_halves else self.pair_schedule
         is_second = self._consecutive.is_kept and not self._is_by_halves
-        self._measures = (is_second or schedule.is_due) and self._metric.begin_step()
-        schedule.add_step(is_probe=self._measures and not is_second)
+        self._measures = (is_second or self.whole_schedule.is_due) and self._metric.begin_step()
+        self.whole_schedule.add_step(is_probe=self._measures and not is_second)
         if self._measures and self._is_by_halves:
             self.halves.begin_step(plan.size)
 
@@ -245,11 +242,6 @@ class GradientReducer:
             # The script may add up several batches, or not: then two consecutive steps are compared.
             return self._num_steps % (2 * period) < 2
         return self._num_steps % period == 0
-
-    @property
-    def single_part_schedules(self) -> tuple[ProbeSchedule, ...]:
-        """The schedules of steps of one part. They are checkpointed."""
-        return self.half_schedule, self.split_schedule, self.pair_schedule
 
     @property
     def schedule(self) -> list[int]:

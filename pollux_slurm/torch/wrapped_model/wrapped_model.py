@@ -30,7 +30,7 @@ from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
 
 _logger = logging.getLogger(__name__)
 # Until then a split may still replace them.
-_SAID_AFTER = 5
+_SAID_AFTER = 2
 _DRIFTS = (
     "the gradient noise of %r is measured from consecutive steps, which overestimates it: allow "
     "autoscale_batch_size(..., gradient_accumulation=True), or let the model return one tensor with a row "
@@ -227,7 +227,7 @@ class WrappedModel:
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
             "given": {"num_replicas": self._given.num_replicas, "rates": self._given_rates},
-            "probes": [schedule.state() for schedule in self.reducer.single_part_schedules],
+            "probes": [self.reducer.whole_schedule.state(), self.reducer.split_schedule.state()],
             **self._lr_schedulers.state_dict(),
         }
         if self._mp_scaler is not None:
@@ -247,7 +247,7 @@ class WrappedModel:
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
         for schedule, saved in zip(
-            self.reducer.single_part_schedules, state.get("probes", ()), strict=False
+            (self.reducer.whole_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
         ):
             schedule.load_state(saved)
         self._lr_schedulers.load_state_dict(state)
