@@ -441,7 +441,7 @@ class GradientReducer:
             self.gradients.mark_reduced()
             if self._finds_unused and plan is not None and not self._single_pass:
                 call_after_backward(self._restore_unused if plan.is_last else self._note_used)
-        gradient = bucket.buffer()
+        gradient, norms = bucket.buffer(), None
         self._repeated.take_out(bucket)
         weight = 1.0 / self._world_size if plan is None else plan.weight
         by_items = self._items.weight(plan)
@@ -455,9 +455,8 @@ class GradientReducer:
             gradient.zero_()
             weight = self._manual.put_back(bucket)
         elif plan is not None and self._measures and not self._is_single_part:
-            self._norms.parts.append(
-                self._metric.squared_norms(self._own_gradient(bucket), bucket) * plan.size
-            )
+            norms = self._metric.on(bucket)
+            self._norms.parts.append(norms.squared(self._own_gradient(bucket)) * plan.size)
         if plan is not None and not plan.is_last:
             self._accumulate(bucket, weight)
             self._repeated.put_back(bucket, gradient)
@@ -478,7 +477,7 @@ class GradientReducer:
             if self.halves.is_measuring:
                 self._norms.mean[bucket.index()] = self.halves.measure(bucket)
             elif not self._is_single_part:
-                self._norms.mean[bucket.index()] = self._metric.squared_norms(gradient, bucket)
+                self._norms.mean[bucket.index()] = (norms or self._metric.on(bucket)).squared(gradient)
             elif not self._is_by_halves:
                 self._consecutive.compare(bucket, plan.size, self._norms)
         if bucket.is_last():

@@ -93,8 +93,9 @@ class WrappedModel:
         self.device = next(model.parameters()).device
         self._reader = NormReader(later=self.device.type != "cpu")
         self._scale: torch.Tensor | None = None
-        # Examples since the last step whose norms were measured.
+        # Examples since the last step whose norms were measured; what other steps add to the noise scale.
         self._unmeasured = 0
+        self._without_norms: ModelStep | None = None
         self._has_said_drifts = False
         self.has_stepped = False
         # False after a regroup until it steps: one that has joined may lack a model of an earlier epoch.
@@ -175,9 +176,14 @@ class WrappedModel:
         norms = self.reducer.take_norms()
         self._unmeasured += step.size * (1 if norms is None else norms.num_manual)
         sums = self._reader.read(norms, step, self._scale, num_groups=self._metric.num_groups)
-        span = 0
-        if sums.num_parts:
-            span, self._unmeasured = self._unmeasured, 0
+        if not sums.num_parts:
+            # The same in most steps.
+            if self._without_norms is None or self._without_norms.sums is not sums:
+                self._without_norms = ModelStep(
+                    sums=sums, update_noise=functools.partial(self.update_noise, 0)
+                )
+            return self._without_norms
+        span, self._unmeasured = self._unmeasured, 0
         return ModelStep(sums=sums, update_noise=functools.partial(self.update_noise, span))
 
     def update_noise(self, span: int, sums: NormSums) -> None:

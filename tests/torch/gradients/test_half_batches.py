@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 import pollux_slurm.torch as pt
 from benchmarks.gradient_noise import results
 from pollux_slurm.errors import UsageError
+from pollux_slurm.torch.gradients import preconditioning
 from pollux_slurm.torch.gradients.half_batches import HalfBatches
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
 from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
@@ -55,6 +56,7 @@ class Training:
         num_steps: int = 12,
         halves: bool = True,
         rate: float = 0.5,
+        optimizer_type: Any = torch.optim.SGD,
         **options: Any,
     ) -> None:
         torch.manual_seed(0)
@@ -67,7 +69,7 @@ class Training:
         targets = torch.randint(5, (SIZE * num_steps,), generator=data)
         self.sizes: list[int] = []
         with joined(directory):
-            optimizer = torch.optim.SGD(self.network.parameters(), lr=rate)
+            optimizer = optimizer_type(self.network.parameters(), lr=rate)
             self.model = pt.AdaptiveDataParallel(self.network, optimizer, **options)
             self.reducer, self.noise = self.model._pollux.reducer, self.model._pollux.noise
             self.reducer.halves.is_possible = halves
@@ -123,6 +125,20 @@ def test_that_halves_and_split_steps_measure_the_same_at_the_same_weights_and_ch
     assert halves.schedules[0].state() == split.schedules[1].state()
     for name in ("parts_sum", "mean_sqr", "num_examples", "num_parts"):
         assert added[-1][name] == pytest.approx(first[name], rel=1e-4), name
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_that_other_steps_have_no_norms_and_those_of_one_step_share_a_preconditioner(
+    added: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, *, halves: bool
+) -> None:
+    calls = []
+    divisors = preconditioning._divisors
+    monkeypatch.setattr(preconditioning, "_divisors", lambda *given: calls.append(1) or divisors(*given))
+    training = Training(num_steps=40, optimizer_type=torch.optim.AdamW, rate=0.01, halves=halves)
+    # Twenty steps until the preconditioner is settled; then some of the other half.
+    num_probes = training.reducer.whole_schedule.num_probes
+    assert 3 <= num_probes < 20
+    assert len(calls) == len(added) == num_probes
 
 
 def test_that_a_term_of_the_loss_beside_the_output_is_no_noise(added: list[dict[str, Any]]) -> None:
