@@ -16,7 +16,6 @@ later ones; without it nothing is known to be free of Python), `_will_engine_exe
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -45,6 +44,7 @@ def num_hooks() -> int:
 def calls_python(node: Any) -> bool:
     """Return whether a backward pass from `node` on may call Python code, but for hooks."""
     seen, waiting = {node}, [node]
+    names: dict[type, list[str]] = {}
     while waiting:
         one = waiting.pop()
         kind = type(one)
@@ -52,7 +52,9 @@ def calls_python(node: Any) -> bool:
             if kind.__name__ != _SINK or one.ddp_weakref().static_graph:  # type: ignore[attr-defined]
                 return True
         else:
-            saved = (tensor for name in _names_of_saved(kind) for tensor in _listed(getattr(one, name)))
+            if kind not in names:
+                names[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
+            saved = (tensor for name in names[kind] for tensor in _listed(getattr(one, name)))
             if any(getattr(tensor, "unpack_hook", True) is not None for tensor in saved):
                 return True
         for following, _ in one.next_functions:
@@ -71,11 +73,6 @@ def sets_gradients(parameters: Iterable[torch.Tensor]) -> bool:
     except RuntimeError:
         # `grad` with the parameters as its inputs.
         return False
-
-
-@functools.cache
-def _names_of_saved(kind: type) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
 def _listed(saved: Any) -> Iterator[Any]:
