@@ -4,7 +4,7 @@ Legend: n the steps so far; N the measurements so far.
 
 A measurement costs half a step to a whole one: a second backward pass or another micro-batch, and norms in
 the optimizer's metric. Small steps, whose time is Python's, cost most. N ≤ n/100 therefore keeps the cost
-below 1 %, but gives the first estimate late. The first thousand steps may spend their ten earlier, as
+at 1 % or less, but gives the first estimate late. The first thousand steps may spend their ten earlier, as
 N ≤ 10·(n/1000)^(2/3). With a lower exponent the later of them would stand for so many steps that they alone
 decided the estimate. No time is measured, so that the same training measures the same steps on any machine.
 """
