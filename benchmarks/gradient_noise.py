@@ -11,8 +11,8 @@ Three trainings, each with many seeds:
 By the halves of some steps (`half_batches`), and by consecutive steps. Printed: how many intervals contain
 the truth, how many have an upper end, and the median of estimate/truth.
 
-A fourth part, cost: the share of processor time that goes into measuring, in a training with AdamW. Times are
-those of the training's own thread, so that other load hardly matters.
+A fourth part, cost: the share of processor time that goes into measuring, with AdamW and SGD, in the three
+ways in turn. Times are those of the training's own thread, so that other load matters less.
 
     python -m benchmarks.gradient_noise --seeds 100
     python -m benchmarks.gradient_noise --settings cost
@@ -72,44 +72,43 @@ class Measured:
         self.estimator, self._schedule = NoiseEstimator(), ProbeSchedule()
         self.estimator.set_initial_batch_size(_BATCH)
         self._by_halves = by_halves
+        # Steps since the last one that was measured.
         self._steps = 0
         self._previous: np.ndarray | None = None
 
     def add(self, first: np.ndarray, second: np.ndarray) -> None:
         """Add a step whose halves have these gradients."""
-        whole, step = (first + second) / 2, self._steps
-        self._steps += 1
+        whole, before = (first + second) / 2, self._previous
         norm = float(whole @ whole)
-        if not self._by_halves:
-            if step % 8 == 0:
-                self._previous = whole
-            elif step % 8 == 1 and self._previous is not None:
-                before = self._previous
-                parts, mean = parts_of_consecutive(
-                    previous_sqr=float(before @ before),
-                    previous_size=_BATCH,
-                    sqr=norm,
-                    size=_BATCH,
-                    difference_sqr=float((whole - before) @ (whole - before)),
-                )
-                self.estimator.update(
-                    parts_sum=parts,
-                    mean_sqr=mean,
-                    num_examples=2 * _BATCH,
-                    num_parts=2,
-                    span=8 * _BATCH,
-                    drifts=True,
-                )
-            return
-        is_probe = self._schedule.is_due
-        self._schedule.add_step(is_probe=is_probe)
-        if is_probe:
-            spread = _BATCH / 4 * float((first - second) @ (first - second))
-            self.estimator.update(
-                parts_sum=spread + _BATCH * norm, mean_sqr=norm, num_examples=_BATCH, num_parts=2
+        self._steps += 1
+        is_due = self._schedule.is_due and before is None
+        self._schedule.add_step(is_probe=is_due)
+        if before is not None:
+            parts, mean = parts_of_consecutive(
+                previous_sqr=float(before @ before),
+                previous_size=_BATCH,
+                sqr=norm,
+                size=_BATCH,
+                difference_sqr=float((whole - before) @ (whole - before)),
             )
-        elif step < 32 or step % 4 == 0:
-            self.estimator.add_norm([norm], _BATCH, span=_BATCH if step < 32 else 4 * _BATCH)
+            self._update(parts, mean, 2 * _BATCH)
+            self._previous = None
+        elif is_due and self._by_halves:
+            spread = _BATCH / 4 * float((first - second) @ (first - second))
+            self._update(spread + _BATCH * norm, norm, _BATCH)
+        elif is_due:
+            self._previous = whole
+
+    def _update(self, parts_sum: float, mean_sqr: float, num_examples: int) -> None:
+        self.estimator.update(
+            parts_sum=parts_sum,
+            mean_sqr=mean_sqr,
+            num_examples=num_examples,
+            num_parts=2,
+            span=self._steps * _BATCH,
+            drifts=not self._by_halves,
+        )
+        self._steps = 0
 
 
 def simulated(seed: int, *, drifts: bool, by_halves: bool, steps: int, noise: float) -> Result:
@@ -202,39 +201,45 @@ def rows(settings: list[str], seeds: int, steps: int) -> Iterator[str]:
             yield f"| {setting} | {name} | {covered} | {bounded} | {middle:.2f} |"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What measuring takes of a training: the time of an unmeasured step, and shares of the whole.
+
+    `measured` is what measured steps take beyond their neighbours; `decided` what deciding and handing over
+    takes in all steps.
+    """
+
+    step_s: float
+    measured: float
+    decided: float
+
+
 class Meter:
-    """Adds up the processor time of this thread within some methods of objects, the outermost ones."""
+    """Adds up the processor time of this thread within some methods of objects."""
 
     def __init__(self) -> None:
-        self._sum_s, self._num_calls, self._depth = 0.0, 0, 0
+        self._sum_s, self._num_calls = 0.0, 0
 
-    @property
-    def total_s(self) -> float:
-        """The time without what reading the clock takes, which here is a system call."""
-        empty = Meter()
-        for _ in range(1000):
-            empty._timed(lambda: None)
+    def beyond(self, empty: Meter) -> float:
+        """Return the time without what reading the clock takes, as another meter has found."""
         return self._sum_s - self._num_calls * empty._sum_s / empty._num_calls
 
     def watch(self, owner: Any, *names: str) -> None:
         """Measure these methods of an object from now on."""
         for name in names:
-            patch(owner, name, self._timed)
+            patch(owner, name, self.timed)
 
-    def _timed(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._depth += 1
+    def timed(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         began_s = time.thread_time()
         try:
             return original(*args, **kwargs)
         finally:
-            self._depth -= 1
-            if not self._depth:
-                self._sum_s += time.thread_time() - began_s
-                self._num_calls += 1
+            self._sum_s += time.thread_time() - began_s
+            self._num_calls += 1
 
 
-def cost(width: int, batch_size: int, *, by_halves: bool, steps: int) -> tuple[float, float]:
-    """Return the share of the training's processor time that measuring takes, and a step's time in ms."""
+def cost(optimizer_type: Any, width: int, batch_size: int, *, way: str, steps: int) -> Cost:
+    """Return what measuring costs in one of the ways: halves, splits, or consecutive steps."""
     torch.manual_seed(0)
     inputs, labels = torch.randn(4096, 16), torch.randint(4, (4096,))
     layers = [torch.nn.Linear(16, width), torch.nn.Tanh(), torch.nn.Linear(width, width), torch.nn.Tanh()]
@@ -242,43 +247,71 @@ def cost(width: int, batch_size: int, *, by_halves: bool, steps: int) -> tuple[f
     pt.init_process_group(checkpoint_dir=None, checkpoint_interval_s=None, environ={})
     session = current_session()
     try:
-        optimizer = torch.optim.AdamW(network.parameters())
+        optimizer = optimizer_type(network.parameters(), lr=1e-3)
         model = pt.AdaptiveDataParallel(network, optimizer)
-        wrapped, meter = model._pollux, Meter()
+        wrapped, meter, empty = model._pollux, Meter(), Meter()
         reducer = wrapped.reducer
-        reducer.halves.is_possible = by_halves
-        meter.watch(reducer.halves, "begin_step", "watch", "_measure", "take")
-        meter.watch(reducer._consecutive, "compare")
-        meter.watch(wrapped._metric, "begin_step", "stepped", "squared_norms", "squared_norms_of")
-        meter.watch(wrapped, "update_noise")
-        meter.watch(wrapped._reader, "read")
+        reducer.halves.is_possible = way == "halves"
+        meter.watch(reducer, "_choose_measurement")
+        meter.watch(wrapped, "take_step")
         loader = pt.AdaptiveDataLoader(TensorDataset(inputs, labels), batch_size=batch_size, shuffle=True)
-        loader.autoscale_batch_size(batch_size + 1)
+        loader.autoscale_batch_size(batch_size + 1, gradient_accumulation=way == "splits")
+        taken_s, is_measured = [], []
         began_s = time.thread_time()
         for _ in pt.remaining_epochs_until(-(-steps // len(loader))):
             for batch, targets in loader:
                 optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(model(batch), targets).backward()
                 optimizer.step()
-                if session.progress_state.num_steps + 1 >= steps:
+                if reducer.is_accumulating:
+                    continue
+                now_s = time.thread_time()
+                # In the training, as it is slower there than in a loop of its own.
+                empty.timed(lambda: None)
+                taken_s.append(now_s - began_s)
+                is_measured.append(reducer._measures)
+                began_s = now_s
+                if len(taken_s) >= steps:
                     break
-        took_s = time.thread_time() - began_s
-        return meter.total_s / took_s, 1000 * took_s / steps
+        extra_s = sum(
+            taken_s[step] - usual_s + (0.0 if is_measured[step + 1] else taken_s[step + 1] - usual_s)
+            for step in range(steps - 1)
+            if is_measured[step]
+            # The end of a step is in the time of the next one.
+            for near in [range(max(step - 15, 0), min(step + 16, steps))]
+            for usual_s in [statistics.median(taken_s[one] for one in near if not is_measured[one])]
+        )
+        usual_s = statistics.median(taken_s)
+        return Cost(
+            step_s=usual_s, measured=extra_s / sum(taken_s), decided=meter.beyond(empty) / sum(taken_s)
+        )
     finally:
         set_session(None)
         session.close()
 
 
-def print_cost(steps: int) -> None:
-    """Print what measuring costs."""
-    print(f"{steps} steps with AdamW")
-    print("| width, batch | estimator | ms of a step | share of measuring, % |")
-    print("|---|---|---|---|")
-    for width, batch_size in ((32, 32), (512, 128)):
-        for by_halves in (True, False):
-            share, step_ms = cost(width, batch_size, by_halves=by_halves, steps=steps)
-            name = "halves" if by_halves else "consecutive steps"
-            print(f"| {width}, {batch_size} | {name} | {step_ms:.1f} | {100 * share:.2f} |", flush=True)
+def print_cost(steps: int, repeats: int) -> None:
+    """Print what measuring costs, the ways in turn."""
+    print(f"{steps} steps, medians of {repeats}: % of the processor time")
+    print("| optimizer, width, batch | way | ms of a step | measured steps | deciding, in all steps |")
+    print("|---|---|---|---|---|")
+    ways = ("halves", "splits", "consecutive steps")
+    for optimizer_type in (torch.optim.AdamW, torch.optim.SGD):
+        for width, batch_size in ((32, 32), (512, 128), (1024, 256)):
+            found: dict[str, list[Cost]] = {way: [] for way in ways}
+            for _ in range(repeats):
+                for way in ways:
+                    found[way].append(cost(optimizer_type, width, batch_size, way=way, steps=steps))
+            for way, costs in found.items():
+                step_s, measured, decided = (
+                    statistics.median(getattr(one, name) for one in costs)
+                    for name in ("step_s", "measured", "decided")
+                )
+                print(
+                    f"| {optimizer_type.__name__}, {width}, {batch_size} | {way} | {1000 * step_s:.1f} | "
+                    f"{100 * measured:.2f} | {100 * decided:.2f} |",
+                    flush=True,
+                )
 
 
 def main() -> None:
@@ -287,10 +320,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--settings", default="closed,quadratic,training")
+    parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.settings == "cost":
-        print_cost(given.steps)
+        print_cost(given.steps, given.repeats)
         return
     print(f"of {given.seeds} seeds, {given.steps} steps")
     print("| training | estimator | truth in the interval | with an upper end | estimate/truth, median |")

@@ -270,8 +270,9 @@ class StepBoundary:
         at = _NUM_FLAGS
         for model in agreement.models:
             size = len(model.sums.parts_sum)
-            parts, means = sums[at : at + size], sums[at + size : at + 2 * size]
-            model.update_noise(replace(model.sums, parts_sum=tuple(parts), mean_sqr=tuple(means)))
+            if model.sums.num_parts:
+                parts, means = sums[at : at + size], sums[at + size : at + 2 * size]
+                model.update_noise(replace(model.sums, parts_sum=tuple(parts), mean_sqr=tuple(means)))
             at += 2 * size
         self.exchange_interval.set_interval(int(sums[_INTERVAL]))
         if agreement.is_void:

@@ -18,49 +18,50 @@ such u: see `consecutive_steps`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pollux_slurm.torch.gradients.autograd_engine import calls_python, num_hooks, sets_gradients
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
 
 class HalfBatches:
     """The difference of the two halves of a step's examples.
 
     `is_possible` is False once a step has shown that this model or script allows no second pass.
+    `is_measuring` is True in a step that is measured.
     """
 
     def __init__(self, metric: GradientMetric, parameters: Sequence[torch.Tensor]) -> None:
         self._metric, self._parameters = metric, parameters
-        self.is_possible = True
-        # The examples of a step that is measured, 0 in others.
+        self.is_possible, self.is_measuring = True, False
+        # The examples of the step.
         self._size = 0
         # The watched output, until its gradient is known, and the node that computed it.
         self._output: torch.Tensor | None = None
         self._node: Any = None
         self._num_hooks = 0
-        self._spread: torch.Tensor | None = None
-
-    @property
-    def is_measuring(self) -> bool:
-        """True in a step that is measured."""
-        return self._size > 0
+        # g_A − g_B by parameter, until its bucket is measured; None until they are known.
+        self._differences: dict[int, torch.Tensor] | None = None
+        self._parts: list[torch.Tensor] = []
 
     def begin_step(self, size: int) -> None:
         """Measure the coming step, of `size` ≥ 2 examples."""
         self.cancel()
-        self._size, self._num_hooks = size, num_hooks()
+        self.is_measuring, self._size, self._num_hooks = True, size, num_hooks()
 
     def cancel(self) -> None:
         """Do not measure this step."""
-        self._size = 0
-        self._output = self._node = self._spread = None
+        self.is_measuring, self._output, self._node = False, None, None
+        self._differences, self._parts = None, []
 
     def watch(self, output: Any) -> None:
-        """See the output of a forward pass."""
-        if not self._size or not torch.is_grad_enabled():
+        """See the output of a forward pass in a step that is measured."""
+        if not torch.is_grad_enabled():
             return
         rows = [tensor for tensor in tensors_in(output) if tensor.grad_fn is not None]
         if self._node is not None or len(rows) != 1 or not _has_rows(rows[0], self._size):
@@ -70,13 +71,23 @@ class HalfBatches:
         rows[0].register_hook(self._measure)
         self._num_hooks += 1
 
-    def take(self) -> torch.Tensor | None:
-        """Return the spread (n_A·n_B/n)·|g_A − g_B|² by parameter group; None if it was not measured."""
-        spread = self._spread
-        if self._size and spread is None:
+    def measure(self, bucket: GradBucket) -> torch.Tensor:
+        """Return |ḡ|² of a bucket, and measure the differences of its parameters in the same metric."""
+        norms = self._metric.on(bucket)
+        mean_sqr = norms.squared(bucket.buffer())
+        if self._differences is not None:
+            half = self._size // 2
+            spread = norms.squared_of(self._differences) * (half * (self._size - half) / self._size)
+            self._parts.append(spread + mean_sqr * self._size)
+        return mean_sqr
+
+    def take(self) -> list[torch.Tensor]:
+        """Return S = n·|ḡ|² + (n_A·n_B/n)·|g_A − g_B|² of each bucket of the step, and end it."""
+        parts = self._parts
+        if not parts:
             self._refuse()
         self.cancel()
-        return spread
+        return parts
 
     def _refuse(self) -> None:
         self.is_possible = False
@@ -111,12 +122,11 @@ class HalfBatches:
             # Such as too little memory for further gradients.
             self._refuse()
             return
-        pairs = [(p, one) for p, one in zip(parameters, differences, strict=True) if one is not None]
-        if not pairs:
-            self._refuse()
-            return
-        norms = self._metric.squared_norms_of([p for p, _ in pairs], [one for _, one in pairs])
-        self._spread = norms * (half * (size - half) / size)
+        self._differences = {
+            id(parameter): one
+            for parameter, one in zip(parameters, differences, strict=True)
+            if one is not None
+        }
 
 
 def tensors_in(output: Any) -> Iterator[torch.Tensor]:

@@ -9,7 +9,6 @@ gradient; σ² the trace of the covariance of one example's gradient; φ = σ²/
 which gives the unbiased pair  σ̂² = (S − M·|ḡ|²)/(C − 1)  and  |Ĝ|² = |ḡ|² − σ̂²/M  for any n_c. Parts are the
 micro-batches of all replicas. With only one in a step they are the halves of a step (`half_batches`), or the
 gradients of two consecutive steps, between which the weights move: then both estimates are biased.
-Steps of one part that has only a norm improve |Ĝ|², see `norm_average`.
 
 **Confidence.** The smoothed pair is a weighted mean x̄ = Σ w_t·x_t / Σ w_t of the steps' pairs x_t, which are
 independent of each other. Its covariance is estimated by Σ w_t²·(x_t − x̄)(x_t − x̄)ᵀ / (Σ w_t)², which holds
@@ -26,13 +25,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollux_slurm.model import GradientStatistics
-from pollux_slurm.torch.gradients.norm_average import NormAverage
 
 # Examples, in units of M0, after which an old estimate counts 1/e.
 _HORIZON = 500.0
-# While |G|² falls, early in training, norms of single parts are many: old ones are forgotten sooner, after
-# this part of the training so far.
-_SHARE_OF_TRAINING, _LEAST_HORIZON = 0.2, 20.0
 # Standard errors to either side: 99 % of a normal distribution. A long job changes its batch size hundreds of
 # times because of this interval, so one wrong in twenty would be too many.
 _Z = 2.576
@@ -71,10 +66,9 @@ class NoiseEstimator:
         self.num_updates = 0
         # True once gradients of different steps were compared.
         self.drifts = False
-        # Of steps of one part, and of all others once there was one; examples since the last step of parts.
-        self._norms, self._unparted, self._seen = NormAverage(), 0, 0
-        # The result of `statistics`, which each step calls, until the next update.
+        # The results of `statistics` and `group_statistics`, which each step calls, until the next update.
         self._cached: GradientStatistics | None = None
+        self._cached_groups: tuple[GradientStatistics, ...] = ()
         # Σw, Σw²; then Σw·x by group; then Σw²·x and Σw²·x·xᵀ of the sums over the groups, x = (|Ĝ|², σ̂²).
         self._weight = self._weight2 = 0.0
         self._sqr: list[float] = []
@@ -85,7 +79,8 @@ class NoiseEstimator:
     def set_initial_batch_size(self, initial_batch_size: int) -> None:
         """Set M0, the unit of statistics and horizon."""
         if initial_batch_size != self._initial_batch_size:
-            self._initial_batch_size, self._cached = initial_batch_size, None
+            self._initial_batch_size = initial_batch_size
+            self._cached, self._cached_groups = None, ()
 
     def update(
         self,
@@ -114,10 +109,8 @@ class NoiseEstimator:
             # The first step; a parameter group was added, so earlier norms have another shape; or no drift.
             self.reset()
             self._sqr, self._sigma2 = [0.0] * len(sqr), [0.0] * len(sqr)
-        if not self._norms.is_empty and not drifts:
-            self._add_norm(means, num_examples, span or num_examples)
-        keep = self._keep((span or num_examples) + self._unparted)
-        new, self._unparted = 1.0 - keep, 0
+        keep = math.exp(-(span or num_examples) / (self._horizon_batches * self._initial_batch_size))
+        new = 1.0 - keep
         # Weights and sums are smoothed alike, so their ratio has no bias towards the initial zero.
         self._weight = keep * self._weight + new
         self._weight2 = keep**2 * self._weight2 + new**2
@@ -128,42 +121,12 @@ class NoiseEstimator:
         self._second = [keep**2 * old + new**2 * x for old, x in zip(self._second, squares, strict=True)]
         self.num_updates += 1
         self.drifts = drifts
-        self._cached = None
+        self._cached, self._cached_groups = None, ()
         return True
-
-    def add_norm(self, mean_sqr: Sequence[float], num_examples: int, *, span: int) -> bool:
-        """Add |ḡ|² of a step of one part, of M = `num_examples`. False, without effect, if not usable.
-
-        `span` is how many examples the step stands for.
-        """
-        if self.drifts or not 0.0 <= sum(mean_sqr) <= _MAX_VALUE:
-            return False
-        self._add_norm(mean_sqr, num_examples, span)
-        self._unparted += span
-        self._cached = None
-        return True
-
-    def _add_norm(self, mean_sqr: Sequence[float], num_examples: int, span: int) -> None:
-        self._seen += span
-        training = _SHARE_OF_TRAINING * self._seen / self._initial_batch_size
-        horizon = min(self._horizon_batches, max(training, _LEAST_HORIZON))
-        self._norms.add(mean_sqr, num_examples, math.exp(-span / (horizon * self._initial_batch_size)))
-
-    def _keep(self, span: int) -> float:
-        return math.exp(-span / (self._horizon_batches * self._initial_batch_size))
 
     def _means(self) -> tuple[list[float], list[float]]:
         """Return the estimates of |G|² and σ² by parameter group, which may be negative."""
-        sqr, sigma2 = ([x / self._weight for x in sums] for sums in (self._sqr, self._sigma2))
-        if self._has_norms:
-            inverse = self._norms.inverse_size
-            sqr = [norm - inverse * v for norm, v in zip(self._norms.means, sigma2, strict=True)]
-        return sqr, sigma2
-
-    @property
-    def _has_norms(self) -> bool:
-        norms = self._norms
-        return not norms.is_empty and len(norms.means) == len(self._sqr) and norms.num_effective >= 2
+        return [x / self._weight for x in self._sqr], [x / self._weight for x in self._sigma2]
 
     def statistics(self) -> GradientStatistics | None:
         """Return |G|², tr Σ at batch M0 and the interval of φ; None before the first update.
@@ -191,12 +154,12 @@ class NoiseEstimator:
 
     def group_statistics(self) -> tuple[GradientStatistics, ...]:
         """Return |G|² and tr Σ of each parameter group; empty before the first update."""
-        if self.num_updates == 0:
-            return ()
-        return tuple(
-            GradientStatistics(sqr=max(sqr, 0.0), var=max(sigma2, 0.0) / self._initial_batch_size)
-            for sqr, sigma2 in zip(*self._means(), strict=True)
-        )
+        if self.num_updates > 0 and not self._cached_groups:
+            self._cached_groups = tuple(
+                GradientStatistics(sqr=max(sqr, 0.0), var=max(sigma2, 0.0) / self._initial_batch_size)
+                for sqr, sigma2 in zip(*self._means(), strict=True)
+            )
+        return self._cached_groups
 
     def interval(self, *, z: float = _Z) -> NoiseInterval:
         """Return the confidence intervals of the estimates, `z` normal standard errors to either side.
@@ -218,11 +181,6 @@ class NoiseEstimator:
         cov = min(max(cov, -math.sqrt(var_a * var_b)), math.sqrt(var_a * var_b))
         zz = _student(z, num - 1.0) ** 2
         aa, ab, bb = zz * var_a, zz * cov, zz * var_b
-        if self._has_norms:
-            norms, inverse = self._norms, self._norms.inverse_size
-            b = sum(norms.means) - inverse * a
-            ab = -inverse * aa
-            bb = _student(z, norms.num_effective - 1.0) ** 2 * norms.variance + inverse**2 * aa
         half_b, half_a, size = math.sqrt(bb), math.sqrt(aa), self._initial_batch_size
         return NoiseInterval(
             sqr=(max(b - half_b, 0.0), max(b + half_b, 0.0)),
@@ -240,8 +198,6 @@ class NoiseEstimator:
             "moments": [*self._first, *self._second],
             "num_updates": self.num_updates,
             "drifts": self.drifts,
-            "norms": self._norms.state(),
-            "unparted": [self._unparted, self._seen],
             "initial_batch_size": self._initial_batch_size,
         }
 
@@ -250,12 +206,8 @@ class NoiseEstimator:
         self._weight, self._weight2 = state["weights"]
         self._sqr, self._sigma2 = list(state["sqr"]), list(state["sigma2"])
         self._first, self._second = list(state["moments"][:2]), list(state["moments"][2:])
-        self.num_updates, self._cached = state["num_updates"], None
+        self.num_updates, self._cached, self._cached_groups = state["num_updates"], None, ()
         self.drifts = state.get("drifts", False)
-        self._norms = NormAverage()
-        if "norms" in state:
-            self._norms.load_state(state["norms"])
-        self._unparted, self._seen = state.get("unparted", (0, 0))
         self._initial_batch_size = state.get("initial_batch_size", self._initial_batch_size)
 
 

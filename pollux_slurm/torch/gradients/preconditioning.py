@@ -10,7 +10,7 @@ work is on flat buckets or with multi-tensor kernels, and every result stays on 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -201,9 +201,12 @@ class BucketNorms:
 
     def __init__(self, metric: GradientMetric, bucket: GradBucket) -> None:
         self._metric, self._bucket = metric, bucket
-        parameters = bucket.parameters()
-        self._group = metric.only_plain_group(parameters)
-        self._parts = [] if self._group is not None else metric.parts_of(parameters, bucket.gradients())
+        self._parameters = bucket.parameters()
+        self._group = metric.only_plain_group(self._parameters)
+        if self._group is None:
+            self._parts = metric.parts_of(self._parameters, bucket.gradients())
+        else:
+            self._parts = [(self._group, list(range(len(self._parameters))), None)]
 
     def squared(self, flat: torch.Tensor) -> torch.Tensor:
         """Return |p ⊙ x|² by parameter group, of shape `(num_groups,)`."""
@@ -211,6 +214,18 @@ class BucketNorms:
             wide = _wide(flat)
             return _at(torch.dot(wide, wide), self._group, self._metric.num_groups)
         return self._metric.sum_squares(self._parts, views(flat, self._bucket))
+
+    def squared_of(self, tensors: MutableMapping[int, torch.Tensor]) -> torch.Tensor:
+        """Return the same for tensors by the `id` of their parameters, which are taken out of the mapping."""
+        own = [tensors.pop(id(parameter), None) for parameter in self._parameters]
+        gradients = self._bucket.gradients()
+        return self._metric.sum_squares(
+            self._parts,
+            [
+                torch.zeros_like(other) if one is None else one
+                for one, other in zip(own, gradients, strict=True)
+            ],
+        )
 
 
 @torch.no_grad()

@@ -2,10 +2,11 @@
 
 Legend: n the steps so far; N the measurements so far.
 
-A backward pass is two thirds of forward and backward, and a batch in two halves costs less than another one.
-N ≤ 0.015·n therefore keeps the cost at 1 %, but leaves the first steps without any. The first thousand may
-spend their fifteen early instead: N ≤ 15·(n/1000)^(1/3). That is most where estimates change most. No time is
-measured, so that the same training measures the same steps on any machine.
+A measurement costs half a step to a whole one: a second backward pass or another micro-batch, and norms in
+the optimizer's metric. Small steps, whose time is Python's, cost most. N ≤ n/100 therefore keeps the cost
+at 1 % or less, but gives the first estimate late. The first thousand steps may spend their ten earlier, as
+N ≤ 10·(n/1000)^(2/3). With a lower exponent the later of them would stand for so many steps that they alone
+decided the estimate. No time is measured, so that the same training measures the same steps on any machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _FIRST_STEPS = 1000
 class ProbeSchedule:
     """Decides when to measure: in at most `share` of the steps, over the first thousand and over all."""
 
-    share = 0.015
+    share = 0.01
 
     def __init__(self) -> None:
         self.num_steps = self.num_probes = 0
@@ -24,12 +25,10 @@ class ProbeSchedule:
     @property
     def is_due(self) -> bool:
         """True where the coming step may be measured."""
-        return self.num_probes + 1 <= self.allowed(self.num_steps)
-
-    def allowed(self, num_steps: int) -> float:
-        """Return how many of the first `num_steps` may have been measured."""
-        early: float = _FIRST_STEPS * (num_steps / _FIRST_STEPS) ** (1 / 3)
-        return self.share * max(early, num_steps)
+        steps = self.num_steps
+        if steps < _FIRST_STEPS:
+            steps = _FIRST_STEPS * (steps / _FIRST_STEPS) ** (2 / 3)
+        return self.num_probes + 1 <= self.share * steps
 
     def add_step(self, *, is_probe: bool) -> None:
         """Count a step."""

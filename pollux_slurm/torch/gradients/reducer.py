@@ -52,9 +52,8 @@ else:
     GradBucket = dist.GradBucket
 
 
-# Norms are measured in so many steps at first, then once in a period. They read the whole gradient once, and
-# several times where it is preconditioned: a single part then has no more of them than probes. Unless it has
-# probes, it compares two consecutive steps, half as often.
+# Norms of several parts are measured in so many steps at first, then once in a period. They read the whole
+# gradient once, and several times where it is preconditioned.
 _ALWAYS_MEASURED = 32
 _PERIOD = 4
 _PERIOD_PRECONDITIONED = 8
@@ -119,12 +118,12 @@ class GradientReducer:
         self._accumulated: dict[int, torch.Tensor] = {}
         self._accumulated_keys: set[int] = set()
         self._consecutive = ConsecutiveSteps(metric)
-        # One replica with one micro-batch: by halves of a step, or by steps that the loader splits.
-        self.halves, self.half_schedule = HalfBatches(metric, parameters), ProbeSchedule()
+        # One replica with one micro-batch: by halves of a step, else by two steps; or the loader splits some.
+        self.halves, self.whole_schedule = HalfBatches(metric, parameters), ProbeSchedule()
         self.split_schedule, self.is_measured_by_splits = ProbeSchedule(), False
         self.accumulates_manually = False
         self._num_steps = self._num_measured = 0
-        self._measures = self._only_norm = False
+        self._measures = self._is_by_halves = False
         self._backwards_in_pass = 0
         self._norms = StepNorms()
         self._manual = ManualAccumulation(parameters)
@@ -200,55 +199,47 @@ class GradientReducer:
         """Empty what the step before has left."""
         for kept in (self._accumulated_keys, self._reduced, self._used, self._dropped):
             kept.clear()
-        self._norms = StepNorms()
-        self._norms_are_invalid = False
+        self._norms, self._norms_are_invalid = StepNorms(), False
         self.local_end = self.sync_end = None
         self._single_pass = plan is None or plan.is_last
         self._num_steps += 1
         if not self._single_pass:
             self._clear_used_gradients()
-        self.halves.cancel()
+        if self.halves.is_measuring:
+            self.halves.cancel()
 
     def _choose_measurement(self, plan: MicroBatchPlan | None) -> None:
         """Decide whether the step that begins is measured, and whether by halves."""
-        halves = plan is not None and self._is_by_halves(plan)
-        is_probe = plan is not None and (plan.is_probe or (halves and self.half_schedule.is_due))
-        is_due = plan is not None and (is_probe or self._is_due())
-        self._measures = is_due and self._metric.begin_step()
-        # A step of one part, whose norm alone is measured.
-        self._only_norm = halves or (self._is_single_part and self.is_measured_by_splits)
-        if plan is not None and halves:
-            is_probe = is_probe and self._measures
-            self.half_schedule.add_step(is_probe=is_probe)
-            if is_probe:
-                self.halves.begin_step(plan.size)
-        self._num_measured += self._measures
-        if not (self._measures and self._is_single_part):
+        self._measures = self._is_by_halves = False
+        if plan is None:
+            pass
+        elif self.accumulates_manually or not self._is_single_part:
+            self._measures = (plan.is_probe or self._is_due()) and self._metric.begin_step()
+            self._num_measured += self._measures
+        elif not self.is_measured_by_splits:
+            self._begin_single_part(plan)
+        if self._consecutive.is_kept and not (self._measures and self._is_single_part):
             self._consecutive.forget()
+
+    def _begin_single_part(self, plan: MicroBatchPlan) -> None:
+        """Decide whether a step of one part is measured, by halves or as one of two consecutive ones."""
+        self._is_by_halves = self.may_vary and self.halves.is_possible and plan.size > 1
+        is_second = self._consecutive.is_kept and not self._is_by_halves
+        self._measures = (is_second or self.whole_schedule.is_due) and self._metric.begin_step()
+        self.whole_schedule.add_step(is_probe=self._measures and not is_second)
+        if self._measures and self._is_by_halves:
+            self.halves.begin_step(plan.size)
 
     @property
     def _is_single_part(self) -> bool:
         return self._single_pass and self._world_size == 1 and not self._manual.num_micro_batches
 
-    def _is_by_halves(self, plan: MicroBatchPlan) -> bool:
-        return (
-            self._is_single_part
-            and self.may_vary
-            and not self.is_measured_by_splits
-            and not self.accumulates_manually
-            and self.halves.is_possible
-            and plan.size > 1
-        )
-
     def _is_due(self) -> bool:
-        if self._is_single_part and self._metric.preconditions:
-            # The second of two consecutive steps, or one more that may be measured.
-            is_second = self._consecutive.is_kept and not self._only_norm
-            return is_second or self._num_measured + 1 <= self.half_schedule.allowed(self._num_steps)
         if self._num_measured < _ALWAYS_MEASURED:
             return True
         period = _PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD
-        if self._is_single_part and not self._only_norm:
+        if self._is_single_part:
+            # The script may add up several batches, or not: then two consecutive steps are compared.
             return self._num_steps % (2 * period) < 2
         return self._num_steps % period == 0
 
@@ -275,7 +266,8 @@ class GradientReducer:
             for tensor in tensors_in(output):
                 if tensor.requires_grad:
                     tensor.register_hook(self._look_for_gradients)
-        self.halves.watch(output)
+        if self.halves.is_measuring:
+            self.halves.watch(output)
 
     def _look_for_gradients(self, gradient: torch.Tensor) -> None:
         """Before a backward pass that would be refused, allow it where they were cleared by hand."""
@@ -326,7 +318,7 @@ class GradientReducer:
 
     def begin_manual_accumulation(self) -> None:
         """Begin a `no_sync` block."""
-        self.accumulates_manually, self._only_norm = True, False
+        self.accumulates_manually, self._is_by_halves = True, False
         self.halves.cancel()
         self._manual.open()
         if self._plan is not None:
@@ -423,17 +415,16 @@ class GradientReducer:
 
     def take_norms(self) -> StepNorms | None:
         """Return the norms of the step just reduced; None without a reduction, or where they are invalid."""
-        norms, self._norms = self._norms, StepNorms()
+        norms = self._norms
         self.gradients.is_used = True
         self._manual.forget()
-        is_by_halves, spread = self.halves.is_measuring, self.halves.take()
-        if is_by_halves and spread is not None:
-            norms.parts.append(spread)
-            norms.num_parts = 2
+        if self.halves.is_measuring:
+            norms.parts, norms.num_parts = self.halves.take(), 2
         # A second backward pass over the same batch would measure a gradient that was reduced already.
         if (
             self._backwards_in_pass != 1
             or not (norms.mean or norms.is_single_part)
+            or (self._is_by_halves and not norms.parts)
             or self._norms_are_invalid
         ):
             self._consecutive.forget()
@@ -450,7 +441,7 @@ class GradientReducer:
             self.gradients.mark_reduced()
             if self._finds_unused and plan is not None and not self._single_pass:
                 call_after_backward(self._restore_unused if plan.is_last else self._note_used)
-        gradient = bucket.buffer()
+        gradient, norms = bucket.buffer(), None
         self._repeated.take_out(bucket)
         weight = 1.0 / self._world_size if plan is None else plan.weight
         by_items = self._items.weight(plan)
@@ -464,9 +455,8 @@ class GradientReducer:
             gradient.zero_()
             weight = self._manual.put_back(bucket)
         elif plan is not None and self._measures and not self._is_single_part:
-            self._norms.parts.append(
-                self._metric.squared_norms(self._own_gradient(bucket), bucket) * plan.size
-            )
+            norms = self._metric.on(bucket)
+            self._norms.parts.append(norms.squared(self._own_gradient(bucket)) * plan.size)
         if plan is not None and not plan.is_last:
             self._accumulate(bucket, weight)
             self._repeated.put_back(bucket, gradient)
@@ -484,14 +474,12 @@ class GradientReducer:
             return self._reduce(bucket)
         self._repeated.put_back(bucket, gradient)
         if plan is not None and self._measures:
-            if self._only_norm:
-                squared = self._metric.squared_norms(gradient, bucket)
-                self._norms.mean[bucket.index()] = squared
-                self._norms.parts.append(squared * plan.size)
-            elif self._is_single_part:
+            if self.halves.is_measuring:
+                self._norms.mean[bucket.index()] = self.halves.measure(bucket)
+            elif not self._is_single_part:
+                self._norms.mean[bucket.index()] = (norms or self._metric.on(bucket)).squared(gradient)
+            elif not self._is_by_halves:
                 self._consecutive.compare(bucket, plan.size, self._norms)
-            else:
-                self._norms.mean[bucket.index()] = self._metric.squared_norms(gradient, bucket)
         if bucket.is_last():
             self.sync_end = self.local_end
         return _done(gradient)

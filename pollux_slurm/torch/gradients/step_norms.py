@@ -68,12 +68,8 @@ class NormSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UnreadNorms:
-    """One step's norms, perhaps still on the device: M, C and the other fields of `StepNorms`.
+    """One step's norms, perhaps still on the device: `StepNorms.packed`, M, C and its other fields."""
 
-    `is_empty` where the step has no norms; else `values` are `StepNorms.packed`.
-    """
-
-    is_empty: bool = True
     values: HostCopy | None = None
     has_scale: bool = False
     size: int = 0
@@ -81,6 +77,10 @@ class _UnreadNorms:
     num_manual: int = 1
     is_single_part: bool = False
     previous_size: int | None = None
+
+
+# Of a step without norms.
+_NO_NORMS = _UnreadNorms()
 
 
 class NormReader:
@@ -91,7 +91,8 @@ class NormReader:
 
     def __init__(self, *, later: bool) -> None:
         self._later = later
-        self._held = _UnreadNorms()
+        self._held = _NO_NORMS
+        self._nothing = NormSums(parts_sum=(), mean_sqr=())
         # The gradient scale of the previous step, if that step was a single part.
         self._previous_scale: float | None = None
 
@@ -102,11 +103,10 @@ class NormReader:
 
         The step's gradients are `scale` times the true ones (None: 1).
         """
-        taken = _UnreadNorms()
+        taken = _NO_NORMS
         if norms is not None:
             packed = norms.packed(scale)
             taken = _UnreadNorms(
-                is_empty=False,
                 values=None if packed is None else HostCopy(packed),
                 has_scale=scale is not None,
                 size=step.size * norms.num_manual,
@@ -117,17 +117,20 @@ class NormReader:
             )
         if self._later:
             taken, self._held = self._held, taken
+        # The same object in most steps, as making one takes time.
+        if len(self._nothing.mean_sqr) != num_groups:
+            self._nothing = NormSums(parts_sum=(0.0,) * num_groups, mean_sqr=(0.0,) * num_groups)
+        if taken is _NO_NORMS:
+            self._previous_scale = None
+            return self._nothing
         return self._sums(taken, num_groups)
 
     def begin_run(self) -> None:
         """Forget a step that was not read yet: other replicas have its other parts."""
-        self._held, self._previous_scale = _UnreadNorms(), None
+        self._held, self._previous_scale = _NO_NORMS, None
 
     def _sums(self, taken: _UnreadNorms, size: int) -> NormSums:
-        nothing = NormSums(parts_sum=(0.0,) * size, mean_sqr=(0.0,) * size)
-        previous_scale, self._previous_scale = self._previous_scale, None
-        if taken.is_empty:
-            return nothing
+        nothing, previous_scale, self._previous_scale = self._nothing, self._previous_scale, None
         norms = [] if taken.values is None else taken.values.read()
         scale = norms.pop() if taken.has_scale else 1.0
         if not scale > 0:

@@ -30,7 +30,7 @@ from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
 
 _logger = logging.getLogger(__name__)
 # Until then a split may still replace them.
-_SAID_AFTER = 5
+_SAID_AFTER = 2
 _DRIFTS = (
     "the gradient noise of %r is measured from consecutive steps, which overestimates it: allow "
     "autoscale_batch_size(..., gradient_accumulation=True), or let the model return one tensor with a row "
@@ -93,8 +93,9 @@ class WrappedModel:
         self.device = next(model.parameters()).device
         self._reader = NormReader(later=self.device.type != "cpu")
         self._scale: torch.Tensor | None = None
-        # Examples since the last step whose norms were measured.
+        # Examples since the last step whose norms were measured; what other steps add to the noise scale.
         self._unmeasured = 0
+        self._without_norms: ModelStep | None = None
         self._has_said_drifts = False
         self.has_stepped = False
         # False after a regroup until it steps: one that has joined may lack a model of an earlier epoch.
@@ -175,19 +176,18 @@ class WrappedModel:
         norms = self.reducer.take_norms()
         self._unmeasured += step.size * (1 if norms is None else norms.num_manual)
         sums = self._reader.read(norms, step, self._scale, num_groups=self._metric.num_groups)
-        span = 0
-        if sums.num_parts:
-            span, self._unmeasured = self._unmeasured, 0
+        if not sums.num_parts:
+            # The same in most steps.
+            if self._without_norms is None or self._without_norms.sums is not sums:
+                self._without_norms = ModelStep(
+                    sums=sums, update_noise=functools.partial(self.update_noise, 0)
+                )
+            return self._without_norms
+        span, self._unmeasured = self._unmeasured, 0
         return ModelStep(sums=sums, update_noise=functools.partial(self.update_noise, span))
 
     def update_noise(self, span: int, sums: NormSums) -> None:
         """Update the noise scale by the sums of one step's norms; the step stands for `span` examples."""
-        if not sums.num_parts:
-            return
-        if sums.num_parts == 1:
-            if not self.noise.add_norm(sums.mean_sqr, sums.num_examples, span=max(span, sums.num_examples)):
-                self._unmeasured += span
-            return
         if not self.noise.update(
             parts_sum=sums.parts_sum,
             mean_sqr=sums.mean_sqr,
@@ -233,7 +233,7 @@ class WrappedModel:
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
             "given": {"num_replicas": self._given.num_replicas, "rates": self._given_rates},
-            "probes": [self.reducer.half_schedule.state(), self.reducer.split_schedule.state()],
+            "probes": [self.reducer.whole_schedule.state(), self.reducer.split_schedule.state()],
             **self._lr_schedulers.state_dict(),
         }
         if self._mp_scaler is not None:
@@ -253,7 +253,7 @@ class WrappedModel:
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
         for schedule, saved in zip(
-            (self.reducer.half_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
+            (self.reducer.whole_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
         ):
             schedule.load_state(saved)
         self._lr_schedulers.load_state_dict(state)

@@ -14,7 +14,10 @@ from torch.utils.data import IterableDataset, TensorDataset
 import pollux_slurm.torch as pt
 from benchmarks.gradient_noise import results
 from pollux_slurm.errors import UsageError
+from pollux_slurm.torch.gradients import preconditioning
+from pollux_slurm.torch.gradients.half_batches import HalfBatches
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
+from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 from tests.torch.single_replica import joined
 
 SIZE = 8
@@ -53,6 +56,7 @@ class Training:
         num_steps: int = 12,
         halves: bool = True,
         rate: float = 0.5,
+        optimizer_type: Any = torch.optim.SGD,
         **options: Any,
     ) -> None:
         torch.manual_seed(0)
@@ -65,11 +69,11 @@ class Training:
         targets = torch.randint(5, (SIZE * num_steps,), generator=data)
         self.sizes: list[int] = []
         with joined(directory):
-            optimizer = torch.optim.SGD(self.network.parameters(), lr=rate)
+            optimizer = optimizer_type(self.network.parameters(), lr=rate)
             self.model = pt.AdaptiveDataParallel(self.network, optimizer, **options)
             self.reducer, self.noise = self.model._pollux.reducer, self.model._pollux.noise
             self.reducer.halves.is_possible = halves
-            self.schedules = self.reducer.half_schedule, self.reducer.split_schedule
+            self.schedules = self.reducer.whole_schedule, self.reducer.split_schedule
             loader = pt.AdaptiveDataLoader(TensorDataset(inputs, targets), batch_size=SIZE)
             loader.autoscale_batch_size(2 * SIZE, gradient_accumulation=accumulation)
             for _ in pt.remaining_epochs_until(1):
@@ -121,6 +125,20 @@ def test_that_halves_and_split_steps_measure_the_same_at_the_same_weights_and_ch
     assert halves.schedules[0].state() == split.schedules[1].state()
     for name in ("parts_sum", "mean_sqr", "num_examples", "num_parts"):
         assert added[-1][name] == pytest.approx(first[name], rel=1e-4), name
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_that_other_steps_have_no_norms_and_those_of_one_step_share_a_preconditioner(
+    added: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, *, halves: bool
+) -> None:
+    calls = []
+    divisors = preconditioning._divisors
+    monkeypatch.setattr(preconditioning, "_divisors", lambda *given: calls.append(1) or divisors(*given))
+    training = Training(num_steps=40, optimizer_type=torch.optim.AdamW, rate=0.01, halves=halves)
+    # Twenty steps until the preconditioner is settled; then some of the other half.
+    num_probes = training.reducer.whole_schedule.num_probes
+    assert 3 <= num_probes < 20
+    assert len(calls) == len(added) == num_probes
 
 
 def test_that_a_term_of_the_loss_beside_the_output_is_no_noise(added: list[dict[str, Any]]) -> None:
@@ -185,7 +203,7 @@ def test_that_other_outputs_are_measured_by_consecutive_steps_which_says_so(
     loss: Callable[[Any, torch.Tensor], torch.Tensor],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    training = Training(network=Network(end), loss=loss)
+    training = Training(network=Network(end), loss=loss, num_steps=24)
     assert not training.reducer.halves.is_possible
     assert training.noise.drifts
     assert training.model.noise_source == "consecutive steps"
@@ -295,9 +313,10 @@ def test_that_a_gradient_of_the_output_itself_is_not_taken_for_that_of_the_loss(
 
 @pytest.mark.parametrize("accumulation", [True, False])
 def test_that_the_noise_of_a_fixed_batch_costs_nothing(
-    *, accumulation: bool, caplog: pytest.LogCaptureFixture
+    *, accumulation: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is of no use: each step is whole and has one backward pass, and the log has no advice."""
+    monkeypatch.delattr(HalfBatches, "begin_step")
     with joined():
         network = Network()
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -315,7 +334,6 @@ def test_that_the_noise_of_a_fixed_batch_costs_nothing(
                 optimizer.step()
         assert sizes == [SIZE] * 12
         assert model.noise_source == "consecutive steps"
-        assert model._pollux.reducer.half_schedule.num_probes == 0
         assert "noise" not in caplog.text
 
 
@@ -373,6 +391,12 @@ def test_that_a_stream_is_measured_by_halves() -> None:
 # ------------------------------------------------------------------------------------------ how right it is
 
 
+@pytest.fixture
+def _as_often_as_in_a_training(_often: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProbeSchedule, "share", 0.01)
+
+
+@pytest.mark.usefixtures("_as_often_as_in_a_training")
 @pytest.mark.parametrize("setting", ["closed", "quadratic"])
 def test_that_the_truth_is_in_nine_of_ten_95_percent_intervals(setting: str) -> None:
     found = [results(setting, seed, by_halves=True, steps=600) for seed in range(20)]
@@ -380,12 +404,14 @@ def test_that_the_truth_is_in_nine_of_ten_95_percent_intervals(setting: str) -> 
     assert sum(one.high < float("inf") for one in found) >= 10
 
 
+@pytest.mark.usefixtures("_as_often_as_in_a_training")
 def test_that_consecutive_steps_overestimate_where_the_weights_move() -> None:
     found = [results("quadratic", seed, by_halves=False, steps=600) for seed in range(5)]
     assert all(one.low > 2 * one.truth for one in found)
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("_as_often_as_in_a_training")
 @pytest.mark.parametrize("setting", ["closed", "quadratic", "training"])
 def test_that_the_truth_is_in_90_of_100_intervals(setting: str) -> None:
     found = [results(setting, seed, by_halves=True, steps=1000) for seed in range(100)]

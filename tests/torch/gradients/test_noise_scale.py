@@ -294,35 +294,16 @@ def test_that_a_restored_estimator_goes_on_where_it_was() -> None:
     assert first.interval() == second.interval()
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_that_norms_of_single_parts_are_restored_and_a_state_without_them_loads(*, is_old: bool) -> None:
+def test_that_a_state_of_the_release_before_loads() -> None:
     first, second = NoiseEstimator(), NoiseEstimator()
     for mean in (2.0, 1.0, 1.5, 2.5, 2.25, 1.25):
         first.update(parts_sum=10.0, mean_sqr=mean, num_examples=4, num_parts=2)
-        if not is_old:
-            assert first.add_norm([mean], 4, span=16)
-    state = first.state_dict()
-    if is_old:
-        for name in ("drifts", "norms", "unparted"):
-            del state[name]
-    second.load_state_dict(state)
-    for estimator in (first, second):
-        estimator.update(parts_sum=9.0, mean_sqr=1.5, num_examples=4, num_parts=2)
-        estimator.add_norm([1.5], 4, span=16)
+    old = first.state_dict() | {"norms": [1.0, 1.0, 0.25, 2.0, 4.0, 2.0], "unparted": [4, 20]}
+    del old["drifts"]
+    second.load_state_dict(old)
     assert first.statistics() == second.statistics()
+    assert first.group_statistics() == second.group_statistics()
     assert first.interval() == second.interval()
-
-
-def test_that_norms_of_single_parts_give_the_squared_gradient_once_the_variance_is_known() -> None:
-    # σ̂² = 2 from one step of two examples; norms of 4 over M = 2 leave |G|² = 4 − 2/2 = 3.
-    estimator = NoiseEstimator()
-    estimator.set_initial_batch_size(2)
-    estimator.update(parts_sum=10.0, mean_sqr=4.0, num_examples=2, num_parts=2)
-    for mean in (5.0, 3.0) * 20:
-        estimator.add_norm([mean], 2, span=2)
-    statistics = estimator.statistics()
-    assert statistics is not None
-    assert (statistics.sqr, statistics.var) == (pytest.approx(3.0, rel=0.05), pytest.approx(1.0))
 
 
 def test_that_the_first_parts_of_one_step_replace_what_drifts() -> None:

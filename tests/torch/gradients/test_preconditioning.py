@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import GradientStatistics
+from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 from tests.torch.ranks import run_ranks
 from tests.torch.single_replica import joined
 
@@ -372,7 +373,8 @@ def network() -> torch.nn.Module:
 
 
 def measure_network(largest: int, num_epochs: int) -> list[float]:
-    """Return |G|² and tr Σ at M0 = 24 of the network as it begins."""
+    """Return |G|² and tr Σ at M0 = 24 of the network as it begins, also by many consecutive steps."""
+    ProbeSchedule.share = 1.0
     pt.init_process_group()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
