@@ -213,9 +213,14 @@ class Harness:
         return job
 
     def run_until(
-        self, daemon: Daemon, *, until: Callable[[], bool] = lambda: False, seconds: float = 90
+        self,
+        daemon: Daemon,
+        *,
+        until: Callable[[], bool] = lambda: False,
+        seconds: float = 90,
+        round_every_s: int = 8,
     ) -> None:
-        """Advance the clock in seconds: agents act, the daemon ticks, each eight seconds a round."""
+        """Advance the clock in seconds: agents act, the daemon ticks, now and then there is a round."""
         for second in range(int(seconds)):
             if until():
                 return
