@@ -226,7 +226,7 @@ class Harness:
                 return
             for agent in self.agents.values():
                 agent.act()
-            if second % 12 == 0:
+            if second % round_every_s == 0:
                 daemon.round()
             daemon.tick()
             self.clock.advance(1)

@@ -65,12 +65,12 @@ def harness(store_template: Path, folder: Path) -> Iterator[Shadow]:
     harness = Shadow(open_store(copied(store_template, folder / "pollux.db")))
     daemon = harness.daemon(shadow=True)
     kept, small = harness.submit(gpus=4), harness.submit(gpus=1)
-    harness.run_until(daemon, seconds=16)
+    harness.run_until(daemon, seconds=8, round_every_s=4)
     here = dict(harness.job(small).allocation.gpus_by_node)
     (node,) = here
     for gpus in (3, 2):
         harness.targets = {small: {node: gpus}}
-        harness.run_until(daemon, seconds=40)
+        harness.run_until(daemon, seconds=20, round_every_s=4)
     harness.targets = {}
     assert harness.job(small).allocation == Allocation.of(here)
     assert harness.job(kept).allocation.num_gpus == 4
