@@ -37,6 +37,7 @@ from pollux_slurm.daemon.observe.events import WatchedState
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
 from pollux_slurm.daemon.obstacles.tried_allocations import decide_within
 from pollux_slurm.daemon.recovery import failed_moves
+from pollux_slurm.daemon.recovery.lost_places import lost_places
 from pollux_slurm.daemon.service import privileges
 from pollux_slurm.daemon.service.lease import Lease
 from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
@@ -124,6 +125,7 @@ class Rounds:
         self._left_out: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._doubted: frozenset[str] = frozenset()
+        self._without_place: frozenset[str] = frozenset()
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -213,6 +215,7 @@ class Rounds:
                 )
             ),
         )
+        self._count_lost_places(picture, now)
         problem = problem_building.build_problem(
             picture,
             now=now,
@@ -244,7 +247,7 @@ class Rounds:
                 now=now,
                 way_to=lambda job, target: self._way_to(job, target, snapshot, problem)[0],
                 keeps_places=self._keeps_places(),
-                longest_stop_s=self._config.requeue_timeout_s + self._config.start_timeout_s,
+                longest_stop_s=self._longest_stop_s,
                 configured_at=self._configuration.changed_at(records, now),
             )
             tried = decide_within(
@@ -350,6 +353,26 @@ class Rounds:
             if self._refused.get(job_id) != because:
                 _log.warning("job %s: not registered: %s", job_id, because)
         self._refused = refused
+
+    @property
+    def _longest_stop_s(self) -> float:
+        """How long a move may keep a job without GPUs."""
+        return self._config.requeue_timeout_s + self._config.start_timeout_s
+
+    def _count_lost_places(self, picture: Picture, now: datetime) -> None:
+        found = frozenset(
+            lost_places(picture, self._store.reallocations, now, longest_stop_s=self._longest_stop_s)
+        )
+        for job_id in sorted(found - self._without_place):
+            _log.warning(
+                "job %s: it has lost its place: a move stopped it more than %g s ago, and it has no GPUs; "
+                "see: pollux explain %s",
+                job_id,
+                self._longest_stop_s,
+                job_id,
+            )
+        self._without_place = found
+        self.metrics.count_lost_places(found)
 
     def _warn_of_doubts(self, problem: Problem) -> None:
         doubts = {job.job_id: job.model_doubt for job in problem.jobs if job.model_doubt is not None}

@@ -1,0 +1,87 @@
+"""Jobs that have lost their place: a move stopped them, and they are without GPUs for longer than it may take.
+
+Pure. A moved job keeps its place (`pollux_slurm.daemon.enact.kept_places`), so there is none while all is well:
+this is what an alert rests on. It does not count what others did: a hold, a pause or a requeue by a person,
+a later begin time, a preemption, a node that failed, the job's own end or failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
+from pollux_slurm.daemon.obstacles.refusals import is_held_for_its_shape
+from pollux_slurm.model import JobState, ReallocationCause
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.store.contract.interface import Reallocation
+
+# The others stop no job that trains.
+_STOPPING = frozenset(
+    {ReallocationCause.DECISION, ReallocationCause.TIME_LIMIT, ReallocationCause.AFTER_FAILURE}
+)
+
+
+def lost_places(
+    picture: Picture,
+    moves_of: Callable[[str], Sequence[Reallocation]],
+    now: datetime,
+    *,
+    longest_stop_s: float,
+) -> tuple[str, ...]:
+    """Return the jobs that have lost their place.
+
+    `longest_stop_s` is how long a move may keep a job without GPUs. `moves_of` returns a job's reallocations,
+    oldest first; it is called only for jobs without GPUs about which a later one was decided.
+    """
+    responding = {node.name for node in picture.snapshot.nodes if node.responds}
+    found = []
+    for job in picture.managed:
+        if not _waits_by_no_ones_will(job, now):
+            continue
+        move = _move_that_stopped(job, moves_of)
+        stopped_at = None if move is None else move.entered_at(Step.REQUEUED)
+        if move is None or stopped_at is None or not responding.issuperset(move.source.nodes):
+            continue
+        if (now - stopped_at).total_seconds() > longest_stop_s:
+            found.append(job.slurm.job_id)
+    return tuple(found)
+
+
+def _waits_by_no_ones_will(job: ManagedJob, now: datetime) -> bool:
+    """Whether a job is without GPUs that it had, and no person holds, pauses or delays it."""
+    slurm, record = job.slurm, job.record
+    # An anchor without a wing is COMPLETING.
+    if slurm.state not in (JobState.PENDING, JobState.COMPLETING) or slurm.allocation:
+        return False
+    is_ours = slurm.held_by_slurm or is_held_for_its_shape(slurm) or job.in_flight
+    if record.started_at is None or record.paused_at is not None or (slurm.held and not is_ours):
+        return False
+    return slurm.begins_at is None or slurm.begins_at <= now
+
+
+def _move_that_stopped(
+    job: ManagedJob, moves_of: Callable[[str], Sequence[Reallocation]]
+) -> Reallocation | None:
+    """Return the move that took the job's last GPUs; None where anything else did."""
+    last = job.record.last_reallocation
+    if last is None:
+        return None
+    newest_first = [last] if last.moves_running else reversed(moves_of(job.slurm.job_id))
+    for move in newest_first:
+        if move.entered_at(Step.RUNNING) is not None or move.cause.is_order:
+            return None  # the job ran in its target, and lost that later
+        if move.moves_running:
+            return move if _has_stopped(move, job) else None
+    return None
+
+
+def _has_stopped(move: Reallocation, job: ManagedJob) -> bool:
+    run, before = job.record.run, move.from_restart_count
+    return (
+        move.cause in _STOPPING
+        and bool(move.target)
+        and move.step is not Step.ROLLED_BACK
+        and job.slurm.restart_count in (before, before + 1)
+        and (run is None or run.restart_count <= before)
+    )
