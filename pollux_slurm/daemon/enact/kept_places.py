@@ -24,11 +24,12 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
-from pollux_slurm.daemon.obstacles.places import waits_there
+from pollux_slurm.daemon.obstacles.places import frees_slot_because, waits_there
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
+from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +88,10 @@ class KeptPlaces:
         return bool(self._reserved)
 
     def reserve(self, move: OpenMove, snapshot: ClusterSnapshot, *, may_exist: bool = False) -> str | None:
-        """Reserve a job's nodes before its requeue, if others wait for them; return why Slurm refuses."""
+        """Reserve a job's nodes before its requeue, if others wait for them; return why it is not kept there.
+
+        Slurm may refuse it; or a job has come since the round that waits for a limit which counts this one.
+        """
         reallocation = move.reallocation
         wanted = {*reallocation.source.nodes, *reallocation.target.nodes}
         nodes = [
@@ -98,8 +102,12 @@ class KeptPlaces:
         if not nodes or not self.can_keep() or not reallocation.target or reallocation.id in self._reserved:
             return None
         # The tick has read the moving jobs alone: who waits is read now.
-        waiting = self._actions.slurm.refresh().jobs
-        if not any(waits_there(job, nodes) for job in waiting if job.job_id != move.job_id):
+        queue = self._actions.slurm.refresh()
+        if not may_exist and move.job is not None and _may_wait(reallocation):
+            because = frees_slot_because(move.job, queue)
+            if because is not None:
+                return because
+        if not any(waits_there(job, nodes) for job in queue.jobs if job.job_id != move.job_id):
             return None
         name = f"{OWN_PREFIX}{move.job_id}_{reallocation.id}"
         self._reserved[reallocation.id] = name
@@ -212,3 +220,9 @@ class KeptPlaces:
             and has_target_shape(job, reallocation)
             and self._given.get(reallocation.id) == request_of(job)
         )
+
+
+def _may_wait(reallocation: Reallocation) -> bool:
+    """Whether a move is not owed to others: it gives the job other GPUs, and no fewer."""
+    source, target = reallocation.source, reallocation.target
+    return target != source and target.num_gpus >= source.num_gpus

@@ -61,6 +61,35 @@ def test_that_a_job_that_shrinks_before_a_queue_keeps_what_it_is_to_have(harness
     assert move.priority_ended_at is not None
 
 
+def test_that_a_job_that_has_come_since_the_round_does_not_take_the_slot_of_one_that_moves(
+    harness: Harness,
+) -> None:
+    """It waits for a limit that counts the moving job, which is held for two seconds."""
+    job_id = started(harness)
+    harness.targets = {job_id: {"n0": 2}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.is_at(Step.CHECKPOINT_REQUESTED), seconds=40)
+    harness.slurm.refuses = lambda shape: "QOSMaxJobsPerUserLimit" if shape.num_gpus == 3 else None
+    harness.slurm.set_job(harness.submit_unmanaged(gpus=3), user_id=1000)
+    harness.targets = {}
+    harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=40)
+    step, why = last(harness, job_id)
+    assert step is Step.ROLLED_BACK
+    assert "waits for a limit that counts this job" in (why or "")
+    assert harness.job(job_id).restart_count == 0
+
+
+def test_that_a_shrink_that_is_owed_is_made_whoever_waits_for_its_slot(harness: Harness) -> None:
+    job_id = started(harness, gpus=4)
+    harness.targets = {job_id: {"n0": 2}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.is_at(Step.CHECKPOINT_REQUESTED), seconds=40)
+    harness.slurm.refuses = lambda shape: "QOSMaxJobsPerUserLimit" if shape.num_gpus == 3 else None
+    harness.slurm.set_job(harness.submit_unmanaged(gpus=3), user_id=1000)
+    harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=60)
+    assert last(harness, job_id)[0] is Step.CONFIRMED
+
+
 def test_that_without_this_the_queue_takes_it_all(harness: Harness) -> None:
     job_id = busy(harness)
     moved(harness, job_id, {"n0": 2}, moves=MovesConfig(keeps_places=False))
