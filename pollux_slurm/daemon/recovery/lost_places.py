@@ -1,8 +1,8 @@
-"""Jobs that have lost their place: a move stopped them, and they are without GPUs for longer than it may take.
+"""Jobs that have lost their place: a move stopped them, and it has not given them GPUs again in time.
 
-Pure. A moved job keeps its place (`pollux_slurm.daemon.enact.kept_places`), so there is none while all is well:
-this is what an alert rests on. It does not count what others did: a hold, a pause or a requeue by a person,
-a later begin time, a preemption, a node that failed, the job's own end or failure.
+Pure. A moved job keeps its place (`pollux_slurm.daemon.enact.kept_places`): none is here while all is well,
+and an alert rests on that. It does not count what others did: a hold, a pause or a requeue by a person, a
+later begin time, a preemption, a node that failed, the job's own end or failure.
 """
 
 from __future__ import annotations
