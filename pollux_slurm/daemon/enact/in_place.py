@@ -26,7 +26,7 @@ from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step
 from pollux_slurm.daemon.enact.prioritised_wings import PrioritisedWings
-from pollux_slurm.daemon.obstacles import refusals
+from pollux_slurm.daemon.obstacles import places, refusals
 from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationCause, SlurmAnswer, SlurmJob
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
@@ -204,17 +204,11 @@ class StepsInPlace:
                 self._cancel(wing)
 
     def _prioritise(self, anchor_id: str, wing: SlurmJob, snapshot: ClusterSnapshot) -> None:
-        """Put a wing before all others that wait in its partitions."""
-        partitions = set(wing.partitions)
+        """Put a wing before all others that wait for nodes of its partitions."""
         before = [
-            other.priority
-            for job in snapshot.jobs
-            for other in (job, *job.wings)
-            if other.state is JobState.PENDING
-            and other.job_id != wing.job_id
-            and other.job_id not in self._prioritised
-            and other.priority is not None
-            and not partitions.isdisjoint(other.partitions)
+            priority
+            for number, priority in places.priorities_beside(wing, snapshot).items()
+            if number not in self._prioritised
         ]
         highest = max(before, default=0)
         if wing.state is not JobState.PENDING or (wing.priority is not None and wing.priority >= highest):

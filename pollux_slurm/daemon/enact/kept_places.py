@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
-from pollux_slurm.daemon.obstacles.places import frees_slot_because, waits_there
+from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState
@@ -104,10 +104,10 @@ class KeptPlaces:
         # The tick has read the moving jobs alone: who waits is read now.
         queue = self._actions.slurm.refresh()
         if not may_exist and move.job is not None and _may_wait(reallocation):
-            because = frees_slot_because(move.job, queue)
+            because = places.frees_slot_because(move.job, queue)
             if because is not None:
                 return because
-        if not any(waits_there(job, nodes) for job in queue.jobs if job.job_id != move.job_id):
+        if not any(places.waits_there(job, nodes) for job in queue.jobs if job.job_id != move.job_id):
             return None
         name = f"{OWN_PREFIX}{move.job_id}_{reallocation.id}"
         self._reserved[reallocation.id] = name
@@ -139,7 +139,7 @@ class KeptPlaces:
     # ---------------------------------------------------------------------------------------- priorities
 
     def prioritise(self, move: OpenMove, *, reshaped: bool) -> None:
-        """Put a job that was released in its target before all that wait in its partitions.
+        """Put a job that was released in its target before all that wait for nodes of its partitions.
 
         Unless it was just `reshaped`, it must show that shape. What lost its priority gets none again.
         """
@@ -152,15 +152,12 @@ class KeptPlaces:
             return
         if job.account != record.account:
             return
-        partitions = set(job.partitions)
+        queue = self._actions.slurm.refresh()
+        own = {job.job_id, *(wing.job_id for wing in job.wings)}
         waiting = [
-            other.priority
-            for listed in self._actions.slurm.refresh().jobs
-            for other in (listed, *listed.wings)
-            if other.state is JobState.PENDING
-            and listed.job_id != job.job_id
-            and other.priority is not None
-            and not partitions.isdisjoint(other.partitions)
+            priority
+            for number, priority in places.priorities_beside(job, queue).items()
+            if number not in own
         ]
         if not waiting:
             return

@@ -61,6 +61,19 @@ def test_that_a_job_that_shrinks_before_a_queue_keeps_what_it_is_to_have(harness
     assert move.priority_ended_at is not None
 
 
+def test_that_it_starts_before_a_queue_in_another_partition_of_its_nodes(harness: Harness) -> None:
+    job_id = busy(harness)
+    waiting = [job.job_id for job in harness.slurm.snapshot().jobs if job.state is JobState.PENDING]
+    for number in waiting:
+        harness.slurm.set_job(number, partition="short")
+    for node in ("n0", "n1"):
+        harness.slurm.set_node(node, partitions=("main", "short"))
+    moved(harness, job_id, {"n0": 2})
+    (move,) = harness.store.reallocations(job_id)
+    assert move.priority is not None
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+
+
 def test_that_a_job_that_has_come_since_the_round_does_not_take_the_slot_of_one_that_moves(
     harness: Harness,
 ) -> None:
