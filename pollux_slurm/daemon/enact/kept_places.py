@@ -155,9 +155,7 @@ class KeptPlaces:
         queue = self._actions.slurm.refresh()
         own = {job.job_id, *(wing.job_id for wing in job.wings)}
         waiting = [
-            priority
-            for number, priority in places.priorities_beside(job, queue).items()
-            if number not in own
+            priority for number, priority in places.priorities_beside(job, queue).items() if number not in own
         ]
         if not waiting:
             return
