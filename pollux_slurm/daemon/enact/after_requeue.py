@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
@@ -32,6 +32,8 @@ from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
 
+# Slurm's own begin time of a requeued job is two minutes ahead.
+_SOON, _BEGINS_WITHIN = timedelta(seconds=5), timedelta(seconds=125)
 _HELD_EXTERNALLY = "the job was held externally"
 
 
@@ -70,12 +72,17 @@ class StepsAfterRequeue:
         # COMPLETING: Slurm is killing it, within its own time-outs.
 
     def _await_anchor(self, move: OpenMove, job: SlurmJob) -> None:
-        """Wait for the wing of the next start; its anchor was itself requeued if the job had failed."""
-        config = self._actions.config
+        """Wait for the wing of the next start.
+
+        Its anchor was itself requeued if the job had failed, or if it leaves its node. It would wait for two
+        minutes, as after any requeue.
+        """
+        config, now = self._actions.config, self._actions.clock()
         if _runs_again(move.reallocation) and job.state is JobState.PENDING and job.held_since_requeue:
-            # Else it would wait for two minutes, as after any requeue.
             self._actions.slurm.set_begin_time(move.job_id, ahead_s=1.0)
             self._actions.release(move)
+        elif anchor_waits(job) and not job.held and _waits_since_requeue(job, now):
+            self._actions.slurm.set_begin_time(move.job_id, ahead_s=1.0)
         elif move.age_s > config.requeue_timeout_s + config.start_timeout_s:
             self._actions.advance(move.reallocation, Step.FAILED, "its anchor brought no wing in time")
 
@@ -332,6 +339,11 @@ def _needs_other_target(move: OpenMove, job: SlurmJob) -> bool:
 
 def _begins_later(job: SlurmJob, now: datetime) -> bool:
     return job.begins_at is not None and job.begins_at > now
+
+
+def _waits_since_requeue(job: SlurmJob, now: datetime) -> bool:
+    """Whether a job waits for the begin time that Slurm sets at a requeue; a later one is its owner's."""
+    return job.begins_at is not None and _SOON < job.begins_at - now <= _BEGINS_WITHIN
 
 
 def _has_reported_step(move: OpenMove) -> bool:
