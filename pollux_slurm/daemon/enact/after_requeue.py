@@ -242,7 +242,9 @@ class StepsAfterRequeue:
             is_lost = ledger.target_is_lost(reallocation)
             waited_s = self._actions.waited_s(move)
             is_never = refusals.answer_of(job.reason) is SlurmAnswer.NEVER
-            never_starts = is_never or job.blocked_because is not None or refusals.is_of_limit(job.reason)
+            # A reason may be from before the release: that of the job's own reservation, say.
+            is_blocked = job.blocked_because is not None or refusals.is_of_limit(job.reason)
+            never_starts = is_never or (is_blocked and waited_s > SETTLING_S)
             is_late = waited_s > self._actions.config.start_timeout_s or never_starts
             if is_lost and not is_never:
                 if waited_s > SETTLING_S:
