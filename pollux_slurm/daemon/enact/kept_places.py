@@ -6,7 +6,8 @@ others wait:
 - Before the requeue, its nodes are reserved: Slurm starts no other job there. The reservation is deleted as
   soon as the job's begin time has come, and ends by itself after two minutes.
 - With its release, it gets a priority above all that wait. When it runs, `scontrol release` gives it an
-  ordinary one again.
+  ordinary one again. A job that has lost its place all the same gets it, for ten minutes, with each start on
+  no more GPUs than it had.
 
 The priority is journaled before it is given. Whatever else happens to the job or to the daemon, it is taken
 off at the next tick: it counts only for the shape, partition, account and QOS that the daemon gave it.
@@ -24,8 +25,10 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.refusals import request_of
+from pollux_slurm.daemon.recovery.lost_places import move_that_stopped
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
@@ -38,6 +41,8 @@ _RESERVED_MIN = 2
 _RESERVING = (Step.CHECKPOINTED, Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
 # After Slurm has refused a reservation, none is asked for, and no job moves that needs one.
 _REFUSED_FOR = timedelta(minutes=10)
+# For so long after it was stopped, a job that has lost its place is to have it back.
+_RESTORED_FOR = timedelta(minutes=10)
 
 
 class KeptPlaces:
@@ -50,6 +55,8 @@ class KeptPlaces:
         self._may_last: bool | None = None
         self._given: dict[int, str] = {}
         self._taken: set[int] = set()
+        # Of starts of jobs that wait: whether a move has stopped these.
+        self._restoring: dict[int, bool] = {}
         self._reserved: dict[int, str] = {}
         self._refused_at: datetime | None = None
         self._has_adopted = False
@@ -144,13 +151,13 @@ class KeptPlaces:
         Unless it was just `reshaped`, it must show that shape. What lost its priority gets none again.
         """
         reallocation, job, record = move.reallocation, move.job, move.record
-        if not reallocation.moves_running or job is None or record is None or not self.can_keep():
+        if job is None or record is None or not self.can_keep():
             return
         if reallocation.id in self._given or reallocation.id in self._taken:
             return
         if job.blocked_because is not None or not (reshaped or has_target_shape(job, reallocation)):
             return
-        if job.account != record.account:
+        if job.account != record.account or not self._restores(move):
             return
         queue = self._actions.slurm.refresh()
         own = {job.job_id, *(wing.job_id for wing in job.wings)}
@@ -169,12 +176,32 @@ class KeptPlaces:
         except SlurmCommandError as error:
             _log.info("job %s gets no priority: %s", job.job_id, error)
 
+    def _restores(self, move: OpenMove) -> bool:
+        """Whether a move gives a job a place that it had: it runs, or a move has stopped it lately."""
+        reallocation, job, record = move.reallocation, move.job, move.record
+        if reallocation.moves_running:
+            return True
+        if reallocation.id not in self._restoring:
+            assert job is not None
+            assert record is not None
+            waiting = ManagedJob(slurm=job, record=record)
+            stopping = move_that_stopped(waiting, self._actions.store.reallocations)
+            stopped_at = None if stopping is None else stopping.entered_at(Step.REQUEUED)
+            self._restoring[reallocation.id] = (
+                stopping is not None
+                and stopped_at is not None
+                and self._actions.clock() - stopped_at < _RESTORED_FOR
+                and reallocation.target.num_gpus <= stopping.source.num_gpus
+            )
+        return self._restoring[reallocation.id]
+
     def check(self, snapshot: ClusterSnapshot, moves: Sequence[OpenMove]) -> None:
         """Take the priority off each job that runs, and off each that is not as the daemon made it."""
         open_moves = {move.reallocation.id: move for move in moves}
         for number in self._reserved.keys() - open_moves.keys():
             self.end_reservation(number)
         self._taken &= open_moves.keys()
+        self._restoring = {key: found for key, found in self._restoring.items() if key in open_moves}
         if not self.has_to_check():
             return
         given = self._actions.store.prioritised_reallocations()
@@ -211,7 +238,7 @@ class KeptPlaces:
             and move.is_ours
             and job.state is JobState.PENDING
             and not job.held
-            and job.restart_count == reallocation.from_restart_count + 1
+            and job.restart_count == reallocation.from_restart_count + reallocation.moves_running
             and has_target_shape(job, reallocation)
             and self._given.get(reallocation.id) == request_of(job)
         )

@@ -39,7 +39,7 @@ def lost_places(
     for job in picture.managed:
         if not _waits_by_no_ones_will(job, now):
             continue
-        move = _move_that_stopped(job, moves_of)
+        move = move_that_stopped(job, moves_of)
         stopped_at = None if move is None else move.entered_at(Step.REQUEUED)
         if move is None or stopped_at is None or not responding.issuperset(move.source.nodes):
             continue
@@ -60,10 +60,13 @@ def _waits_by_no_ones_will(job: ManagedJob, now: datetime) -> bool:
     return slurm.begins_at is None or slurm.begins_at <= now
 
 
-def _move_that_stopped(
+def move_that_stopped(
     job: ManagedJob, moves_of: Callable[[str], Sequence[Reallocation]]
 ) -> Reallocation | None:
-    """Return the move that took the job's last GPUs; None where anything else did."""
+    """Return the move that took the job's last GPUs; None where anything else did, or it never had any.
+
+    `moves_of` is called only where a later move was planned.
+    """
     last = job.record.last_reallocation
     if last is None:
         return None

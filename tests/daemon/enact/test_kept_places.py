@@ -74,6 +74,31 @@ def test_that_it_starts_before_a_queue_in_another_partition_of_its_nodes(harness
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
 
 
+def test_that_a_job_that_has_lost_its_place_starts_before_the_queue_when_there_is_room(
+    harness: Harness,
+) -> None:
+    """Nobody waited at its requeue, so nothing was reserved; then one came, and took its node."""
+    harness.slurm.in_strict_order = True
+    job_id = started(harness, gpus=4)
+    harness.submit_unmanaged(gpus=4)
+    thieves: list[str] = []
+    harness.slurm.before["release"] = lambda: thieves.append(harness.submit_unmanaged(gpus=4))
+    moved(harness, job_id, {"n0": 2})
+    assert last(harness, job_id)[0] is Step.FAILED
+    queue = [harness.submit_unmanaged(gpus=1) for _ in range(6)]
+    for number in queue:
+        harness.slurm.set_job(number, priority=10**6 + 1)  # it stands before a requeued job
+    harness.slurm.before.clear()
+    harness.targets = {job_id: {"n0": 2}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: bool(harness.store.prioritised_reallocations()), seconds=40)
+    harness.slurm.finish(thieves[0])
+    harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=10)
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+    harness.run_until(daemon, seconds=8)
+    assert not harness.store.prioritised_reallocations()
+
+
 def test_that_a_job_that_has_come_since_the_round_does_not_take_the_slot_of_one_that_moves(
     harness: Harness,
 ) -> None:
