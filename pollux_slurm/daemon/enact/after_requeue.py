@@ -289,6 +289,7 @@ class StepsAfterRequeue:
         if not is_lost:
             self._actions.remember_refusal(move, refusals.answer_of(job.reason), job.reason)
         self._actions.forget_release(move)
+        self._places.forget_priority(move.reallocation.id)
         retargeted = self._shapes.choose_target(move, ledger, refused=None if is_lost else job.reason)
         if retargeted is not None and self._reshape_to_target(retargeted) is None:
             self._release(retargeted, ledger, to_target=True)

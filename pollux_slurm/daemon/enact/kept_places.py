@@ -176,6 +176,11 @@ class KeptPlaces:
         except SlurmCommandError as error:
             _log.info("job %s gets no priority: %s", job.job_id, error)
 
+    def forget_priority(self, number: int) -> None:
+        """Let a job that gets another target be prioritised again: Slurm's hold of its shape took it off."""
+        self._given.pop(number, None)
+        self._taken.discard(number)
+
     def _restores(self, move: OpenMove) -> bool:
         """Whether a move gives a job a place that it had: it runs, or a move has stopped it lately."""
         reallocation, job, record = move.reallocation, move.job, move.record

@@ -74,6 +74,20 @@ def test_that_it_starts_before_a_queue_in_another_partition_of_its_nodes(harness
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
 
 
+def test_that_a_job_whose_shape_slurm_held_goes_back_before_the_queue(harness: Harness) -> None:
+    """The hold takes its priority off, and what ends the hold gives an ordinary one."""
+    harness.slurm.in_strict_order = True
+    job_id = started(harness, gpus=2)
+    harness.submit_unmanaged(gpus=4)
+    harness.slurm.set_job(harness.submit_unmanaged(gpus=8), priority=10**6 + 1)
+    harness.slurm.refuses = lambda shape: "BadConstraints" if shape.num_gpus == 4 else None
+    moved(harness, job_id, {"n0": 4})
+    (move,) = harness.store.reallocations(job_id)
+    assert (move.step, move.refusal is not None) == (Step.CONFIRMED, True)
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+    assert harness.job(job_id).restart_count == 1
+
+
 def test_that_a_job_that_has_lost_its_place_starts_before_the_queue_when_there_is_room(
     harness: Harness,
 ) -> None:
