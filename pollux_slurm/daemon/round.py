@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,7 +37,7 @@ from pollux_slurm.daemon.observe.events import WatchedState
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
 from pollux_slurm.daemon.obstacles.tried_allocations import decide_within
 from pollux_slurm.daemon.recovery import failed_moves
-from pollux_slurm.daemon.recovery.lost_places import lost_places
+from pollux_slurm.daemon.recovery.lost_places import lost_places, restores, stopped_jobs
 from pollux_slurm.daemon.service import privileges
 from pollux_slurm.daemon.service.lease import Lease
 from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
@@ -51,7 +51,7 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import Allocation, ClusterSnapshot, Decision, Problem, ReallocationWay, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Store
+from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Reallocation, Store
 
 _log = logging.getLogger(__name__)
 
@@ -215,7 +215,8 @@ class Rounds:
                 )
             ),
         )
-        self._count_lost_places(picture, now)
+        stopped = stopped_jobs(picture, self._store.reallocations, now)
+        self._count_lost_places(stopped, now)
         problem = problem_building.build_problem(
             picture,
             now=now,
@@ -248,6 +249,11 @@ class Rounds:
                 way_to=lambda job, target: self._way_to(job, target, snapshot, problem)[0],
                 keeps_places=self._keeps_places(),
                 longest_stop_s=self._longest_stop_s,
+                had={
+                    job_id: move.source
+                    for job_id, move in stopped.items()
+                    if restores(move, move.source, now)
+                },
                 configured_at=self._configuration.changed_at(records, now),
             )
             tried = decide_within(
@@ -359,10 +365,8 @@ class Rounds:
         """How long a move may keep a job without GPUs."""
         return self._config.requeue_timeout_s + self._config.start_timeout_s
 
-    def _count_lost_places(self, picture: Picture, now: datetime) -> None:
-        found = frozenset(
-            lost_places(picture, self._store.reallocations, now, longest_stop_s=self._longest_stop_s)
-        )
+    def _count_lost_places(self, stopped: Mapping[str, Reallocation], now: datetime) -> None:
+        found = lost_places(stopped, now, longest_stop_s=self._longest_stop_s)
         for job_id in sorted(found - self._without_place):
             _log.warning(
                 "job %s: it has lost its place: a move stopped it more than %g s ago, and it has no GPUs; "

@@ -28,7 +28,7 @@ from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.refusals import request_of
-from pollux_slurm.daemon.recovery.lost_places import move_that_stopped
+from pollux_slurm.daemon.recovery.lost_places import move_that_stopped, restores
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
@@ -41,8 +41,6 @@ _RESERVED_MIN = 2
 _RESERVING = (Step.CHECKPOINTED, Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
 # After Slurm has refused a reservation, none is asked for, and no job moves that needs one.
 _REFUSED_FOR = timedelta(minutes=10)
-# For so long after it was stopped, a job that has lost its place is to have it back.
-_RESTORED_FOR = timedelta(minutes=10)
 
 
 class KeptPlaces:
@@ -191,12 +189,8 @@ class KeptPlaces:
             assert record is not None
             waiting = ManagedJob(slurm=job, record=record)
             stopping = move_that_stopped(waiting, self._actions.store.reallocations)
-            stopped_at = None if stopping is None else stopping.entered_at(Step.REQUEUED)
-            self._restoring[reallocation.id] = (
-                stopping is not None
-                and stopped_at is not None
-                and self._actions.clock() - stopped_at < _RESTORED_FOR
-                and reallocation.target.num_gpus <= stopping.source.num_gpus
+            self._restoring[reallocation.id] = stopping is not None and restores(
+                stopping, reallocation.target, self._actions.clock()
             )
         return self._restoring[reallocation.id]
 

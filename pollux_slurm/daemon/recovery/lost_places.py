@@ -7,12 +7,12 @@ later begin time, a preemption, a node that failed, the job's own end or failure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.daemon.obstacles.refusals import is_held_for_its_shape
-from pollux_slurm.model import JobState, ReallocationCause
+from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract.interface import Reallocation
 
@@ -22,30 +22,47 @@ _STOPPING = frozenset(
 )
 
 
-def lost_places(
-    picture: Picture,
-    moves_of: Callable[[str], Sequence[Reallocation]],
-    now: datetime,
-    *,
-    longest_stop_s: float,
-) -> tuple[str, ...]:
-    """Return the jobs that have lost their place.
+# For so long after it was stopped, a job that has lost its place is to have it back.
+_RESTORED_FOR = timedelta(minutes=10)
 
-    `longest_stop_s` is how long a move may keep a job without GPUs. `moves_of` returns a job's reallocations,
-    oldest first; it is called only for jobs without GPUs about which a later one was decided.
+
+def stopped_jobs(
+    picture: Picture, moves_of: Callable[[str], Sequence[Reallocation]], now: datetime
+) -> dict[str, Reallocation]:
+    """Return the moves that have stopped jobs which wait since then, by job.
+
+    `moves_of` returns a job's reallocations, oldest first; it is called only for jobs without GPUs about
+    which a later one was decided.
     """
     responding = {node.name for node in picture.snapshot.nodes if node.responds}
-    found = []
-    for job in picture.managed:
-        if not _waits_by_no_ones_will(job, now):
-            continue
-        move = move_that_stopped(job, moves_of)
-        stopped_at = None if move is None else move.entered_at(Step.REQUEUED)
-        if move is None or stopped_at is None or not responding.issuperset(move.source.nodes):
-            continue
-        if (now - stopped_at).total_seconds() > longest_stop_s:
-            found.append(job.slurm.job_id)
-    return tuple(found)
+    waiting = (job for job in picture.managed if _waits_by_no_ones_will(job, now))
+    found = {job.slurm.job_id: move_that_stopped(job, moves_of) for job in waiting}
+    return {
+        job_id: move
+        for job_id, move in found.items()
+        if move is not None and responding.issuperset(move.source.nodes)
+    }
+
+
+def lost_places(
+    stopped: Mapping[str, Reallocation], now: datetime, *, longest_stop_s: float
+) -> frozenset[str]:
+    """Return which of the `stopped_jobs` have lost their place, after `longest_stop_s`."""
+    return frozenset(
+        job_id
+        for job_id, move in stopped.items()
+        if stopped_for(move, now) > timedelta(seconds=longest_stop_s)
+    )
+
+
+def stopped_for(move: Reallocation, now: datetime) -> timedelta:
+    """Return for how long a move has stopped its job."""
+    return now - (move.entered_at(Step.REQUEUED) or now)
+
+
+def restores(move: Reallocation, target: Allocation, now: datetime) -> bool:
+    """Whether a job that `move` has stopped has no more than its place back with a target, and soon."""
+    return target.num_gpus <= move.source.num_gpus and stopped_for(move, now) < _RESTORED_FOR
 
 
 def _waits_by_no_ones_will(job: ManagedJob, now: datetime) -> bool:
@@ -84,6 +101,7 @@ def _has_stopped(move: Reallocation, job: ManagedJob) -> bool:
     return (
         move.cause in _STOPPING
         and bool(move.target)
+        and move.entered_at(Step.REQUEUED) is not None
         and move.step is not Step.ROLLED_BACK
         and job.slurm.restart_count in (before, before + 1)
         and (run is None or run.restart_count <= before)

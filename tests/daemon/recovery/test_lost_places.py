@@ -11,8 +11,8 @@ from prometheus_client.exposition import generate_latest
 
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
-from pollux_slurm.daemon.recovery.lost_places import lost_places
-from pollux_slurm.model import JobState, ReallocationCause
+from pollux_slurm.daemon.recovery.lost_places import lost_places, restores, stopped_jobs
+from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract.interface import Reallocation
 from tests.daemon.builders import NOON, job, node, reallocation, record, run, snapshot
@@ -44,7 +44,8 @@ def waiting(*moves: Reallocation, **slurm: Any) -> ManagedJob:
 def found(one: ManagedJob, *moves: Reallocation, at: Any = LATE, responds: bool = True) -> tuple[str, ...]:
     nodes = [node("n0", responds=responds, available=responds), node("n1")]
     picture = Picture(snapshot=snapshot(nodes, [one.slurm]), managed=(one,), nodes=())
-    return lost_places(picture, lambda _job_id: moves, at, longest_stop_s=LONGEST_S)
+    since = stopped_jobs(picture, lambda _job_id: moves, at)
+    return tuple(lost_places(since, at, longest_stop_s=LONGEST_S))
 
 
 def test_that_a_job_that_a_move_stopped_counts_once_the_move_may_last_no_longer() -> None:
@@ -79,6 +80,13 @@ def test_that_what_others_did_does_not_count() -> None:
     assert found(waiting(stopped()), responds=False) == (), "its node failed"
     assert found(waiting(stopped(), state=JobState.CANCELLED)) == ()
     assert found(ManagedJob(slurm=job("1", on={"n0": 2}), record=one.record)) == (), "it has GPUs"
+
+
+def test_that_a_job_has_back_what_it_had_and_no_more_for_ten_minutes() -> None:
+    soon, later = NOON + timedelta(minutes=9), NOON + timedelta(minutes=11)
+    assert restores(stopped(), Allocation.of({"n1": 2}), soon)
+    assert not restores(stopped(), Allocation.of({"n1": 3}), soon)
+    assert not restores(stopped(), Allocation.of({"n1": 2}), later)
 
 
 @pytest.mark.parametrize(
