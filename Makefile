@@ -147,10 +147,12 @@ check-books: $(STAMP)
 	@.ci/packages tests
 	$(VENV)/bin/python -m tests.books $(BOOKS_OPTIONS)
 
-# Busy queues, limits and partition rules as sites have them, on a private Slurm; some minutes.
+# Busy queues, limits and partition rules as sites have them, on a private Slurm: single cases, some minutes, and all of
+# them together for half an hour. More in SITE_OPTIONS, say: make check-site SITE_OPTIONS="--minutes 3 --seed 2"
 check-site: $(STAMP)
 	@.ci/packages tests
 	$(VENV)/bin/pytest -q tests/site
+	$(VENV)/bin/python -m tests.site $(SITE_OPTIONS)
 
 packages:
 	@.ci/packages

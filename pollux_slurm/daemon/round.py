@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,6 +37,7 @@ from pollux_slurm.daemon.observe.events import WatchedState
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
 from pollux_slurm.daemon.obstacles.tried_allocations import decide_within
 from pollux_slurm.daemon.recovery import failed_moves
+from pollux_slurm.daemon.recovery.lost_places import lost_places, restores, stopped_jobs
 from pollux_slurm.daemon.service import privileges
 from pollux_slurm.daemon.service.lease import Lease
 from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
@@ -50,7 +51,7 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import Allocation, ClusterSnapshot, Decision, Problem, ReallocationWay, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Store
+from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Reallocation, Store
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +125,7 @@ class Rounds:
         self._left_out: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._doubted: frozenset[str] = frozenset()
+        self._without_place: frozenset[str] = frozenset()
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -213,6 +215,8 @@ class Rounds:
                 )
             ),
         )
+        stopped = stopped_jobs(picture, self._store.reallocations, now)
+        self._count_lost_places(stopped, now)
         problem = problem_building.build_problem(
             picture,
             now=now,
@@ -244,7 +248,12 @@ class Rounds:
                 now=now,
                 way_to=lambda job, target: self._way_to(job, target, snapshot, problem)[0],
                 keeps_places=self._keeps_places(),
-                longest_stop_s=self._config.requeue_timeout_s + self._config.start_timeout_s,
+                longest_stop_s=self._longest_stop_s,
+                had={
+                    job_id: move.source
+                    for job_id, move in stopped.items()
+                    if restores(move, move.source, now)
+                },
                 configured_at=self._configuration.changed_at(records, now),
             )
             tried = decide_within(
@@ -350,6 +359,24 @@ class Rounds:
             if self._refused.get(job_id) != because:
                 _log.warning("job %s: not registered: %s", job_id, because)
         self._refused = refused
+
+    @property
+    def _longest_stop_s(self) -> float:
+        """How long a move may keep a job without GPUs."""
+        return self._config.requeue_timeout_s + self._config.start_timeout_s
+
+    def _count_lost_places(self, stopped: Mapping[str, Reallocation], now: datetime) -> None:
+        found = lost_places(stopped, now, longest_stop_s=self._longest_stop_s)
+        for job_id in sorted(found - self._without_place):
+            _log.warning(
+                "job %s: it has lost its place: a move stopped it more than %g s ago, and it has no GPUs; "
+                "see: pollux explain %s",
+                job_id,
+                self._longest_stop_s,
+                job_id,
+            )
+        self._without_place = found
+        self.metrics.count_lost_places(found)
 
     def _warn_of_doubts(self, problem: Problem) -> None:
         doubts = {job.job_id: job.model_doubt for job in problem.jobs if job.model_doubt is not None}

@@ -15,11 +15,10 @@ from pathlib import Path
 from pollux_slurm.daemon.observe.returned_nodes import SETTLING
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
-from pollux_slurm.slurm.commands.runner import CommandRunner
 from tests.chaos import verdict
 from tests.chaos.run import Outcome, Run
 from tests.chaos.site import running_site
-from tests.slurm.accounting_site import accounting_of, missing_programs
+from tests.slurm.accounting_site import accounting_if_installed
 from tests.store.postgres import PostgresServer, running_postgres
 
 NODES = NodeGroup(num_nodes=3, gpus_per_node=3)
@@ -61,7 +60,7 @@ def main() -> int:
 def chaos(folder: Path, options: argparse.Namespace, server: PostgresServer | None) -> Outcome:
     with (
         sandbox_in(folder / "slurm") as sandbox,
-        accounting(sandbox) as sacct,
+        accounting_if_installed(sandbox) as sacct,
         # Its slurmctld is another one by now.
         running_site(
             folder,
@@ -88,17 +87,6 @@ def chaos(folder: Path, options: argparse.Namespace, server: PostgresServer | No
             for file in (folder / "disk").iterdir():
                 shutil.copy(file, folder)
         return run.outcome
-
-
-@contextlib.contextmanager
-def accounting(sandbox: Sandbox) -> Iterator[CommandRunner | None]:
-    """Give the sandbox a slurmdbd; without its programs, nothing is compared with sacct."""
-    if missing := missing_programs():
-        print(f"without sacct: no {', '.join(missing)} here", flush=True)
-        yield None
-        return
-    with accounting_of(sandbox) as runner:
-        yield runner
 
 
 @contextlib.contextmanager

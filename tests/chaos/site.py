@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,12 +93,6 @@ class Site:
 
     def start_daemon(self) -> None:
         """Start the daemon, as systemd would after it died."""
-        # The settings file alone counts: variables of training tests keep jobs where they are.
-        env = {
-            name: value
-            for name, value in self.user.env.items()
-            if not name.startswith(("POLLUX_DAEMON_", "POLLUX_POLICY_"))
-        }
         with (self.folder / "daemon.log").open("ab") as log:
             self.log_at_start = log.tell()
             self.user.process = subprocess.Popen(
@@ -109,7 +103,7 @@ class Site:
                     "daemon",
                     f"--config={self.folder}/pollux.toml",
                 ],
-                env={**env, killable_daemon.VARIABLE: str(self.kill_file)},
+                env={**by_settings_file(self.user.env), killable_daemon.VARIABLE: str(self.kill_file)},
                 stdout=log,
                 stderr=log,
             )
@@ -205,6 +199,15 @@ class Site:
         _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0 if to_nothing else hard, hard))
+
+
+def by_settings_file(env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without settings of the daemon: those of training tests keep jobs in place."""
+    return {
+        name: value
+        for name, value in env.items()
+        if not name.startswith(("POLLUX_DAEMON_", "POLLUX_POLICY_"))
+    }
 
 
 def _has_handler(pid: int, signum: int) -> bool:

@@ -13,12 +13,10 @@ from pollux_slurm.errors import SupersededRunError
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.store.contract.interface import Reallocation
-from tests.books.check import WANTED
+from tests.books.totals import totals_compared
 from tests.chaos.faults import integrity
 from tests.chaos.run import Outcome
 from tests.chaos.site import EXIT_RECORDS, ChaosJob, Site
-from tests.store.schema.test_views import rows_of
-from tests.waiting import wait_until
 
 LEAST_ACCURACY = 0.95
 _REFUSED = "has taken over from run"
@@ -45,7 +43,9 @@ def judge(site: Site, outcome: Outcome, sacct: CommandRunner | None = None) -> N
     if site.server is None and (result := integrity(site)) != "ok":
         outcome.wrong.append(f"the store's file is damaged: {result}")
     if sacct is not None:
-        compare_books(site, outcome, sacct)
+        wrong, note = totals_compared(site.user.store, {job.job_id: job.name for job in site.jobs}, sacct)
+        outcome.wrong.extend(wrong)
+        outcome.notes.append(note)
     outcome.moves.update(by_outcome(site.user.store.reallocations()))
     outcome.notes.append(
         f"{len(site.jobs)} jobs, {sum(job.cancelled for job in site.jobs)} of them cancelled"
@@ -87,50 +87,6 @@ def of_job(site: Site, job: ChaosJob, seen: SlurmJob | None) -> list[str]:
     if result["epochs"] != site.epochs or counts != [(1, 1)] * site.epochs:
         wrong.append(f"did not use every sample once an epoch: {result['epochs']} epochs, {counts}")
     return wrong
-
-
-def compare_books(site: Site, outcome: Outcome, sacct: CommandRunner) -> None:
-    """Compare each job's GPU seconds with sacct's of the job and its wings, to a second a GPU and run.
-
-    Those that the store itself calls estimated are counted only: nobody looked when their runs ended.
-    """
-    runs = wait_until(lambda: _ended_runs(sacct), timeout_s=300, what="slurmdbd to have every end", every_s=1)
-    rows = {str(row["slurm_job_id"]): row for row in rows_of(site.user.store, WANTED)}
-    stored_s = slurm_s = 0.0
-    estimated = 0
-    for job in site.jobs:
-        own = [(gpus, lasted_s) for number, name, gpus, lasted_s in runs
-               if number == job.job_id or name.startswith(f"{job.name}+")]  # fmt: skip
-        by_slurm_s, slack_s = sum(gpus * lasted_s for gpus, lasted_s in own), sum(gpus for gpus, _ in own)
-        row = rows.get(job.job_id)
-        by_store_s = 0.0 if row is None else 3600.0 * float(row["gpu_hours"])
-        if row is not None and row["estimated"]:
-            estimated += 1
-            continue
-        stored_s, slurm_s = stored_s + by_store_s, slurm_s + by_slurm_s
-        if abs(by_store_s - by_slurm_s) > slack_s:
-            outcome.wrong.append(
-                f"job {job.job_id} ({job.name}): {by_store_s:.0f} GPU seconds, by sacct {by_slurm_s:.0f}"
-            )
-    outcome.notes.append(
-        f"{stored_s:.0f} GPU seconds in the store, {slurm_s:.0f} by sacct; {estimated} jobs estimated"
-    )
-
-
-def _ended_runs(sacct: CommandRunner) -> list[tuple[str, str, int, float]]:
-    """Return (job, name, GPUs, seconds) of each run; nothing while one has not ended."""
-    answer = sacct.run(
-        "sacct", "-D", "-X", "-P", "-n", "--allusers", "--starttime=2020-01-01",
-        "--format=JobIDRaw,End,ElapsedRaw,AllocTRES,JobName",
-    )  # fmt: skip
-    found = []
-    for line in answer.stdout.splitlines():
-        number, end, elapsed, tres, name = line.split("|", 4)
-        if end == "Unknown":
-            return []
-        gpus = re.search(r"gres/gpu=(\d+)", tres)
-        found.append((number, name, int(gpus[1]) if gpus else 0, float(elapsed)))
-    return found
 
 
 def lineage_errors(directory: Path) -> list[str]:

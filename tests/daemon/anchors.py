@@ -96,7 +96,7 @@ class Anchor(Agent):
         job = self.job
         if not self.acts or self.alone.state is not JobState.RUNNING:
             return
-        self._act_on(job)
+        self.act_on(job)
         states = [one.state for one in wings_of_start(job.wings)]
         if states and all(state.is_over for state in states):
             # All were cancelled: the next start, as after a requeue.

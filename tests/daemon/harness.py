@@ -53,9 +53,10 @@ class Agent:
         self._confirmed: int | None = None
 
     def act(self) -> None:
-        self._act_on(self.harness.job(self.job_id))
+        self.act_on(self.harness.job(self.job_id))
 
-    def _act_on(self, job: SlurmJob) -> None:
+    def act_on(self, job: SlurmJob) -> None:
+        """Act with the job as Slurm was just seen to show it."""
         if job.state is not JobState.RUNNING or not self.reports:
             return
         run, at = job.restart_count, self.harness.clock()

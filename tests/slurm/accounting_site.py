@@ -68,6 +68,17 @@ def accounting_of(sandbox: Sandbox) -> Iterator[CommandRunner]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def accounting_if_installed(sandbox: Sandbox) -> Iterator[CommandRunner | None]:
+    """Give the sandbox a slurmdbd; where its programs are missing, say so and yield None."""
+    if missing := missing_programs():
+        print(f"without sacct: no {', '.join(missing)} here", flush=True)
+        yield None
+        return
+    with accounting_of(sandbox) as runner:
+        yield runner
+
+
 def sacctmgr(runner: CommandRunner, *words: str) -> None:
     """Run sacctmgr without a question, and fail with its words."""
     answer = runner.run("sacctmgr", "-i", *words)

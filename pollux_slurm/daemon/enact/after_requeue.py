@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger
@@ -32,6 +32,8 @@ from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
 
+# Slurm's own begin time of a requeued job is two minutes ahead.
+_SOON, _BEGINS_WITHIN = timedelta(seconds=5), timedelta(seconds=125)
 _HELD_EXTERNALLY = "the job was held externally"
 
 
@@ -70,12 +72,17 @@ class StepsAfterRequeue:
         # COMPLETING: Slurm is killing it, within its own time-outs.
 
     def _await_anchor(self, move: OpenMove, job: SlurmJob) -> None:
-        """Wait for the wing of the next start; its anchor was itself requeued if the job had failed."""
-        config = self._actions.config
+        """Wait for the wing of the next start.
+
+        Its anchor was itself requeued if the job had failed, or if it leaves its node. It would wait for two
+        minutes, as after any requeue.
+        """
+        config, now = self._actions.config, self._actions.clock()
         if _runs_again(move.reallocation) and job.state is JobState.PENDING and job.held_since_requeue:
-            # Else it would wait for two minutes, as after any requeue.
             self._actions.slurm.set_begin_time(move.job_id, ahead_s=1.0)
             self._actions.release(move)
+        elif anchor_waits(job) and not job.held and _waits_since_requeue(job, now):
+            self._actions.slurm.set_begin_time(move.job_id, ahead_s=1.0)
         elif move.age_s > config.requeue_timeout_s + config.start_timeout_s:
             self._actions.advance(move.reallocation, Step.FAILED, "its anchor brought no wing in time")
 
@@ -235,7 +242,9 @@ class StepsAfterRequeue:
             is_lost = ledger.target_is_lost(reallocation)
             waited_s = self._actions.waited_s(move)
             is_never = refusals.answer_of(job.reason) is SlurmAnswer.NEVER
-            never_starts = is_never or job.blocked_because is not None
+            # A reason may be from before the release: that of the job's own reservation, say.
+            is_blocked = job.blocked_because is not None or refusals.is_of_limit(job.reason)
+            never_starts = is_never or (is_blocked and waited_s > SETTLING_S)
             is_late = waited_s > self._actions.config.start_timeout_s or never_starts
             if is_lost and not is_never:
                 if waited_s > SETTLING_S:
@@ -280,6 +289,7 @@ class StepsAfterRequeue:
         if not is_lost:
             self._actions.remember_refusal(move, refusals.answer_of(job.reason), job.reason)
         self._actions.forget_release(move)
+        self._places.forget_priority(move.reallocation.id)
         retargeted = self._shapes.choose_target(move, ledger, refused=None if is_lost else job.reason)
         if retargeted is not None and self._reshape_to_target(retargeted) is None:
             self._release(retargeted, ledger, to_target=True)
@@ -332,6 +342,11 @@ def _needs_other_target(move: OpenMove, job: SlurmJob) -> bool:
 
 def _begins_later(job: SlurmJob, now: datetime) -> bool:
     return job.begins_at is not None and job.begins_at > now
+
+
+def _waits_since_requeue(job: SlurmJob, now: datetime) -> bool:
+    """Whether a job waits for the begin time that Slurm sets at a requeue; a later one is its owner's."""
+    return job.begins_at is not None and _SOON < job.begins_at - now <= _BEGINS_WITHIN
 
 
 def _has_reported_step(move: OpenMove) -> bool:

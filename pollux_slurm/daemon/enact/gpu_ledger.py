@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.daemon.observe.returned_nodes import may_have_leftover, unsettled_nodes
-from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationStep, SlurmJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationStep, ReallocationWay, SlurmJob
 from pollux_slurm.store.contract.interface import Reallocation
 
 # Steps in which the target's GPUs are reserved: until the job runs there.
@@ -55,6 +55,7 @@ class GpuLedger:
         self._unsettled = unsettled_nodes(snapshot)
         self._available = {node.name: node.available for node in snapshot.nodes}
         self._free = {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes}
+        self._reserved_ahead = {node.name: node for node in snapshot.nodes if node.reserved_from is not None}
         held = Counter[str]()
         for job in snapshot.jobs:
             held.update(job.allocation.as_dict())
@@ -86,19 +87,27 @@ class GpuLedger:
         return not self._missing(reallocation)
 
     def target_is_lost(self, reallocation: Reallocation) -> bool:
-        """Whether the target lacks GPUs even after every moving job has left.
+        """Whether the target lacks GPUs even after every moving job has left, or meets a reservation.
 
         Where the job may start at any moment, GPUs in use that no job has are not lost: Slurm shows nodes
         after jobs, and the job itself, or its wing, may have started between the two.
         """
         left = self._not_held if reallocation.step in _STARTING else self._free
         for node, gpus in reallocation.target.gpus_by_node:
-            if not self._available.get(node, False):
+            if not self._available.get(node, False) or self._meets_reservation(reallocation, node):
                 return True
             leaving = sum(self._owned.get(job_id, Counter())[node] for job_id in self._owned)
             if gpus > left.get(node, 0) + leaving:
                 return True
         return False
+
+    def _meets_reservation(self, reallocation: Reallocation, name: str) -> bool:
+        """Whether a node has a reservation ahead that the job, started there now, would meet."""
+        node, job = self._reserved_ahead.get(name), self.snapshot.job(reallocation.slurm_job_id)
+        if node is None or job is None:
+            return False
+        stays = reallocation.way is ReallocationWay.IN_PLACE and not self._needed(reallocation)[name]
+        return not stays and not job.may_run_on(node, at=self.snapshot.read_at)
 
     def has_room_for(self, allocation: Allocation, *, own_id: int) -> bool:
         """Whether a job without GPUs could get exactly this now; `own_id` is its own reallocation."""

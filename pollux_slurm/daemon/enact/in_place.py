@@ -17,6 +17,7 @@ got priority is cancelled, too (`prioritised_wings`).
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
@@ -26,7 +27,7 @@ from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step
 from pollux_slurm.daemon.enact.prioritised_wings import PrioritisedWings
-from pollux_slurm.daemon.obstacles import refusals
+from pollux_slurm.daemon.obstacles import places, refusals
 from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationCause, SlurmAnswer, SlurmJob
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
@@ -117,7 +118,7 @@ class StepsInPlace:
         elif (changed := move.change_of_running_job()) is not None:
             self._give_up(move, generation, changed, job_failed=False)
         elif generation.state is GenerationState.PLANNED:
-            if (failure := self._failure(move, generation)) is not None:
+            if (failure := self._failure(move, generation, ledger.snapshot)) is not None:
                 wing = refused_wing(move)
                 if wing is not None:
                     answer = refusals.answer_of(wing.reason)
@@ -150,11 +151,11 @@ class StepsInPlace:
                 self._prioritise(move.job_id, wing, ledger.snapshot)
         return ledger.target_is_lost(move.reallocation)
 
-    def _failure(self, move: OpenMove, generation: GenerationRecord) -> str | None:
+    def _failure(self, move: OpenMove, generation: GenerationRecord, snapshot: ClusterSnapshot) -> str | None:
         """Return what is wrong with a planned generation's wings, or that nothing comes of it."""
         wanted, wings = new_gpus(move, generation), new_wings(move)
         for wing in wings:
-            if (found := fault(wing, wanted, wings, move)) is not None:
+            if (found := fault(wing, wanted, wings, move, snapshot)) is not None:
                 self._cancel(wing)
                 return found
         if len([wing for wing in wings if wing.allocation]) < len(wanted):
@@ -204,17 +205,11 @@ class StepsInPlace:
                 self._cancel(wing)
 
     def _prioritise(self, anchor_id: str, wing: SlurmJob, snapshot: ClusterSnapshot) -> None:
-        """Put a wing before all others that wait in its partitions."""
-        partitions = set(wing.partitions)
+        """Put a wing before all others that wait for nodes of its partitions."""
         before = [
-            other.priority
-            for job in snapshot.jobs
-            for other in (job, *job.wings)
-            if other.state is JobState.PENDING
-            and other.job_id != wing.job_id
-            and other.job_id not in self._prioritised
-            and other.priority is not None
-            and not partitions.isdisjoint(other.partitions)
+            priority
+            for number, priority in places.priorities_beside(wing, snapshot).items()
+            if number not in self._prioritised
         ]
         highest = max(before, default=0)
         if wing.state is not JobState.PENDING or (wing.priority is not None and wing.priority >= highest):
@@ -274,7 +269,13 @@ def _plan_of(wing: SlurmJob) -> int | None:
     return None if terms is None else terms.plan
 
 
-def fault(wing: SlurmJob, wanted: Counter[str], wings: Sequence[SlurmJob], move: OpenMove) -> str | None:
+def fault(
+    wing: SlurmJob,
+    wanted: Counter[str],
+    wings: Sequence[SlurmJob],
+    move: OpenMove,
+    snapshot: ClusterSnapshot,
+) -> str | None:
     """Return how a new wing differs from what is `wanted`, None where it does not."""
     name = f"its wing {wing.job_id}"
     if wing.state.is_over or wing.state is JobState.COMPLETING:
@@ -296,12 +297,18 @@ def fault(wing: SlurmJob, wanted: Counter[str], wings: Sequence[SlurmJob], move:
     if start is not None and _has_more_memory(wing, start):
         return f"{name} has more memory per GPU than its start"
     cpus_per_gpu = 1 if move.record is None else move.record.cpus_per_gpu
-    if wing.num_cpus > gpus * cpus_per_gpu:
+    # One that runs has whole cores.
+    threads = _threads_per_core(nodes[0], snapshot) if wing.allocation else 1
+    if wing.num_cpus > math.ceil(gpus * cpus_per_gpu / threads) * threads:
         return f"{name} has {wing.num_cpus} CPUs for {gpus} GPUs, more than {cpus_per_gpu} each"
     limit_s = None if start is None else start.time_limit_s
     if limit_s is not None and _may_last_longer(wing, limit_s):
         return f"{name} has a longer time limit than its start"
     return None
+
+
+def _threads_per_core(name: str, snapshot: ClusterSnapshot) -> int:
+    return next((node.threads_per_core for node in snapshot.nodes if node.name == name), 1)
 
 
 def _may_last_longer(wing: SlurmJob, limit_s: float) -> bool:

@@ -6,7 +6,8 @@ others wait:
 - Before the requeue, its nodes are reserved: Slurm starts no other job there. The reservation is deleted as
   soon as the job's begin time has come, and ends by itself after two minutes.
 - With its release, it gets a priority above all that wait. When it runs, `scontrol release` gives it an
-  ordinary one again.
+  ordinary one again. A job that has lost its place all the same gets it, for ten minutes, with each start on
+  no more GPUs than it had.
 
 The priority is journaled before it is given. Whatever else happens to the job or to the daemon, it is taken
 off at the next tick: it counts only for the shape, partition, account and QOS that the daemon gave it.
@@ -24,11 +25,14 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
-from pollux_slurm.daemon.obstacles.places import waits_there
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
+from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.refusals import request_of
+from pollux_slurm.daemon.recovery.lost_places import move_that_stopped, restores
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
+from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +53,8 @@ class KeptPlaces:
         self._may_last: bool | None = None
         self._given: dict[int, str] = {}
         self._taken: set[int] = set()
+        # Of starts of jobs that wait: whether a move has stopped these.
+        self._restoring: dict[int, bool] = {}
         self._reserved: dict[int, str] = {}
         self._refused_at: datetime | None = None
         self._has_adopted = False
@@ -87,7 +93,10 @@ class KeptPlaces:
         return bool(self._reserved)
 
     def reserve(self, move: OpenMove, snapshot: ClusterSnapshot, *, may_exist: bool = False) -> str | None:
-        """Reserve a job's nodes before its requeue, if others wait for them; return why Slurm refuses."""
+        """Reserve a job's nodes before its requeue, if others wait for them; return why it is not kept there.
+
+        Slurm may refuse it; or a job has come since the round that waits for a limit which counts this one.
+        """
         reallocation = move.reallocation
         wanted = {*reallocation.source.nodes, *reallocation.target.nodes}
         nodes = [
@@ -98,8 +107,12 @@ class KeptPlaces:
         if not nodes or not self.can_keep() or not reallocation.target or reallocation.id in self._reserved:
             return None
         # The tick has read the moving jobs alone: who waits is read now.
-        waiting = self._actions.slurm.refresh().jobs
-        if not any(waits_there(job, nodes) for job in waiting if job.job_id != move.job_id):
+        queue = self._actions.slurm.refresh()
+        if not may_exist and move.job is not None and _may_wait(reallocation):
+            because = places.frees_slot_because(move.job, queue)
+            if because is not None:
+                return because
+        if not any(places.waits_there(job, nodes) for job in queue.jobs if job.job_id != move.job_id):
             return None
         name = f"{OWN_PREFIX}{move.job_id}_{reallocation.id}"
         self._reserved[reallocation.id] = name
@@ -131,28 +144,23 @@ class KeptPlaces:
     # ---------------------------------------------------------------------------------------- priorities
 
     def prioritise(self, move: OpenMove, *, reshaped: bool) -> None:
-        """Put a job that was released in its target before all that wait in its partitions.
+        """Put a job that was released in its target before all that wait for nodes of its partitions.
 
         Unless it was just `reshaped`, it must show that shape. What lost its priority gets none again.
         """
         reallocation, job, record = move.reallocation, move.job, move.record
-        if not reallocation.moves_running or job is None or record is None or not self.can_keep():
+        if job is None or record is None or not self.can_keep():
             return
         if reallocation.id in self._given or reallocation.id in self._taken:
             return
         if job.blocked_because is not None or not (reshaped or has_target_shape(job, reallocation)):
             return
-        if job.account != record.account:
+        if job.account != record.account or not self._restores(move):
             return
-        partitions = set(job.partitions)
+        queue = self._actions.slurm.refresh()
+        own = {job.job_id, *(wing.job_id for wing in job.wings)}
         waiting = [
-            other.priority
-            for listed in self._actions.slurm.refresh().jobs
-            for other in (listed, *listed.wings)
-            if other.state is JobState.PENDING
-            and listed.job_id != job.job_id
-            and other.priority is not None
-            and not partitions.isdisjoint(other.partitions)
+            priority for number, priority in places.priorities_beside(job, queue).items() if number not in own
         ]
         if not waiting:
             return
@@ -166,12 +174,33 @@ class KeptPlaces:
         except SlurmCommandError as error:
             _log.info("job %s gets no priority: %s", job.job_id, error)
 
+    def forget_priority(self, number: int) -> None:
+        """Let a job that gets another target be prioritised again: Slurm's hold of its shape took it off."""
+        self._given.pop(number, None)
+        self._taken.discard(number)
+
+    def _restores(self, move: OpenMove) -> bool:
+        """Whether a move gives a job a place that it had: it runs, or a move has stopped it lately."""
+        reallocation, job, record = move.reallocation, move.job, move.record
+        if reallocation.moves_running:
+            return True
+        if reallocation.id not in self._restoring:
+            assert job is not None
+            assert record is not None
+            waiting = ManagedJob(slurm=job, record=record)
+            stopping = move_that_stopped(waiting, self._actions.store.reallocations)
+            self._restoring[reallocation.id] = stopping is not None and restores(
+                stopping, reallocation.target, self._actions.clock()
+            )
+        return self._restoring[reallocation.id]
+
     def check(self, snapshot: ClusterSnapshot, moves: Sequence[OpenMove]) -> None:
         """Take the priority off each job that runs, and off each that is not as the daemon made it."""
         open_moves = {move.reallocation.id: move for move in moves}
         for number in self._reserved.keys() - open_moves.keys():
             self.end_reservation(number)
         self._taken &= open_moves.keys()
+        self._restoring = {key: found for key, found in self._restoring.items() if key in open_moves}
         if not self.has_to_check():
             return
         given = self._actions.store.prioritised_reallocations()
@@ -208,7 +237,13 @@ class KeptPlaces:
             and move.is_ours
             and job.state is JobState.PENDING
             and not job.held
-            and job.restart_count == reallocation.from_restart_count + 1
+            and job.restart_count == reallocation.from_restart_count + reallocation.moves_running
             and has_target_shape(job, reallocation)
             and self._given.get(reallocation.id) == request_of(job)
         )
+
+
+def _may_wait(reallocation: Reallocation) -> bool:
+    """Whether a move is not owed to others: it gives the job other GPUs, and no fewer."""
+    source, target = reallocation.source, reallocation.target
+    return target != source and target.num_gpus >= source.num_gpus

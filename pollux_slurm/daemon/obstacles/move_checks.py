@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.obstacles import places, refusals
 from pollux_slurm.daemon.obstacles.tried_allocations import NotTried
-from pollux_slurm.model import Allocation, ClusterSnapshot, ProblemJob, ReallocationWay
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    ProblemJob,
+    ReallocationWay,
+    RefusedConfiguration,
+)
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 
 
@@ -21,6 +27,7 @@ class MoveChecks:
     - `way_to`: how a running job would go to an allocation
     - `keeps_places`: whether a job that moves by requeue keeps its place, whatever waits
     - `longest_stop_s`: how long such a job may be without GPUs at worst
+    - `had`: what jobs had that a move has stopped, and that wait since then, by id
     - `configured_at`: when slurmctld was last configured anew, None where that is not known
     """
 
@@ -32,6 +39,7 @@ class MoveChecks:
     keeps_places: bool
     longest_stop_s: float
     configured_at: datetime | None = None
+    had: Mapping[str, Allocation] = field(default_factory=dict)
 
     def not_tried(self, job_id: str, target: Allocation) -> NotTried | None:
         """Return why a job is not given `target`; None where it is."""
@@ -45,13 +53,21 @@ class MoveChecks:
         if because is not None:
             return NotTried(because=because, leaves_out=refusals.refused_configurations(target, known))
         if not job.slurm.allocation:
-            return None
+            return self._takes_more(job_id, target)
         if (because := self._not_moved_because(job, target)) is not None:
             return NotTried(because=because)
         because = places.delays_because(job.slurm, target, self.snapshot, self.managed.keys())
         if because is None:
             return None
         return NotTried(because=because, leaves_out=refusals.refused_configurations(target, ()))
+
+    def _takes_more(self, job_id: str, target: Allocation) -> NotTried | None:
+        """Return why a job that has lost its place is not given more than it had: it would wait for that."""
+        had = self.had.get(job_id)
+        if had is None or target.num_gpus <= (most := max(had.num_gpus, self.asked[job_id].min_gpus)):
+            return None
+        left_out = RefusedConfiguration(num_nodes=target.num_nodes, least_gpus=most + 1, most_gpus=None)
+        return NotTried(because="it first gets back what it had", leaves_out=(left_out,))
 
     def _not_moved_because(self, job: ManagedJob, target: Allocation) -> str | None:
         """Return why a running job is not moved in this round, wherever it would go; None where it is."""

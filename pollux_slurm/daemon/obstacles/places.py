@@ -27,6 +27,24 @@ def waits_there(job: SlurmJob, nodes: Iterable[SlurmNode]) -> bool:
     )
 
 
+def priorities_beside(job: SlurmJob, snapshot: ClusterSnapshot) -> dict[str, int]:
+    """Return the priorities of the other jobs, wings too, that wait for nodes which this one may use, by job.
+
+    Partitions may share nodes: what waits in one of these counts, whatever its name.
+    """
+    own = frozenset(job.partitions)
+    sharing = own.union(*(node.partitions for node in snapshot.nodes if not own.isdisjoint(node.partitions)))
+    return {
+        other.job_id: other.priority
+        for listed in snapshot.jobs
+        for other in (listed, *listed.wings)
+        if other.state is JobState.PENDING
+        and other.job_id != job.job_id
+        and other.priority is not None
+        and not sharing.isdisjoint(other.partitions)
+    }
+
+
 def loses_place_because(job: SlurmJob, snapshot: ClusterSnapshot) -> str | None:
     """Return which waiting job could start on what a requeue of a running job frees; None for none."""
     left = job.allocation.as_dict()

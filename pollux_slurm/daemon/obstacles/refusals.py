@@ -22,12 +22,18 @@ from pollux_slurm.store.contract.interface import Refusal
 _NEVER = frozenset({"BadConstraints", "PartitionNodeLimit"})
 _NOT_TRIED_FOR = timedelta(minutes=10)
 _LONGEST = timedelta(minutes=160)
+_LIMITS = ("QOS", "Assoc", "JobArrayTaskLimit")
 _BAR = "|"
 
 
 def answer_of(reason: str) -> SlurmAnswer:
     """Return what the reason of a job that waits means."""
     return SlurmAnswer.NEVER if reason in _NEVER else SlurmAnswer.NOT_NOW
+
+
+def is_of_limit(reason: str) -> bool:
+    """Whether a job waits for a limit of its user, account, QOS or array: free GPUs do not help it."""
+    return reason.startswith(_LIMITS)
 
 
 def is_held_for_its_shape(job: SlurmJob) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import math
 import statistics
 from collections import Counter as Count
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sized
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
@@ -81,6 +81,10 @@ class DaemonMetrics:
         self._idle = gauge(
             "pollux_gpus_idle_while_waiting",
             "Free GPUs in the last round on which a waiting adaptive job could run.",
+        )
+        self._without_place = gauge(
+            "pollux_jobs_without_their_place",
+            "Adaptive jobs that a move stopped, and that are without GPUs for longer than it may take.",
         )
         self._error = gauge(
             "pollux_prediction_error_ratio",
@@ -187,6 +191,10 @@ class DaemonMetrics:
             self._gpus.labels(*key).set(num_gpus)
         self._gpu_labels |= counts.keys()
         self._idle.set(idle_while_waiting(picture, moved))
+
+    def count_lost_places(self, jobs: Sized) -> None:
+        """Record which jobs have lost their place."""
+        self._without_place.set(len(jobs))
 
     def end_move(self, reallocation: Reallocation, step: ReallocationStep, at: datetime) -> None:
         """Count a reallocation that ended."""

@@ -208,7 +208,8 @@ class _Request:
         nodes = max(fields.number("node_count") or 1, 1)
         tasks = max(fields.number("tasks") or 1, 1)
         shares = {"tres_per_job": 1, "tres_per_node": nodes, "tres_per_task": tasks, "tres_per_socket": 1}
-        num_gpus, types, others, problem = 0, set[str](), set[str](), None
+        types, others, problem = set[str](), set[str](), None
+        counts: dict[str, int] = {}
         per_gpu: dict[str, int | None] = {}
         for key, share in shares.items():
             try:
@@ -216,7 +217,7 @@ class _Request:
             except ValueError:
                 problem = f"its request {key}={fields.text(key, '')[:60]!r} cannot be understood"
                 continue
-            num_gpus = max(num_gpus, asked.count * share)
+            counts[key] = asked.count * share
             types |= asked.types
             others |= asked.others
         for key in ("cpus_per_tres", "memory_per_tres"):
@@ -232,7 +233,8 @@ class _Request:
         elif fields.text("tres_per_socket", ""):
             problem = "it asks for GPUs by socket; use --gpus"
         return cls(
-            num_gpus=num_gpus,
+            # A total counts as it is: a job that waits shows the nodes of its last run (22.05).
+            num_gpus=counts.get("tres_per_job", 0) or max(counts.values(), default=0),
             gpu_type=next(iter(types)) if len(types) == 1 else None,
             cpus_per_gpu=per_gpu["cpus_per_tres"],
             memory_per_gpu_mb=per_gpu["memory_per_tres"],

@@ -167,7 +167,7 @@ def test_that_the_dashboard_is_printed() -> None:
     assert (found["title"], found["uid"]) == ("Pollux for Slurm", "pollux-slurm")
     daemon = json.loads(pollux("report", "dashboard", "prometheus").stdout)
     assert daemon["uid"] == "pollux-slurm-daemon"
-    assert pollux("report", "alerts").stdout.count("- alert: Pollux") == 7
+    assert pollux("report", "alerts").stdout.count("- alert: Pollux") == 8
 
 
 def test_that_a_young_store_is_shown_over_its_whole_life(store_url: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from datetime import timedelta
+
 import pytest
 
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger, Needs
-from pollux_slurm.model import Allocation
+from pollux_slurm.model import Allocation, ReallocationWay
 from pollux_slurm.model import ReallocationStep as Step
-from tests.daemon.builders import job, node, reallocation, snapshot
+from tests.daemon.builders import NOON, job, node, reallocation, snapshot
 
 
 def test_that_shrinking_in_place_waits_for_nothing() -> None:
@@ -39,6 +42,28 @@ def test_that_gpus_taken_by_an_unmanaged_job_are_lost(taken: int, lost: bool) ->
     grow = reallocation(1, "1", Step.PLANNED, source={"n0": 1}, target={"n0": 3})
     jobs = [job("1", on={"n0": 1}), job("99", on={"n0": taken})]
     ledger = GpuLedger(snapshot([node("n0", used=1 + taken)], jobs), [grow])
+    assert ledger.target_is_lost(grow) is lost
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "limit_s", "way", "lost"),
+    [
+        (600, 3600.0, ReallocationWay.REQUEUE, True),
+        (600, None, ReallocationWay.REQUEUE, True),
+        (7200, 3600.0, ReallocationWay.REQUEUE, False),
+        (600, 3600.0, ReallocationWay.IN_PLACE, False),
+    ],
+)
+def test_that_a_target_is_lost_to_a_reservation_announced_meanwhile(
+    ahead_s: float, limit_s: float | None, way: ReallocationWay, lost: bool
+) -> None:
+    """Slurm starts no job there; in place, the wing on that node stays."""
+    announced = node("n0", used=1, reserved_from=NOON + timedelta(seconds=ahead_s))
+    grow = dataclasses.replace(
+        reallocation(1, "1", Step.CHECKPOINTED, source={"n0": 1}, target={"n0": 1, "n1": 1}), way=way
+    )
+    running = job("1", on={"n0": 1}, time_limit_s=limit_s, started_at=NOON)
+    ledger = GpuLedger(snapshot([announced, node("n1")], [running]), [grow])
     assert ledger.target_is_lost(grow) is lost
 
 

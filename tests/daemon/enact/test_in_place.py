@@ -78,6 +78,22 @@ def test_that_it_shrinks_grows_on_its_node_and_leaves_the_first_wing(harness: Ha
     assert anchor.restart_count == 0
 
 
+@pytest.mark.parametrize(("threads", "end"), [(2, "confirmed"), (1, "rolled_back")])
+def test_that_a_wing_may_have_whole_cores_and_no_more_cpus(harness: Harness, threads: int, end: str) -> None:
+    """On a node with two threads a core, one GPU with one CPU is given two."""
+    anchor = started(harness)
+    harness.slurm.set_node("n1", threads_per_core=threads)
+    anchor.is_ready = False
+    move_to(harness, anchor, {"n0": 2, "n1": 1}, seconds=4)
+    (wing,) = [one for one in anchor.wings() if one.allocation == Allocation.of({"n1": 1})]
+    harness.slurm.set_job(wing.job_id, num_cpus=2)
+    harness.tick(daemon(harness), times=2)
+    anchor.is_ready = True
+    harness.targets = {}
+    harness.run_until(daemon(harness), until=lambda: not harness.open_moves(), seconds=20)
+    assert steps(harness, anchor)[-1] == end
+
+
 def test_that_it_goes_by_requeue_where_no_wing_can_stay(harness: Harness) -> None:
     anchor = started(harness)
     move_to(harness, anchor, {"n1": 4}, seconds=40)

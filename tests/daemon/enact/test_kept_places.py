@@ -61,6 +61,87 @@ def test_that_a_job_that_shrinks_before_a_queue_keeps_what_it_is_to_have(harness
     assert move.priority_ended_at is not None
 
 
+def test_that_it_starts_before_a_queue_in_another_partition_of_its_nodes(harness: Harness) -> None:
+    job_id = busy(harness)
+    waiting = [job.job_id for job in harness.slurm.snapshot().jobs if job.state is JobState.PENDING]
+    for number in waiting:
+        harness.slurm.set_job(number, partition="short")
+    for node in ("n0", "n1"):
+        harness.slurm.set_node(node, partitions=("main", "short"))
+    moved(harness, job_id, {"n0": 2})
+    (move,) = harness.store.reallocations(job_id)
+    assert move.priority is not None
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+
+
+def test_that_a_job_whose_shape_slurm_held_goes_back_before_the_queue(harness: Harness) -> None:
+    """The hold takes its priority off, and what ends the hold gives an ordinary one."""
+    harness.slurm.in_strict_order = True
+    job_id = started(harness, gpus=2)
+    harness.submit_unmanaged(gpus=4)
+    harness.slurm.set_job(harness.submit_unmanaged(gpus=8), priority=10**6 + 1)
+    harness.slurm.refuses = lambda shape: "BadConstraints" if shape.num_gpus == 4 else None
+    moved(harness, job_id, {"n0": 4})
+    (move,) = harness.store.reallocations(job_id)
+    assert (move.step, move.refusal is not None) == (Step.CONFIRMED, True)
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+    assert harness.job(job_id).restart_count == 1
+
+
+def test_that_a_job_that_has_lost_its_place_starts_before_the_queue_when_there_is_room(
+    harness: Harness,
+) -> None:
+    """Nobody waited at its requeue, so nothing was reserved; then one came, and took its node."""
+    harness.slurm.in_strict_order = True
+    job_id = started(harness, gpus=4)
+    harness.submit_unmanaged(gpus=4)
+    thieves: list[str] = []
+    harness.slurm.before["release"] = lambda: thieves.append(harness.submit_unmanaged(gpus=4))
+    moved(harness, job_id, {"n0": 2})
+    assert last(harness, job_id)[0] is Step.FAILED
+    queue = [harness.submit_unmanaged(gpus=1) for _ in range(6)]
+    for number in queue:
+        harness.slurm.set_job(number, priority=10**6 + 1)  # it stands before a requeued job
+    harness.slurm.before.clear()
+    harness.targets = {job_id: {"n0": 2}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: bool(harness.store.prioritised_reallocations()), seconds=40)
+    harness.slurm.finish(thieves[0])
+    harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=10)
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+    harness.run_until(daemon, seconds=8)
+    assert not harness.store.prioritised_reallocations()
+
+
+def test_that_a_job_that_has_come_since_the_round_does_not_take_the_slot_of_one_that_moves(
+    harness: Harness,
+) -> None:
+    """It waits for a limit that counts the moving job, which is held for two seconds."""
+    job_id = started(harness)
+    harness.targets = {job_id: {"n0": 2}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.is_at(Step.CHECKPOINT_REQUESTED), seconds=40)
+    harness.slurm.refuses = lambda shape: "QOSMaxJobsPerUserLimit" if shape.num_gpus == 3 else None
+    harness.slurm.set_job(harness.submit_unmanaged(gpus=3), user_id=1000)
+    harness.targets = {}
+    harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=40)
+    step, why = last(harness, job_id)
+    assert step is Step.ROLLED_BACK
+    assert "waits for a limit that counts this job" in (why or "")
+    assert harness.job(job_id).restart_count == 0
+
+
+def test_that_a_shrink_that_is_owed_is_made_whoever_waits_for_its_slot(harness: Harness) -> None:
+    job_id = started(harness, gpus=4)
+    harness.targets = {job_id: {"n0": 2}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.is_at(Step.CHECKPOINT_REQUESTED), seconds=40)
+    harness.slurm.refuses = lambda shape: "QOSMaxJobsPerUserLimit" if shape.num_gpus == 3 else None
+    harness.slurm.set_job(harness.submit_unmanaged(gpus=3), user_id=1000)
+    harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=60)
+    assert last(harness, job_id)[0] is Step.CONFIRMED
+
+
 def test_that_without_this_the_queue_takes_it_all(harness: Harness) -> None:
     job_id = busy(harness)
     moved(harness, job_id, {"n0": 2}, moves=MovesConfig(keeps_places=False))

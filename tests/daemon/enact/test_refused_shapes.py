@@ -52,6 +52,33 @@ def test_that_a_refused_job_is_back_where_it_ran_and_is_left_alone(
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2}), "tried again after ten minutes"
 
 
+def test_that_a_job_does_not_wait_for_a_limit_that_keeps_it_from_its_new_shape(harness: Harness) -> None:
+    """Another job of its user has just taken what the limit leaves; it goes back at once."""
+    job_id = started(harness)
+    harness.targets = {job_id: {"n0": 2}}
+    harness.slurm.refuses = refuses_more_than_one("QOSMaxGRESPerUser")
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.is_at(Step.REQUEUED), seconds=40)
+    harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=10)
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 1})
+
+
+def test_that_a_reason_from_before_the_release_is_no_answer(harness: Harness) -> None:
+    """Slurm shows that of the job's own reservation until it tries the job again."""
+    job_id = started(harness)
+    harness.targets = {job_id: {"n0": 2}}
+    harness.slurm.refuses = lambda _shape: "Reservation"
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.is_at(Step.RELEASED), seconds=40)
+    harness.slurm.set_job(job_id, blocked_because="Slurm does not start it now (Reservation)")
+    harness.run_until(daemon, seconds=4)
+    harness.slurm.set_job(job_id, blocked_because=None)
+    harness.slurm.refuses = lambda _shape: None
+    harness.run_until(daemon, seconds=10)
+    assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+    assert not harness.store.job(job_id).refusals
+
+
 def test_that_a_new_configuration_of_slurm_ends_it_at_once(harness: Harness) -> None:
     job_id = started(harness)
     harness.targets = {job_id: {"n0": 2}}

@@ -107,7 +107,8 @@ def test_that_an_anchor_leaves_a_drained_node_with_a_checkpoint(harness: Harness
     ]
     anchor.end_wings()
     harness.slurm.set_job(anchor.job_id, cpus_by_node=(("n1", 1),))
-    harness.run_until(daemon, until=lambda: anchor.alone.state is JobState.RUNNING)
+    harness.run_until(daemon, until=lambda: anchor.alone.state is JobState.RUNNING, seconds=10)
+    assert anchor.alone.state is JobState.RUNNING, "not two minutes later, as after any requeue"
     anchor.restart_count += 1
     anchor.start()
     harness.run_until(daemon, until=lambda: harness.store.reallocations(anchor.job_id)[0].step.is_end)

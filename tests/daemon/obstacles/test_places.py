@@ -44,6 +44,21 @@ def test_that_a_place_is_lost_only_to_a_job_that_could_start_there(other: SlurmJ
     assert (because is not None) == loses
 
 
+def test_that_what_waits_for_the_same_nodes_in_another_partition_is_beside_a_job() -> None:
+    nodes = [node("n0", partitions=("main", "short")), node("n1", partitions=("long",))]
+    wing = waits("8", partition="short", priority=7)
+    queue = [
+        waits("2", partition="main", priority=3),
+        waits("3", partition="short", priority=5),
+        waits("4", partition="long", priority=9),
+        waits("5", partition="long,short", priority=6),
+        job("6", partition="short", priority=8, wings=(wing,)),
+        waits("7", partition="short", priority=None),
+    ]
+    found = places.priorities_beside(mine(), snapshot(nodes, [mine(priority=1), *queue]))
+    assert found == {"2": 3, "3": 5, "5": 6, "8": 7}
+
+
 HOG = job("5", on={"n1": 4}, started_at=NOON, time_limit_s=7200.0)
 
 

@@ -163,6 +163,8 @@ def test_that_a_job_that_was_requeued_is_a_batch_job_whatever_the_flag_says() ->
         ({"tres_per_job": "", "tres_per_task": "gres/gpu:2", "tasks": 4}, 8),
         ({"tres_per_job": "", "tres_per_task": "cpu=2,gres/gpu:2", "tasks": 4}, 8),
         ({"tres_per_job": "gres:gpu:6", "tres_per_node": "gres:gpu:3"}, 6),
+        # It has been given one node, and had two in its last run.
+        ({"tres_per_job": "gres:gpu:3", "tres_per_node": "gres:gpu:3"}, 3),
         ({"tres_per_job": "gres:gpu:1k"}, 1024),
         ({"tres_per_job": ""}, 0),
     ],
