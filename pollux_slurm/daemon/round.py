@@ -34,6 +34,7 @@ from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.daemon.observe.configuration_watch import ConfigurationWatch
 from pollux_slurm.daemon.observe.events import WatchedState
+from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
 from pollux_slurm.daemon.obstacles.tried_allocations import decide_within
 from pollux_slurm.daemon.recovery import failed_moves
@@ -243,6 +244,7 @@ class Rounds:
             problem = keep_submitted_shapes(problem, self._decide_in_thread, submitted)
             checks = MoveChecks(
                 snapshot=snapshot,
+                waiting=places.waiting_jobs(snapshot),
                 managed=by_id,
                 asked={job.job_id: job for job in problem.jobs},
                 now=now,

@@ -109,7 +109,7 @@ class KeptPlaces:
         # The tick has read the moving jobs alone: who waits is read now.
         queue = self._actions.slurm.refresh()
         if not may_exist and move.job is not None and _may_wait(reallocation):
-            because = places.frees_slot_because(move.job, queue)
+            because = places.frees_slot_because(move.job, places.waiting_jobs(queue))
             if because is not None:
                 return because
         if not any(places.waits_there(job, nodes) for job in queue.jobs if job.job_id != move.job_id):

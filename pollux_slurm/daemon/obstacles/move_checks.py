@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from pollux_slurm.model import (
     ProblemJob,
     ReallocationWay,
     RefusedConfiguration,
+    SlurmJob,
 )
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 
@@ -24,6 +25,7 @@ class MoveChecks:
     """The checks of one round.
 
     - `managed`, `asked`: the jobs that are managed, and those of the problem, by id
+    - `waiting`: the jobs that wait and are not held
     - `way_to`: how a running job would go to an allocation
     - `keeps_places`: whether a job that moves by requeue keeps its place, whatever waits
     - `longest_stop_s`: how long such a job may be without GPUs at worst
@@ -32,6 +34,7 @@ class MoveChecks:
     """
 
     snapshot: ClusterSnapshot
+    waiting: Collection[SlurmJob]
     managed: Mapping[str, ManagedJob]
     asked: Mapping[str, ProblemJob]
     now: datetime
@@ -56,7 +59,7 @@ class MoveChecks:
             return self._takes_more(job_id, target)
         if (because := self._not_moved_because(job, target)) is not None:
             return NotTried(because=because)
-        because = places.delays_because(job.slurm, target, self.snapshot, self.managed.keys())
+        because = places.delays_because(job.slurm, target, self.waiting, self.snapshot, self.managed.keys())
         if because is None:
             return None
         return NotTried(because=because, leaves_out=refusals.refused_configurations(target, ()))
@@ -85,10 +88,12 @@ class MoveChecks:
         if is_in_place:
             return None
         if target.num_gpus >= job.slurm.allocation.num_gpus:  # fewer are owed to others
-            because = places.frees_slot_because(job.slurm, self.snapshot)
+            because = places.frees_slot_because(job.slurm, self.waiting)
             if because is not None:
                 return because
-        return None if self.keeps_places else places.loses_place_because(job.slurm, self.snapshot)
+        if self.keeps_places:
+            return None
+        return places.loses_place_because(job.slurm, self.waiting, self.snapshot)
 
     def _delay_s(self, job: ManagedJob, *, is_in_place: bool) -> float:
         asked = self.asked[job.slurm.job_id]

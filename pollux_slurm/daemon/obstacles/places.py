@@ -17,6 +17,11 @@ _OF_GROUPS_JOBS = frozenset({"AssocGrpJobsLimit", "QOSGrpJobsLimit"})
 _ENDS_OF_RESOURCES = ("GRES", "CpuLimit", "NodeLimit", "MemLimit", "Memory")
 
 
+def waiting_jobs(snapshot: ClusterSnapshot) -> tuple[SlurmJob, ...]:
+    """Return the jobs that wait and are not held."""
+    return tuple(job for job in snapshot.jobs if job.state is JobState.PENDING and not job.held)
+
+
 def waits_there(job: SlurmJob, nodes: Iterable[SlurmNode]) -> bool:
     """Whether a job waits that Slurm may start on one of these nodes."""
     return (
@@ -45,11 +50,13 @@ def priorities_beside(job: SlurmJob, snapshot: ClusterSnapshot) -> dict[str, int
     }
 
 
-def loses_place_because(job: SlurmJob, snapshot: ClusterSnapshot) -> str | None:
+def loses_place_because(
+    job: SlurmJob, waiting: Collection[SlurmJob], snapshot: ClusterSnapshot
+) -> str | None:
     """Return which waiting job could start on what a requeue of a running job frees; None for none."""
     left = job.allocation.as_dict()
-    nodes = [node for node in snapshot.nodes if node.name in left]
-    for other in snapshot.jobs:
+    nodes = [node for node in snapshot.nodes if node.name in left] if waiting else []
+    for other in waiting:
         if other.job_id == job.job_id or not waits_there(other, nodes):
             continue
         if other.begins_at is not None and other.begins_at - snapshot.read_at > _BEGINS_SOON:
@@ -78,6 +85,7 @@ def _could_start(other: SlurmJob, job: SlurmJob, snapshot: ClusterSnapshot) -> b
 def delays_because(
     job: SlurmJob,
     target: Allocation,
+    waiting: Collection[SlurmJob],
     snapshot: ClusterSnapshot,
     decided: Collection[str] = (),
 ) -> str | None:
@@ -88,10 +96,10 @@ def delays_because(
     """
     has = job.allocation.as_dict()
     gained = {node: gpus for node, gpus in target.gpus_by_node if gpus > has.get(node, 0)}
-    if not gained:
+    if not gained or not waiting:
         return None
     nodes = [node for node in snapshot.nodes if node.name in gained]
-    for other in snapshot.jobs:
+    for other in waiting:
         if other.job_id == job.job_id or other.job_id in decided or other.expected_start_at is None:
             continue
         if _ends_by(job, other, snapshot):
@@ -144,15 +152,14 @@ def ends_too_soon_because(job: SlurmJob, now: datetime, *, move_s: float, longes
     return None
 
 
-def frees_slot_because(job: SlurmJob, snapshot: ClusterSnapshot) -> str | None:
+def frees_slot_because(job: SlurmJob, waiting: Collection[SlurmJob]) -> str | None:
     """Return which job waits for a limit that a requeue of a running job would let it start under.
 
     While the job is held, it does not count for limits on running jobs. For limits of groups the numbers
     decide: someone always waits for that of a whole site.
     """
-    for other in snapshot.jobs:
-        waits = other.state is JobState.PENDING and not other.held and other.job_id != job.job_id
-        if waits and _waits_for_slot_of(other, job):
+    for other in waiting:
+        if other.job_id != job.job_id and _waits_for_slot_of(other, job):
             return f"job {other.job_id} waits for a limit that counts this job ({other.reason})"
     return None
 

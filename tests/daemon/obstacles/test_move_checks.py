@@ -25,6 +25,7 @@ def test_that_a_job_that_has_lost_its_place_gets_back_no_more_than_it_had(
     waiting = job("1", JobState.PENDING)
     checks = MoveChecks(
         snapshot=snapshot([node("n0"), node("n1")], [waiting]),
+        waiting=(waiting,),
         managed={"1": ManagedJob(slurm=waiting, record=record("1"))},
         asked={"1": ProblemJob(job_id="1", account="physics", user="ann", min_gpus=least)},
         now=NOON,

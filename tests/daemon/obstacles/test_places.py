@@ -40,7 +40,8 @@ def waits(number: str = "9", *, gpus: int = 1, nodes: int = 1, **changes: Any) -
     ],
 )
 def test_that_a_place_is_lost_only_to_a_job_that_could_start_there(other: SlurmJob, loses: bool) -> None:
-    because = places.loses_place_because(mine(), snapshot(FULL, [mine(), other]))
+    seen = snapshot(FULL, [mine(), other])
+    because = places.loses_place_because(mine(), places.waiting_jobs(seen), seen)
     assert (because is not None) == loses
 
 
@@ -81,9 +82,10 @@ def test_that_gpus_planned_for_others_are_taken_only_until_then(
     starts_at = None if starts_after_s is None else NOON + timedelta(seconds=starts_after_s)
     running, other = mine({"n0": 2}), waits(gpus=gpus, expected_start_at=starts_at)
     seen = snapshot([node("n0", used=2), node("n1", used=4)], [running, HOG, other])
-    because = places.delays_because(running, Allocation.of(target), seen)
+    waiting = places.waiting_jobs(seen)
+    because = places.delays_because(running, Allocation.of(target), waiting, seen)
     assert (because is not None) == delays
-    assert places.delays_because(running, Allocation.of(target), seen, {other.job_id}) is None
+    assert places.delays_because(running, Allocation.of(target), waiting, seen, {other.job_id}) is None
 
 
 @pytest.mark.parametrize(
@@ -137,5 +139,5 @@ def test_that_a_slot_is_freed_for_a_job_that_the_same_limit_keeps_waiting(
     running = mine(array_id="1")
     fields = {"gpus": 1, **changes}
     other = waits(**{key: value for key, value in fields.items() if key != "gpus"})
-    because = places.frees_slot_because(running, snapshot(FULL, [running, other]))
+    because = places.frees_slot_because(running, places.waiting_jobs(snapshot(FULL, [running, other])))
     assert (because is not None) == frees
