@@ -25,7 +25,7 @@ from pollux_slurm.daemon.decide import (
     unmanaged_jobs,
 )
 from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes
-from pollux_slurm.daemon.decide.planned_moves import planned_moves
+from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.enact import admin_orders, upkeep
 from pollux_slurm.daemon.enact.maintenance import Maintenance
@@ -36,7 +36,7 @@ from pollux_slurm.daemon.observe.configuration_watch import ConfigurationWatch
 from pollux_slurm.daemon.observe.events import WatchedState
 from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
-from pollux_slurm.daemon.obstacles.tried_allocations import decide_within
+from pollux_slurm.daemon.obstacles.tried_allocations import Tried, decide_within
 from pollux_slurm.daemon.recovery import failed_moves
 from pollux_slurm.daemon.recovery.lost_places import lost_places, restores, stopped_jobs
 from pollux_slurm.daemon.service import privileges
@@ -218,6 +218,46 @@ class Rounds:
         )
         stopped = stopped_jobs(picture, self._store.reallocations, now)
         self._count_lost_places(stopped, now)
+        tried = self._decided(self._problem_of(picture, now), picture, stopped, now)
+        problem, decision = tried.problem, tried.decision
+        self._note_left_out(picture, records, tried)
+        self._warn_of_doubts(problem)
+        if decision.timed_out:
+            limit = self._policy.time_limit_s
+            _log.warning("the solver stopped at policy.time_limit_s = %g; see: pollux replay", limit)
+        moves = planned_moves(
+            picture,
+            decision,
+            max_in_flight=self._config.max_in_flight,
+            pauses=problem.moving.pauses,
+            may_not_answer=lambda record: unanswered_requests.may_not_answer(
+                record, now, timeout_s=self._config.checkpoint_timeout_s
+            ),
+        )
+        self._lease.check()
+        with self.metrics.phase("record"):
+            round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
+        self._save_problem(round_id, problem)
+        open_moves += self._plan(moves, round_id, snapshot, problem)
+        # Set again, with the targets of the moves that this round planned.
+        self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
+        if not self._config.shadow:
+            self._keep(picture, {move.job.slurm.job_id for move in moves}, now)
+        _log.info(
+            "round %d: %d jobs, fitness %.4g, %d to move",
+            round_id,
+            len(problem.jobs),
+            decision.fitness,
+            len(moves),
+        )
+        enacted = () if self._config.shadow else moves
+        self.metrics.count_gpus(picture, {move.job.slurm.job_id for move in enacted})
+        self.metrics.end_round(round_id, decision, tuple(job.record for job in picture.managed))
+        self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
+        return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _problem_of(self, picture: Picture, now: datetime) -> Problem:
+        """Return the problem of this round: the cluster as the policy sees it, within the site's limits."""
         problem = problem_building.build_problem(
             picture,
             now=now,
@@ -229,7 +269,7 @@ class Rounds:
             pause_ttl_s=self._config.pause_ttl_s,
             unmanaged=unmanaged_jobs.next_unmanaged_jobs(
                 picture,
-                problem_building.UsableNodes(snapshot),
+                problem_building.UsableNodes(picture.snapshot),
                 self._policy,
                 takes_part=problem_building.participants(
                     picture, now=now, pause_ttl_s=self._config.pause_ttl_s
@@ -237,7 +277,17 @@ class Rounds:
             ),
             nodes=unmanaged_jobs.reserve_shares(picture.nodes, picture, self._policy.kept_shares),
         )
-        problem = association_limits.apply_limits(problem, picture, self._site_limits())
+        return association_limits.apply_limits(problem, picture, self._site_limits())
+
+    def _decided(
+        self,
+        problem: Problem,
+        picture: Picture,
+        stopped: Mapping[str, Reallocation],
+        now: datetime,
+    ) -> Tried:
+        """Decide so that no move is made that something stands against."""
+        snapshot = picture.snapshot
         by_id = {job.slurm.job_id: job for job in picture.managed}
         submitted = {job.slurm.job_id: job.record.submitted_gpus for job in picture.managed}
         with self.metrics.phase("decide"):
@@ -256,16 +306,19 @@ class Rounds:
                     for job_id, move in stopped.items()
                     if restores(move, move.source, now)
                 },
-                configured_at=self._configuration.changed_at(records, now),
+                configured_at=self._configuration.changed_at([job.record for job in picture.managed], now),
             )
-            tried = decide_within(
+            return decide_within(
                 problem,
                 lambda problem: draining_nodes.leave_draining_nodes(
                     problem, self._decide_in_thread(problem), picture, now=now
                 ),
                 checks.not_tried,
             )
-        problem, decision = tried.problem, tried.decision
+
+    def _note_left_out(self, picture: Picture, records: Sequence[JobRecord], tried: Tried) -> None:
+        """Record, and log once, why jobs are left as they are."""
+        decision, by_id = tried.decision, {job.slurm.job_id: job for job in picture.managed}
         reasons = {job.slurm.job_id: problem_building.not_moved_because(job) for job in picture.managed}
         left_out = {job_id: reason for job_id, reason in reasons.items() if reason is not None}
         decided = {job.job_id: job.allocation for job in decision.jobs}
@@ -281,23 +334,12 @@ class Rounds:
             if self._left_out.get(job_id) != reason:  # logged once, not in every round
                 _log.warning("job %s: left as it is: %s", job_id, reason)
         self._left_out = left_out
-        self._warn_of_doubts(problem)
-        if decision.timed_out:
-            limit = self._policy.time_limit_s
-            _log.warning("the solver stopped at policy.time_limit_s = %g; see: pollux replay", limit)
-        moves = planned_moves(
-            picture,
-            decision,
-            max_in_flight=self._config.max_in_flight,
-            pauses=problem.moving.pauses,
-            may_not_answer=lambda record: unanswered_requests.may_not_answer(
-                record, now, timeout_s=self._config.checkpoint_timeout_s
-            ),
-        )
-        self._lease.check()
-        with self.metrics.phase("record"):
-            round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
-        self._save_problem(round_id, problem)
+
+    def _plan(
+        self, moves: Sequence[PlannedMove], round_id: int, snapshot: ClusterSnapshot, problem: Problem
+    ) -> list[Reallocation]:
+        """Journal the moves of a round, unless it is a shadow's; return what was journaled."""
+        found = []
         verb = "would move" if self._config.shadow else "moves"
         for move in moves:
             _log.info(
@@ -316,23 +358,8 @@ class Rounds:
                     way=way,
                     reason=because,
                 )
-                open_moves.append(planned)
-        # Set again, with the targets of the moves that this round planned.
-        self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)
-        if not self._config.shadow:
-            self._keep(picture, {move.job.slurm.job_id for move in moves}, now)
-        _log.info(
-            "round %d: %d jobs, fitness %.4g, %d to move",
-            round_id,
-            len(problem.jobs),
-            decision.fitness,
-            len(moves),
-        )
-        enacted = () if self._config.shadow else moves
-        self.metrics.count_gpus(picture, {move.job.slurm.job_id for move in enacted})
-        self.metrics.end_round(round_id, decision, tuple(job.record for job in picture.managed))
-        self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
-        return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+                found.append(planned)
+        return found
 
     def _with_changes(self, active: tuple[JobRecord, ...], changed: frozenset[str]) -> tuple[JobRecord, ...]:
         """Return the active jobs with what this round has observed and journaled, read again if it has."""

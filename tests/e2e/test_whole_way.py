@@ -40,6 +40,10 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
         assert steps == [step for step in ReallocationStep if step.value not in others]
         runs = {run.restart_count: run for run in user.store.run_history(first)}
         assert sum(runs[move.from_restart_count + 1].gpus_per_node) == move.target.num_gpus
+    rigid = user.slurm.read_job(unmanaged)
+    assert rigid is not None
+    assert (rigid.state, rigid.restart_count) == (JobState.RUNNING, 0)
+    assert rigid.allocation == Allocation.of({"n1": 4})
     log = (user.directory / f"{first}.log").read_text()
     assert f"pollux: job {first} is moved from n0:{growth.source.num_gpus} to n0:4, " in log
     run = growth.from_restart_count + 1  # people count from 1

@@ -15,8 +15,9 @@ from tests.pages.blocks import PAGES, ROOT, RUN, SHOWN, Block, blocks_of, run_sc
 ALL = [block for page in PAGES for block in blocks_of(page)]
 TO_RUN = [page for page in PAGES if any(block.is_run for block in blocks_of(page))]
 LIMIT_S = 600
-# Long: reports of a made-up year, rounds solved in several ways, trainings. All are tested elsewhere, too.
-IN_FULL = {"month.md", "replay.md", "from-adaptdl.md", "from-lightning.md", "from-trainer.md"}
+# Long: reports of a made-up year, rounds solved in several ways, trainings, frames as in the notebooks. All
+# are tested elsewhere, too.
+IN_FULL = {"month.md", "replay.md", "frames.md", "from-adaptdl.md", "from-lightning.md", "from-trainer.md"}
 
 
 @pytest.mark.parametrize("block", ALL, ids=str)

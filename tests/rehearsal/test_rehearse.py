@@ -100,7 +100,7 @@ def test_that_a_script_with_a_fault_at_any_size_has_a_finding(
 @pytest.mark.parametrize(
     "script",
     [
-        "inner_forward.py",
+        pytest.param("inner_forward.py", marks=pytest.mark.full),
         pytest.param("second_optimizer.py", marks=pytest.mark.full),
         pytest.param("double_wrap.py", marks=pytest.mark.full),
     ],

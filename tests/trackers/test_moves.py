@@ -54,6 +54,8 @@ def train_with_moves(directory: Path, tool: str, environ: Mapping[str, str] | No
     return folder
 
 
+# A run in each tool takes the same way; test_wandb_online.py has the rest of this one.
+@pytest.mark.full
 def test_that_wandb_has_one_run_with_each_step_once(tmp_path: Path) -> None:
     runs = offline_runs(Path(train_with_moves(tmp_path, "wandb")))
     assert len(runs) == 3

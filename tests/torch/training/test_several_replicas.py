@@ -226,7 +226,7 @@ def measure_noise(batch_size: int, largest: int) -> list[float]:
     return [statistics.sqr, statistics.var]
 
 
-@pytest.mark.parametrize("largest", [5, 2])
+@pytest.mark.parametrize("largest", [5, pytest.param(2, marks=pytest.mark.full)])
 def test_that_uneven_replicas_and_micro_batches_measure_the_true_noise(tmp_path: Path, largest: int) -> None:
     results = run_ranks(tmp_path, 3, measure_noise, 10, largest)
     assert results[0] == results[1] == results[2]

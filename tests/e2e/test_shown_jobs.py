@@ -1,4 +1,4 @@
-"""Real jobs under a real daemon: beside unmanaged jobs, in shadow mode, and as `pollux status` shows them."""
+"""Real jobs under a real daemon: in shadow mode, and as `pollux status` shows them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,15 @@ import subprocess
 
 import pytest
 
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import JobState
 from pollux_slurm.store.contract.interface import RunPhase
 from tests.e2e.user_commands import POLLUX, UserCommands
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]
 
 
-def test_that_an_unmanaged_job_keeps_its_gpus_and_the_adaptive_one_takes_the_rest(user: UserCommands) -> None:
-    rigid = user.plain("sleep 600", "--gpus=4", "--nodes=1", "--nodelist=n0")
-    user.wait(lambda: user.gpus(rigid) == 4, "the unmanaged job to start")
-    user.start_daemon()
-    job_id = user.digits("around", epochs=500, pass_s="0.01,0.02")
-    user.wait_gpus(job_id, at_least=4)
-    job = user.slurm.read_job(job_id)
-    assert job is not None
-    assert job.allocation == Allocation.of({"n1": 4})
-    still = user.slurm.read_job(rigid)
-    assert still is not None
-    assert (still.state, still.restart_count) == (JobState.RUNNING, 0)
-
-
+# docs/tutorials/shadow.md has a daemon in shadow mode, too.
+@pytest.mark.full
 def test_that_shadow_mode_decides_and_touches_nothing(user: UserCommands) -> None:
     user.start_daemon("--shadow")
     job_id = user.digits("watched", epochs=10, pass_s="0.005,0.001")
