@@ -34,7 +34,10 @@ def totals_compared(store: Store, names: Mapping[str, str], sacct: CommandRunner
             continue
         stored_s, slurm_s = stored_s + by_store_s, slurm_s + by_slurm_s
         if abs(by_store_s - by_slurm_s) > slack_s:
-            wrong.append(f"job {job_id} ({name}): {by_store_s:.0f} GPU seconds, by sacct {by_slurm_s:.0f}")
+            each = " + ".join(f"{gpus}·{lasted_s:.0f}" for gpus, lasted_s in own)
+            wrong.append(
+                f"job {job_id} ({name}): {by_store_s:.0f} GPU seconds, by sacct {by_slurm_s:.0f} ({each})"
+            )
     return (
         wrong,
         f"{stored_s:.0f} GPU seconds in the store, {slurm_s:.0f} by sacct; {estimated} jobs estimated",
