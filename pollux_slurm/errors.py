@@ -169,6 +169,10 @@ class LaunchError(PolluxError):
     """The training processes cannot be started."""
 
 
+class PrivateFileError(LaunchError):
+    """A file that steers a job is not its owner's own, or others may write it or in its folder."""
+
+
 class JobFailedError(PolluxError):
     """A submitted function's job ended without a result. The message has its state and the end of its log."""
 

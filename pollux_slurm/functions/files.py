@@ -14,10 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import pickle
-import secrets
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -26,7 +23,8 @@ from types import ModuleType
 from typing import Any
 
 from pollux_slurm.agent.node.environment import JobEnvironment
-from pollux_slurm.errors import ConfigError, JobFailedError
+from pollux_slurm.agent.private_files import read_private, write_private
+from pollux_slurm.errors import ConfigError, JobFailedError, PrivateFileError
 
 CALL, CALL_INFO, JOB = "call.pkl", "call.json", "job.json"
 
@@ -58,34 +56,16 @@ def run_id(environment: JobEnvironment) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def read_private(path: Path) -> bytes:
+def read_own(path: Path) -> bytes:
     """Return the content of an own file. Raises `JobFailedError` for one that others may have written."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return read_private(path)
+    except PrivateFileError as error:
+        raise JobFailedError(
+            f"{path} is not read, since it may contain another user's code: {error}"
+        ) from None
     except OSError as error:
         raise JobFailedError(f"{path} cannot be read: {error.strerror}") from None
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise JobFailedError(
-                f"{path} is not read, since it may contain another user's code: it must be a file of yours "
-                "that nobody else may write"
-            )
-        return file.read()
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> None:
@@ -99,7 +79,7 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     """Return what the ranks of the newest run with any outcome have given, in rank order."""
     found = []
     for path in sorted(folder.glob("rank-*.outcome")):
-        header, _, pickled = read_private(path).partition(b"\n")
+        header, _, pickled = read_own(path).partition(b"\n")
         found.append(Outcome(**json.loads(header), pickled=pickled))
     if not found:
         return []
@@ -111,7 +91,7 @@ def remove_older_outcomes(folder: Path, run: str) -> None:
     """Remove what earlier runs have left."""
     for path in folder.glob("rank-*.outcome"):
         with contextlib.suppress(JobFailedError, FileNotFoundError):
-            if json.loads(read_private(path).partition(b"\n")[0])["run"] != run:
+            if json.loads(read_own(path).partition(b"\n")[0])["run"] != run:
                 path.unlink()
 
 
@@ -122,7 +102,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the plain data of a file of this folder."""
-    content: dict[str, Any] = json.loads(read_private(path))
+    content: dict[str, Any] = json.loads(read_own(path))
     return content
 
 

@@ -25,7 +25,7 @@ from pollux_slurm.functions.files import (
     Outcome,
     cloudpickle,
     read_json,
-    read_private,
+    read_own,
     remove_older_outcomes,
     run_id,
     write_outcome,
@@ -43,7 +43,7 @@ def call(folder: Path, environ: Mapping[str, str]) -> None:
     # Modules are imported from where the submitting process found them, in the same order.
     places = read_json(folder / CALL_INFO)["sys_path"]
     sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
-    function, arguments = pickle.loads(read_private(folder / CALL))
+    function, arguments = pickle.loads(read_own(folder / CALL))
     value = None
     try:
         value = function(*arguments)

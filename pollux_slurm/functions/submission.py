@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from pollux_slurm.agent.node.node_program import visible_gpus
+from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.agent.submit.room_for_wings import RoomForWings
 from pollux_slurm.agent.submit.submission import submit_plan
 from pollux_slurm.agent.submit.submission_plan import (
@@ -27,7 +28,7 @@ from pollux_slurm.agent.submit.submission_plan import (
 from pollux_slurm.agent.submit.token import checkpoints_folder, make_private_dir, new_token, remove_empty_dirs
 from pollux_slurm.config import load_config
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
-from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json, write_private
+from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json
 from pollux_slurm.functions.job import SubmittedJob
 from pollux_slurm.process_control import spawn
 from pollux_slurm.slurm.connection import make_runner

@@ -7,12 +7,12 @@ can read it. The *starts* count the starts of the training, over all runs of the
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pollux_slurm.agent.private_files import read_private, write_private
 from pollux_slurm.errors import LaunchError
 
 
@@ -38,16 +38,13 @@ class Order:
 
     def write(self, file: Path) -> None:
         """Write the order. Raises `LaunchError`."""
-        _replace(file, asdict(self))
+        _write(file, asdict(self))
 
     @classmethod
     def read(cls, file: Path) -> Order:
         """Return the order of a file that only its reader can write. Raises `LaunchError`."""
         try:
-            status = file.stat()
-            data = json.loads(file.read_bytes())
-            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                raise LaunchError(f"{file} must belong to you and be readable by nobody else")
+            data = json.loads(read_private(file, is_secret=True))
             for name in ("command", "wrapper", "srun_arguments"):
                 data[name] = tuple(data[name])
             return cls(**data)
@@ -66,7 +63,7 @@ class Starts:
     def read(cls, file: Path) -> Starts:
         """Return what the file says; none where there is no file. Raises `LaunchError`."""
         try:
-            data = json.loads(file.read_bytes())
+            data = json.loads(read_private(file))
             return cls(count=int(data["count"]), trained_s=float(data["trained_s"]))
         except FileNotFoundError:
             return cls()
@@ -80,17 +77,11 @@ class Starts:
 
     def write(self, file: Path) -> None:
         """Write the file. Raises `LaunchError`."""
-        _replace(file, asdict(self))
+        _write(file, asdict(self))
 
 
-def _replace(file: Path, data: Mapping[str, Any]) -> None:
-    new = file.with_name(f"{file.name}.{os.getpid()}.new")
+def _write(file: Path, data: Mapping[str, Any]) -> None:
     try:
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(data, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(file)
+        write_private(file, json.dumps(data).encode())
     except OSError as error:
         raise LaunchError(f"{file} cannot be written: {error.strerror}") from None

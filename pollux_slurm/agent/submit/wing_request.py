@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pollux_slurm.agent.private_files import read_private, write_private
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.rendering import render
 
@@ -81,16 +81,14 @@ class WingRequest:
         ]
 
     def write(self, file: Path) -> None:
-        """Write a new file that only its owner can read. Raises `OSError`."""
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(asdict(self), stream)
+        """Write a new file that only its owner can read. Raises `OSError` and `PrivateFileError`."""
+        write_private(file, json.dumps(asdict(self)).encode(), is_new=True)
 
     @classmethod
     def read(cls, file: Path) -> WingRequest:
         """Return the request in a file. Raises `LaunchError`."""
         try:
-            data = json.loads(file.read_bytes())
+            data = json.loads(read_private(file))
             return cls(**(data | {"options": tuple(str(option) for option in data["options"])}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LaunchError(f"what the job's wings ask for cannot be read: {error}") from None

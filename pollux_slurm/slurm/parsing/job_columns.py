@@ -71,6 +71,7 @@ _NUMBERS = (
 _TIMES = ("submit_time", "eligible_time", "start_time", "end_time", "resize_time")
 _NOTHING = ("(null)", "N/A", "None assigned")
 _TIME_LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)|(\d+)")
+_CODE_AND_SIGNAL = re.compile(r"(\d{1,3}):(\d{1,3})")
 _CHANGING = (
     *("state", "held", "reason", "priority", "restart_count", "comment", "allocation"),
     *("submitted_at", "begins_at", "started_at", "ended_at", "required_nodes"),
@@ -155,6 +156,9 @@ def _fields(row: str) -> dict[str, Any]:
         fields["array_job_id"] = ""
     if not fields["array_task_id"].isdecimal():
         fields["array_task_id"] = ""
+    # From 24.11 on, code and signal: `7:0`.
+    if found := _CODE_AND_SIGNAL.fullmatch(fields["exit_code"]):
+        fields["exit_code"] = str(int(found[1]) * 256 + int(found[2]))
     for key in _NUMBERS:
         if fields[key] and not fields[key].isdecimal():
             raise SlurmReadError(f"{label}: cannot parse {key}: {fields[key][:80]!r}")

@@ -30,7 +30,7 @@ def test_that_an_order_is_read_as_it_was_written_by_its_owner_only(tmp_path: Pat
     assert Order.read(file) == ORDER
     assert file.stat().st_mode & 0o777 == 0o600
     file.chmod(0o640)
-    with pytest.raises(LaunchError, match="readable by nobody else"):
+    with pytest.raises(LaunchError, match=r"others may read or write .*; run: chmod go-rwx"):
         Order.read(file)
 
 

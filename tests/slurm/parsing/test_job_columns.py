@@ -93,6 +93,7 @@ def test_that_a_run_that_is_known_keeps_its_resources_and_another_has_what_it_re
 def test_that_an_exit_status_is_as_a_shell_shows_it() -> None:
     over = {"State": "FAILED", "EndTime": "2026-01-01T12:05:00"}
     assert [read(**over, exit_code=code).exit_code for code in ("1792", "9", "0")] == [7, 137, 0]
+    assert [read(**over, exit_code=code).exit_code for code in ("7:0", "0:9", "0:0")] == [7, 137, 0]
 
 
 def test_that_no_comment_passes_for_another_jobs_row() -> None:
