@@ -25,6 +25,7 @@ from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
 from pollux_slurm.daemon.enact.other_shapes import OtherShapes, needs_of
 from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
+from pollux_slurm.daemon.recovery.lost_places import HELD_EXTERNALLY
 from pollux_slurm.errors import JobStateError, SlurmCommandError
 from pollux_slurm.model import JobShape, JobState, SlurmAnswer, SlurmJob
 from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
@@ -34,7 +35,6 @@ _log = logging.getLogger(__name__)
 
 # Slurm's own begin time of a requeued job is two minutes ahead.
 _SOON, _BEGINS_WITHIN = timedelta(seconds=5), timedelta(seconds=125)
-_HELD_EXTERNALLY = "the job was held externally"
 
 
 class StepsAfterRequeue:
@@ -113,7 +113,7 @@ class StepsAfterRequeue:
                 move.reallocation, Step.ROLLED_BACK, "the job started before it was reshaped"
             )
         elif job.state is JobState.PENDING and self._is_held_externally(move):
-            self._actions.advance(move.reallocation, Step.FAILED, _HELD_EXTERNALLY)
+            self._actions.advance(move.reallocation, Step.FAILED, HELD_EXTERNALLY)
         elif job.state is JobState.PENDING and anchor_waits(job):
             self._actions.release(move)
             self._actions.advance(move.reallocation, Step.CONFIRMED)
@@ -221,7 +221,7 @@ class StepsAfterRequeue:
             return
         assert job is not None
         if job.state is JobState.PENDING and self._is_held_externally(move):
-            self._actions.advance(reallocation, Step.FAILED, _HELD_EXTERNALLY)
+            self._actions.advance(reallocation, Step.FAILED, HELD_EXTERNALLY)
         elif job.state is JobState.PENDING and _needs_other_target(move, job):
             # The previous daemon may have died right after journaling the other target.
             self._reshape_to_target(move)

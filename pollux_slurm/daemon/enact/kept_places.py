@@ -104,14 +104,20 @@ class KeptPlaces:
             for node in snapshot.nodes
             if node.name in wanted and (node.available or (may_exist and "reserved" in node.state))
         ]
-        if not nodes or not self.can_keep() or not reallocation.target or reallocation.id in self._reserved:
+        if not nodes or not reallocation.target or reallocation.id in self._reserved:
             return None
         # The tick has read the moving jobs alone: who waits is read now.
         queue = self._actions.slurm.refresh()
-        if not may_exist and move.job is not None and _may_wait(reallocation):
-            because = places.frees_slot_because(move.job, places.waiting_jobs(queue))
+        if not may_exist and move.job is not None:
+            waiting, because = places.waiting_jobs(queue), None
+            if _may_wait(reallocation):
+                because = places.frees_slot_because(move.job, waiting)
+            if because is None and not self.can_keep():
+                because = places.loses_place_because(move.job, waiting, queue)
             if because is not None:
                 return because
+        if not self.can_keep():
+            return None
         if not any(places.waits_there(job, nodes) for job in queue.jobs if job.job_id != move.job_id):
             return None
         name = f"{OWN_PREFIX}{move.job_id}_{reallocation.id}"
@@ -149,7 +155,7 @@ class KeptPlaces:
         Unless it was just `reshaped`, it must show that shape. What lost its priority gets none again.
         """
         reallocation, job, record = move.reallocation, move.job, move.record
-        if job is None or record is None or not self.can_keep():
+        if job is None or record is None or not (self.is_on and self._may_prioritise()):
             return
         if reallocation.id in self._given or reallocation.id in self._taken:
             return
@@ -164,7 +170,9 @@ class KeptPlaces:
         ]
         if not waiting:
             return
-        priority = max(waiting) + 1
+        present = queue.job(job.job_id)
+        # What waits may all be held, or stand behind this one anyway: it is not to lose by it.
+        priority = max(*waiting, (present.priority if present is not None else None) or 0) + 1
         self._actions.guard()
         self._actions.store.record_priority(reallocation.id, priority)
         self._may_last = True

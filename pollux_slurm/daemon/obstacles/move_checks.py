@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -55,22 +56,33 @@ class MoveChecks:
         )
         if because is not None:
             return NotTried(because=because, leaves_out=refusals.refused_configurations(target, known))
-        if not job.slurm.allocation:
-            return self._takes_more(job_id, target)
-        if (because := self._not_moved_because(job, target)) is not None:
-            return NotTried(because=because)
-        because = places.delays_because(job.slurm, target, self.waiting, self.snapshot, self.managed.keys())
+        if job.slurm.allocation:
+            if (because := self._not_moved_because(job, target)) is not None:
+                return NotTried(because=because)
+            return self._delays_others(job.slurm, target)
+        if (had := self.had.get(job_id)) is None:
+            return None
+        # It starts before the queue: as if it still had what it had, it takes nothing new.
+        stood = dataclasses.replace(job.slurm, allocation=had)
+        return self._takes_more(job_id, had, target) or self._delays_others(stood, target)
+
+    def _delays_others(self, job: SlurmJob, target: Allocation) -> NotTried | None:
+        because = places.delays_because(job, target, self.waiting, self.snapshot, self.managed.keys())
         if because is None:
             return None
         return NotTried(because=because, leaves_out=refusals.refused_configurations(target, ()))
 
-    def _takes_more(self, job_id: str, target: Allocation) -> NotTried | None:
+    def _takes_more(self, job_id: str, had: Allocation, target: Allocation) -> NotTried | None:
         """Return why a job that has lost its place is not given more than it had: it would wait for that."""
-        had = self.had.get(job_id)
-        if had is None or target.num_gpus <= (most := max(had.num_gpus, self.asked[job_id].min_gpus)):
+        most = max(had.num_gpus, self.asked[job_id].min_gpus)
+        if target.num_gpus <= most:
             return None
-        left_out = RefusedConfiguration(num_nodes=target.num_nodes, least_gpus=most + 1, most_gpus=None)
-        return NotTried(because="it first gets back what it had", leaves_out=(left_out,))
+        # At once for all numbers of nodes: a decision is made again a few times only.
+        left_out = tuple(
+            RefusedConfiguration(num_nodes=count, least_gpus=most + 1, most_gpus=None)
+            for count in range(1, len(self.snapshot.nodes) + 1)
+        )
+        return NotTried(because="it first gets back what it had", leaves_out=left_out)
 
     def _not_moved_because(self, job: ManagedJob, target: Allocation) -> str | None:
         """Return why a running job is not moved in this round, wherever it would go; None where it is."""

@@ -171,8 +171,11 @@ def _waits_for_slot_of(other: SlurmJob, job: SlurmJob) -> bool:
     same_group = other.qos == job.qos if reason.startswith("QOS") else other.account == job.account
     if "PerUser" in reason or reason in _OF_ONE_USER:
         return same_group and other.user_id == job.user_id
-    if "PerAccount" in reason or reason in _OF_GROUPS_JOBS:
+    if "JobsPerAccount" in reason or reason in _OF_GROUPS_JOBS:
         return same_group
+    if "PerAccount" in reason:  # of resources, set by a QOS: QOSMaxCpuPerAccountLimit, MaxGRESPerAccount
+        same_group = other.account == job.account and other.qos == job.qos
+        return same_group and other.requested_gpus <= job.allocation.num_gpus
     is_of_group = reason.startswith(("QOSGrp", "AssocGrp")) and reason.endswith(_ENDS_OF_RESOURCES)
     return is_of_group and same_group and other.requested_gpus <= job.allocation.num_gpus
 

@@ -22,7 +22,7 @@ from pollux_slurm.store.contract.interface import Refusal
 _NEVER = frozenset({"BadConstraints", "PartitionNodeLimit"})
 _NOT_TRIED_FOR = timedelta(minutes=10)
 _LONGEST = timedelta(minutes=160)
-_LIMITS = ("QOS", "Assoc", "JobArrayTaskLimit")
+_LIMITS = ("QOS", "Assoc", "Max", "JobArrayTaskLimit")
 _BAR = "|"
 
 

@@ -16,6 +16,9 @@ from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract.interface import Reallocation
 
+HELD_EXTERNALLY = "the job was held externally"
+"""Why a move of a job that its owner held has failed."""
+
 # The others stop no job that trains.
 _STOPPING = frozenset(
     {ReallocationCause.DECISION, ReallocationCause.TIME_LIMIT, ReallocationCause.AFTER_FAILURE}
@@ -87,7 +90,8 @@ def move_that_stopped(
     last = job.record.last_reallocation
     if last is None:
         return None
-    newest_first = [last] if last.moves_running else reversed(moves_of(job.slurm.job_id))
+    ran = last.entered_at(Step.RUNNING) is not None
+    newest_first = [last] if last.moves_running or ran else reversed(moves_of(job.slurm.job_id))
     for move in newest_first:
         if move.entered_at(Step.RUNNING) is not None or move.cause.is_order:
             return None  # the job ran in its target, and lost that later
@@ -103,6 +107,7 @@ def _has_stopped(move: Reallocation, job: ManagedJob) -> bool:
         and bool(move.target)
         and move.entered_at(Step.REQUEUED) is not None
         and move.step is not Step.ROLLED_BACK
+        and not (move.reason or "").endswith(HELD_EXTERNALLY)
         and job.slurm.restart_count in (before, before + 1)
         and (run is None or run.restart_count <= before)
     )

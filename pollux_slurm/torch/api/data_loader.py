@@ -510,6 +510,7 @@ class AdaptiveDataLoader:
             limits.accumulation
             and limits.varies
             and choice.accumulation_steps == 0
+            and choice.global_batch_size > 1
             and isinstance(self._source, MapStyleSource)
             and not self._has_own_batches
         )

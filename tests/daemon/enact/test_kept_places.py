@@ -337,3 +337,40 @@ def test_that_a_kill_at_any_instant_leaves_the_job_in_its_place_without_priority
         assert not is_first(fresh, job_id), at
         assert fresh.open_moves() == 0, at
         assert not fresh.store.prioritised_reallocations(), at
+
+
+def test_that_after_one_refused_reservation_no_other_job_is_requeued_without_its_own(
+    harness: Harness,
+) -> None:
+    harness.slurm.in_strict_order = True
+    jobs = started(harness, gpus=4), started(harness, gpus=4)
+    for _ in range(8):
+        harness.submit_unmanaged(gpus=1)
+    harness.slurm.fail("create_reservation", SlurmCommandError("Requested nodes are busy"))
+    harness.targets = {jobs[0]: {"n0": 2}, jobs[1]: {"n1": 2}}
+    harness.run_until(
+        harness.daemon(),
+        until=lambda: bool(harness.store.reallocations()) and not harness.open_moves(),
+        seconds=60,
+    )
+    assert [harness.job(one).allocation for one in jobs] == [
+        Allocation.of({"n0": 4}),
+        Allocation.of({"n1": 4}),
+    ]
+    assert [harness.job(one).restart_count for one in jobs] == [0, 0]
+
+
+def test_that_before_held_jobs_a_job_has_no_less_than_its_own_priority(harness: Harness) -> None:
+    """A newcomer, too, stands behind it."""
+    harness.slurm.in_strict_order = True
+    job_id = started(harness, gpus=1)
+    harness.submit_unmanaged(gpus=3)
+    leaving = harness.submit_unmanaged(gpus=4)
+    harness.slurm.hold(harness.submit_unmanaged(gpus=1))
+    harness.slurm.finish(leaving)
+    harness.clock.advance(8)
+    moved(harness, job_id, {"n1": 4})
+    (move,) = harness.store.reallocations(job_id)
+    newcomer = harness.job(harness.submit_unmanaged(gpus=1)).priority
+    assert newcomer is not None
+    assert (move.priority or 0) > newcomer

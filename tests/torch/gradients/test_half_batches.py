@@ -141,6 +141,16 @@ def test_that_other_steps_have_no_norms_and_those_of_one_step_share_a_preconditi
     assert len(calls) == len(added) == num_probes
 
 
+def test_that_a_batch_of_one_example_is_measured_by_consecutive_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It cannot be split, though splits are allowed."""
+    monkeypatch.setitem(globals(), "SIZE", 1)
+    training = Training(num_steps=40, accumulation=True, rate=0.01)
+    assert training.noise.num_updates > 0
+    assert training.noise.drifts
+
+
 def test_that_a_term_of_the_loss_beside_the_output_is_no_noise(added: list[dict[str, Any]]) -> None:
     network = Network()
     Training(network=network, rate=0.0)
