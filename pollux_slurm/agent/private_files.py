@@ -21,7 +21,7 @@ from pollux_slurm.errors import PrivateFileError
 _MOST_BYTES = 1 << 30
 
 
-def read_private(file: Path, *, is_secret: bool = False, most_bytes: int = _MOST_BYTES) -> bytes:
+def read_private(file: Path, *, is_secret: bool = False) -> bytes:
     """Return what an own file contains, at most its first bytes.
 
     Raises `PrivateFileError` for one that others may have written, or read where it `is_secret`, and
@@ -42,7 +42,7 @@ def read_private(file: Path, *, is_secret: bool = False, most_bytes: int = _MOST
             raise PrivateFileError(
                 f"others may {may} {file}; run: chmod go-{'rwx' if is_secret else 'w'} {file}"
             )
-        return stream.read(most_bytes)
+        return stream.read(_MOST_BYTES)
 
 
 def write_private(file: Path, content: bytes, *, is_new: bool = False) -> None:

@@ -106,6 +106,8 @@ class KeptPlaces:
         ]
         if not nodes or not reallocation.target or reallocation.id in self._reserved:
             return None
+        if may_exist and not self.can_keep():
+            return None
         # The tick has read the moving jobs alone: who waits is read now.
         queue = self._actions.slurm.refresh()
         if not may_exist and move.job is not None:
