@@ -50,7 +50,11 @@ def pip(command: str, cwd: Path, *more: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("page", "command"), sorted(set(pip_lines("install"))))
+# The same command of another path's pip is run once.
+INSTALLATIONS = {tuple(shlex.split(line)[1:]): (page, line) for page, line in pip_lines("install")}
+
+
+@pytest.mark.parametrize(("page", "command"), INSTALLATIONS.values())
 def test_that_an_installation_command_works_from_a_checkout(page: str, command: str, checkout: Path) -> None:
     assert "Would install pollux-slurm-" in pip(command, checkout, "--dry-run", "--force-reinstall"), page
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
@@ -34,14 +35,28 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@functools.cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports_of(file: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return the imports of a file, wherever in it they stand."""
+    return tuple(node for node in ast.walk(tree_of(file)) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imported_parts(file: Path) -> set[str]:
-    """Return the parts of the package that `file` imports, wherever in the file the import stands."""
+    """Return the parts of the package that `file` imports."""
     parts: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in imports_of(file):
         if isinstance(node, ast.ImportFrom) and node.level:
             raise AssertionError(f"{file}: relative import; write the whole name")
         if isinstance(node, ast.ImportFrom) and node.module == "pollux_slurm":
@@ -53,12 +68,15 @@ def imported_parts(file: Path) -> set[str]:
     return parts
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda f: str(f.relative_to(PACKAGE)))
-def test_that_imports_point_downwards_only(file: Path) -> None:
-    part = part_of(file)
-    assert part in LEVEL, f"{part} has no place in LAYERS"
-    for other in imported_parts(file) - {part}:
-        assert LEVEL[other] < LEVEL[part], f"{file.relative_to(PACKAGE)} imports {other} from above or beside"
+def test_that_imports_point_downwards_only() -> None:
+    assert {part_of(file) for file in FILES} <= LEVEL.keys(), "each part has a place in LAYERS"
+    wrong = [
+        f"{file.relative_to(PACKAGE)} imports {other} from above or beside"
+        for file in FILES
+        for other in imported_parts(file) - {part_of(file)}
+        if LEVEL[other] >= LEVEL[part_of(file)]
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def folder_of(file: Path) -> str:
@@ -76,9 +94,9 @@ def source_of(place: Path) -> Path:
 
 
 def imported_folders(file: Path) -> set[str]:
-    """Return the other folders that `file` imports from, wherever in the file, for types, too."""
+    """Return the other folders that `file` imports from, for types, too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in imports_of(file):
         if isinstance(node, ast.ImportFrom):
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
@@ -87,27 +105,44 @@ def imported_folders(file: Path) -> set[str]:
     return {folder_of(source_of(PACKAGE.joinpath(*parts))) for parts in ours} - {folder_of(file)}
 
 
-FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if "migrations" not in file.parts]
+IN_FOLDERS = [file for file in FILES if "migrations" not in file.parts]
 
 
 def test_that_no_folders_import_each_other_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
-    for file in FILES:
+    for file in IN_FOLDERS:
         graph.setdefault(folder_of(file), set()).update(imported_folders(file))
     graphlib.TopologicalSorter(graph).prepare()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
-def test_that_a_folder_is_imported_by_its_package_and_by_those_that_it_names(file: Path) -> None:
-    importer = folder_of(file)
-    for folder in imported_folders(file):
-        init = PACKAGE / folder / "__init__.py"
-        if importer in {folder.rpartition("/")[0], "__init__"} or not init.exists():
-            continue
-        words = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
-        named = re.findall(r"`([\w/]+)`", words.partition("May be imported by")[2].partition(".")[0])
-        is_sibling = importer.split("/")[0] == folder.split("/")[0]
-        assert (importer if is_sibling else importer.split("/")[0]) in named, f"{folder}/__init__.py"
+def named_importers(folder: str) -> list[str] | None:
+    """Return who may import a folder by the text of its package, None where it has none."""
+    init = PACKAGE / folder / "__init__.py"
+    if not init.exists():
+        return None
+    words = ast.get_docstring(tree_of(init)) or ""
+    return re.findall(r"`([\w/]+)`", words.partition("May be imported by")[2].partition(".")[0])
+
+
+def may_import(importer: str, folder: str) -> bool:
+    """Return whether a folder may import another: as its package, or as one that it names."""
+    named = named_importers(folder)
+    is_sibling = importer.split("/")[0] == folder.split("/")[0]
+    return (
+        named is None
+        or importer in {folder.rpartition("/")[0], "__init__"}
+        or (importer if is_sibling else importer.split("/")[0]) in named
+    )
+
+
+def test_that_a_folder_is_imported_by_its_package_and_by_those_that_it_names() -> None:
+    wrong = [
+        f"{file.relative_to(PACKAGE)} imports {folder}, which does not name it"
+        for file in IN_FOLDERS
+        for folder in imported_folders(file)
+        if not may_import(folder_of(file), folder)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_that_no_folder_has_more_than_fifteen_files() -> None:

@@ -38,15 +38,9 @@ def opened_browser() -> Iterator[Any]:
 
 
 @contextmanager
-def opened_page(
-    browser: Any, address: str, *, dark: bool = False, width: int = 1200, scripts: bool = True
-) -> Iterator[Any]:
+def opened_page(browser: Any, address: str, *, width: int = 1200, scripts: bool = True) -> Iterator[Any]:
     """Open an address on a screen of its own. No request may go elsewhere, no script may complain."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme="dark" if dark else "light",
-        java_script_enabled=scripts,
-    )
+    context = browser.new_context(viewport={"width": width, "height": 900}, java_script_enabled=scripts)
     context.set_default_timeout(LIMIT_MS)
     page = context.new_page()
     origin = re.match(r"\w+://[^/]*", address)

@@ -109,7 +109,7 @@ def booked(store: Store) -> dict[int | None, float]:
     ("seed", "is_hasty"),
     [
         pytest.param(seed, is_hasty, marks=[] if seed < few else [pytest.mark.full])
-        for is_hasty, few, many in ((False, 5, 15), (True, 2, 5))
+        for is_hasty, few, many in ((False, 3, 15), (True, 1, 5))
         for seed in range(many)
     ],
 )
