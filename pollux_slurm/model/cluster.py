@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pollux_slurm.model.allocations import Allocation
 
 # How long a move takes at most, with the minute to which Slurm rounds a time limit up.
-_MOVE_TAKES = timedelta(minutes=2)
+MOVE_TAKES = timedelta(minutes=2)
 
 
 class JobState(enum.Enum):
@@ -191,11 +191,18 @@ class SlurmJob:
         """The partitions that it may run in, or runs in."""
         return tuple(self.partition.split(","))
 
-    def may_run_on(self, node: SlurmNode, named: Container[str] = (), *, at: datetime | None = None) -> bool:
+    def may_run_on(
+        self,
+        node: SlurmNode,
+        named: Container[str] = (),
+        *,
+        at: datetime | None = None,
+        takes: timedelta = MOVE_TAKES,
+    ) -> bool:
         """Return whether Slurm can start the job there; `named` are the nodes that its owner requested.
 
-        On a node with a reservation ahead, it can where the job, moved `at` that time, ends before. Without
-        `at`, reservations do not count.
+        On a node with a reservation ahead, it can where the job ends before, if a move begins `at` that time
+        and `takes` so long. Without `at`, reservations do not count.
         """
         return (
             (not node.partitions or any(name in node.partitions for name in self.partitions))
@@ -203,7 +210,7 @@ class SlurmJob:
             and (not self.feature_sets or any(wanted <= node.features for wanted in self.feature_sets))
             and node.name not in self.excluded_nodes
             and (not named or node.name in named)
-            and (at is None or node.reserved_from is None or self._ends_by(node.reserved_from, at))
+            and (at is None or node.reserved_from is None or self._ends_by(node.reserved_from - takes, at))
         )
 
     def _ends_by(self, end: datetime, at: datetime) -> bool:
@@ -213,7 +220,7 @@ class SlurmJob:
         # A new wing has the time limit of the first.
         if self.started_at is not None and not self.wings:
             left -= at - self.started_at
-        return at + max(left, timedelta()) + _MOVE_TAKES <= end
+        return at + max(left, timedelta()) <= end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,9 +67,12 @@ def life_of(history: GroupHistory, range_: Range) -> Range:
     """
     if history.truncated:
         return range_
-    moments = [round_.at for round_ in history.rounds]
+    moments, now = [round_.at for round_ in history.rounds], range_.until - timedelta(microseconds=1)
     for job in history.jobs:
-        moments += [job.submitted_at, job.finished_at or range_.until - timedelta(microseconds=1)]
+        moments += [job.submitted_at, job.finished_at or now]
+    # Jobs that were submitted before may hold GPUs.
+    for one in history.held.intervals:
+        moments += [one.at, one.until or now]
     moments += [move.planned_at for move in history.moves]
     life = range_of(moments, range_)
     days = sorted(row.day for row in history.usage)

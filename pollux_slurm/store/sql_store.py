@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from pollux_slurm.errors import StoreError
 from pollux_slurm.model import (
@@ -19,12 +19,7 @@ from pollux_slurm.model import (
     ReallocationWay,
 )
 from pollux_slurm.store.access.database import Database
-from pollux_slurm.store.agent_api.postgresql_api import (
-    MAX_CONNECTION_S,
-    MAX_IDLE_S,
-    MAX_QUESTION_S,
-    TrustedPostgresqlAgentStore,
-)
+from pollux_slurm.store.agent_api.postgresql_api import TrustedPostgresqlAgentStore
 from pollux_slurm.store.agent_api.sqlite_api import SqliteAgentStore
 from pollux_slurm.store.contract.interface import (
     AllocationRecord,
@@ -52,6 +47,7 @@ from pollux_slurm.store.jobs.latest import read_runs
 from pollux_slurm.store.journal import generations, reallocations
 from pollux_slurm.store.rounds import daily_sums, explanations, lease, rounds
 from pollux_slurm.store.schema import GenerationRow, ReallocationRow, RunRow
+from pollux_slurm.store.security.long_connections import end_long_connections
 from pollux_slurm.store.security.shared_logins import changed_logins, mend_login
 
 
@@ -177,9 +173,7 @@ class SqlStore:
             return ()
         with self.database.write() as connection:
             changed = changed_logins(connection)
-            connection.execute(
-                select(func.pollux_end_long_connections(MAX_CONNECTION_S, MAX_QUESTION_S, MAX_IDLE_S))
-            )
+            end_long_connections(connection)
         notes = []
         for login, databases in changed.items():
             note = (
@@ -258,7 +252,7 @@ class SqlStore:
         taken_over: bool = False,
     ) -> bool:
         with self.database.write() as connection:
-            return reallocations.advance_reallocation(
+            has_advanced = reallocations.advance_reallocation(
                 connection,
                 reallocation_id,
                 step,
@@ -271,6 +265,9 @@ class SqlStore:
                 job_failed=job_failed,
                 taken_over=taken_over,
             )
+            if not has_advanced:  # somebody's open transaction may hold its row
+                end_long_connections(connection)
+            return has_advanced
 
     def request_regroup(
         self,

@@ -183,8 +183,9 @@ $$;
 -- of connections, a processor, temporary files, the queue of notifications. Of logins that only jobs use, those older
 -- than any call: a call that is just being answered is not cut off, since a pooler keeps its connections for longer.
 -- Of people, in this database: a transaction that lasts longer than any question, and what is idle for long.
+-- Of both: a transaction that holds rows of the store, for which the daemon's moves wait.
 CREATE FUNCTION pollux_end_long_connections(
-    p_call_s double precision, p_question_s double precision, p_idle_s double precision
+    p_call_s double precision, p_question_s double precision, p_idle_s double precision, p_lock_s double precision
 ) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -198,11 +199,19 @@ AS $$
         WHERE r.rolcanlogin AND NOT r.rolsuper
         GROUP BY r.oid
         HAVING bool_and(g.rolname <> 'pollux_daemon')
+    ), writers AS (
+        SELECT DISTINCT l.pid
+        FROM pg_locks AS l
+        JOIN pg_class AS c ON c.oid = l.relation AND c.relnamespace = '{{ schema }}'::regnamespace
+        JOIN pg_database AS d ON d.oid = l.database AND d.datname = current_database()
+        WHERE l.granted AND l.mode <> 'AccessShareLock'
     )
     SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid))
     FROM pg_stat_activity AS a
     JOIN logins AS l ON l.oid = a.usesysid
-    WHERE CASE
+    WHERE a.xact_start < clock_timestamp() - make_interval(secs => p_lock_s)
+          AND a.pid IN (SELECT w.pid FROM writers AS w)
+       OR CASE
         WHEN l.only_calls THEN
             a.backend_start < clock_timestamp() - make_interval(secs => p_call_s)
             AND (a.state LIKE 'idle%' OR a.xact_start < clock_timestamp() - make_interval(secs => p_call_s))

@@ -33,6 +33,6 @@ GRANT USAGE ON SEQUENCE {{ sequence }} TO pollux_daemon;
 GRANT EXECUTE ON FUNCTION
     pollux_record(text, text, timestamp with time zone, boolean),
     pollux_answer(text, integer, timestamp with time zone),
-    pollux_end_long_connections(double precision, double precision, double precision)
+    pollux_end_long_connections(double precision, double precision, double precision, double precision)
 TO pollux_daemon;
 {% endif %}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -75,7 +76,7 @@ def build_problem(
                 models=by_type,
                 model_doubt=model_doubt,
                 min_gpus=record.terms.min_gpus,
-                max_gpus=record.terms.max_gpus,
+                max_gpus=_most_gpus(job),
                 cpus_per_gpu=record.cpus_per_gpu,
                 memory_per_gpu_mb=record.memory_per_gpu_mb,
                 age_s=max((now - (record.first_submitted_at or record.submitted_at)).total_seconds(), 0.0),
@@ -123,12 +124,26 @@ def build_problem(
 
 def _is_held_off(job: ManagedJob, now: datetime, default_s: float) -> bool:
     """Whether a job has run for less than its owner, or else the site, wants it to run undisturbed."""
-    terms = decode_comment(job.slurm.comment)
-    least_s = default_s if terms is None or terms.min_run_s is None else terms.min_run_s
+    min_run_s = _min_run_s(job)
+    least_s = default_s if min_run_s is None else min_run_s
     started_at = job.slurm.started_at
     if job.slurm.state is not JobState.RUNNING or started_at is None:
         return False
     return (now - started_at).total_seconds() < least_s
+
+
+def _min_run_s(job: ManagedJob) -> float | None:
+    terms = decode_comment(job.slurm.comment)
+    return None if terms is None else terms.min_run_s
+
+
+def _most_gpus(job: ManagedJob) -> int | None:
+    """Return the most GPUs of a job; one that never moves again keeps nothing that is lent."""
+    terms, submitted = job.record.terms, job.record.submitted_gpus
+    if submitted is None or _min_run_s(job) != math.inf:
+        return terms.max_gpus
+    own = max(submitted, terms.min_gpus)
+    return own if terms.max_gpus is None else min(own, terms.max_gpus)
 
 
 def _wings(job: ManagedJob) -> tuple[Allocation, ...]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pollux_slurm.daemon.observe.returned_nodes import may_have_leftover, unsettled_nodes
 from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationStep, ReallocationWay, SlurmJob
+from pollux_slurm.model.cluster import MOVE_TAKES
 from pollux_slurm.store.contract.interface import Reallocation
 
 # Steps in which the target's GPUs are reserved: until the job runs there.
@@ -24,6 +26,7 @@ _RESERVING = (
 )
 # Steps in which Slurm may start the job, or a wing of it, on the target.
 _STARTING = (ReallocationStep.RELEASED, ReallocationStep.REGROUP_REQUESTED)
+_RESHAPED = (ReallocationStep.RESHAPED, ReallocationStep.RELEASED)
 # How long a donor waits for the wings that get its GPUs to stand in the queue: their anchors poll the store.
 RECEIVER_WAIT_S = 15.0
 
@@ -104,10 +107,12 @@ class GpuLedger:
     def _meets_reservation(self, reallocation: Reallocation, name: str) -> bool:
         """Whether a node has a reservation ahead that the job, started there now, would meet."""
         node, job = self._reserved_ahead.get(name), self.snapshot.job(reallocation.slurm_job_id)
-        if node is None or job is None:
+        # A requeued job gets what is left of its time with its shape, and then starts at once.
+        if node is None or job is None or reallocation.step is ReallocationStep.REQUEUED:
             return False
         stays = reallocation.way is ReallocationWay.IN_PLACE and not self._needed(reallocation)[name]
-        return not stays and not job.may_run_on(node, at=self.snapshot.read_at)
+        takes = timedelta() if reallocation.step in _RESHAPED else MOVE_TAKES
+        return not stays and not job.may_run_on(node, at=self.snapshot.read_at, takes=takes)
 
     def has_room_for(self, allocation: Allocation, *, own_id: int) -> bool:
         """Whether a job without GPUs could get exactly this now; `own_id` is its own reallocation."""

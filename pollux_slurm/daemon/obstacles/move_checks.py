@@ -100,7 +100,9 @@ class MoveChecks:
         if is_in_place:
             return None
         if target.num_gpus >= job.slurm.allocation.num_gpus:  # fewer are owed to others
-            because = places.frees_slot_because(job.slurm, self.waiting)
+            because = places.frees_slot_because(job.slurm, self.waiting) or places.cannot_return_because(
+                job.slurm, self.snapshot, longest_s=self.longest_stop_s
+            )
             if because is not None:
                 return because
         if self.keeps_places:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
@@ -54,13 +55,21 @@ def loses_place_because(
     job: SlurmJob, waiting: Collection[SlurmJob], snapshot: ClusterSnapshot
 ) -> str | None:
     """Return which waiting job could start on what a requeue of a running job frees; None for none."""
-    left = job.allocation.as_dict()
-    nodes = [node for node in snapshot.nodes if node.name in left] if waiting else []
+    # Thousands wait with the same few requests.
+    known = set()
     for other in waiting:
-        if other.job_id == job.job_id or not waits_there(other, nodes):
+        if other.job_id == job.job_id or other.blocked_because is not None:
             continue
         if other.begins_at is not None and other.begins_at - snapshot.read_at > _BEGINS_SOON:
             continue
+        request = (
+            *(other.partition, other.requested_gpu_type, other.feature_sets),
+            *(other.excluded_nodes, other.required_nodes),
+            *(other.num_nodes, other.requested_gpus, other.num_cpus),
+        )
+        if request in known:
+            continue
+        known.add(request)
         if _could_start(other, job, snapshot):
             return f"job {other.job_id} waits, and would get the GPUs that a move leaves for a moment"
     return None
@@ -71,15 +80,17 @@ def _could_start(other: SlurmJob, job: SlurmJob, snapshot: ClusterSnapshot) -> b
     gpus, cpus = job.allocation.as_dict(), dict(job.cpus_by_node)
     per_node = math.ceil(other.requested_gpus / other.num_nodes)
     cpus_per_node = math.ceil(other.num_cpus / other.num_nodes)
-    fitting = [
+    fitting = (
         node
-        for node in snapshot.nodes
+        for node in sorted(snapshot.nodes, key=lambda node: node.name not in gpus)
         if node.available
         and other.may_run_on(node, other.required_nodes)
         and node.num_gpus - node.used_gpus + gpus.get(node.name, 0) >= per_node
         and node.num_cpus - node.used_cpus + cpus.get(node.name, 0) >= cpus_per_node
-    ]
-    return len(fitting) >= other.num_nodes and any(node.name in gpus for node in fitting)
+    )
+    # The nodes that it leaves come first: without one of these, the other could start anyway, or never.
+    found = list(itertools.islice(fitting, other.num_nodes))
+    return len(found) == other.num_nodes and found[0].name in gpus
 
 
 def delays_because(
@@ -99,41 +110,47 @@ def delays_because(
     if not gained or not waiting:
         return None
     nodes = [node for node in snapshot.nodes if node.name in gained]
+    beside: dict[str, list[tuple[SlurmJob, int]]] = {node: [] for node in gained}
+    for one in snapshot.jobs:
+        if one.state is JobState.RUNNING and one.job_id != job.job_id:
+            for name, gpus in one.allocation.gpus_by_node:
+                if name in beside:
+                    beside[name].append((one, gpus))
     for other in waiting:
-        if other.job_id == job.job_id or other.job_id in decided or other.expected_start_at is None:
-            continue
-        if _ends_by(job, other, snapshot):
-            continue
         starts_at = other.expected_start_at
+        if other.job_id == job.job_id or other.job_id in decided or starts_at is None:
+            continue
+        if _ends_by(job, starts_at, snapshot.read_at):
+            continue
+        per_node = math.ceil(other.requested_gpus / other.num_nodes)
         for node in nodes:
-            if waits_there(other, [node]) and not _leaves_room(other, job, target, node, snapshot):
+            # Else it starts elsewhere, or needs no GPU.
+            if not 0 < per_node <= node.num_gpus or not waits_there(other, [node]):
+                continue
+            stay = sum(
+                gpus for one, gpus in beside[node.name] if not _ends_by(one, starts_at, snapshot.read_at)
+            )
+            if node.num_gpus - stay - target.as_dict()[node.name] < per_node:
                 return f"job {other.job_id} is to start there at {starts_at:%H:%M:%S} UTC"
     return None
 
 
-def _leaves_room(
-    other: SlurmJob, job: SlurmJob, target: Allocation, node: SlurmNode, snapshot: ClusterSnapshot
-) -> bool:
-    """Whether a node still has room for a waiting job, when Slurm expects it to start, beside the target."""
-    per_node = math.ceil(other.requested_gpus / other.num_nodes)
-    if not 0 < per_node <= node.num_gpus:
-        return True  # it starts elsewhere, or needs no GPU
-    stay = sum(
-        one.allocation.as_dict().get(node.name, 0)
-        for one in snapshot.jobs
-        if one.job_id != job.job_id and one.state is JobState.RUNNING and not _ends_by(one, other, snapshot)
-    )
-    return node.num_gpus - stay - target.as_dict()[node.name] >= per_node
-
-
-def _ends_by(one: SlurmJob, other: SlurmJob, snapshot: ClusterSnapshot) -> bool:
+def _ends_by(one: SlurmJob, starts_at: datetime, now: datetime) -> bool:
     """Whether a running job ends by its time limit before Slurm expects another to start."""
-    left_s, starts_at = _time_left_s(one, snapshot.read_at), other.expected_start_at
-    return (
-        left_s is not None
-        and starts_at is not None
-        and snapshot.read_at + timedelta(seconds=left_s) <= starts_at + _SLACK
-    )
+    left_s = _time_left_s(one, now)
+    return left_s is not None and now + timedelta(seconds=left_s) <= starts_at + _SLACK
+
+
+def cannot_return_because(job: SlurmJob, snapshot: ClusterSnapshot, *, longest_s: float) -> str | None:
+    """Return why a running job, once stopped for a move that fails, might not get its nodes back."""
+    latest = snapshot.read_at + timedelta(seconds=longest_s)
+    for node in snapshot.nodes:
+        if node.name not in job.allocation.nodes or job.may_run_on(node, at=snapshot.read_at):
+            continue
+        if node.reserved_from is not None and node.reserved_from <= latest:
+            begins = f"{node.reserved_from:%H:%M:%S}"
+            return f"{node.name} is reserved from {begins} UTC on: after a failed move it could not return"
+    return None
 
 
 def ends_too_soon_because(job: SlurmJob, now: datetime, *, move_s: float, longest_s: float) -> str | None:

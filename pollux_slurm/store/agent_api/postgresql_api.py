@@ -36,15 +36,6 @@ from pollux_slurm.store.agent_api.statements import REFUSALS, UNKNOWN_TOKEN, mov
 from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState, Move, Poll, Report
 from pollux_slurm.store.journal.generations import newest_generation
 
-MAX_CONNECTION_S = 60.0
-"""How long a connection of a login that only jobs use may last. A call takes milliseconds."""
-
-MAX_QUESTION_S = 600.0
-"""How long a person's transaction may last. The views answer about a year in seconds."""
-
-MAX_IDLE_S = 3600.0
-"""How long a person's connection may ask nothing."""
-
 # What PostgreSQL itself finds bad: it is no JSON, too deep, too large, or a column does not take it.
 _BAD_VALUES = ("22", "54", "23502", "23514")
 

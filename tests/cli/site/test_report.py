@@ -195,9 +195,9 @@ def test_that_a_young_store_is_shown_over_its_whole_life(store_url: str) -> None
 
 
 def test_that_the_life_of_a_store_has_the_gpu_hours_of_jobs_submitted_before_it(store_url: str) -> None:
-    """Job 1 has held two GPUs for 40 days; job 2 was there for half an hour, yesterday."""
+    """Job 1 has held two GPUs for 40 days; job 2 was there for half an hour, that ended today."""
     now = datetime.now(timezone.utc)
-    old, yesterday = now - timedelta(days=40), now - timedelta(days=1)
+    old, yesterday = now - timedelta(days=40), now.replace(hour=0, minute=0) - timedelta(minutes=29)
     store = open_store(store_url)
     store.register_jobs([registration(1, submitted_at=old), registration(2, submitted_at=yesterday)], at=old)
     ended = yesterday + timedelta(minutes=30)

@@ -174,6 +174,28 @@ def test_that_a_job_runs_undisturbed_for_as_long_as_its_owner_or_else_the_site_s
     assert {one.job_id: one.held_off for one in found.jobs} == {"1": is_held_off, "2": False}
 
 
+@pytest.mark.parametrize(
+    ("min_run_s", "terms", "gets"),
+    [
+        (math.inf, {}, 2),
+        (3600.0, {}, 4),
+        (math.inf, {"min_gpus": 3}, 3),
+        (math.inf, {"max_gpus": 1}, 1),
+    ],
+)
+def test_that_a_job_that_never_moves_again_first_gives_back_what_is_lent(
+    min_run_s: float, terms: dict[str, int], gets: int
+) -> None:
+    """It was submitted with two GPUs and runs on four; nobody else wants any."""
+    asked = dataclasses.replace(TERMS, min_run_s=min_run_s, **terms)
+    there = job("1", on={"n0": 4}, comment=encode_comment("", asked))
+    seen = cluster_picture.build_picture(
+        snapshot([node("n0", used=4)], [there]), [record("1", terms=asked, submitted_gpus=2)]
+    )
+    problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30)
+    assert decide(problem).allocation("1").num_gpus == gets
+
+
 def test_that_settings_history_and_declarations_reach_the_problem() -> None:
     policy = PolicyConfig(
         objective="price-rank",

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger, Needs
-from pollux_slurm.model import Allocation, ReallocationWay
+from pollux_slurm.model import Allocation, JobState, ReallocationWay
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.builders import NOON, job, node, reallocation, snapshot
 
@@ -65,6 +65,31 @@ def test_that_a_target_is_lost_to_a_reservation_announced_meanwhile(
     running = job("1", on={"n0": 1}, time_limit_s=limit_s, started_at=NOON)
     ledger = GpuLedger(snapshot([announced, node("n1")], [running]), [grow])
     assert ledger.target_is_lost(grow) is lost
+
+
+@pytest.mark.parametrize(
+    ("step", "limit_s", "lost"),
+    [
+        (Step.CHECKPOINTED, 3600.0, True),  # the move takes longer than the minute that is left
+        (Step.REQUEUED, 7200.0, False),  # it gets what is left of its time with its shape
+        (Step.RELEASED, 3600.0, False),
+        (Step.RELEASED, 3720.0, True),
+    ],
+)
+def test_that_a_job_that_ends_before_a_reservation_starts_there(
+    step: Step, limit_s: float, lost: bool
+) -> None:
+    nodes = [node("n0"), node("n1", reserved_from=NOON + timedelta(seconds=3660))]
+    move = reallocation(1, "1", step, source={"n0": 1}, target={"n1": 1})
+    is_stopped = step is not Step.CHECKPOINTED
+    moving = job(
+        "1",
+        JobState.PENDING if is_stopped else JobState.RUNNING,
+        on={} if is_stopped else {"n0": 1},
+        time_limit_s=limit_s,
+        started_at=None if is_stopped else NOON,
+    )
+    assert GpuLedger(snapshot(nodes, [moving]), [move]).target_is_lost(move) is lost
 
 
 @pytest.mark.parametrize(

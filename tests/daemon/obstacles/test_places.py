@@ -45,6 +45,38 @@ def test_that_a_place_is_lost_only_to_a_job_that_could_start_there(other: SlurmJ
     assert (because is not None) == loses
 
 
+def test_that_a_wide_job_takes_what_is_left_beside_what_is_free() -> None:
+    nodes, wide = [node("n1"), node("n0", used=4), node("n2", used=4)], waits("8", gpus=8, nodes=2)
+    seen = snapshot(nodes, [mine(), waits("7", gpus=12, nodes=3), waits("6", gpus=8, nodes=2), wide])
+    because = places.loses_place_because(mine(), places.waiting_jobs(seen), seen)
+    assert because is not None
+    assert "job 6" in because
+    assert places.loses_place_because(mine({"n2": 1}), (wide,), seen) is None
+
+
+@pytest.mark.parametrize(
+    ("reserved", "in_s", "left_s", "stays"),
+    [
+        ("n0", 60, 3600, True),
+        ("n0", -60, None, True),
+        ("n0", 600, 3600, False),
+        ("n0", 200, 60, False),
+        ("n1", 60, 3600, False),
+    ],
+    ids=["begins meanwhile", "has begun", "begins later", "it ends before", "of another node"],
+)
+def test_that_a_job_does_not_leave_a_node_to_which_it_could_not_return(
+    reserved: str, in_s: float, left_s: float | None, stays: bool
+) -> None:
+    nodes = [
+        node(name, used=4, reserved_from=NOON + timedelta(seconds=in_s) if name == reserved else None)
+        for name in ("n0", "n1")
+    ]
+    running = job("1", on={"n0": 4}, started_at=NOON, time_limit_s=left_s)
+    because = places.cannot_return_because(running, snapshot(nodes, [running]), longest_s=300.0)
+    assert (because is not None) == stays
+
+
 def test_that_what_waits_for_the_same_nodes_in_another_partition_is_beside_a_job() -> None:
     nodes = [node("n0", partitions=("main", "short")), node("n1", partitions=("long",))]
     wing = waits("8", partition="short", priority=7)

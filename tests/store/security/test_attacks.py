@@ -21,6 +21,7 @@ from pollux_slurm.store import open_agent_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.bounds import BURST_REPORTS, MAX_REPORT_BYTES
 from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.security import long_connections
 from tests.store.builders import (
     Step,
     advance,
@@ -220,7 +221,7 @@ class TestRights:
             "SELECT pollux_record('token of job 2', '{}', now(), false)",
             "SELECT pollux_answer('token of job 2', 0, now())",
             "SELECT pollux_take_turn(1, 0, now(), false)",
-            "SELECT pollux_end_long_connections(0, 0, 0)",
+            "SELECT pollux_end_long_connections(0, 0, 0, 0)",
             "SELECT pollux_job_of_token('x')",
         ],
     )
@@ -699,6 +700,28 @@ class TestOpenTransactions:
             planned.id, Step.ROLLED_BACK, expected=Step.CHECKPOINT_REQUESTED, at=at(40)
         )
 
+    def test_that_a_transaction_that_keeps_a_moves_row_is_ended(
+        self, postgres: PostgresServer, victims: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(long_connections, "MAX_LOCK_S", 0.0)
+        victims.report(token_of(1), report(1), at=at(9))
+        planned = plan(victims, 1)
+        advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        with connect(postgres) as client:
+            client.execute("BEGIN")
+            checkpoint = {"request_id": planned.id, "blocked_s": 0.1, "size_bytes": 1}
+            send(client, raw_report(2, **checkpoint, gpus_per_node=[1, 1]))
+
+            def is_rolled_back() -> bool:
+                return victims.advance_reallocation(
+                    planned.id, Step.ROLLED_BACK, expected=Step.CHECKPOINT_REQUESTED, at=at(30)
+                )
+
+            assert not is_rolled_back()
+            wait_until(is_rolled_back, timeout_s=120, what="the row to be free")
+            with pytest.raises(psycopg.OperationalError):
+                client.execute("SELECT 1")
+
     def test_that_connections_that_last_too_long_are_ended(
         self, postgres: PostgresServer, victims: Store
     ) -> None:
@@ -706,7 +729,7 @@ class TestOpenTransactions:
             victims.maintain()
             assert client.execute("SELECT 1").fetchone() == (1,), "a minute is not over"
             await_other_ends(postgres, daemon, client)
-            assert daemon.execute("SELECT pollux_end_long_connections(0, 600, 3600)").fetchone() == (1,)
+            assert daemon.execute("SELECT pollux_end_long_connections(0, 600, 3600, 3600)").fetchone() == (1,)
             with pytest.raises(psycopg.OperationalError):
                 client.execute("SELECT 1")
             assert daemon.execute("SELECT 1").fetchone() == (1,)

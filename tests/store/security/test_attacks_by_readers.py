@@ -202,7 +202,9 @@ class TestResources:
             asked = "SELECT pg_notification_queue_usage()"
             (kept,) = daemon.execute(asked).fetchone() or (0.0,)
             assert kept > 0
-            assert daemon.execute("SELECT pollux_end_long_connections(3600, 0, 3600)").fetchone() == (1,)
+            assert daemon.execute("SELECT pollux_end_long_connections(3600, 0, 3600, 3600)").fetchone() == (
+                1,
+            )
             with pytest.raises(psycopg.OperationalError):
                 ada.execute("SELECT 1")
 
@@ -212,6 +214,16 @@ class TestResources:
 
             wait_until(is_empty, timeout_s=120, what="the queue to be emptied")
 
+    def test_that_a_long_look_at_the_views_is_not_a_writer(
+        self, postgres: PostgresServer, two_people: Store
+    ) -> None:
+        with connect(postgres, "the_daemon") as daemon, connect(postgres, "the_analyst") as analyst:
+            analyst.execute("BEGIN")
+            analyst.execute("SELECT * FROM job_goodput")
+            asked = "SELECT pollux_end_long_connections(3600, 3600, 3600, 0)"
+            assert daemon.execute(asked).fetchone() == (0,)
+            assert analyst.execute("SELECT 1").fetchone() == (1,)
+
     @pytest.mark.parametrize("login", ["ada", "the_analyst"])
     def test_that_idle_connections_are_ended_but_the_daemons(
         self, postgres: PostgresServer, two_people: Store, login: str
@@ -219,7 +231,9 @@ class TestResources:
         with connect(postgres, "the_daemon") as daemon, connect(postgres, login) as idle:
             idle.execute("SET idle_session_timeout = 0")
             await_other_ends(postgres, daemon, idle)
-            assert daemon.execute("SELECT pollux_end_long_connections(3600, 3600, 0)").fetchone() == (1,)
+            assert daemon.execute("SELECT pollux_end_long_connections(3600, 3600, 0, 3600)").fetchone() == (
+                1,
+            )
             with pytest.raises(psycopg.OperationalError):
                 idle.execute("SELECT 1")
             assert daemon.execute("SELECT 1").fetchone() == (1,)
