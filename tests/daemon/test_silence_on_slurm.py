@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pollux_slurm.agent.submit.token import new_token
 from pollux_slurm.model import Allocation
 from pollux_slurm.sandbox.cluster import Sandbox
@@ -19,6 +21,8 @@ def submit(harness: RealHarness, user: User, *options: str) -> str:
     return job_id
 
 
+# `decide/test_unanswered_requests.py` tests the same without Slurm.
+@pytest.mark.full
 def test_that_unanswering_jobs_of_a_user_do_not_block_anothers_moves(
     clean_store: SqlStore, sandbox: Sandbox
 ) -> None:

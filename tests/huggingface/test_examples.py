@@ -27,7 +27,9 @@ def run(tmp_path: Path, *command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("example", [pytest.param("accelerate", marks=pytest.mark.full), "trainer"])
+# Some twelve seconds each; `test_trainer_moves.py` and `test_accelerator_moves.py` test what they show.
+@pytest.mark.full
+@pytest.mark.parametrize("example", ["accelerate", "trainer"])
 def test_that_an_example_reaches_its_accuracy_and_counts_each_example_once(
     tmp_path: Path, example: str
 ) -> None:

@@ -47,6 +47,8 @@ def run(directory: Path, *start: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+# Its parts are tested one by one in `test_resume.py` and `test_adaptation.py`.
+@pytest.mark.full
 def test_that_the_example_goes_on_after_sigterm_with_one_log_and_each_example_once(tmp_path: Path) -> None:
     stopped = run(tmp_path, "-c", STOPPED)
     assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr

@@ -61,6 +61,8 @@ def in_short(runs: tuple[ScriptRun, ...]) -> list[tuple[int, RunOutcome]]:
     return [(run.num_processes, run.outcome) for run in runs]
 
 
+# Three rehearsals of real processes; `test_in_place.py` tests what they find.
+@pytest.mark.full
 def test_that_each_generation_of_a_run_has_its_own_events(tmp_path: Path) -> None:
     runs = regrouped(tmp_path, "in_place.py")
     assert in_short(runs) == [

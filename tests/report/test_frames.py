@@ -86,6 +86,8 @@ def test_that_what_cannot_be_is_said(frames: Frames) -> None:
         frames.samples("99")
 
 
+# The frames and plots of its cells are tested above.
+@pytest.mark.full
 # The longest of them in `make test-full`.
 @pytest.mark.parametrize(
     "notebook",

@@ -68,6 +68,8 @@ def test_that_an_error_after_a_restart_is_explained(
     assert "Variables of your own" in page
 
 
+# The explanation itself is tested below, with epochs.
+@pytest.mark.full
 def test_that_without_epochs_an_error_is_explained_until_the_first_step(tmp_path: Path) -> None:
     code, output = run_program(tmp_path, SCRIPT, tmp_path, 0, "loop", 3)
     assert code == 143, output
