@@ -29,6 +29,7 @@ from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.enact import admin_orders, upkeep
 from pollux_slurm.daemon.enact.maintenance import Maintenance
+from pollux_slurm.daemon.lasting_reasons import LastingReasons
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, cluster_picture
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
@@ -123,10 +124,7 @@ class Rounds:
         self._scope, self._site_limits, self._past_runs = scope, site_limits, past_runs
         self._vanished: frozenset[str] = frozenset()
         self._next_correction = datetime.min.replace(tzinfo=timezone.utc)
-        self._left_out: dict[str, str] = {}
-        self._refused: dict[str, str] = {}
-        self._doubted: frozenset[str] = frozenset()
-        self._without_place: frozenset[str] = frozenset()
+        self._reasons = LastingReasons()
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -186,7 +184,9 @@ class Rounds:
         # Read before the models, so that what comes in between triggers a round.
         training_runs = self._store.training_runs()
         active = self._store.active_jobs()
-        self._warn_of_refused_registrations(cluster_picture.refused_registrations(snapshot, active, refused))
+        self._reasons.warn(
+            "job %s: not registered: %s", cluster_picture.refused_registrations(snapshot, active, refused)
+        )
         records = cluster_picture.records_of_user(snapshot, active, self._scope())
         seen, self._vanished = cluster_picture.observations(
             snapshot,
@@ -221,7 +221,10 @@ class Rounds:
         tried = self._decided(self._problem_of(picture, now), picture, stopped, now)
         problem, decision = tried.problem, tried.decision
         self._note_left_out(picture, records, tried)
-        self._warn_of_doubts(problem)
+        self._reasons.warn(
+            "job %s: its model does not count: %s",
+            {job.job_id: job.model_doubt for job in problem.jobs if job.model_doubt is not None},
+        )
         if decision.timed_out:
             limit = self._policy.time_limit_s
             _log.warning("the solver stopped at policy.time_limit_s = %g; see: pollux replay", limit)
@@ -329,11 +332,7 @@ class Rounds:
         }
         if left_out != {job.slurm_job_id: job.not_moved_reason for job in records if job.not_moved_reason}:
             self._store.record_not_moved(left_out)
-        left_out |= dict(decision.excluded)
-        for job_id, reason in left_out.items():
-            if self._left_out.get(job_id) != reason:  # logged once, not in every round
-                _log.warning("job %s: left as it is: %s", job_id, reason)
-        self._left_out = left_out
+        self._reasons.warn("job %s: left as it is: %s", left_out | dict(decision.excluded))
 
     def _plan(
         self, moves: Sequence[PlannedMove], round_id: int, snapshot: ClusterSnapshot, problem: Problem
@@ -382,13 +381,6 @@ class Rounds:
             may_prioritise=self._scope() is None,
         )
 
-    def _warn_of_refused_registrations(self, refused: dict[str, str]) -> None:
-        """Log once for each job that its Comment has terms and that it was not registered."""
-        for job_id, because in refused.items():
-            if self._refused.get(job_id) != because:
-                _log.warning("job %s: not registered: %s", job_id, because)
-        self._refused = refused
-
     @property
     def _longest_stop_s(self) -> float:
         """How long a move may keep a job without GPUs."""
@@ -396,22 +388,12 @@ class Rounds:
 
     def _count_lost_places(self, stopped: Mapping[str, Reallocation], now: datetime) -> None:
         found = lost_places(stopped, now, longest_stop_s=self._longest_stop_s)
-        for job_id in sorted(found - self._without_place):
-            _log.warning(
-                "job %s: it has lost its place: a move stopped it more than %g s ago, and it has no GPUs; "
-                "see: pollux explain %s",
-                job_id,
-                self._longest_stop_s,
-                job_id,
-            )
-        self._without_place = found
+        because = f"a move stopped it more than {self._longest_stop_s:g} s ago, and it has no GPUs"
+        self._reasons.warn(
+            "job %s: it has lost its place: %s; see: pollux explain JOB",
+            dict.fromkeys(sorted(found), because),
+        )
         self.metrics.count_lost_places(found)
-
-    def _warn_of_doubts(self, problem: Problem) -> None:
-        doubts = {job.job_id: job.model_doubt for job in problem.jobs if job.model_doubt is not None}
-        for job_id in sorted(doubts.keys() - self._doubted):
-            _log.warning("job %s: its model does not count: %s", job_id, doubts[job_id])
-        self._doubted = frozenset(doubts)
 
     def _journal_maintenance(
         self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime

@@ -1,0 +1,23 @@
+"""What rounds say of jobs: each reason once, and not in every round."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+_log = logging.getLogger(__name__)
+
+
+class LastingReasons:
+    """Remembers, by text, which reasons the last round had."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Mapping[str, str]] = {}
+
+    def warn(self, text: str, reasons: Mapping[str, str]) -> None:
+        """Log `text`, with two places, for each job and reason that the last round had not."""
+        known = self._known.get(text, {})
+        for job_id, reason in reasons.items():
+            if known.get(job_id) != reason:
+                _log.warning(text, job_id, reason)
+        self._known[text] = dict(reasons)
