@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 MOST, MOST_OF_ADDRESS = 128, 16
 WITHIN_S = 10.0
-QUEUE = 1024
+QUEUE = 4096
 """How many connections the kernel is to keep until they are accepted."""
 
 Connection = TypeVar("Connection")
