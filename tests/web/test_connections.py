@@ -125,7 +125,7 @@ def test_that_a_reader_whose_request_is_there_is_answered_however_many_come_afte
             assert answer_of(reader).endswith(b"pages\r\n0\r\n\r\n")
 
 
-def test_that_what_strangers_send_is_not_logged(site: Served, capfd: pytest.CaptureFixture[str]) -> None:
+def test_that_what_strangers_send_is_not_logged(capfd: pytest.CaptureFixture[str], site: Served) -> None:
     upgrade = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     for junk in (b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", upgrade):
         with site.opened(sends=junk) as (one,):

@@ -132,6 +132,7 @@ def test_that_a_stranger_that_sends_a_byte_now_and_then_is_cut_off() -> None:
 
 def test_that_a_wing_tries_again_where_its_connection_was_closed_before_it_proved_itself() -> None:
     with socket.create_server(("127.0.0.1", 0)) as crowded:
+        crowded.settimeout(DEADLINE_S)
         port = crowded.getsockname()[1]
         met: queue.SimpleQueue[Link] = queue.SimpleQueue()
         thread = threading.Thread(target=lambda: met.put(connect("127.0.0.1", port, SECRET)))
