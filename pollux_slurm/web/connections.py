@@ -23,6 +23,7 @@ from pollux_slurm.unproved_connections import MOST, MOST_OF_ADDRESS, QUEUE, Unpr
 _ACCEPTED_AT_ONCE = MOST_OF_ADDRESS // 4
 # Here uvicorn refuses whoever comes: it has to stand far above what may wait.
 _MOST_IN_ALL = 2 * MOST
+_END_S = 2
 
 Client = tuple[str, int]
 
@@ -63,6 +64,11 @@ class Connections:
         """Close those that have sent no header for too long, unless they still fetch an answer."""
         self._unproved.close_late(keeps=lambda transport: transport.get_write_buffer_size() > 0)
 
+    def abort(self) -> None:
+        """Close all."""
+        for transport in list(self._open.values()):
+            transport.abort()
+
 
 def make_server(app: Any, connections: Connections, *, root_path: str = "") -> uvicorn.Server:
     """Return a server that closes connections by the rule. What strangers send is not logged."""
@@ -92,16 +98,27 @@ def make_server(app: Any, connections: Connections, *, root_path: str = "") -> u
             limit_concurrency=_MOST_IN_ALL,
             callback_notify=connections.close_late,
             timeout_notify=1,
-        )
+            # Who does not fetch an answer would keep the server from ending.
+            timeout_graceful_shutdown=_END_S,
+        ),
+        connections,
     )
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         # `backlog` is both how many are accepted at once, and how many may wait for it.
         for listener in sockets or ():
             listener.listen(QUEUE)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        self._connections.abort()
 
 
 def _client_of(transport: asyncio.Transport) -> Client:

@@ -27,6 +27,7 @@ def served(app: Any, connections: Connections, listener: socket.socket) -> Itera
     finally:
         server.should_exit = True
         thread.join(DEADLINE_S)
+        assert not thread.is_alive(), "it has ended"
 
 
 def asked(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:

@@ -111,6 +111,17 @@ def test_that_a_slow_reader_keeps_an_answer_until_others_need_the_place(site: Se
             assert is_ended(slower)
 
 
+def test_that_a_reader_who_fetches_no_answer_does_not_keep_the_server_from_ending() -> None:
+    site = Served()
+    with (
+        listening("127.0.0.1", 0) as listener,
+        ExitStack() as opened,
+        served(site.app, site.connections, listener) as site.port,
+    ):
+        (slow,) = opened.enter_context(site.opened(sends=b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"))
+        assert slow.recv(15) == b"HTTP/1.1 200 OK"
+
+
 def test_that_a_reader_whose_request_is_there_is_answered_however_many_come_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -64,4 +64,4 @@ def test_that_a_reader_sees_the_pages_and_nothing_is_logged(
     ):
         assert asked(port, "/")[0] == (200 if token is None else 403)
         assert asked(port, "/", {"cookie": f"{COOKIE}={token}"}) == (200, "pages")
-    assert capfd.readouterr().err == ""
+        assert capfd.readouterr().err == ""
