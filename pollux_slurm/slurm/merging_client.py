@@ -27,6 +27,7 @@ from typing import NamedTuple
 from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.parsing.anchor_nodes import Clearances
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.merged_wings import may_be_anchor, merge_wings, wings_of_start
 
@@ -44,9 +45,15 @@ class _Seen(NamedTuple):
 class MergingClient:
     """The jobs of `inner`, with the wings of each anchor merged."""
 
-    def __init__(self, inner: SlurmClient, seen: dict[str, _Seen] | None = None) -> None:
+    def __init__(
+        self,
+        inner: SlurmClient,
+        seen: dict[str, _Seen] | None = None,
+        clearances: Clearances | None = None,
+    ) -> None:
         self._inner = inner
         self._seen = {} if seen is None else seen
+        self._clearances = clearances or Clearances()
         self._anchors: frozenset[str] | None = None  # None until the first read
 
     def version(self) -> str:
@@ -72,7 +79,7 @@ class MergingClient:
 
     def _merged(self, shown: ClusterSnapshot) -> ClusterSnapshot:
         self._anchors = frozenset(job.job_id for job in shown.jobs if may_be_anchor(job))
-        merged = merge_wings(shown)
+        merged = merge_wings(shown, self._clearances)
         found = {job.job_id: job for job in merged.jobs if job.wings}
         self._seen.clear()
         self._seen.update(
@@ -86,7 +93,7 @@ class MergingClient:
         return self.snapshot().job(job_id) if terms is not None and terms.in_place else job
 
     def guarded(self, guard: Callable[[], None]) -> SlurmClient:
-        return MergingClient(self._inner.guarded(guard), self._seen)
+        return MergingClient(self._inner.guarded(guard), self._seen, self._clearances)
 
     def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
         if job_id in self._seen:
@@ -181,6 +188,7 @@ class MergingClient:
             )
         if job.anchor_leaves_because is not None:
             self._inner.requeue(job.job_id, restart_count=seen.anchor.restart_count)
+            self._clearances.note_left(job.job_id)
             return
         # Wings of another start have no processes of the training, and must not keep their GPUs.
         of_start = {wing.job_id for wing in wings_of_start(job.wings)}

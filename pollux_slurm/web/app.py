@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -27,6 +29,7 @@ from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.web import pages
+from pollux_slurm.web.connections import Connections
 from pollux_slurm.web.guard import Guard
 from pollux_slurm.web.now import now_page
 
@@ -66,8 +69,11 @@ class Source:
         return "" if decided is None else summary(decided, self.store.job(number))
 
 
-def make_app(source: Source, *, hosts: frozenset[str] | None, token: str | None) -> Guard:
-    """Return the application behind its guard."""
+def make_app(
+    source: Source, *, hosts: frozenset[str] | None, token: str | None, connections: Connections | None = None
+) -> Guard:
+    """Return the application behind its guard; `connections` are those of its server, if it has one."""
+    pictures = asyncio.Semaphore(1)
 
     def documents(make: Callable[[pages.Site, pages.Words], Document]) -> Callable[[Request], Response]:
         return lambda request: _page(request, make(source.site(), request.query_params))
@@ -103,20 +109,34 @@ def make_app(source: Source, *, hosts: frozenset[str] | None, token: str | None)
         "accounts": pages.accounts,
     }
     routes = [
-        Route("/", _guarded(now)),
-        Route("/jobs", _guarded(job_list)),
-        Route("/jobs/{number}", _guarded(job)),
-        Route("/accounts/{name:path}", _guarded(account, ranges=RANGES)),
-        *(Route(f"/{path}", _guarded(documents(make))) for path, make in plain.items()),
+        Route("/", _guarded(now, pictures)),
+        Route("/jobs", _guarded(job_list, pictures)),
+        Route("/jobs/{number}", _guarded(job, pictures)),
+        Route("/accounts/{name:path}", _guarded(account, pictures, ranges=RANGES)),
+        *(Route(f"/{path}", _guarded(documents(make), pictures)) for path, make in plain.items()),
         Route("/static/{name}", _static),
     ]
-    return Guard(app=Starlette(routes=routes, exception_handlers={404: _not_found}), hosts=hosts, token=token)
+    return Guard(
+        app=Starlette(routes=routes, exception_handlers={404: _not_found}),
+        hosts=hosts,
+        token=token,
+        connections=connections or Connections(),
+    )
 
 
 def _guarded(
-    endpoint: Callable[[Request], Response], *, ranges: tuple[str, ...] = ()
-) -> Callable[[Request], Response]:
-    """Return an endpoint that answers errors with a page of one line, and `ranges` to choose from."""
+    endpoint: Callable[[Request], Response], pictures: asyncio.Semaphore, *, ranges: tuple[str, ...] = ()
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that answers errors with a page of one line, and `ranges` to choose from.
+
+    One page with `pictures` is made at a time; the others wait without a thread.
+    """
+
+    async def in_thread(request: Request) -> Response:
+        if "static" not in request.query_params:
+            return await run_in_threadpool(answer, request)
+        async with pictures:
+            return await run_in_threadpool(answer, request)
 
     def answer(request: Request) -> Response:
         try:
@@ -126,7 +146,7 @@ def _guarded(
             status = next((code for kind, code in kinds if isinstance(error, kind)), 500)
             return _error(request, str(error), status, ranges=ranges)
 
-    return answer
+    return in_thread
 
 
 def _not_found(request: Request, error: Exception) -> Response:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pollux_slurm.web.connections import Connections
+
 COOKIE = "pollux_token"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_MOST_COOKIES_BYTES = 4096
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -31,12 +33,14 @@ class Guard:
 
     `hosts` are the names by which a browser may call the server, None for any. A page of another site that
     makes its own name point here (DNS rebinding) is refused by its name. A `token` in the address becomes a
-    cookie, so that links are shown without it.
+    cookie, so that links are shown without it. The connection of a request that is let through is not closed
+    before its answer.
     """
 
     app: ASGIApp
     hosts: frozenset[str] | None
     token: str | None
+    connections: Connections = field(default_factory=Connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,8 +55,12 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        answer = self._answer(scope)
-        await (answer or self.app)(scope, receive, send_with_headers)
+        refusal = self._answer(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
+        with self.connections.answering(scope["client"]):
+            await self.app(scope, receive, send_with_headers)
 
     def _answer(self, scope: Scope) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
         """Return the refusal of a request, or the way to its address without the token; None to go on."""
@@ -67,7 +75,12 @@ class Guard:
         given = dict(query).get("token")
         if given is not None and self._is_right(given):
             return self._without_token(scope, [pair for pair in query if pair[0] != "token"])
-        if self._is_right(_cookie(headers.get("cookie", ""))):
+        cookies = headers.get("cookie", "")
+        if len(cookies) > _MOST_COOKIES_BYTES:
+            return PlainTextResponse(
+                "too many cookies for this host name: delete those of other pages\n", 431
+            )
+        if self._is_right(_cookie(cookies)):
             return None
         return PlainTextResponse("a token is needed: open the link that pollux web printed\n", 403)
 
@@ -92,8 +105,6 @@ def _host_name(host: str) -> str:
 
 
 def _cookie(header: str) -> str:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
+    """Return our cookie's value. `http.cookies` takes a time that grows with the square of the length."""
+    pairs = (pair.strip().partition("=") for pair in header.split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -169,8 +170,8 @@ def jobs(site: Site, words: Words) -> JobList:
     sort, number = words.get("sort") or "submitted", words.get("page") or "1"
     if sort not in SORTS:
         raise UsageError(f"jobs are not sorted by {sort!r}; use {', '.join(SORTS)}")
-    if not number.isdecimal() or not 0 < int(number) < 10**6:
-        raise UsageError(f"there is no page {number!r}")
+    if re.fullmatch("[0-9]{1,6}", number) is None or int(number) == 0:
+        raise UsageError(f"there is no page {number[:20]!r}")
     rows = site.rows(
         JobGoodput, range_, account=words.get("account") or None, user_name=words.get("user") or None
     )

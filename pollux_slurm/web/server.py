@@ -12,7 +12,9 @@ from datetime import datetime, timezone
 from pollux_slurm.errors import StoreError, StoreUnavailable, UsageError
 from pollux_slurm.store import open_store
 from pollux_slurm.store.reporting.queries import open_view_reader
+from pollux_slurm.unproved_connections import QUEUE
 from pollux_slurm.web.app import Source, make_app
+from pollux_slurm.web.connections import Connections, make_server
 from pollux_slurm.web.guard import LOOPBACK
 
 
@@ -44,20 +46,16 @@ def serve(
     say: Callable[[str], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM, having said the link. Raises `UsageError` where the port is taken."""
-    import uvicorn
-
     token = secrets.token_urlsafe(24) if with_token or host not in LOOPBACK else None
     hosts = None if host not in LOOPBACK else LOOPBACK | {name.lower() for name in host_names}
     with opened_source(url) as source, listening(host, port) as listener:
-        app = make_app(source, hosts=hosts, token=token)
+        connections = Connections()
+        app = make_app(source, hosts=hosts, token=token, connections=connections)
         number = listener.getsockname()[1]
         name = socket.getfqdn() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         say(f"http://{name}:{number}{root_path}/" + (f"?token={token}" if token else ""))
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, root_path=root_path, server_header=False
-        )
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+            make_server(app, connections, root_path=root_path).run(sockets=[listener])
 
 
 @contextmanager
@@ -65,7 +63,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     """Listen on an address. Raises `UsageError` where that cannot be."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family)
+        listener = socket.create_server((host, port), family=family, backlog=QUEUE)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host} port {port}: {error.strerror}; try another one: --port 0 takes any"

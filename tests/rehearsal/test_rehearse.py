@@ -344,6 +344,7 @@ def running(argument: str) -> list[str]:
             "give the command that follows `pollux run --`",
         ),
         (("--processes=0", "--", "true"), "--processes 0: write numbers from 1 to 64"),
+        ((f"--processes={'9' * 5000}", "--", "true"), "write numbers from 1 to 64"),
         (("--time=3", "--", "true"), "'3' is not a duration"),
     ],
 )

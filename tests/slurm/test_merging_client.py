@@ -226,3 +226,33 @@ def test_that_a_requeue_takes_the_anchor_along_where_it_must_leave_its_node(site
     assert site.job().state is JobState.COMPLETING
     site.slurm.finish(wing, exit_code=143)
     assert (site.job().state, site.job().held) == (JobState.PENDING, False)
+
+
+def test_that_a_job_that_is_submitted_again_and_again_moves_anchors_once_an_hour(site: Site) -> None:
+    site.wing(2)
+    site.slurm.refuses = lambda shape: "Resources" if shape.num_gpus == 1 else None
+    guarded = site.client.guarded(lambda: None)
+
+    def leaves_for_a_new_job() -> str | None:
+        site.slurm.set_job(site.anchor, cpus_by_node=(("n1", 1),), state=JobState.RUNNING)
+        waiting = site.slurm.submit("#!/bin/sh", ["--gpus=1"], [], {})
+        site.slurm.set_job(waiting, exclusive=True, user_id=7)
+        found = site.job().anchor_leaves_because
+        if found is not None:
+            assert found.endswith(f"for which job {waiting} waits")
+            assert site.job().anchor_leaves_because == found, "until it has left"
+            guarded.requeue(site.anchor, restart_count=0)
+        site.slurm.cancel(waiting)
+        return found
+
+    def wait(minutes: int) -> None:
+        for _ in range(minutes):
+            site.clock.advance(60)
+            site.job()
+
+    wait(3)
+    assert leaves_for_a_new_job() is not None
+    wait(59)
+    assert leaves_for_a_new_job() is None
+    wait(1)
+    assert leaves_for_a_new_job() is not None

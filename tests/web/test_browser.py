@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import uvicorn
 
 from pollux_slurm.store import open_store
 from pollux_slurm.web.app import NAVIGATION, make_app
+from pollux_slurm.web.connections import Connections
 from pollux_slurm.web.guard import LOOPBACK
 from pollux_slurm.web.server import listening, opened_source
 from tests.report.browser import opened_browser, opened_page, overhang, require_browser, violations
 from tests.report.stories import filled_store
 from tests.store.builders import at, observation
-from tests.waiting import wait_until
+from tests.web.serving import served
 
 PATHS = [*(path for path, _ in NAVIGATION), "jobs/1", "accounts/vision"]
 
@@ -32,14 +31,11 @@ def address(story_store: str) -> Iterator[str]:
     """Serve the pages on a port of their own; return their address."""
     require_browser()
     with opened_source(story_store) as source, listening("127.0.0.1", 0) as listener:
-        app = make_app(replace(source, clock=lambda: at(120)), hosts=LOOPBACK, token=None)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        wait_until(lambda: server.started, timeout_s=120, what="the server to start")
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(60)
+        connections = Connections()
+        later = replace(source, clock=lambda: at(120))
+        app = make_app(later, hosts=LOOPBACK, token=None, connections=connections)
+        with served(app, connections, listener) as port:
+            yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")

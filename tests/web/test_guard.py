@@ -69,6 +69,27 @@ def test_that_a_token_in_the_link_becomes_a_cookie_and_leaves_the_address(source
     assert guarded(source, cookies={COOKIE: "wrong"}).get("/jobs").status_code == 403
 
 
+@pytest.mark.parametrize(
+    "cookies",
+    [
+        f"{COOKIE}={TOKEN}",
+        f"theme=dark; {COOKIE}={TOKEN}",
+        f"a b; {{}}=[1]; ;{COOKIE}={TOKEN};other={'x' * 4000}",
+        # That of this address's own path comes first.
+        f"{COOKIE}={TOKEN}; {COOKIE}=of-another-page",
+    ],
+)
+def test_that_the_cookie_is_found_among_those_of_other_pages(source: Source, cookies: str) -> None:
+    assert guarded(source).get("/jobs", headers={"cookie": cookies}).status_code == 200
+
+
+def test_that_more_than_four_kilobytes_of_cookies_are_not_read(source: Source) -> None:
+    """`http.cookies` takes seconds for 60 kB, before anything is proved."""
+    client = guarded(source)
+    answer = client.get("/jobs", headers={"cookie": f'{COOKIE}={TOKEN}; x="' + "\\" * 60_000})
+    assert (answer.status_code, "delete those of other pages" in answer.text) == (431, True)
+
+
 @pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/99", "/static/style.css", "/nothing"])
 def test_that_every_answer_has_secure_headers(client: TestClient, path: str) -> None:
     headers = client.get(path).headers

@@ -26,15 +26,15 @@ from typing import Any
 
 from pollux_slurm.agent.node.watched_processes import start_thread
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.unproved_connections import QUEUE, WITHIN_S, UnprovedConnections
 
 SILENCE_S = 10.0
 """A wing that has heard nothing for so long is alone."""
 
 _BEAT_S = 1.0
-_HANDSHAKE_S = 10.0
+_RETRY_S = 0.2
 _MAX_LINE_BYTES = 1_000_000
 _MAX_CHALLENGE_BYTES = 300
-_MAX_STRANGERS = 64
 
 Message = Mapping[str, Any]
 
@@ -57,26 +57,19 @@ class Link:
                 return False
         return True
 
-    def receive(self, max_bytes: int = _MAX_LINE_BYTES, *, within_s: float | None = None) -> Message | None:
-        """Return the next message; None at the connection's end, or for anything that is no message.
-
-        With `within_s`, it is None, too, where the whole message has not come by then.
-        """
-        deadline = None if within_s is None else time.monotonic() + within_s
+    def receive(self, max_bytes: int = _MAX_LINE_BYTES) -> Message | None:
+        """Return the next message; None at the connection's end, or for anything that is no message."""
         try:
             while b"\n" not in self._buffer:
                 if len(self._buffer) > max_bytes:
                     return None
-                if deadline is not None:
-                    # The time-out is that of one `recv`, of which each byte may need one.
-                    self._connection.settimeout(max(deadline - time.monotonic(), 1e-3))
-                received = self._connection.recv(65536)
+                received = self._connection.recv(min(max_bytes + 1, 65536))
                 if not received:
                     return None
                 self._buffer += received
             line, _, self._buffer = self._buffer.partition(b"\n")
             message = json.loads(line)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return message if isinstance(message, dict) else None
 
@@ -84,29 +77,52 @@ class Link:
         """Let `send` and `receive` fail after so long."""
         self._connection.settimeout(timeout_s)
 
-    def close(self) -> None:
-        """Close the connection, also for a thread that receives from it."""
+    def end(self) -> None:
+        """Let both sides read the connection's end."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection, also for a thread that receives from it."""
+        self.end()
         self._connection.close()
 
 
 def _answer(secret: str, side: str, challenge: object) -> str:
-    return hmac.new(secret.encode(), f"{side} {challenge}".encode(), hashlib.sha256).hexdigest()
+    message = f"{side} {challenge}".encode(errors="replace")
+    return hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
+
+
+def _is_answer(reply: Message, secret: str, side: str, challenge: str) -> bool:
+    given = str(reply.get("answer")).encode(errors="replace")
+    return hmac.compare_digest(given, _answer(secret, side, challenge).encode())
 
 
 def connect(address: str, port: int, secret: str, *, timeout_s: float = 60.0) -> Link:
-    """Return a wing's link to its anchor. Raises `LaunchError`."""
+    """Return a wing's link to its anchor. Raises `LaunchError`.
+
+    It tries for so long: strangers may crowd out one try.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _connect_once(address, port, secret)
+        except LaunchError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_RETRY_S)
+
+
+def _connect_once(address: str, port: int, secret: str) -> Link:
     try:
-        link = Link(socket.create_connection((address, port), timeout=timeout_s))
+        link = Link(socket.create_connection((address, port), timeout=WITHIN_S))
     except OSError as error:
         raise LaunchError(f"the anchor cannot be reached at {address}, port {port}: {error}") from None
-    link.set_timeout(_HANDSHAKE_S)
     greeting = link.receive(_MAX_CHALLENGE_BYTES) or {}
     challenge = secrets.token_hex(32)
     link.send({"challenge": challenge, "answer": _answer(secret, "wing", greeting.get("challenge"))})
     reply = link.receive(_MAX_CHALLENGE_BYTES) or {}
-    if not hmac.compare_digest(str(reply.get("answer")), _answer(secret, "anchor", challenge)):
+    if not _is_answer(reply, secret, "anchor", challenge):
         link.close()
         raise LaunchError(f"what answers at {address}, port {port}, is not this job's anchor")
     link.set_timeout(SILENCE_S)
@@ -120,16 +136,18 @@ class Listener:
     of `pollux run` reads them; it may be busy with Slurm for a while, and beats go on meanwhile.
     """
 
-    def __init__(self, secret: str, *, beat_s: float = _BEAT_S, handshake_s: float = _HANDSHAKE_S) -> None:
+    def __init__(
+        self, secret: str, *, beat_s: float = _BEAT_S, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.messages: queue.SimpleQueue[tuple[Link, Message | None]] = queue.SimpleQueue()
-        self._secret, self._beat_s, self._handshake_s = secret, beat_s, handshake_s
+        self._secret, self._beat_s = secret, beat_s
         self._socket = socket.create_server(
-            ("", 0), family=_family(), dualstack_ipv6=socket.has_dualstack_ipv6()
+            ("", 0), family=_family(), backlog=QUEUE, dualstack_ipv6=socket.has_dualstack_ipv6()
         )
         self.port: int = self._socket.getsockname()[1]
         self._links: set[Link] = set()
         self._lock = threading.Lock()
-        self._strangers = threading.Semaphore(_MAX_STRANGERS)
+        self._unproved = UnprovedConnections(Link.end, monotonic=monotonic)
         self._closed = threading.Event()
         for target in (self._accept, self._beat):
             start_thread(f"pollux{target.__name__}", target)
@@ -148,42 +166,39 @@ class Listener:
 
     def _accept(self) -> None:
         while not self._closed.is_set():
-            # No more strangers at a time than this: each has a thread, and ten seconds to prove itself.
-            self._strangers.acquire()
             try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            start_thread("pollux-wing", self._serve, connection)
+                connection, (address, *_) = self._socket.accept()
+            except OSError:  # this port is closed, or the connection that was to be accepted
+                self._closed.wait(_RETRY_S)
+                continue
+            link = Link(connection)
+            self._unproved.add(link, address)
+            start_thread("pollux-wing", self._serve, link)
 
-    def _serve(self, connection: socket.socket) -> None:
-        link = Link(connection)
-        try:
-            is_wing = self._shake_hands(link)
-        finally:
-            self._strangers.release()
-        if is_wing:
+    def _serve(self, link: Link) -> None:
+        if self._shake_hands(link):
             with self._lock:
                 self._links.add(link)
-            connection.settimeout(None)
             while (message := link.receive()) is not None:
                 self.messages.put((link, message))
             with self._lock:
                 self._links.discard(link)
             self.messages.put((link, None))
+        self._unproved.remove(link)
         link.close()
 
     def _shake_hands(self, link: Link) -> bool:
-        link.set_timeout(self._handshake_s)
         challenge = secrets.token_hex(32)
         link.send({"challenge": challenge})
-        reply = link.receive(_MAX_CHALLENGE_BYTES, within_s=self._handshake_s) or {}
-        if not hmac.compare_digest(str(reply.get("answer")), _answer(self._secret, "wing", challenge)):
+        reply = link.receive(_MAX_CHALLENGE_BYTES) or {}
+        if not _is_answer(reply, self._secret, "wing", challenge):
             return False
+        self._unproved.remove(link)
         return link.send({"answer": _answer(self._secret, "anchor", reply.get("challenge"))})
 
     def _beat(self) -> None:
         while not self._closed.wait(self._beat_s):
+            self._unproved.close_late()
             with self._lock:
                 links = list(self._links)
             for link in links:

@@ -1,7 +1,8 @@
 """A wing's program: ask the anchor which processes to run, run them as a step, and say how they ended.
 
 Where the anchor is heard no more, the processes are asked to stop: they write a checkpoint, as after any
-SIGTERM. If they have not ended two minutes later, Slurm ends this job.
+SIGTERM. If they have not ended two minutes later, Slurm ends this job. A wing that has met no anchor within a
+minute ends with 0: another start follows.
 """
 
 from __future__ import annotations
@@ -62,7 +63,12 @@ def _run(order_file: Path, environ: dict[str, str]) -> int:
     processes = {name: order.num_processes or max(count, 1) for name, count in gpus.items()}
 
     job_id = environ["SLURM_JOB_ID"]
-    link = connect(order.address, order.port, order.link_secret)
+    try:
+        link = connect(order.address, order.port, order.link_secret)
+    except LaunchError as error:
+        # Slurm is not to show the wing as failed: the job fails with the third.
+        error.exit_code = 0
+        raise
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
     started, early = threading.Event(), list[int]()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -76,6 +77,6 @@ def rehearse(
 
 def _counts(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 64 for part in parts):
+    if not all(re.fullmatch("[0-9]{1,2}", part) and 0 < int(part) <= 64 for part in parts):
         raise UsageError(f"--processes {text}: write numbers from 1 to 64, such as 1,2,3")
     return [int(part) for part in parts]

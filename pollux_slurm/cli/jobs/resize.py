@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -45,6 +46,6 @@ def resize(
 
 def _ranks(text: str | None) -> list[int]:
     parts = [] if text is None else [part.strip() for part in text.split(",")]
-    if any(not (part.isascii() and part.isdigit()) for part in parts):
+    if any(re.fullmatch("[0-9]{1,6}", part) is None for part in parts):
         raise UsageError(f"--leave {text}: write the ranks of replicas, such as 0,2")
     return [int(part) for part in parts]

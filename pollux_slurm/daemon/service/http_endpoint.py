@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import sys
 import threading
@@ -17,14 +18,11 @@ from prometheus_client import make_wsgi_app
 
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import ConfigError
+from pollux_slurm.unproved_connections import QUEUE, UnprovedConnections
 
 _log = logging.getLogger(__name__)
 
 OFF = "off"
-# A request takes milliseconds. Slow connections are closed, the oldest first when there are too many. So slow
-# clients neither use up the file descriptors that Slurm's commands need nor keep others out.
-MAX_CONNECTIONS = 16
-_CONNECTION_S = 10.0
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
@@ -32,7 +30,7 @@ def parse_address(text: str) -> tuple[str, int] | None:
     if text == OFF:
         return None
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or re.fullmatch("[0-9]{1,5}", port) is None or int(port) > 65535:
         raise ConfigError(f"daemon.metrics_listen: expected host:port or {OFF}, not {text!r}")
     return host.strip("[]"), int(port)
 
@@ -88,45 +86,35 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """Nobody proves anything here, and a request takes milliseconds: so all connections are counted.
+
+    Slow clients neither use up the file descriptors that Slurm's commands need nor keep others out.
+    """
+
     daemon_threads = True
-    request_queue_size = 128
+    request_queue_size = QUEUE
 
     def __init__(
         self, where: tuple[str, int], application: Callable[..., Iterable[bytes]], clock: Callable[[], float]
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._opened_s: dict[socket.socket, float] = {}  # the oldest first
+        self._connections = UnprovedConnections(_end, monotonic=clock)
         super().__init__(where, _Handler)
         self.set_app(application)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; close the oldest of too many connections."""
-        with self._lock:
-            self._opened_s[request] = self._clock()
-            if len(self._opened_s) > MAX_CONNECTIONS:
-                self._close_early(next(iter(self._opened_s)))
+        """Answer in a thread."""
+        self._connections.add(request, client_address[0])
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """Forget a connection when its thread is done."""
-        with self._lock:
-            self._opened_s.pop(request, None)
+        self._connections.remove(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close connections that are open for too long; called each half second."""
-        with self._lock:
-            oldest_s = self._clock() - _CONNECTION_S
-            for request in [one for one, opened_s in self._opened_s.items() if opened_s < oldest_s]:
-                self._close_early(request)
-
-    def _close_early(self, request: socket.socket) -> None:
-        # The thread that waits for it reads the end of the stream and closes it.
-        del self._opened_s[request]
-        with suppress(OSError):
-            request.shutdown(socket.SHUT_RDWR)
+        """Called each half second."""
+        self._connections.close_late()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log no traceback for a client that disconnected before its answer."""
@@ -135,3 +123,9 @@ class _Server(ThreadingMixIn, WSGIServer):
             _log.debug("endpoint: %s: %s", client_address, error)
         else:
             _log.exception("endpoint: %s", client_address)
+
+
+def _end(request: socket.socket) -> None:
+    # The thread that waits for it reads the end of the stream and closes it.
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)

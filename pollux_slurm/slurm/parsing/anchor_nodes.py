@@ -1,11 +1,12 @@
-"""Which anchors must leave their nodes. Pure.
+"""Which anchors must leave their nodes.
 
 An anchor takes one CPU of a node of which its training may have no GPU. Slurm starts it where others are, as
 it does every small job (22.05). It must leave a node that is drained, and one where anchors alone keep a job
 of others out that waits for whole nodes with GPUs, or for all of their CPUs.
 
 The second costs a training a start, and the job may not start there after all: Slurm may lack something that
-no read shows. So an anchor stays twice as long after each time that it was requeued.
+no read shows. So an anchor stays twice as long after each time that it was requeued. And within an hour
+anchors leave for one job of a user only: else it could be submitted again and again to stop trainings.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
@@ -23,17 +25,53 @@ from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 _STAYS, _MOST_DOUBLED = timedelta(minutes=2), 12
 # Only the head of the queue: each is compared with all nodes.
 _MAX_WAITING = 10
+_ONE_JOB_EACH = timedelta(hours=1)
 
 
-def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> Mapping[str, str]:
-    """Return why anchors must leave their nodes, by job id. `snapshot` has each job alone."""
+class Leaving(NamedTuple):
+    """Why an anchor must leave its node; `waiting` is the job that it leaves for, None for a drained node."""
+
+    because: str
+    waiting: SlurmJob | None = None
+
+
+class Clearances:
+    """For which job of each user anchors leave, and which: for an hour these, each of them once."""
+
+    def __init__(self) -> None:
+        self._of_user: dict[int, tuple[datetime, set[str]]] = {}
+
+    def allowed(self, leaving: Mapping[str, Leaving], at: datetime) -> dict[str, str]:
+        """Return why anchors leave, without those whose user has had an hour's job."""
+        self._of_user = {
+            user_id: (since, anchors)
+            for user_id, (since, anchors) in self._of_user.items()
+            if at - since < _ONE_JOB_EACH
+        }
+        found = {}
+        for anchor_id, (because, waiting) in leaving.items():
+            if waiting is not None:
+                anchors = {number for number, other in leaving.items() if other.waiting is waiting}
+                if anchor_id not in self._of_user.setdefault(waiting.user_id, (at, anchors))[1]:
+                    continue
+            found[anchor_id] = because
+        return found
+
+    def note_left(self, anchor_id: str) -> None:
+        """Take note of an anchor that was requeued."""
+        for _, anchors in self._of_user.values():
+            anchors.discard(anchor_id)
+
+
+def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> Mapping[str, Leaving]:
+    """Return which anchors must leave their nodes, by job id. `snapshot` has each job alone. Pure."""
     by_node: defaultdict[str, list[SlurmJob]] = defaultdict(list)
     for anchor in anchors:
         for name, _ in anchor.cpus_by_node if anchor.state is JobState.RUNNING else ():
             by_node[name].append(anchor)
     at, nodes = snapshot.read_at, [node for node in snapshot.nodes if node.name in by_node]
     because = {
-        anchor.job_id: f"its anchor leaves {node.name}, which is drained"
+        anchor.job_id: Leaving(f"its anchor leaves {node.name}, which is drained")
         for node in nodes
         if node.draining and node.responds
         for anchor in by_node[node.name]
@@ -57,7 +95,7 @@ def anchors_to_move(snapshot: ClusterSnapshot, anchors: Iterable[SlurmJob]) -> M
         for node in sorted(cleared, key=lambda node: len(by_node[node.name]))[:lacking]:
             for anchor in by_node[node.name]:
                 text = f"its anchor leaves {node.name}, for which job {job.job_id} waits"
-                because.setdefault(anchor.job_id, text)
+                because.setdefault(anchor.job_id, Leaving(text, job))
     return because
 
 

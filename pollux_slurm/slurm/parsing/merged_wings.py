@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, JobTerms, SlurmJob
-from pollux_slurm.slurm.parsing.anchor_nodes import anchors_to_move
+from pollux_slurm.slurm.parsing.anchor_nodes import Clearances, anchors_to_move
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, parse_wing_comment
 
@@ -34,8 +34,11 @@ class _Wing(NamedTuple):
     job: SlurmJob
 
 
-def merge_wings(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Return the snapshot with each anchor merged with its wings, which are no jobs of their own there."""
+def merge_wings(snapshot: ClusterSnapshot, clearances: Clearances | None = None) -> ClusterSnapshot:
+    """Return the snapshot with each anchor merged with its wings, which are no jobs of their own there.
+
+    `clearances` remember for whom anchors have left.
+    """
     anchors = {job.job_id: (job, terms) for job in snapshot.jobs if (terms := _anchor_terms(job))}
     if not anchors:
         return snapshot
@@ -51,7 +54,8 @@ def merge_wings(snapshot: ClusterSnapshot) -> ClusterSnapshot:
             wings[claim.anchor_id].append(_Wing(claim, job))
         else:
             others.append(job)
-    leaving = anchors_to_move(snapshot, [anchor for anchor, _ in anchors.values()])
+    to_move = anchors_to_move(snapshot, [anchor for anchor, _ in anchors.values()])
+    leaving = (clearances or Clearances()).allowed(to_move, snapshot.read_at)
     merged = []
     for job in others:
         if job.job_id in wings:

@@ -26,7 +26,8 @@ Act = Callable[[Link], None]
 class Wings:
     """Takes the place of Slurm: each wing that is submitted connects at once and does what is next.
 
-    The program of one that `fails_to_start` or `is_cancelled` never runs. `own` is the anchor in the queue.
+    The program of one that `fails_to_start` or `is_cancelled` never runs, that of one that `meets_no_anchor`
+    has ended. `own` is the anchor in the queue.
     """
 
     anchor_id, node = "1", "n0"
@@ -44,7 +45,7 @@ class Wings:
         number = str(10 + len(self.submitted))
         self.submitted.append({"request": list(request), **more})
         self.launched[number] = act = self._acts.pop(0)
-        if act in (fails_to_start, is_cancelled):
+        if act in (fails_to_start, is_cancelled, meets_no_anchor):
             return number
         threading.Thread(target=self._run, args=(number, act), daemon=True).start()
         return number
@@ -64,6 +65,8 @@ class Wings:
         act = self.launched[number]
         if act is is_cancelled:
             return SeenJob(state=JobState.CANCELLED)
+        if act is meets_no_anchor:
+            return SeenJob(state=JobState.COMPLETED)
         has_failed = act is fails_to_start or number in self.over
         return SeenJob(state=JobState.FAILED if has_failed else JobState.RUNNING, has_failed=has_failed)
 
@@ -88,6 +91,10 @@ def fails_to_start(_link: Link) -> None:
 
 def is_cancelled(_link: Link) -> None:
     raise AssertionError("its program does not run")
+
+
+def meets_no_anchor(_link: Link) -> None:
+    raise AssertionError("it is not connected")
 
 
 def ends_when_stopped(link: Link) -> None:
@@ -181,10 +188,10 @@ def test_that_three_starts_in_a_row_whose_program_fails_fail_the_job(tmp_path: P
         )
 
 
-def test_that_wings_that_are_cancelled_or_lost_are_submitted_again(tmp_path: Path) -> None:
-    acts = (is_cancelled, is_cancelled, is_cancelled, fails_to_start, is_lost, ends(0))
+def test_that_wings_that_are_cancelled_or_lost_or_meet_no_anchor_are_submitted_again(tmp_path: Path) -> None:
+    acts = (*(is_cancelled,) * 3, *(meets_no_anchor,) * 3, fails_to_start, is_lost, ends(0))
     code, wings = run_anchor(tmp_path, *acts, speed=100.0)
-    assert (code, len(wings.submitted)) == (0, 6)
+    assert (code, len(wings.submitted)) == (0, 9)
 
 
 def test_that_a_run_whose_job_is_on_another_node_stops_its_wings_and_counts_nothing(tmp_path: Path) -> None:

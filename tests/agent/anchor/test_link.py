@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pollux_slurm.agent.anchor.link import Link, Listener, connect, watch_anchor
+from pollux_slurm.agent.anchor.link import Link, Listener, _answer, connect, watch_anchor
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.unproved_connections import MOST_OF_ADDRESS, WITHIN_S
 
 SECRET = "a secret"
 DEADLINE_S = 60.0
@@ -41,7 +42,7 @@ def test_that_a_wing_and_its_anchor_talk(listener: Listener) -> None:
 
 def test_that_a_wing_with_another_secret_is_not_heard(listener: Listener) -> None:
     with pytest.raises(LaunchError, match="is not this job's anchor"):
-        connect("127.0.0.1", listener.port, "another secret")
+        connect("127.0.0.1", listener.port, "another secret", timeout_s=0)
     wing = connect("127.0.0.1", listener.port, SECRET)
     wing.send({"wing": "1"})
     assert listener.messages.get(timeout=DEADLINE_S)[1] == {"wing": "1"}
@@ -61,11 +62,17 @@ def test_that_a_wing_does_not_trust_whoever_answers() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(LaunchError, match="is not this job's anchor"):
-            connect("127.0.0.1", server.getsockname()[1], SECRET)
+            connect("127.0.0.1", server.getsockname()[1], SECRET, timeout_s=0)
         thread.join(DEADLINE_S)
 
 
-@pytest.mark.parametrize("junk", [b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 4000, b"[1]\n", b"{}\n", b""])
+JUNK = [
+    *(b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 4000, b"[1]\n", b"{}\n", b"", b"[" * 60_000 + b"\n"),
+    *(b'{"answer": "\xc3\xa9"}\n', b'{"answer": "\\ud800"}\n', b'{"answer": ' + b"1" * 250 + b"}\n"),
+]
+
+
+@pytest.mark.parametrize("junk", JUNK)
 def test_that_junk_ends_its_own_connection_only(listener: Listener, junk: bytes) -> None:
     with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
         stranger.sendall(junk)
@@ -76,30 +83,93 @@ def test_that_junk_ends_its_own_connection_only(listener: Listener, junk: bytes)
         wing.close()
 
 
-def test_that_strangers_that_are_slow_do_not_shut_out_a_wing() -> None:
-    """All places are theirs, and each sends a byte now and then; a handshake of them would take 15 s."""
-    listener, over = Listener(SECRET, handshake_s=0.5), threading.Event()
-    strangers = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(64)]
+@contextlib.contextmanager
+def strangers(port: int, number: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S))
+            for _ in range(number)
+        ]
 
-    def trickle() -> None:
-        while not over.wait(0.05):
-            for stranger in strangers:
-                with contextlib.suppress(OSError):
-                    stranger.send(b"x")
 
-    thread = threading.Thread(target=trickle)
-    thread.start()
-    try:
-        wing = connect("127.0.0.1", listener.port, SECRET)
-        wing.send({"wing": "1"})
-        assert listener.messages.get(timeout=DEADLINE_S)[1] == {"wing": "1"}
+def hears(listener: Listener, wing: Link) -> None:
+    wing.send({"wing": "1"})
+    assert listener.messages.get(timeout=DEADLINE_S)[1] == {"wing": "1"}
+
+
+def test_that_strangers_that_say_nothing_do_not_keep_out_a_wing_at_their_address(listener: Listener) -> None:
+    with strangers(listener.port, 300) as idle:
+        wing = connect("127.0.0.1", listener.port, SECRET, timeout_s=0)
+        hears(listener, wing)
+        with strangers(listener.port, MOST_OF_ADDRESS + 1):
+            # It has proved itself, and so others go.
+            assert all(is_ended(one) for one in idle)
+            hears(listener, wing)
         wing.close()
+
+
+def is_ended(connection: socket.socket) -> bool:
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_that_a_stranger_that_sends_a_byte_now_and_then_is_cut_off() -> None:
+    now_s = [0.0]
+    listener = Listener(SECRET, beat_s=0.02, monotonic=lambda: now_s[0])
+    try:
+        with strangers(listener.port, 1) as (slow,):
+            assert slow.recv(4096), "its challenge: it is accepted"
+            slow.send(b"x")
+            now_s[0] += WITHIN_S + 1
+            assert is_ended(slow)
     finally:
-        over.set()
-        thread.join(DEADLINE_S)
-        for stranger in strangers:
-            stranger.close()
         listener.close()
+
+
+def test_that_a_wing_tries_again_where_its_connection_was_closed_before_it_proved_itself() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as crowded:
+        crowded.settimeout(DEADLINE_S)
+        port = crowded.getsockname()[1]
+        met: queue.SimpleQueue[Link] = queue.SimpleQueue()
+        thread = threading.Thread(target=lambda: met.put(connect("127.0.0.1", port, SECRET)))
+        thread.start()
+        for _ in range(2):
+            crowded.accept()[0].close()
+        connection, _ = crowded.accept()
+        with connection:
+            anchor = Link(connection)
+            anchor.send({"challenge": "c"})
+            reply = anchor.receive() or {}
+            anchor.send({"answer": _answer(SECRET, "anchor", reply["challenge"])})
+            met.get(timeout=DEADLINE_S).close()
+    thread.join(DEADLINE_S)
+
+
+def test_that_a_port_that_cannot_accept_once_accepts_the_next(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may say of a connection that it was gone before it was accepted."""
+    accept, refused = socket.socket.accept, list[OSError]()
+
+    def accept_the_second(port: socket.socket) -> tuple[socket.socket, object]:
+        connection, address = accept(port)
+        if refused:
+            return connection, address
+        connection.close()
+        refused.append(error := ConnectionAbortedError())
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket.socket, "accept", accept_the_second)
+        # The listener waits in the first one's `accept` already.
+        connect("127.0.0.1", listener.port, SECRET).close()
+        wing = connect("127.0.0.1", listener.port, SECRET)
+    assert refused
+    wing.close()
 
 
 def test_that_a_line_without_end_is_not_kept() -> None:

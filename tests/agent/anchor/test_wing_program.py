@@ -8,11 +8,51 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pollux_slurm.agent.anchor.link import Listener
+import pytest
+
+from pollux_slurm.agent.anchor import wing_program
+from pollux_slurm.agent.anchor.link import Listener, connect
 from pollux_slurm.agent.anchor.order import Order
 from pollux_slurm.agent.submit.wing_request import PROGRAM
 
 DEADLINE_S = 60.0
+
+
+def order_for(folder: Path, port: int, *, directory: Path) -> Path:
+    """Write the order of an anchor at a port of this machine; return its file."""
+    order = Order(
+        command=("true",),
+        directory=str(directory),
+        anchor_id="1",
+        address="127.0.0.1",
+        port=port,
+        link_secret="s",
+        run_secret="r",
+        num_processes=None,
+        kill_after_s=15.0,
+        wrapper=(),
+        srun_arguments=(),
+    )
+    order.write(folder / "p.order")
+    return folder / "p.order"
+
+
+def test_that_a_wing_that_meets_no_anchor_does_not_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm shows it as completed: three that have failed before their processes would fail the job."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    environ = {"SLURM_JOB_ID": "10", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "1"}
+    for name, value in ({"SLURMD_NODENAME": "n0"} | environ).items():
+        monkeypatch.setenv(name, value)
+    order = order_for(tmp_path, port, directory=tmp_path)
+    monkeypatch.setattr(sys, "argv", ["wing", str(order)])
+    monkeypatch.setattr(wing_program, "connect", lambda *where: connect(*where, timeout_s=0))
+    with pytest.raises(SystemExit) as ended:
+        wing_program.main()
+    assert ended.value.code == 0
+    assert f"the anchor cannot be reached at 127.0.0.1, port {port}" in capsys.readouterr().err
 
 
 def test_that_a_wing_whose_step_cannot_begin_says_how_it_ends(tmp_path: Path) -> None:
@@ -21,24 +61,11 @@ def test_that_a_wing_whose_step_cannot_begin_says_how_it_ends(tmp_path: Path) ->
     config = tmp_path / "pollux.toml"
     config.write_text(f'[slurm]\nbin_dir = "{tmp_path}"\n')
     listener = Listener("s")
-    order = Order(
-        command=("true",),
-        directory=str(tmp_path / "gone"),
-        anchor_id="1",
-        address="127.0.0.1",
-        port=listener.port,
-        link_secret="s",
-        run_secret="r",
-        num_processes=None,
-        kill_after_s=15.0,
-        wrapper=(),
-        srun_arguments=(),
-    )
-    order.write(tmp_path / "p.order")
+    order = order_for(tmp_path, listener.port, directory=tmp_path / "gone")
     job = {"SLURM_JOB_ID": "10", "SLURM_JOB_NUM_NODES": "1", "SLURMD_NODENAME": socket.gethostname()}
     environ = {**os.environ, "POLLUX_CONFIG": str(config), "SLURM_GPUS_ON_NODE": "1", **job}
     wing = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "p.order")],
+        [sys.executable, "-c", PROGRAM, str(order)],
         env=environ, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

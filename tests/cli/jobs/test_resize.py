@@ -23,6 +23,7 @@ __all__ = ["runs"]
         (["two"], "NUMBER"),
         (["2", "--leave", "1;2"], "--leave 1;2: write the ranks of replicas, such as 0,2"),
         (["2", "--leave="], "--leave : write the ranks"),
+        (["2", "--leave", "9" * 5000], "write the ranks"),
         (["2", "--timeout=-1"], "--timeout"),
         (["2"], "pollux run --in-place -- python train.py"),
         (["2", "--run", "1"], "no training on this machine can be resized"),

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.daemon.service import http_endpoint
-from pollux_slurm.daemon.service.http_endpoint import MAX_CONNECTIONS, parse_address, serve_metrics
+from pollux_slurm.daemon.service.http_endpoint import parse_address, serve_metrics
 from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.model import Decision, ReallocationWay
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.unproved_connections import MOST_OF_ADDRESS, WITHIN_S
 from tests.daemon.builders import NOON, reallocation, record
 from tests.daemon.harness import Harness
 from tests.waiting import wait_until
@@ -183,7 +184,9 @@ def test_that_a_taken_address_costs_only_the_endpoint(caplog: pytest.LogCaptureF
     assert "no metrics: 127.0.0.1:" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["9748", "localhost", ":9748", "localhost:http", "localhost:70000", ""])
+@pytest.mark.parametrize(
+    "text", ["9748", "localhost", ":9748", "localhost:http", "localhost:70000", "localhost:" + "9" * 5000, ""]
+)
 def test_that_an_address_without_sense_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="metrics_listen"):
         parse_address(text)
@@ -237,8 +240,8 @@ def test_that_slow_peers_leave_file_descriptors_and_do_not_block_others() -> Non
         with slow_peers(port, 300) as peers:
             assert asked(port, "/health")[0] == 200
             # Connections are accepted in order: all were by that answer, and all but the last are closed.
-            assert all(peer.recv(1) == b"" for peer in peers[:-MAX_CONNECTIONS])
-            allowed = before + len(peers) + MAX_CONNECTIONS
+            assert all(peer.recv(1) == b"" for peer in peers[:-MOST_OF_ADDRESS])
+            allowed = before + len(peers) + MOST_OF_ADDRESS
             wait_until(lambda: num_descriptors() <= allowed, timeout_s=120, what="closed connections")
 
 
@@ -248,7 +251,7 @@ def test_that_a_peer_that_sends_a_byte_now_and_then_is_cut_off() -> None:
     with serve_metrics(metrics, listen="127.0.0.1:0") as port, slow_peers(port, 1) as (peer,):
         peer.sendall(b"GET /hea")
         assert asked(port, "/health")[0] == 200
-        clock.now_s += 11
+        clock.now_s += WITHIN_S + 1
         assert peer.recv(1) == b""
 
 

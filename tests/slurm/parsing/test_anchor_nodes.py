@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.model import ClusterSnapshot, JobState, JobTerms, SlurmJob, SlurmNode
-from pollux_slurm.slurm.parsing.anchor_nodes import anchors_to_move
+from pollux_slurm.slurm.parsing.anchor_nodes import Clearances, Leaving, anchors_to_move
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
 from tests.fakes.slurm import fake_node
@@ -35,7 +35,8 @@ def waiting(gpus: int = 4, cpus: int = 8, **changes: Any) -> SlurmJob:
 def leaving(nodes: list[SlurmNode], *jobs: SlurmJob, minutes: float = 2) -> Mapping[str, str]:
     read_at = NOON + timedelta(minutes=minutes)
     anchors = [one for one in jobs if "inplace=1" in one.comment and one.state is JobState.RUNNING]
-    return anchors_to_move(ClusterSnapshot(read_at=read_at, nodes=tuple(nodes), jobs=jobs), anchors)
+    found = anchors_to_move(ClusterSnapshot(read_at=read_at, nodes=tuple(nodes), jobs=jobs), anchors)
+    return {number: one.because for number, one in found.items()}
 
 
 def test_that_an_anchor_stays_where_nobody_needs_its_node() -> None:
@@ -113,3 +114,20 @@ def test_that_as_many_nodes_are_cleared_as_the_job_lacks_those_with_fewest_ancho
     assert set(leaving(nodes, *anchors, waiting(gpus=16, cpus=32, num_nodes=4))) == {"1", "2", "3", "4"}
     # Five nodes are not there, whoever leaves.
     assert leaving(nodes, *anchors, waiting(gpus=20, cpus=40, num_nodes=5)) == {}
+
+
+def test_that_anchors_leave_for_one_job_of_a_user_an_hour() -> None:
+    clearances, users = Clearances(), {"9": 1000, "10": 1000, "11": 2000}
+    jobs = {
+        number: dataclasses.replace(waiting(), job_id=number, user_id=user) for number, user in users.items()
+    }
+
+    def allowed(minutes: float, **leaving: str) -> set[str]:
+        found = {anchor: Leaving("it waits", jobs[number]) for anchor, number in leaving.items()}
+        return set(clearances.allowed(found | {"d": Leaving("drained")}, NOON + timedelta(minutes=minutes)))
+
+    assert allowed(0, a="9", b="9", c="10") == {"a", "b", "d"}, "both of the first job, which needs both"
+    clearances.note_left("a")
+    assert allowed(30, a="10", b="9") == {"b", "d"}, "a has left for this user, b still has to"
+    assert allowed(59, c="10", e="11") == {"e", "d"}, "another user's job"
+    assert allowed(60, c="10") == {"c", "d"}
