@@ -31,6 +31,8 @@ from pollux_slurm.errors import PrivateFileError
 # Beyond this, it is no file of ours: a reader is not to run out of memory.
 _MOST_BYTES = 1 << 30
 _MOST_DATA_BYTES = 1 << 20
+# What `link` fails with on a file system that has no hard links.
+_WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _READS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # O_EXCL also refuses a link.
 _CREATES = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -126,12 +128,21 @@ class Draft:
         if is_synced:
             self.sync()
         self.file.flush()
-        if is_new:  # atomic on NFS, too
-            os.link(self._name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
+        if is_new:
+            self._take(name)
         else:
             os.replace(self._name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         if is_synced:
             os.fsync(self._folder)
+
+    def _take(self, name: str) -> None:
+        try:  # atomic on NFS, too
+            os.link(self._name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _WITHOUT_LINKS:
+                raise
+            os.close(os.open(name, _CREATES, 0o600, dir_fd=self._folder))
+            os.replace(self._name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -44,6 +45,20 @@ def test_that_a_file_is_read_as_it_was_written_and_replaced_whole(folder: Path) 
         write_private(folder / "one", b"third", is_new=True)
     write_private(folder / "two", b"new", is_new=True)
     assert (read_private(folder / "one"), read_private(folder / "two")) == (b"second", b"new")
+
+
+@pytest.mark.parametrize("write", [write_private, write_data])
+def test_that_a_file_system_without_hard_links_is_enough(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., None]
+) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    write(folder / "one", b"first", is_new=True)
+    with pytest.raises(FileExistsError):
+        write(folder / "one", b"second", is_new=True)
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("one", b"first")]
 
 
 def test_that_links_on_the_way_and_a_readable_folder_are_accepted(folder: Path, tmp_path: Path) -> None:
