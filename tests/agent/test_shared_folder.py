@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from pollux_slurm.agent.checkpoints.out_of_memory import MemoryBound, read_bound
 from pollux_slurm.agent.node.layout import RunLayout
 from pollux_slurm.agent.node.node_program import run_in_step
 from pollux_slurm.agent.node.tracker_runs import keep_mlflow_run, tracker_variables
+from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.agent.step.run_step import _read_exit_file
 from pollux_slurm.agent.submit.token import ensure_token
 from pollux_slurm.errors import LaunchError
@@ -161,23 +164,101 @@ TRAPS = (
 )
 
 
-@pytest.mark.torch
-def test_that_another_users_links_are_never_written_through(tmp_path: Path) -> None:
+# Who may write above a private folder exchanges it for their own, and back, all the time.
+EXCHANGES = """
+import os, sys
+lab, job, theirs, away = sys.argv[1], *(os.path.join(sys.argv[1], name) for name in ("job", "theirs", "away"))
+print("ready", flush=True)
+while not os.path.exists(os.path.join(lab, "done")):
+    os.rename(job, away)
+    os.rename(theirs, job)
+    os.rename(job, theirs)
+    os.rename(away, job)
+"""
+READS = """
+import collections, sys
+from pathlib import Path
+from pollux_slurm.agent.anchor.order import Order
+from pollux_slurm.agent.submit.wing_request import WingRequest
+from pollux_slurm.errors import LaunchError
+lab, found = Path(sys.argv[1]), collections.Counter()
+try:
+    for _ in range(3000):
+        for kind, suffix, name in ((WingRequest, "wing", "options"), (Order, "order", "command")):
+            try:
+                found[getattr(kind.read(lab / "job" / f"x.{suffix}"), name)] += 1
+            except LaunchError:
+                found["refused"] += 1
+finally:
+    (lab / "done").touch()
+print(*(key if isinstance(key, str) else "".join(key) for key in found))
+"""
+ORDER = {
+    **{"directory": "/", "anchor_id": "1", "address": "a", "port": 1, "link_secret": "s", "run_secret": "s"},
+    **{"num_processes": None, "kill_after_s": 1.0, "wrapper": [], "srun_arguments": []},
+}
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[tuple[User, User]]:
     with two_users({}) as (owner, other):
-        run_among_traps(owner, other)
+        owner.home.chmod(0o755)
+        yield owner, other
 
 
-def run_among_traps(owner: User, other: User) -> None:
-    folder = owner.home / "lab"
-    for path in (folder, *(folder / name for name in FOLDERS)):
-        path.mkdir()
-        path.chmod(0o777)  # as a group's is for its members
-        os.chown(path, owner.user_id, owner.user_id)
-    owner.home.chmod(0o755)
+def lab(owner: User, name: str) -> Path:
+    """Return a folder of the owner's that the other may write in, as a member of a group may."""
+    folder = owner.home / name
+    folder.mkdir()
+    os.chown(folder, owner.user_id, owner.user_id)
+    folder.chmod(0o777)
+    return folder
+
+
+def give(path: Path, user: User) -> None:
+    for one in (path, *path.rglob("*")):
+        os.chown(one, user.user_id, user.user_id)
+
+
+def test_that_no_words_of_another_user_are_read_while_they_exchange_the_folder(
+    users: tuple[User, User],
+) -> None:
+    owner, other = users
+    folder = lab(owner, "exchanged")
+    for name, user, word in (("job", owner, "mine"), ("theirs", other, "theirs")):
+        (folder / name).mkdir(mode=0o700)
+        write_private(folder / name / "x.wing", json.dumps({"options": [word]}).encode())
+        write_private(folder / name / "x.order", json.dumps({**ORDER, "command": [word]}).encode())
+        give(folder / name, user)
+    for path in (folder / "theirs", *(folder / "theirs").iterdir()):
+        path.chmod(0o755)
+    command = (*other.python, "-c", EXCHANGES, str(folder))
+    with subprocess.Popen(
+        command, user=other.name, group=other.name, extra_groups=[], env=other.env, stdout=subprocess.PIPE
+    ) as exchanges:
+        try:
+            assert exchanges.stdout is not None
+            assert exchanges.stdout.readline() == b"ready\n"
+            done = owner.run(*owner.python, "-c", READS, str(folder))
+        finally:
+            (folder / "done").touch()
+            exchanges.wait(60)
+    assert done.returncode == 0, done.stderr
+    found = set(done.stdout.split())
+    assert "mine" in found
+    assert "theirs" not in found
+
+
+@pytest.mark.torch
+def test_that_another_users_links_are_never_written_through(users: tuple[User, User]) -> None:
+    owner, other = users
+    folder = lab(owner, "linked")
+    for name in FOLDERS:
+        lab(owner, f"linked/{name}")
     secret = owner.home / "secret"
     secret.write_text("mine")
     secret.chmod(0o600)
-    os.chown(secret, owner.user_id, owner.user_id)
+    give(secret, owner)
     for trap in TRAPS:
         # A file that is only touched would be made.
         target = secret.with_name("made") if trap == "kept-elsewhere-0" else secret
@@ -186,4 +267,4 @@ def run_among_traps(owner: User, other: User) -> None:
     done = owner.run(*owner.python, "-c", WRITES, str(folder))
     assert done.returncode == 0, done.stderr
     assert secret.read_text() == "mine"
-    assert {path.name for path in owner.home.iterdir()} == {"lab", "secret"}
+    assert not (owner.home / "made").exists()
