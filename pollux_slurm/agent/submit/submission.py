@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.agent.submit.submission_plan import SubmissionPlan
@@ -55,10 +56,10 @@ def run_sbatch(
     with _script(plan) as script, _plan_files(plan, token) as undo:
         # --export-file may name a file descriptor of the user's shell.
         process = subprocess.Popen(
-            _sbatch_words(sbatch, plan, script),
+            _sbatch_words(sbatch, plan),
             env=_sbatch_environ(plan, environ),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=script,
             stderr=subprocess.PIPE,
             close_fds=False,
         )
@@ -91,10 +92,10 @@ def submit_plan(
     _refuse_impossible_wings(plan, runner)
     with _script(plan) as script, _plan_files(plan, token) as undo:
         done = subprocess.run(
-            _sbatch_words(sbatch, plan, script),
+            _sbatch_words(sbatch, plan),
             env=_sbatch_environ(plan, environ),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=script,
             capture_output=True,
             text=True,
             errors="replace",
@@ -186,8 +187,8 @@ def _refuse_impossible_wings(plan: SubmissionPlan, runner: CommandRunner) -> Non
         )
 
 
-def _sbatch_words(sbatch: str, plan: SubmissionPlan, script: str) -> list[str]:
-    return [sbatch, *plan.options, script, *plan.arguments]
+def _sbatch_words(sbatch: str, plan: SubmissionPlan) -> list[str]:
+    return [sbatch, *plan.options, "/dev/stdin", *plan.arguments]
 
 
 def _sbatch_environ(plan: SubmissionPlan, environ: Mapping[str, str]) -> dict[str, str]:
@@ -199,15 +200,19 @@ def _sbatch_environ(plan: SubmissionPlan, environ: Mapping[str, str]) -> dict[st
 
 
 @contextlib.contextmanager
-def _script(plan: SubmissionPlan) -> Iterator[str]:
-    """Write the script to a file without a name, which nobody can exchange before sbatch reads it.
-
-    Yields where sbatch, or a site's own program before it, finds the file as long as this process has it.
-    """
-    with tempfile.TemporaryFile() as file:
-        file.write(_content(plan))
-        file.flush()
-        yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
+def _script(plan: SubmissionPlan) -> Iterator[IO[bytes]]:
+    """Yield the script as a file without a name, which nobody can exchange before sbatch reads it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(tempfile.TemporaryFile())
+            file.write(_content(plan))
+            file.seek(0)
+        except OSError as error:
+            raise LaunchError(
+                f"nothing was submitted: no temporary file can be written ({error.strerror}); set TMPDIR to "
+                "a folder with some space"
+            ) from None
+        yield file
 
 
 def _content(plan: SubmissionPlan) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from pollux_slurm.agent.submit.submission import run_sbatch, submit_plan
 from pollux_slurm.agent.submit.token import token_sha256
 from pollux_slurm.config import Config
-from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
+from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmUnavailable
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from tests.agent.submit.test_submission_plan import TOKEN, plan
 
@@ -179,6 +181,19 @@ def test_that_a_program_before_sbatch_that_closes_files_finds_the_script(site: S
     wrapper.chmod(0o755)
     assert site.run() == 0
     assert (site.cwd / "seen").read_text() == next(site.cwd.rglob("pollux-*.sbatch")).read_text()
+
+
+def test_that_without_room_for_a_temporary_file_nothing_is_submitted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    site.command("sbatch", "echo 41")
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(LaunchError, match=r"nothing was submitted.*No space left on device.*set TMPDIR"):
+        site.run()
+    assert site.files() == []
 
 
 def test_that_an_ordinary_job_is_submitted_where_a_group_may_write(site: Site) -> None:
