@@ -65,6 +65,8 @@ def write_private(
         _draft(folder, f".{file.name}", mode=0o600) as draft,
     ):
         draft.file.write(content)
+        if is_synced:
+            draft.sync()
         draft.keep_as(file.name, is_new=is_new, is_synced=is_synced)
 
 
@@ -100,6 +102,8 @@ def write_data(file: Path, content: bytes, *, is_new: bool = False, is_synced: b
     """Write a file of data, with the rights that the umask leaves. Raises as `write_private`."""
     with data_draft(file.parent, f".{file.name}") as draft:
         draft.file.write(content)
+        if is_synced:
+            draft.sync()
         draft.keep_as(file.name, is_new=is_new, is_synced=is_synced)
 
 
@@ -124,9 +128,10 @@ class Draft:
         os.fsync(self.file.fileno())
 
     def keep_as(self, name: str, *, is_new: bool = False, is_synced: bool = True) -> None:
-        """Give the file its name, in place of another one; `FileExistsError` for that if it `is_new`."""
-        if is_synced:
-            self.sync()
+        """Give the file its name, in place of another one; `FileExistsError` for that if it `is_new`.
+
+        With `is_synced`, the name is on the disk, too, after `sync`.
+        """
         self.file.flush()
         if is_new:
             self._take(name)
