@@ -98,7 +98,7 @@ def test_that_a_member_goes_on_from_anothers_weights_with_their_own_token_and_tr
     assert read_bounds(shared) == (BOUND,)
     with pytest.raises(LaunchError, match="belongs to another user: remove it"):
         ensure_token(shared / "job.token", os.getuid())
-    assert tracker_variables(shared, {}) == {}
+    assert "WANDB_RUN_ID" not in tracker_variables(shared, {})
     (shared / "pollux-7-0.exit").write_text("0\n")
     os.chown(shared / "pollux-7-0.exit", 65534, 65534)
     assert fail_on_node(shared) is None
@@ -110,9 +110,12 @@ def test_that_a_tracker_id_that_others_may_write_stays_and_its_line_has_the_cure
     first = tracker_variables(shared, {})
     file = shared / "trackers/wandb-run-id"
     file.chmod(0o664)
-    assert tracker_variables(shared, {}) == {}
+    # Without WANDB_RESUME, a start replaces a run of the user's own.
+    assert tracker_variables(shared, {})["WANDB_RESUME"] == "allow"
     said = capsys.readouterr().err
-    assert said == f"pollux: trackers begin new runs, since others may write {file}; run: chmod go-w {file}\n"
+    assert said == f"pollux: wandb begins a new run, since others may write {file}; run: chmod go-w {file}\n"
+    assert tracker_variables(shared, {"WANDB_RUN_ID": "mine"})["WANDB_RESUME"] == "allow"
+    assert capsys.readouterr().err == ""
     file.chmod(0o644)
     assert tracker_variables(shared, {}) == first
 
@@ -123,7 +126,7 @@ def test_that_no_fifo_in_the_folder_is_waited_for(shared: Path) -> None:
         os.mkfifo(shared / name)
     os.mkfifo(shared / "checkpoints" / weights.path.name.replace("000001", "000002"))
     assert (read_bounds(shared), read_failures(shared, since_run=0)) == ((), [])
-    assert tracker_variables(shared, {}) == {}
+    assert "WANDB_RUN_ID" not in tracker_variables(shared, {})
     assert claim(shared, 1).resume_path == weights.path
 
 

@@ -35,23 +35,14 @@ def tracker_variables(directory: Path | None, environ: Mapping[str, str]) -> dic
     """
     if directory is None:
         return {}
-    try:
-        wandb_id, mlflow_id = _read(directory, "wandb"), _read(directory, "mlflow")
-    except PrivateFileError as error:
-        # It stays: once its owner has mended it, the next start goes on with its run.
-        print(f"pollux: trackers begin new runs, since {error}", file=sys.stderr)
-        return {}
     variables = {}
-    if "WANDB_RUN_ID" not in environ:
-        run_id = wandb_id or _keep(directory, "wandb", secrets.token_hex(8))
-        if run_id is not None:
-            variables["WANDB_RUN_ID"] = run_id
+    for tracker, name in (("wandb", "WANDB_RUN_ID"), ("mlflow", "MLFLOW_RUN_ID")):
+        if name not in environ and (run_id := _known_or_new(directory, tracker)) is not None:
+            variables[name] = run_id
     if "WANDB_RESUME" not in environ:
         # A new run at the first start, the same one later. Without it, each start replaces the run of its id,
         # the user's own, too.
         variables["WANDB_RESUME"] = "allow"
-    if mlflow_id is not None and "MLFLOW_RUN_ID" not in environ:
-        variables["MLFLOW_RUN_ID"] = mlflow_id
     if "TENSORBOARD_LOGGING_DIR" not in environ:
         variables["TENSORBOARD_LOGGING_DIR"] = str(directory / _FOLDER / "tensorboard")
     if variables:
@@ -87,6 +78,16 @@ def keep_mlflow_run(directory: Path, run_id: str) -> None:
         known = _read(directory, "mlflow")
     if known != run_id:
         _keep(directory, "mlflow", run_id)
+
+
+def _known_or_new(directory: Path, tracker: str) -> str | None:
+    try:
+        known = _read(directory, tracker)
+    except PrivateFileError as error:
+        # The file stays: once its owner has mended it, the next start goes on with its run.
+        print(f"pollux: {tracker} begins a new run, since {error}", file=sys.stderr)
+        return None
+    return _keep(directory, tracker, secrets.token_hex(8)) if known is None and tracker == "wandb" else known
 
 
 def _read(directory: Path, tracker: str) -> str | None:
