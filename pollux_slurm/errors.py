@@ -29,6 +29,7 @@ PolluxError
 │   └── SupersededRunError     a newer run of the same job has taken over its checkpoints
 ├── TrainingError              training has a fault, and `strict` makes that an error
 ├── LaunchError                the training processes cannot be started
+│   └── PrivateFileError       others may have written a file that steers a job, or may write in its folder
 ├── JobFailedError             a submitted function's job ended without a result
 │   └── FunctionError          the function raised an exception, or its result cannot be pickled
 ├── TraceError                 a trace or workload file cannot be read or lacks data

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.config import load_config
 from pollux_slurm.errors import FunctionError, JobFailedError, PolluxError, SlurmUnavailable, UnknownJobError
 from pollux_slurm.functions.files import JOB, Outcome, read_json, read_outcomes
@@ -146,7 +147,7 @@ class SubmittedJob(Generic[R]):
         """Cancel the job. Does nothing when it is over."""
         if self.process is not None:
             if is_running(self.process):
-                (self.folder / "cancelled").touch()
+                write_private(self.folder / "cancelled", b"")
                 send_signal(self.process, signal.SIGTERM)
             return
         from pollux_slurm.slurm.connection import connect

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,10 +67,12 @@ def line_in_log(log: Path, job_id: str) -> str | None:
     """Return the newest such line near the end of a log; None where there is none, or it cannot be read."""
     begin = f"pollux: job {job_id} {HAS_FAILED} "
     try:
-        if not log.is_file():
-            return None
-        with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - _MAX_BYTES, 0))
+        # It may be another user's: a FIFO is not waited for.
+        with os.fdopen(os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            file.seek(max(status.st_size - _MAX_BYTES, 0))
             lines = file.read(_MAX_BYTES).decode("utf-8", errors="replace").splitlines()
     except OSError:
         return None

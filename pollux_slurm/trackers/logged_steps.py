@@ -11,6 +11,9 @@ import os
 import re
 from pathlib import Path
 
+from pollux_slurm.agent.private_files import open_private
+from pollux_slurm.errors import PrivateFileError
+
 _FOLDER = "trackers"
 
 
@@ -27,9 +30,9 @@ class LoggedSteps:
         if directory is None:
             return
         path = directory / _FOLDER / f"logged-{re.sub('[^A-Za-z0-9-]', '_', run_id)[:128]}"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, PrivateFileError):
             path.parent.mkdir(exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = open_private(path)
             text = os.pread(self._file, 32, 0)
             self.last = self._newest = int(text) if text.strip().isdigit() else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -9,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.private_files import read_private, write_private
+from pollux_slurm.agent.private_files import (
+    data_draft,
+    open_private,
+    read_data,
+    read_private,
+    write_data,
+    write_private,
+)
 from pollux_slurm.errors import PrivateFileError
 
 NOBODY = 65534
@@ -37,6 +45,20 @@ def test_that_a_file_is_read_as_it_was_written_and_replaced_whole(folder: Path) 
         write_private(folder / "one", b"third", is_new=True)
     write_private(folder / "two", b"new", is_new=True)
     assert (read_private(folder / "one"), read_private(folder / "two")) == (b"second", b"new")
+
+
+@pytest.mark.parametrize("write", [write_private, write_data])
+def test_that_a_file_system_without_hard_links_is_enough(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., None]
+) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    write(folder / "one", b"first", is_new=True)
+    with pytest.raises(FileExistsError):
+        write(folder / "one", b"second", is_new=True)
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("one", b"first")]
 
 
 def test_that_links_on_the_way_and_a_readable_folder_are_accepted(folder: Path, tmp_path: Path) -> None:
@@ -98,6 +120,80 @@ def test_that_nothing_is_written_where_others_may_write(folder: Path) -> None:
     with pytest.raises(PrivateFileError, match=r"run: chmod go-w "):
         write_private(folder / "one", b"mine")
     assert list(folder.iterdir()) == []
+
+
+def test_that_in_any_folder_the_file_alone_counts(folder: Path) -> None:
+    folder.chmod(0o2775)
+    write_private(folder / "one", b"mine", is_new=True, in_any_folder=True)
+    assert read_private(folder / "one", is_secret=True, in_any_folder=True) == b"mine"
+    with pytest.raises(PrivateFileError, match=r"run: chmod go-w "):
+        read_private(folder / "one")
+    (folder / "one").chmod(0o620)
+    with pytest.raises(PrivateFileError, match=r"run: chmod go-w "):
+        read_private(folder / "one", in_any_folder=True)
+
+
+def test_that_an_open_file_is_an_own_one_with_one_name(folder: Path) -> None:
+    folder.chmod(0o2775)
+    for _ in range(2):
+        handle = open_private(folder / "one")
+        os.pwrite(handle, b"mine", 0)
+        os.close(handle)
+    assert read_private(folder / "one", is_secret=True, in_any_folder=True) == b"mine"
+    (folder / "other").hardlink_to(folder / "one")
+    with pytest.raises(PrivateFileError, match="has other names"):
+        open_private(folder / "one")
+    for change in (as_link, as_fifo):
+        write_private(folder / "two", b"mine", in_any_folder=True)
+        change(folder / "two")
+        with pytest.raises((PrivateFileError, OSError)):
+            open_private(folder / "two")
+
+
+def test_that_data_is_anybodys_and_neither_link_nor_fifo(folder: Path) -> None:
+    folder.chmod(0o2775)
+    before = os.umask(0o002)
+    try:
+        write_data(folder / "one", b"first")
+        write_data(folder / "one", b"second", is_synced=False)
+    finally:
+        os.umask(before)
+    assert (folder / "one").stat().st_mode & 0o777 == 0o664
+    if os.geteuid() == 0:
+        give_away(folder / "one")
+    assert read_data(folder / "one") == b"second"
+    with pytest.raises(FileExistsError):
+        write_data(folder / "one", b"third", is_new=True)
+    assert [path.name for path in folder.iterdir()] == ["one"]
+    write_data(folder / "big", bytes(3 << 20))
+    assert len(read_data(folder / "big")) == 1 << 20
+    for change in (as_link, as_fifo):
+        write_data(folder / "two", b"mine")
+        change(folder / "two")
+        with pytest.raises(OSError, match="two"):
+            read_data(folder / "two")
+
+
+def test_that_a_link_in_the_way_is_replaced_and_its_target_stays(folder: Path) -> None:
+    (folder / "secret").write_bytes(b"mine")
+    for write in (write_private, write_data):
+        (folder / "one").unlink(missing_ok=True)
+        (folder / "one").symlink_to("secret")
+        with pytest.raises(FileExistsError):
+            write(folder / "one", b"new", is_new=True)
+        write(folder / "one", b"new")
+        assert not (folder / "one").is_symlink()
+        assert (folder / "secret").read_bytes() == b"mine"
+
+
+def test_that_a_draft_is_written_bit_by_bit_and_deleted_unless_kept(folder: Path) -> None:
+    with data_draft(folder, ".one") as draft:
+        for _ in range(3):
+            draft.file.write(b"ab")
+        draft.keep_as("one")
+    with data_draft(folder, ".one") as draft:
+        draft.file.write(b"half")
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("one", b"ababab")]
 
 
 @needs_root

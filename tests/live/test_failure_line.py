@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pollux_slurm.live.decision_text import owners_lines
@@ -44,6 +45,8 @@ def test_that_other_logs_have_no_such_line(tmp_path: Path) -> None:
     assert line_in_log(tmp_path / "log", "7") is None
     assert line_in_log(tmp_path / "missing", "7") is None
     assert line_in_log(tmp_path, "7") is None
+    os.mkfifo(tmp_path / "fifo")
+    assert line_in_log(tmp_path / "fifo", "7") is None
 
 
 def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() -> None:

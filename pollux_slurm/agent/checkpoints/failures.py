@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pollux_slurm.agent.private_files import read_data, write_data
+
 _LOG = logging.getLogger(__name__)
 _FOLDER = "failures"
 _FILE = re.compile(r"(\d{6,})-\d{6,}\.json")
@@ -51,9 +53,7 @@ def record_failure(directory: Path, failure: RankFailure, *, run_number: int) ->
     path = directory / _FOLDER / f"{run_number:06d}-{failure.rank:06d}.json"
     try:
         path.parent.mkdir(exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(failure)), encoding="utf-8")
-        temporary.replace(path)
+        write_data(path, json.dumps(asdict(failure)).encode(), is_synced=False)
     except OSError as error:
         _LOG.warning("%s: the failure was not noted: %s", path, error.strerror)
 
@@ -66,7 +66,12 @@ def read_failures(directory: Path, *, since_run: int) -> Sequence[RankFailure]:
         if match is None or int(match[1]) < since_run:
             continue
         try:
-            found.append(RankFailure(**json.loads(path.read_text(encoding="utf-8"))))
+            failure = RankFailure(**json.loads(read_data(path)))
         except (OSError, ValueError, TypeError):
             continue
+        numbers, texts = (failure.rank, failure.at_s), (failure.host, failure.error, failure.place)
+        if all(isinstance(one, int | float) for one in numbers) and all(
+            isinstance(one, str) for one in texts
+        ):
+            found.append(failure)
     return sorted(found, key=lambda one: (not one.is_cause, one.at_s))

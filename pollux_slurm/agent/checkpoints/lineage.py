@@ -25,7 +25,7 @@ import json
 import logging
 import os
 import re
-import secrets
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pollux_slurm.agent.checkpoints.disk_space import has_room, is_disk_full
+from pollux_slurm.agent.private_files import data_draft, read_data, write_data
 from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, DiskFullError, SupersededRunError
 
 _LOG = logging.getLogger(__name__)
@@ -137,22 +138,18 @@ class Lineage:
 
     def _write_file(self, serialize: Callable[[BinaryIO], None]) -> tuple[CheckpointId, int]:
         """Write one file as `write` says; return it, and its size in bytes."""
-        # Two runs may have the same process id, on different hosts; run numbers differ.
-        temporary = self._files / f".{self.claim.run_number:06d}-{self._sequence:06d}-{os.getpid()}.tmp"
         hashing: _HashingWriter | None = None
         try:
-            with temporary.open("xb") as file:
-                hashing = _HashingWriter(file)
+            with data_draft(self._files, f".{self.claim.run_number:06d}-{self._sequence:06d}") as draft:
+                hashing = _HashingWriter(draft.file)
                 serialize(hashing)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-                size_bytes = file.tell()
-            self.check_current()
-            identity = CheckpointId(
-                run_number=self.claim.run_number, sequence=self._sequence, sha256=hashing.hexdigest()
-            )
-            temporary.rename(self._files / identity.file_name)
-            _sync_directory(self._files)
+                draft.sync()
+                size_bytes = draft.file.tell()
+                self.check_current()
+                identity = CheckpointId(
+                    run_number=self.claim.run_number, sequence=self._sequence, sha256=hashing.hexdigest()
+                )
+                draft.keep_as(identity.file_name)
         except (OSError, RuntimeError) as error:
             # torch.save raises a RuntimeError of its archive writer where a write has failed.
             reason = error if hashing is None else hashing.error or error
@@ -162,9 +159,6 @@ class Lineage:
                     "free some space there, or submit with --checkpoint-dir on another disk"
                 ) from error
             raise CheckpointError(f"{self._files}: the checkpoint was not written: {reason}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
         return identity, size_bytes
 
     def _kept(self, newest: CheckpointId, previous: CheckpointId | None) -> set[CheckpointId]:
@@ -237,7 +231,9 @@ def claim_run(
                 "pid": pid,
                 "claimed_at": at.isoformat(),
             }
-            if _create(runs / f"{claim.run_number:06d}.json", json.dumps(content) + "\n", host=host, pid=pid):
+            with contextlib.suppress(FileExistsError):
+                file = runs / f"{claim.run_number:06d}.json"
+                write_data(file, json.dumps(content).encode() + b"\n", is_new=True)
                 return Lineage(directory, claim, num_kept=num_kept)
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be used for checkpoints: {error}") from error
@@ -278,14 +274,14 @@ def num_runs(directory: Path) -> int:
 def record_checkpoints_elsewhere(directory: Path, *, restart_count: int) -> None:
     """Record in the directory that the job was given that this run uses another one."""
     with contextlib.suppress(OSError):
-        (directory / f"{_ELSEWHERE}{restart_count}").touch()
+        write_data(directory / f"{_ELSEWHERE}{restart_count}", b"", is_synced=False)
 
 
 def read_claim(directory: Path, run_number: int) -> RunClaim:
     """Return the claim of one run. Raises `CheckpointError` when it is missing or not a claim."""
     path = directory / "runs" / f"{run_number:06d}.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_data(path))
         name = content["resumed_from"]
         start = None if name is None else CheckpointId.parse(name)
         if name is not None and (start is None or start.run_number >= run_number):
@@ -355,40 +351,15 @@ def _size_bytes(files: Path, known: CheckpointId) -> int:
 def _is_whole(path: Path, sha256: str) -> bool:
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
+        # A FIFO is not waited for.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return False
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
     except OSError:
         return False
     return digest.hexdigest() == sha256
-
-
-def _create(path: Path, text: str, *, host: str, pid: int) -> bool:
-    """Create `path` atomically with content `text`; False when it exists. `link` is atomic on NFS, too."""
-    safe_host = re.sub(r"[^A-Za-z0-9.-]", "_", host)
-    # In containers, two runs on one host may have the same process id.
-    temporary = path.with_name(f".{path.name}-{safe_host}-{pid}-{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        _sync_directory(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class _HashingWriter:

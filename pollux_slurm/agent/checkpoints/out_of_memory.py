@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
+from pollux_slurm.agent.private_files import read_data, write_data
 from pollux_slurm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
@@ -41,16 +41,10 @@ class MemoryBound:
 
 def record_bound(directory: Path, bound: MemoryBound, *, run_number: int, rank: int) -> None:
     """Write a bound for the job's next runs. Raises `CheckpointError` when writing fails."""
-    folder = directory / _FOLDER
-    path = folder / f"{run_number:06d}-{rank:06d}.json"
-    temporary = path.with_suffix(".tmp")
+    path = directory / _FOLDER / f"{run_number:06d}-{rank:06d}.json"
     try:
-        folder.mkdir(exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(asdict(bound), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        path.parent.mkdir(exist_ok=True)
+        write_data(path, json.dumps(asdict(bound)).encode())
     except OSError as error:
         raise CheckpointError(f"{path}: the memory bound was not written: {error}") from error
 
@@ -60,7 +54,7 @@ def read_bounds(directory: Path) -> tuple[MemoryBound, ...]:
     bounds = []
     for path in sorted((directory / _FOLDER).glob("*.json")):
         try:
-            bound = MemoryBound(**json.loads(path.read_text(encoding="utf-8")))
+            bound = MemoryBound(**json.loads(read_data(path)))
             numbers = (bound.failed, bound.largest, bound.device_bytes)
             if not isinstance(bound.loader, str) or any(type(number) is not int for number in numbers):
                 raise ValueError("fields of a wrong type")

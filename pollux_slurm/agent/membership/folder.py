@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.membership.generation import Generation, Member
-from pollux_slurm.errors import StoreUnavailable
+from pollux_slurm.agent.private_files import read_private, write_private
+from pollux_slurm.errors import PrivateFileError, StoreUnavailable
 
 # Rank 0 looks for a plan at step boundaries, which may be a millisecond apart.
 _LOOK_INTERVAL_S = 0.02
@@ -69,8 +70,8 @@ class MembershipFolder:
 
     def give_up(self, number: int) -> None:
         """Tell the members of a generation that it cannot be: it was withdrawn, or one of them has ended."""
-        with contextlib.suppress(OSError):
-            self._file("given-up", number).touch()
+        with contextlib.suppress(OSError, PrivateFileError):
+            write_private(self._file("given-up", number), b"", is_synced=False)
 
     def is_ready(self, number: int, member: str) -> bool:
         """Return whether a newcomer waits to join."""
@@ -127,17 +128,17 @@ class MembershipFolder:
 
     def report_ready(self, number: int, member: str) -> None:
         """Report a newcomer that waits to join."""
-        with contextlib.suppress(OSError):
-            self._ready(number, member).touch()
+        with contextlib.suppress(OSError, PrivateFileError):
+            write_private(self._ready(number, member), b"", is_synced=False)
 
     def refuse(self, number: int, reason: str) -> None:
         """Keep the reason for which the script cannot form a generation, or none at all (0)."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, PrivateFileError):
             write_json(self._file("refused", number), {"reason": reason})
 
     def report_regrouped(self, number: int, standstill_s: float) -> None:
         """Report the first step of a generation."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, PrivateFileError):
             write_json(self._file("regrouped", number), {"standstill_s": standstill_s})
 
 
@@ -188,17 +189,15 @@ class FolderMembership:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file that appears at once and whole."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.rename(path)
+    """Write a file that appears at once and whole. Raises `OSError` and `PrivateFileError`."""
+    write_private(path, json.dumps(content).encode(), is_synced=False)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a file's content; None where there is none."""
+    """Return a file's content; None where there is none of this user's."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content: dict[str, Any] = json.loads(read_private(path))
+    except (OSError, ValueError, PrivateFileError):
         return None
     return content
 

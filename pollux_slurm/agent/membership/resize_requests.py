@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.membership.folder import MembershipFolder, read_json, write_json
-from pollux_slurm.errors import LaunchError
+from pollux_slurm.errors import LaunchError, PrivateFileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class ResizeRequests:
 
     def answer(self, request: ResizeRequest, answer: ResizeAnswer) -> None:
         """Answer a request. Who has asked waits in vain where that cannot be written."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, PrivateFileError):
             write_json(self._file("answer", request), asdict(answer))
         self._delete("begun", request)
 

@@ -21,7 +21,8 @@ from pollux_slurm.agent.node.rank_environments import rank_environments
 from pollux_slurm.agent.node.rendezvous import rendezvous_file
 from pollux_slurm.agent.node.torchrun import torchrun_environment, torchrun_exit_code
 from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
-from pollux_slurm.errors import LaunchError, PolluxError
+from pollux_slurm.agent.private_files import write_private
+from pollux_slurm.errors import LaunchError, PolluxError, PrivateFileError
 
 # Not `python -m`: that would import modules from the working directory, from the user's own files.
 NODE_PROGRAM = (
@@ -67,9 +68,8 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
     def write_exit_code(code: int) -> None:
         if layout.exit_file is not None:
             with contextlib.suppress(OSError):  # another node may have written its code first, which stays
-                handle = os.open(layout.exit_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with os.fdopen(handle, "w", encoding="ascii") as file:
-                    file.write(f"{code}\n")
+                content = f"{code}\n".encode("ascii")
+                write_private(layout.exit_file, content, is_new=True, in_any_folder=True, is_synced=False)
 
     try:
         is_file = len(layout.nodes) == 1 and not layout.starts_torchrun
@@ -88,8 +88,9 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
         write_exit_code(error.exit_code)
         raise
     if code == 0 and (end_file := layout.end_file(index)) is not None:
-        with contextlib.suppress(OSError):  # it counts as stopped, then, and goes on from its last checkpoint
-            end_file.touch(mode=0o600)
+        # It counts as stopped, else, and goes on from its last checkpoint.
+        with contextlib.suppress(OSError, PrivateFileError):
+            write_private(end_file, b"", is_synced=False)
     return code
 
 

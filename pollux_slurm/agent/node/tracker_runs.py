@@ -11,13 +11,15 @@ its run, and whoever deletes them begins a new one:
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from pollux_slurm.agent.private_files import read_private, write_private
+from pollux_slurm.errors import PrivateFileError
 
 TRACKER_VARIABLES = "POLLUX_TRACKER_VARIABLES"
 """Names the variables that were set here: a job submitted by a training process inherits them."""
@@ -34,17 +36,13 @@ def tracker_variables(directory: Path | None, environ: Mapping[str, str]) -> dic
     if directory is None:
         return {}
     variables = {}
-    if "WANDB_RUN_ID" not in environ:
-        run_id = _read(directory, "wandb") or _keep(directory, "wandb", secrets.token_hex(8))
-        if run_id is not None:
-            variables["WANDB_RUN_ID"] = run_id
+    for tracker, name in (("wandb", "WANDB_RUN_ID"), ("mlflow", "MLFLOW_RUN_ID")):
+        if name not in environ and (run_id := _known_or_new(directory, tracker)) is not None:
+            variables[name] = run_id
     if "WANDB_RESUME" not in environ:
         # A new run at the first start, the same one later. Without it, each start replaces the run of its id,
         # the user's own, too.
         variables["WANDB_RESUME"] = "allow"
-    run_id = _read(directory, "mlflow")
-    if run_id is not None and "MLFLOW_RUN_ID" not in environ:
-        variables["MLFLOW_RUN_ID"] = run_id
     if "TENSORBOARD_LOGGING_DIR" not in environ:
         variables["TENSORBOARD_LOGGING_DIR"] = str(directory / _FOLDER / "tensorboard")
     if variables:
@@ -75,27 +73,40 @@ def record_mlflow_run(directory: Path | None) -> None:
 
 def keep_mlflow_run(directory: Path, run_id: str) -> None:
     """Record the id of the job's MLflow run, in place of an earlier one."""
-    if _read(directory, "mlflow") != run_id:
+    known = None
+    with contextlib.suppress(PrivateFileError):  # it is replaced
+        known = _read(directory, "mlflow")
+    if known != run_id:
         _keep(directory, "mlflow", run_id)
 
 
+def _known_or_new(directory: Path, tracker: str) -> str | None:
+    try:
+        known = _read(directory, tracker)
+    except PrivateFileError as error:
+        # The file stays: once its owner has mended it, the next start goes on with its run.
+        print(f"pollux: {tracker} begins a new run, since {error}", file=sys.stderr)
+        return None
+    return _keep(directory, tracker, secrets.token_hex(8)) if known is None and tracker == "wandb" else known
+
+
 def _read(directory: Path, tracker: str) -> str | None:
+    """Return an id; None where there is none. Raises `PrivateFileError` where others may have written it."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        text = (directory / _FOLDER / f"{tracker}-run-id").read_text(encoding="ascii").strip()
+        file = directory / _FOLDER / f"{tracker}-run-id"
+        text = read_private(file, in_any_folder=True).decode("ascii").strip()
         return text if _RUN_ID.fullmatch(text) else None
     return None
 
 
 def _keep(directory: Path, tracker: str, run_id: str) -> str | None:
-    """Write a file atomically and return its content; None where it cannot be written."""
+    """Write a file and return its content; None where it cannot be written."""
     if not _RUN_ID.fullmatch(run_id):
         return None
     path = directory / _FOLDER / f"{tracker}-run-id"
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         path.parent.mkdir(exist_ok=True)
-        draft.write_text(run_id + "\n", encoding="ascii")
-        draft.replace(path)
+        write_private(path, f"{run_id}\n".encode("ascii"), in_any_folder=True, is_synced=False)
     except OSError:
         return None
     return run_id

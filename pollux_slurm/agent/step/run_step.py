@@ -21,6 +21,7 @@ from pollux_slurm.agent.node.containers import (
 )
 from pollux_slurm.agent.node.layout import STEP_VARIABLE, RunLayout
 from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
+from pollux_slurm.agent.private_files import read_private
 from pollux_slurm.agent.step.controller import wait_for_controller
 from pollux_slurm.agent.step.missing_gpus import (
     MAX_RESTARTS,
@@ -29,6 +30,7 @@ from pollux_slurm.agent.step.missing_gpus import (
 )
 from pollux_slurm.agent.step.step_numbers import skip_step_numbers
 from pollux_slurm.agent.step.step_signals import signal_step
+from pollux_slurm.errors import PrivateFileError
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 
@@ -131,8 +133,8 @@ def _read_exit_file(file: Path | None) -> int | None:
     """Return the exit code of the first process that failed by itself; None where none did."""
     if file is None:
         return None
-    with contextlib.suppress(OSError, ValueError):
-        code = int(file.read_text(encoding="ascii"))
+    with contextlib.suppress(OSError, ValueError, PrivateFileError):
+        code = int(read_private(file, in_any_folder=True))
         file.unlink()
         return code
     return None
@@ -142,11 +144,20 @@ def _have_ended(end_files: Sequence[Path]) -> bool:
     """Whether each node has made its file; where they share a folder, it may be seen some seconds later."""
     folder, names = end_files[0].parent, {file.name for file in end_files}
     deadline = time.monotonic() + _LATE_FILE_S
-    while not (found := names <= set(os.listdir(folder))) and time.monotonic() < deadline:  # noqa: PTH208
+    while not names <= set(os.listdir(folder)) and time.monotonic() < deadline:  # noqa: PTH208
         time.sleep(0.2)
+    found = all(_is_own(file) for file in end_files)
     for file in end_files:
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
     return found
+
+
+def _is_own(file: Path) -> bool:
+    with contextlib.suppress(OSError, PrivateFileError):
+        read_private(file)
+        return True
+    return False
 
 
 def srun_options(job: PreparedJob) -> list[str]:

@@ -16,7 +16,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
+from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.agent.submit.submission_plan import SubmissionPlan
 from pollux_slurm.agent.submit.token import make_private_dir, remove_empty_dirs, write_token
 from pollux_slurm.agent.submit.wing_request import wing_environ
@@ -51,13 +53,13 @@ def run_sbatch(
     """
     sbatch = runner.find("sbatch")
     _refuse_impossible_wings(plan, runner)
-    with _plan_files(plan, token) as (script_file, undo):
+    with _script(plan) as script, _plan_files(plan, token) as undo:
         # --export-file may name a file descriptor of the user's shell.
         process = subprocess.Popen(
-            _sbatch_words(sbatch, plan, script_file),
+            _sbatch_words(sbatch, plan),
             env=_sbatch_environ(plan, environ),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=script,
             stderr=subprocess.PIPE,
             close_fds=False,
         )
@@ -88,12 +90,12 @@ def submit_plan(
     """
     sbatch = runner.find("sbatch")
     _refuse_impossible_wings(plan, runner)
-    with _plan_files(plan, token) as (script_file, undo):
+    with _script(plan) as script, _plan_files(plan, token) as undo:
         done = subprocess.run(
-            _sbatch_words(sbatch, plan, script_file),
+            _sbatch_words(sbatch, plan),
             env=_sbatch_environ(plan, environ),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=script,
             capture_output=True,
             text=True,
             errors="replace",
@@ -185,8 +187,8 @@ def _refuse_impossible_wings(plan: SubmissionPlan, runner: CommandRunner) -> Non
         )
 
 
-def _sbatch_words(sbatch: str, plan: SubmissionPlan, script_file: Path) -> list[str]:
-    return [sbatch, *plan.options, str(script_file), *plan.arguments]
+def _sbatch_words(sbatch: str, plan: SubmissionPlan) -> list[str]:
+    return [sbatch, *plan.options, "/dev/stdin", *plan.arguments]
 
 
 def _sbatch_environ(plan: SubmissionPlan, environ: Mapping[str, str]) -> dict[str, str]:
@@ -198,14 +200,30 @@ def _sbatch_environ(plan: SubmissionPlan, environ: Mapping[str, str]) -> dict[st
 
 
 @contextlib.contextmanager
-def _plan_files(plan: SubmissionPlan, token: str) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Write the plan's files; yield the script's path and a function that removes the files again."""
-    content = plan.script.encode("utf-8", "surrogateescape")
+def _script(plan: SubmissionPlan) -> Iterator[IO[bytes]]:
+    """Yield the script as a file without a name, which nobody can exchange before sbatch reads it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(tempfile.TemporaryFile())
+            file.write(_content(plan))
+            file.seek(0)
+        except OSError as error:
+            raise LaunchError(
+                f"nothing was submitted: no temporary file can be written ({error.strerror}); set TMPDIR to "
+                "a folder with some space"
+            ) from None
+        yield file
+
+
+def _content(plan: SubmissionPlan) -> bytes:
+    return plan.script.encode("utf-8", "surrogateescape")
+
+
+@contextlib.contextmanager
+def _plan_files(plan: SubmissionPlan, token: str) -> Iterator[Callable[[], None]]:
+    """Write the plan's files, the script's for people; yield a function that removes them again."""
     if not plan.creates_job:
-        with tempfile.TemporaryDirectory(prefix="pollux-") as folder:
-            file = Path(folder) / plan.script_file.name
-            file.write_bytes(content)
-            yield file, lambda: None
+        yield lambda: None
         return
     created = make_private_dir(plan.checkpoint_dir)
     files: list[Path] = []
@@ -218,9 +236,8 @@ def _plan_files(plan: SubmissionPlan, token: str) -> Iterator[tuple[Path, Callab
     try:
         write_token(plan.token_file, token)
         files.append(plan.token_file)
-        plan.script_file.touch(mode=0o600, exist_ok=False)
+        write_private(plan.script_file, _content(plan), is_new=True, in_any_folder=True)
         files.append(plan.script_file)
-        plan.script_file.write_bytes(content)
         if plan.wings is not None:
             plan.wings.write(plan.wing_file)
             files.append(plan.wing_file)
@@ -228,5 +245,5 @@ def _plan_files(plan: SubmissionPlan, token: str) -> Iterator[tuple[Path, Callab
         undo()
         if isinstance(error, LaunchError):
             raise
-        raise LaunchError(f"{error.filename} cannot be written: {error.strerror}") from None
-    yield plan.script_file, undo
+        raise LaunchError(f"nothing can be written in {plan.checkpoint_dir}: {error.strerror}") from None
+    yield undo

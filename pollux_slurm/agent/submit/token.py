@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import os
 import re
 import secrets
-import stat
 from pathlib import Path
 
+from pollux_slurm.agent.private_files import read_private, write_private
 from pollux_slurm.config import CheckpointsConfig
 from pollux_slurm.errors import ConfigError, LaunchError
 from pollux_slurm.store.agent_api.token_hashes import hash_token
@@ -22,7 +21,7 @@ from pollux_slurm.store.agent_api.token_hashes import hash_token
 _FOLDER = "pollux-checkpoints"
 
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]{0,9})-[0-9a-f]{64}")
-_MAX_FILE_BYTES = 200
+_MAX_BYTES = 200
 
 
 def checkpoints_folder(config: CheckpointsConfig, cwd: Path) -> Path:
@@ -87,19 +86,10 @@ def write_token(file: Path, token: str) -> None:
     Raises `FileExistsError` when the file exists, and `LaunchError` when it cannot be written.
     """
     try:
-        # O_EXCL also refuses a symbolic link, which another user may have put there.
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        write_private(file, f"{token}\n".encode("ascii"), is_new=True, in_any_folder=True)
     except FileExistsError:
         raise
     except OSError as error:
-        raise LaunchError(f"token file {file} cannot be created: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as stream:
-            stream.write(token + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as error:
-        file.unlink(missing_ok=True)
         raise LaunchError(f"token file {file} cannot be written: {error.strerror}") from None
 
 
@@ -110,18 +100,10 @@ def read_token(file: Path) -> str:
     written by others.
     """
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        content = read_private(file, is_secret=True, in_any_folder=True)
     except OSError as error:
         raise LaunchError(f"token file {file} cannot be read: {error.strerror}") from None
-    with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise LaunchError(f"token file {file} is not a regular file")
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise LaunchError(
-                f"token file {file} must belong to you and be readable by nobody else; run: chmod 600 {file}"
-            )
-        text = stream.read(_MAX_FILE_BYTES).decode("ascii", "replace").strip()
+    text = content[:_MAX_BYTES].decode("ascii", "replace").strip()
     if not _TOKEN.fullmatch(text):
         raise LaunchError(f"token file {file} does not contain a token")
     return text

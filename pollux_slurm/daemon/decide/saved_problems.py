@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from pathlib import Path
 
+from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.model import Problem
 from pollux_slurm.policy.problem.json_format import problem_to_json
 
 _NAME = re.compile(r"round-\d{9,}\.json")
+_UNFINISHED = re.compile(r"\.round-\d{9,}\.json-[0-9a-f]{16}\.tmp")
 
 
 def save_problem(folder: Path, round_id: int, problem: Problem, *, keep: int) -> Path:
@@ -20,13 +21,11 @@ def save_problem(folder: Path, round_id: int, problem: Problem, *, keep: int) ->
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"round-{round_id:09d}.json"
-    unfinished = path.with_suffix(".tmp")
-    unfinished.unlink(missing_ok=True)
-    with os.fdopen(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-        file.write(problem_to_json(problem) + "\n")
-    unfinished.replace(path)
-    saved = sorted((entry for entry in folder.iterdir() if _NAME.fullmatch(entry.name)), key=_number)
-    for old in saved[: max(len(saved) - keep, 0)]:
+    write_private(path, f"{problem_to_json(problem)}\n".encode(), in_any_folder=True, is_synced=False)
+    entries = list(folder.iterdir())
+    saved = sorted((entry for entry in entries if _NAME.fullmatch(entry.name)), key=_number)
+    left_by_a_crash = [entry for entry in entries if _UNFINISHED.fullmatch(entry.name)]
+    for old in (*left_by_a_crash, *saved[: max(len(saved) - keep, 0)]):
         with contextlib.suppress(FileNotFoundError):
             old.unlink()
     return path

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pollux_slurm.agent.private_files import write_data
 from pollux_slurm.errors import UsageError
 from pollux_slurm.simulator.results.summary import RunOutcome, Summary
 
@@ -89,13 +90,11 @@ def write_text(file: Path, text: str) -> None:
 
     A link, a pipe or a device such as /dev/stdout is written to in place.
     """
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         if file.is_symlink() or (file.exists() and not file.is_file()):
             file.write_text(text, encoding="utf-8")
         else:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(file)
+            write_data(file, text.encode(), is_synced=False)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from None
 

@@ -254,8 +254,7 @@ def test_that_a_training_goes_on_if_a_plan_cannot_be_written(
 ) -> None:
     run = start(runs, tmp_path)
     run.pid("0")
-    # In the way of the file that becomes the plan.
-    (run.folder / f".plan-000001.json-{run.process.pid}.tmp").mkdir()
+    (run.folder / "plan-000001.json").mkdir()  # in the plan's way
     answer = run.resize(3)
     assert (answer.is_done, "the plan cannot be written: Is a directory" in answer.text) == (False, True)
     assert run.resize(3).is_done

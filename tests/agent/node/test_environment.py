@@ -100,7 +100,7 @@ def test_that_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("1000-" + "5e" * 32)
     token.chmod(0o640)
-    with pytest.raises(ConfigError, match="chmod 600"):
+    with pytest.raises(ConfigError, match="chmod go-rwx"):
         read_environment({"POLLUX_TOKEN_FILE": str(token)})
 
 

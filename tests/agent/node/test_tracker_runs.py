@@ -33,7 +33,7 @@ def test_that_every_start_in_one_directory_has_the_same_run_and_another_director
     assert tracker_variables(one, {}) == first | {
         "MLFLOW_RUN_ID": "0123abc",
         "TENSORBOARD_LOGGING_DIR": str(one / "trackers/tensorboard"),
-        "POLLUX_TRACKER_VARIABLES": "WANDB_RUN_ID,WANDB_RESUME,MLFLOW_RUN_ID,TENSORBOARD_LOGGING_DIR",
+        "POLLUX_TRACKER_VARIABLES": "WANDB_RUN_ID,MLFLOW_RUN_ID,WANDB_RESUME,TENSORBOARD_LOGGING_DIR",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from pollux_slurm.slurm.commands.runner import CommandRunner
 
 
 def run(
-    folder: Path, *, ended_nodes: tuple[int, ...], restart_count: int | None
+    folder: Path, *, ended_nodes: tuple[int, ...], restart_count: int | None, after: str = "true"
 ) -> tuple[ExitStatus, list[str]]:
-    """Run a step of two nodes whose srun returns 0, though only some nodes' processes have ended."""
+    """Run a step of two nodes whose srun returns 0, though only some nodes' processes have ended.
+
+    `after` is a command that follows, with the files of the nodes as its last words.
+    """
     files = " ".join(f"{folder}/job.exit-{index}" for index in ended_nodes)
     srun = folder / "srun"
-    srun.write_text(f"#!/bin/sh\n{f'/usr/bin/touch {files}' if files else 'true'}\n")
+    srun.write_text(f"#!/bin/sh\n{f'touch {files}; {after} {files}' if files else 'true'}\n")
     srun.chmod(0o755)
     said: list[str] = []
     layout = RunLayout(
@@ -57,6 +61,14 @@ def test_that_a_wing_whose_srun_ends_without_its_processes_counts_as_stopped(
 ) -> None:
     monkeypatch.setattr(module, "_LATE_FILE_S", 0.0)
     status, said = run(tmp_path, ended_nodes=ended_nodes, restart_count=0)
+    assert status == ExitStatus(exit_code=143, failed_by_itself=False)
+    assert said == ["srun ended, and not all processes of job 7 did: they count as stopped"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another user")
+@pytest.mark.parametrize("after", ["chown 65534", "chmod 666", "chmod 770 $(dirname $0);:"])
+def test_that_files_that_others_may_have_made_do_not_end_a_wing(tmp_path: Path, after: str) -> None:
+    status, said = run(tmp_path, ended_nodes=(0, 1), restart_count=1, after=after)
     assert status == ExitStatus(exit_code=143, failed_by_itself=False)
     assert said == ["srun ended, and not all processes of job 7 did: they count as stopped"]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from pollux_slurm.agent.submit.submission import run_sbatch, submit_plan
 from pollux_slurm.agent.submit.token import token_sha256
 from pollux_slurm.config import Config
-from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
+from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmUnavailable
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from tests.agent.submit.test_submission_plan import TOKEN, plan
 
@@ -136,3 +139,67 @@ def test_that_a_job_does_not_inherit_runs_and_step_of_the_job_that_submits_it(si
     seen = (site.cwd / "seen").read_text().splitlines()
     assert "MINE=x" in seen
     assert not any(line.startswith(("SLURM_RESTART_COUNT", "SLURM_STEP")) for line in seen)
+
+
+# What another user may do who may write above: they wait for the script, and exchange the job's folder.
+EXCHANGE = """
+script=$(find {cwd} -name 'pollux-*.sbatch')
+folder=$(dirname "$script")
+mv "$folder" "$folder-away"
+mkdir "$folder"
+echo theirs > "$script"
+for last; do :; done
+cat "$last" > {cwd}/seen
+rm -r "$folder"
+mv "$folder-away" "$folder"
+echo 41
+"""
+
+
+@pytest.mark.parametrize("is_python", [False, True])
+def test_that_sbatch_reads_what_was_decided_whatever_becomes_of_the_jobs_folder(
+    site: Site, *, is_python: bool
+) -> None:
+    site.command("sbatch", EXCHANGE.format(cwd=site.cwd))
+    if is_python:
+        assert site.submit() == "41"
+    else:
+        assert site.run() == 0
+    kept = next(site.cwd.rglob("pollux-*.sbatch")).read_text()
+    assert (site.cwd / "seen").read_text() == kept
+    assert "pollux run" in kept
+    assert site.files() == ["", ".sbatch", ".token"]
+
+
+def test_that_a_program_before_sbatch_that_closes_files_finds_the_script(site: Site) -> None:
+    inner = site.bin / "inner"
+    inner.write_text(f'#!/bin/sh\nfor last; do :; done\ncat "$last" > {site.cwd}/seen; echo 41\n')
+    inner.chmod(0o755)
+    wrapper = site.bin / "sbatch"
+    code = f"import subprocess, sys; sys.exit(subprocess.run(['{inner}', *sys.argv[1:]]).returncode)"
+    wrapper.write_text(f"#!{sys.executable}\n{code}\n")
+    wrapper.chmod(0o755)
+    assert site.run() == 0
+    assert (site.cwd / "seen").read_text() == next(site.cwd.rglob("pollux-*.sbatch")).read_text()
+
+
+def test_that_without_room_for_a_temporary_file_nothing_is_submitted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    site.command("sbatch", "echo 41")
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(LaunchError, match=r"nothing was submitted.*No space left on device.*set TMPDIR"):
+        site.run()
+    assert site.files() == []
+
+
+def test_that_an_ordinary_job_is_submitted_where_a_group_may_write(site: Site) -> None:
+    folder = site.cwd / "lab"
+    folder.mkdir()
+    folder.chmod(0o2775)
+    site.command("sbatch", "echo 41")
+    assert site.run("--checkpoint-dir", "lab") == 0
+    assert site.files() == [".sbatch", ".token"]

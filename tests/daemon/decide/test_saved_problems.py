@@ -32,8 +32,8 @@ def test_that_numbers_count_and_not_their_texts(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["round-1000000000.json"]
 
 
-def test_that_what_a_crash_left_is_written_anew(tmp_path: Path) -> None:
-    (tmp_path / "round-000000001.tmp").write_text("half")
+def test_that_what_a_crash_left_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / f".round-000000001.json-{'ab' * 8}.tmp").write_text("half")
     path = save_problem(tmp_path, 1, problem(nodes(1)), keep=1)
     assert [path] == list(tmp_path.iterdir())
 
