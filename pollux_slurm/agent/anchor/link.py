@@ -76,7 +76,7 @@ class Link:
                 self._buffer += received
             line, _, self._buffer = self._buffer.partition(b"\n")
             message = json.loads(line)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return message if isinstance(message, dict) else None
 
