@@ -22,7 +22,7 @@ NOW_S = 86_400.0 + 150.0
 
 @pytest.fixture
 def busy(any_store: Store, any_store_url: str) -> Iterator[str]:
-    """Job 1 reports every five seconds, each time with another model and a checkpoint; job 2 twice a minute."""
+    """Job 1 reports every five seconds, with another model and a checkpoint each; job 2 once a minute."""
     store = any_store
     store.register_jobs([registration(n) for n in (1, 2)], at=at(0))
     store.observe_jobs([observation(n, gpus={"n0": 2}, started_at=at(0)) for n in (1, 2)], at=at(0))
@@ -67,9 +67,7 @@ def test_that_the_last_report_of_each_old_minute_is_kept_and_newer_ones_all(
     )
     assert outcome.rows == foretold.rows
     left = [55.0, 115.0, *(float(second) for second in range(150, 180, 5))]
-    assert seconds_of(any_store, SampleRow, SampleRow.throughput > 100.0) == sorted(
-        [*left, 10.0, 70.0, 130.0]
-    )
+    assert seconds_of(any_store, SampleRow) == sorted([*left, 10.0, 70.0, 130.0])
     assert seconds_of(any_store, CheckpointRow) == left
     assert seconds_of(any_store, ModelVersionRow, ModelVersionRow.max_gpus_seen > 2) == left
     assert not any(rows for _, rows in prune(busy, at=at(NOW_S)).rows)
@@ -108,8 +106,7 @@ def test_that_each_run_keeps_its_last_model_with_a_fit(any_store: Store, any_sto
             any_store.report(token_of(1), report(sequence, **changes), at=at(3 * run + sequence))
     prune(any_store_url, at=at(2 * NOW_S))
     with any_store.database.read() as connection:  # type: ignore[attr-defined]
-        rows = connection.execute(
-            select(ModelVersionRow.run_number, ModelVersionRow.max_gpus_seen, ModelVersionRow.alpha_g.is_(None))
-            .order_by(ModelVersionRow.id)
-        )  # fmt: skip
-        assert [tuple(row) for row in rows] == [(0, 3, False), (0, 2, True), (1, 3, False), (1, 2, True)]
+        row = ModelVersionRow
+        models = select(row.run_number, row.max_gpus_seen, row.alpha_g.is_(None)).order_by(row.id)
+        rows = connection.execute(models).all()
+        assert [tuple(one) for one in rows] == [(0, 3, False), (0, 2, True), (1, 3, False), (1, 2, True)]
