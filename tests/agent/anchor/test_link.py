@@ -65,7 +65,9 @@ def test_that_a_wing_does_not_trust_whoever_answers() -> None:
         thread.join(DEADLINE_S)
 
 
-@pytest.mark.parametrize("junk", [b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 4000, b"[1]\n", b"{}\n", b""])
+@pytest.mark.parametrize(
+    "junk", [b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 4000, b"[1]\n", b"{}\n", b"[" * 3000 + b"\n", b""]
+)
 def test_that_junk_ends_its_own_connection_only(listener: Listener, junk: bytes) -> None:
     with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
         stranger.sendall(junk)
