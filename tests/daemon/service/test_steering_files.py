@@ -21,7 +21,7 @@ _NOBODY = 65431
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Settings, a command of Slurm and a template, in a folder that all can enter, in one with a sticky bit."""
+    """Settings, a command of Slurm and a template, in folders that all can enter."""
     if os.geteuid() != 0:
         pytest.skip("only root can give files to others")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
