@@ -124,3 +124,11 @@ def test_that_a_jobs_words_are_one_line_of_a_log(command: str, head: str) -> Non
     line = done.stderr.splitlines()[-1]
     said = f"job 1: refused: {shown(REASON.replace(chr(10), ' '))}"
     assert re.fullmatch(head + re.escape(said), line)
+
+
+def test_that_the_status_shows_no_control_character_of_a_name(store: Store, store_url: str) -> None:
+    store.register_jobs([registration(1, name=ESCAPE, user_name=ESCAPE)], at=at(0))
+    store.observe_jobs([observation(1, gpus={ESCAPE: 2}, started_at=at(1))], at=at(1))
+    done = pollux("status", "--store", store_url)
+    assert f"a{BOX}[2J{BOX}b" in done.stdout
+    assert all(char.isprintable() or char == "\n" for char in done.stdout + done.stderr)
