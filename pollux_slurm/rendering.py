@@ -1,4 +1,8 @@
-"""Render the files of `templates/`; undefined names are errors."""
+"""Render the files of `templates/`; undefined names are errors.
+
+A site may have templates of its own. They run in Jinja's sandbox, since they are texts and no programs: they
+see the values that they are given, and nothing that Python reaches from these.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,18 @@ from typing import Any
 
 from jinja2 import (
     ChoiceLoader,
-    Environment,
     FileSystemLoader,
     StrictUndefined,
     TemplateError,
     TemplateNotFound,
 )
+from jinja2.sandbox import SandboxedEnvironment
 
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.resources import resource_dir
+
+# What an expression of a template raises: 1 / 0, a range beyond the sandbox's, a text plus a number.
+_FAULTS = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def render(template: str, /, *, override_dir: Path | str | None = None, **values: Any) -> str:
@@ -27,7 +34,7 @@ def render(template: str, /, *, override_dir: Path | str | None = None, **values
     that uses a name without a value.
     """
     folders = ([Path(override_dir)] if override_dir is not None else []) + [resource_dir("templates")]
-    environment = Environment(
+    environment = SandboxedEnvironment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
         autoescape=False,  # what is rendered are shell scripts and configuration files
@@ -41,7 +48,7 @@ def render(template: str, /, *, override_dir: Path | str | None = None, **values
     except TemplateNotFound as error:
         places = " and ".join(str(folder) for folder in folders)
         raise ConfigError(f"template {error.name}: not found in {places}") from None
-    except (TemplateError, UnicodeDecodeError, OSError) as error:
+    except (TemplateError, OSError, *_FAULTS) as error:
         line = getattr(error, "lineno", None)
         where = f"{template}, line {line}" if line else template
         raise ConfigError(f"template {where}: {error}") from None

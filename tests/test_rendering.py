@@ -43,6 +43,29 @@ def test_that_a_packaged_template_is_used_unless_it_is_overridden(tmp_path: Path
     assert render("cgroup.conf.j2", override_dir=tmp_path) == "mine\n"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ value.format.__globals__ }}",
+        "{{ '{0.__class__.__init__}'.format(value) }}",
+        "{% for i in range(10 ** 9) %}{% endfor %}",
+        "{{ 1 / 0 }}",
+        "{{ value + 1 }}",
+    ],
+)
+def test_that_a_template_reaches_no_python_and_its_faults_are_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"template t\.j2"):
+        render("t.j2", override_dir=template(tmp_path, text), value="v")
+
+
+def test_that_a_template_may_compute_with_its_values(tmp_path: Path) -> None:
+    text = (
+        "{% set l = [] %}{% for i in range(3) %}{% set _ = l.append(i * n) %}{% endfor %}{{ l | join(':') }}"
+    )
+    assert render("t.j2", override_dir=template(tmp_path, text), n=2) == "0:2:4"
+
+
 def test_that_a_nul_character_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="NUL"):
         render("t.j2", override_dir=template(tmp_path, "{{ value | shquote }}"), value="a\0b")

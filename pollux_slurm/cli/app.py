@@ -23,7 +23,7 @@ from pollux_slurm.cli.jobs.run import run
 from pollux_slurm.cli.jobs.sbatch import HELP, RawCommand, sbatch
 from pollux_slurm.cli.jobs.standing import standing_lines
 from pollux_slurm.cli.jobs.status import status
-from pollux_slurm.cli.shared.settings_and_store import print_text
+from pollux_slurm.cli.shared.settings_and_store import print_line, print_note
 from pollux_slurm.cli.simulate import command
 from pollux_slurm.cli.site import config, db, report, sandbox
 from pollux_slurm.cli.site.daemon import daemon
@@ -33,6 +33,7 @@ from pollux_slurm.cli.site.replay import replay
 from pollux_slurm.cli.site.web import web
 from pollux_slurm.cli.top.command import top
 from pollux_slurm.errors import PolluxError
+from pollux_slurm.safe_texts import log_lines
 
 app = typer.Typer(
     name="pollux",
@@ -47,7 +48,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"pollux {__version__}")
+        print_line(f"pollux {__version__}")
         raise typer.Exit
 
 
@@ -65,7 +66,7 @@ def _root(
     """
     if context.invoked_subcommand is None:
         for line in standing_lines():
-            print_text(line)
+            print_line(line)
 
 
 # In the order in which the help lists them.
@@ -100,6 +101,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # A character that the terminal's encoding lacks is printed as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
+    log_lines()
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -131,7 +133,7 @@ def _discard_output() -> None:
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
-    print("pollux: " + " ".join(message.split()), file=sys.stderr)
+    print_note(f"pollux: {message}")
     sys.exit(exit_code)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.time_axes import Range, midnight, moment_text, range_of
 from pollux_slurm.report.document.document import Document, Fact, Kind
 from pollux_slurm.report.parts.common import accuracy_part, jobs_part, share
@@ -17,6 +16,7 @@ from pollux_slurm.report.parts.idle_gpus import idle_gpus_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import nodes_part, rounds_part
 from pollux_slurm.report.parts.usage import UsageRow, by_gpu_hours, usage_part
+from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.gpu_use import GpuUse
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,

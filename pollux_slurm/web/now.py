@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.live.picture import LiveNode, Picture
-from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.scales import duration_text
 from pollux_slurm.report.document.document import Kind, text_of
 from pollux_slurm.report.document.page import Table
+from pollux_slurm.safe_texts import plural
 
 MOST_JOBS, MOST_DECISIONS = 200, 20
 

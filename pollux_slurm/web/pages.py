@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.time_axes import Range, parse_range
 from pollux_slurm.report.document.document import Document, Part
 from pollux_slurm.report.document.html import MOST_ROWS as PAGE_ROWS
@@ -23,6 +22,7 @@ from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import nodes_part, rounds_part
 from pollux_slurm.report.parts.usage import usage_part
 from pollux_slurm.report.reading import read_group, read_job
+from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,

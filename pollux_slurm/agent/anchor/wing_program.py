@@ -30,6 +30,7 @@ from pollux_slurm.agent.step.allocation import allocated_gpus
 from pollux_slurm.agent.step.run_step import PreparedJob, run_step
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import LaunchError, PolluxError, SlurmError
+from pollux_slurm.safe_texts import log_lines, one_line
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.connection import connect as connect_to_slurm
 from pollux_slurm.slurm.connection import make_runner
@@ -40,16 +41,17 @@ _STOP_TIMEOUT_S = 120.0
 
 def main() -> None:
     """Run the wing of the order in the file that is named first, and exit with its processes' exit code."""
+    log_lines()
     try:
         code = _run(Path(sys.argv[1]), dict(os.environ))
     except PolluxError as error:
-        _say(" ".join(str(error).split()))
+        _say(str(error))
         code = error.exit_code
     sys.exit(code)
 
 
 def _say(text: str) -> None:
-    print(PREFIX + text, file=sys.stderr, flush=True)
+    print(one_line(PREFIX + text), file=sys.stderr, flush=True)
 
 
 def _run(order_file: Path, environ: dict[str, str]) -> int:

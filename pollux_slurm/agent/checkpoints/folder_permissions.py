@@ -1,7 +1,7 @@
-"""Which other users may change the files of a checkpoint folder.
+"""Which other users may change the files of a checkpoint folder, or a file that a process trusts.
 
-Whoever may write there decides what a run resumes from. The checksum in a checkpoint's name does not protect
-against that: it can be computed for any file.
+Whoever may write in a checkpoint folder decides what a run resumes from. The checksum in a checkpoint's name
+does not protect against that: it can be computed for any file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import grp
 import os
 import pwd
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 _PARTS = ("checkpoints", "runs", "")
@@ -24,11 +25,25 @@ def who_else_may_write(folder: Path, *, is_parent_folder: bool = False) -> str |
     """
     inner = [] if is_parent_folder else [folder / name for name in _PARTS]
     outer = [folder, *folder.parents] if is_parent_folder else [*folder.parents]
+    return _who_may_write(inner, outer)
+
+
+def who_else_may_change(file: Path) -> str | None:
+    """Return who, other than this user and root, may change or replace a file or folder; None for nobody.
+
+    A link is followed, and whoever may replace the link itself counts as well.
+    """
+    names = dict.fromkeys((file.absolute(), file.resolve()))
+    return next(filter(None, (_who_may_write([name], name.parents) for name in names)), None)
+
+
+def _who_may_write(inner: Sequence[Path], outer: Sequence[Path]) -> str | None:
+    """Look from the inside out; those on the outside may have a sticky bit."""
     found: str | None = None
     for path in (*inner, *outer):
         with contextlib.suppress(OSError):
             status = path.stat()
-            if not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+            if stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
                 found = None  # other users cannot enter here, so they do not reach what is below
             # With the sticky bit, only an entry's owner can rename or remove it.
             elif path in inner or not status.st_mode & stat.S_ISVTX:
@@ -39,10 +54,11 @@ def who_else_may_write(folder: Path, *, is_parent_folder: bool = False) -> str |
 
 
 def _writers(path: Path, status: os.stat_result) -> str | None:
+    what = f"in {path}" if stat.S_ISDIR(status.st_mode) else str(path)
     if status.st_mode & stat.S_IWOTH:
-        return f"everybody may write in {path}"
+        return f"everybody may write {what}"
     if status.st_mode & stat.S_IWGRP and not _is_private(status):
-        return f"the members of group {_group(status.st_gid)} may write in {path}"
+        return f"the members of group {_group(status.st_gid)} may write {what}"
     return None
 
 

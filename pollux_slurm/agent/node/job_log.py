@@ -10,12 +10,14 @@ import logging
 import sys
 from typing import TextIO
 
+from pollux_slurm.safe_texts import LineFormatter
+
 PREFIX = "pollux: "
 LOGGER = "pollux_slurm"
 
 
-class _PrefixFormatter(logging.Formatter):
-    """Puts the prefix before each line of a message and of its traceback."""
+class _PrefixFormatter(LineFormatter):
+    """Puts the prefix before a message and each line of its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(PREFIX + line for line in super().format(record).splitlines())

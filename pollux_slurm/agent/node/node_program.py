@@ -23,6 +23,7 @@ from pollux_slurm.agent.node.torchrun import torchrun_environment, torchrun_exit
 from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
 from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.errors import LaunchError, PolluxError, PrivateFileError
+from pollux_slurm.safe_texts import log_lines, one_line
 
 # Not `python -m`: that would import modules from the working directory, from the user's own files.
 NODE_PROGRAM = (
@@ -36,10 +37,11 @@ _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 def main() -> None:
     """Run this node's processes of the layout in POLLUX_STEP, and exit with their exit code."""
+    log_lines()
     try:
         code = run_in_step(sys.argv[1:], environ=dict(os.environ))
     except PolluxError as error:
-        print("pollux: " + " ".join(str(error).split()), file=sys.stderr)
+        print(one_line(f"pollux: {error}"), file=sys.stderr)
         code = error.exit_code
     sys.exit(code)
 

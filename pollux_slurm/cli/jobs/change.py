@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pollux_slurm.cli.shared.completion import complete_active_jobs
-from pollux_slurm.cli.shared.settings_and_store import ConfigOption, settings
+from pollux_slurm.cli.shared.settings_and_store import ConfigOption, print_line, settings
 from pollux_slurm.errors import UsageError
 
 
@@ -51,8 +51,8 @@ def change(
     client = connect(settings(config_file, None).slurm, os.environ)
     terms, comment = changed_terms(client, job, **changes)
     if dry_run:
-        typer.echo(comment)
+        print_line(comment)
         return
     client.set_comment(job, comment)
     most = "any number of" if terms.max_gpus is None else f"at most {terms.max_gpus}"
-    typer.echo(f"job {job}: at least {terms.min_gpus} and {most} GPUs, from the daemon's next round on")
+    print_line(f"job {job}: at least {terms.min_gpus} and {most} GPUs, from the daemon's next round on")

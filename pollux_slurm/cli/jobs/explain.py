@@ -17,7 +17,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     StoreOption,
     opened_store,
     print_json,
-    print_text,
+    print_line,
     settings,
 )
 from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
@@ -70,7 +70,8 @@ def explain(
     if as_json:
         print_json(facts)
     else:
-        print_text("\n".join(line.replace("\n", "\\n") for line in lines(facts, details=details)))
+        for line in lines(facts, details=details):
+            print_line(line)
 
 
 def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str, Any]:

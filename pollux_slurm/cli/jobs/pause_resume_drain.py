@@ -13,7 +13,13 @@ import typer
 
 from pollux_slurm.cli.shared.completion import complete_active_jobs
 from pollux_slurm.cli.shared.duration_options import seconds
-from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    StoreOption,
+    print_line,
+    print_note,
+    settings,
+)
 from pollux_slurm.errors import NotYetError, PolluxError
 
 if TYPE_CHECKING:
@@ -93,10 +99,10 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, do
         held = jobs_held_by_journal(store.open_reallocations())
         missing = daemon_absence_text(store.daemon_status(), _now(), held)
         if missing is not None:
-            typer.echo(f"pollux: no daemon carries this out now: {missing}", err=True)
+            print_note(f"pollux: no daemon carries this out now: {missing}")
         deadline = time.monotonic() + wait_s
         ordered = _given(give, store, deadline)
-        typer.echo(
+        print_line(
             f"{done} (the daemon does so in its next round; see: pollux status {ordered.slurm_job_id})"
         )
         while wait_s:
@@ -113,7 +119,7 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, do
             return
         if now.step.value != "confirmed":
             raise PolluxError(f"job {now.slurm_job_id}: {now.step.value}: {now.reason}")
-        typer.echo(f"job {now.slurm_job_id}: done")
+        print_line(f"job {now.slurm_job_id}: done")
     finally:
         store.close()
 
@@ -128,7 +134,7 @@ def _given(give: Callable[[Store], Reallocation], store: Store, deadline: float)
             if time.monotonic() > deadline:
                 raise
             if not is_said:
-                typer.echo(f"pollux: {error}; waiting for that", err=True)
+                print_note(f"pollux: {error}; waiting for that")
             is_said = True
         time.sleep(_POLL_S)
 

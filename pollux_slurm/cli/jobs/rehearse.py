@@ -71,7 +71,7 @@ def rehearse(
     if as_json:
         print_json(result_as_json(rehearsed, findings))
     else:
-        print_text(as_text(rehearsed, findings))
+        print_text(as_text(rehearsed, findings) + "\n")
     raise typer.Exit(exit_code(rehearsed, findings))
 
 

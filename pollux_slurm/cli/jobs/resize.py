@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.settings_and_store import print_line
 from pollux_slurm.errors import UsageError
 
 
@@ -41,7 +42,7 @@ def resize(
     """
     from pollux_slurm.agent.launch.local_runs import resize_local_run
 
-    typer.echo(resize_local_run(num_processes, leaves=_ranks(leave), pid=run, timeout_s=timeout))
+    print_line(resize_local_run(num_processes, leaves=_ranks(leave), pid=run, timeout_s=timeout))
 
 
 def _ranks(text: str | None) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.settings_and_store import print_note
 
 
 def run(
@@ -103,6 +104,6 @@ def run(
         environ=environ,
         config=load_config(environ),
         cwd=cwd,
-        warn=lambda message: typer.echo("pollux: " + " ".join(message.split()), err=True),
+        warn=lambda message: print_note(f"pollux: {message}"),
     )
     raise typer.Exit(code)

@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from pollux_slurm.cli.shared.settings_and_store import print_note
+
 HELP = """
 Submit a batch script as an adaptive job: the daemon changes its GPUs while it runs.
 
@@ -95,15 +97,15 @@ def sbatch(ctx: typer.Context) -> None:
         room_for_wings=RoomForWings(runner, config.moves),
     )
     for line in plan.warnings:
-        typer.echo(f"pollux: {line}", err=True)
+        print_note(f"pollux: {line}")
     budget = f"pollux: {checkpoint_budget(plan.checkpoint_dir, num_kept=config.checkpoints.keep)}"
     if plan.is_dry_run:
         sys.stdout.buffer.write(plan.as_shell_commands().encode("utf-8", "surrogateescape"))
-        typer.echo(budget, err=True)
+        print_note(budget)
         return
 
     def say(line: str) -> None:
-        typer.echo(f"pollux: {line}", err=True)
+        print_note(f"pollux: {line}")
 
     code = run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd, say=say)
     if code != 0 and not plan.waits:
@@ -111,7 +113,7 @@ def sbatch(ctx: typer.Context) -> None:
         try:
             require_conf(runner, environ)
         except SlurmError as error:
-            typer.echo(f"pollux: {error}", err=True)
+            print_note(f"pollux: {error}")
     elif code == 0 and plan.creates_job and "quiet" not in names:
-        typer.echo(budget, err=True)
+        print_note(budget)
     raise typer.Exit(code)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pollux_slurm import safe_texts
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.cli.shared.completion import complete_jobs
 from pollux_slurm.cli.shared.duration_options import LEAST_REFRESH_S, seconds
@@ -19,7 +20,8 @@ from pollux_slurm.cli.shared.settings_and_store import (
     StoreOption,
     opened_store,
     print_json,
-    print_text,
+    print_line,
+    print_note,
     settings,
 )
 from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
@@ -81,14 +83,14 @@ def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -
         while True:
             if console.is_terminal:
                 console.clear()
-            print_text(
+            print_line(
                 f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC, every {every_s:g} s; end: Ctrl-C"
             )
             try:
                 with opened_store(config) as store:
                     _show(config, store, job, all_jobs=all_jobs, as_json=False)
             except StoreUnavailable as error:
-                print_text(f"the store cannot be read: {error}")
+                print_line(f"the store cannot be read: {error}")
             sys.stdout.flush()
             time.sleep(every_s)
     except KeyboardInterrupt:
@@ -110,7 +112,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
             text = describe_unknown_job(config, job, store.active_jobs(), store.daemon_status(), now)
         if text is None:
             raise
-        print_text(text)
+        print_line(text)
         return
     seen, jobs = picture.daemon, picture.jobs
     decided = store.decision(job) if job is not None and not as_json else None
@@ -118,7 +120,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     unregistered = _unregistered_jobs(picture.slurm, records, seen, now) if job is None else []
     if as_json:
         if picture.missing is not None:
-            typer.echo(f"pollux: {picture.missing}", err=True)
+            print_note(f"pollux: {picture.missing}")
         print_json(
             [
                 job_as_dict(shown) | {"state_from": "slurm" if shown.is_now else "store", "held": shown.held}
@@ -132,11 +134,11 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     if not console.is_terminal:
         console.width = 200  # a pipe or a log has no width
     if picture.missing is not None:
-        print_text(picture.missing)
+        print_line(picture.missing)
     for line in _freshness_lines(picture):
-        print_text(line)
+        print_line(line)
     for line in unregistered:
-        print_text(line)
+        print_line(line)
     if not records and unregistered:
         return
     if not records:
@@ -144,10 +146,10 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
         return
     console.print(jobs_table(picture, width=console.width))
     for line in warning_lines(records, now):
-        typer.echo(line)
+        print_line(line)
     if decided is not None:
         text = summary(decided, records[0], present_state(jobs[0]))
-        print_text(f"{text} (more: pollux explain {decided.job.job_id})")
+        print_line(f"{text} (more: pollux explain {decided.job.job_id})")
 
 
 def _unregistered_jobs(
@@ -260,7 +262,10 @@ def jobs_table(picture: Picture, *, width: int) -> Table:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    rows = [job_cells(shown, picture) for shown in picture.jobs]
+    rows = [
+        {column: safe_texts.shown(text) for column, text in job_cells(job, picture).items()}
+        for job in picture.jobs
+    ]
     left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
     narrow = {"USER", "RESTARTS", "CHECKPOINT", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
     columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
@@ -289,14 +294,12 @@ def _make_room(widths: dict[str, int], room: int) -> None:
 
 def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
     """Return one job's row as column → text, in the order of the columns."""
-    from pollux_slurm.report.charts import safe_texts
-
     record, sample, now = shown.record, shown.record.sample, picture.read_at
     measured = shown.measured
     return {
         "JOB": record.slurm_job_id,
-        "NAME": safe_texts.shortened(safe_texts.shown(record.name), 20),
-        "USER": safe_texts.shortened(safe_texts.shown(record.user_name), 12),
+        "NAME": safe_texts.shortened(record.name, 20),
+        "USER": safe_texts.shortened(record.user_name, 12),
         "STATE": picture.state_of(shown) + (" !" if record.warnings or missing_reports(record, now) else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(measured.batch.global_batch_size) if measured and measured.batch else "-",

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pollux_slurm.safe_texts import one_line, shown, shown_lines
+
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.store.contract.interface import Store
@@ -57,7 +59,7 @@ def print_json(value: Any) -> None:
     """Print a value of plain containers as indented JSON; dates become ISO 8601 text."""
     is_unicode = _encoding().lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str)
-    _echo(escaped_json(text))
+    _echo(escaped_json(text) + "\n")
 
 
 def escaped_json(text: str) -> str:
@@ -73,14 +75,24 @@ def _as_escape(char: str) -> str:
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
+def print_line(text: str) -> None:
+    """Print one line, whatever texts of others are in it."""
+    _echo(shown(text) + "\n")
+
+
 def print_text(text: str) -> None:
-    """Print text that contains other users' names, with control characters escaped."""
-    _echo("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
+    """Print lines, each with its end, in which no end of a line is another's."""
+    _echo(shown_lines(text))
+
+
+def print_note(text: str) -> None:
+    """Print what is said beside a command's answer, as one line on stderr."""
+    typer.echo(one_line(text), err=True)
 
 
 def _echo(text: str) -> None:
     # A character that the terminal's encoding lacks is printed as an escape.
-    typer.echo(text.encode(_encoding(), "backslashreplace").decode(_encoding()))
+    typer.echo(text.encode(_encoding(), "backslashreplace").decode(_encoding()), nl=False)
 
 
 def _encoding() -> str:

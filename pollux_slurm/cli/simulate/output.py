@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pollux_slurm import safe_texts
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -86,6 +88,7 @@ def print_table(columns: Sequence[Column], note: str, console: Console | None = 
     """Print the columns that fit into the terminal, and a note; all columns if stdout is not a terminal."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console() if console is None else console
     if not console.is_terminal:
@@ -100,7 +103,7 @@ def print_table(columns: Sequence[Column], note: str, console: Console | None = 
     for column in shown:
         table.add_column(column.title, justify="left" if column.left else "right", no_wrap=True)
     for cells in zip(*(column.cells for column in shown), strict=True):
-        table.add_row(*cells)
+        table.add_row(*(Text(safe_texts.shown(cell)) for cell in cells))
     console.print(table)
     missing = [column.title for column in columns if column not in shown]
     if missing:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from pollux_slurm.cli.shared.progress_bar import ProgressBar
-from pollux_slurm.cli.shared.settings_and_store import print_json
+from pollux_slurm.cli.shared.settings_and_store import print_json, print_note
 from pollux_slurm.cli.simulate.options import (
     DeclaredOption,
     DelaysOption,
@@ -198,7 +198,7 @@ def sweep(
                 on_done=progress.update,
             )
     except KeyboardInterrupt:
-        typer.echo(f"pollux: interrupted; the same command continues with the runs in {output}", err=True)
+        print_note(f"pollux: interrupted; the same command continues with the runs in {output}")
         raise
     rows = table_rows(results)
     write_text(output / "sweep.csv", csv_text(rows))

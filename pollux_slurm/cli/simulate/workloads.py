@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, opened_store, settings
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    StoreOption,
+    opened_store,
+    print_line,
+    print_note,
+    print_text,
+    settings,
+)
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,10 +101,9 @@ def import_sacct(
     with _opened(file) as lines:
         found = read(lines, applications, seed=seed)
     _write(found.jobs, output)
-    typer.echo(
+    print_note(
         f"{len(found.jobs)} jobs; left out: {found.num_without_gpus} without GPUs, "
-        f"{found.num_not_ended} that have not ended",
-        err=True,
+        f"{found.num_not_ended} that have not ended"
     )
 
 
@@ -122,7 +129,7 @@ def export(
     with opened_store(settings(config_file, store_url)) as store:
         found = export_queue(store, since=_utc(since), until=_utc(until))
     for job_id, reason in found.excluded:
-        typer.echo(f"job {job_id} left out: {reason}", err=True)
+        print_note(f"job {job_id} left out: {reason}")
     if not found.queue.jobs:
         raise UsageError("the store contains no job that can be simulated")
     _write_text(queue_text(found.queue), output)
@@ -132,7 +139,7 @@ def export(
         if delays is None
         else f"delays of {delays.num_moves} moves and {delays.num_starts} starts"
     )
-    typer.echo(f"{len(found.queue.jobs)} jobs, {measured}; {len(found.excluded)} jobs left out", err=True)
+    print_note(f"{len(found.queue.jobs)} jobs, {measured}; {len(found.excluded)} jobs left out")
 
 
 def _utc(when: datetime | None) -> datetime | None:
@@ -149,11 +156,11 @@ def _write_text(text: str, output: Path | None) -> None:
     from pollux_slurm.simulator.results.files import check_writable, write_text
 
     if output is None:
-        typer.echo(text, nl=False)
+        print_text(text)
     else:
         check_writable(output)
         write_text(output, text)
-        typer.echo(f"wrote {output}")
+        print_line(f"wrote {output}")
 
 
 @contextmanager

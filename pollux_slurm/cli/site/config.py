@@ -15,6 +15,9 @@ from pollux_slurm.cli.shared.settings_and_store import (
     JsonOption,
     StoreOption,
     print_json,
+    print_line,
+    print_note,
+    print_text,
     settings,
 )
 from pollux_slurm.errors import UsageError
@@ -43,10 +46,14 @@ def check(
     Example: pollux config check --config /etc/pollux/pollux.toml
     """
     from pollux_slurm.daemon.service import settings_check
+    from pollux_slurm.daemon.service.steering_files import CURE, who_else_steers
     from pollux_slurm.store.access.url import parse_store_url
 
     config = settings(config_file, store_url)
     settings_check.check(config)
+    others = who_else_steers(config)
+    if others is not None:
+        print_note(f"pollux: {others}; {CURE}")
     url = None if config.store.url is None else str(parse_store_url(config.store.url))
     found = effective(config, url=url, url_from_flag=store_url is not None)
     if as_json:
@@ -54,7 +61,7 @@ def check(
         return
     for key, value, origin in found:
         shown = "all" if (key, value) == ("daemon.partitions", []) else _shown(value)
-        typer.echo(f"{key} = {shown}  ({origin})")
+        print_line(f"{key} = {shown}  ({origin})")
 
 
 @app.command()
@@ -65,7 +72,7 @@ def example() -> None:
     """
     from pollux_slurm.cli.site import settings_text
 
-    typer.echo(settings_text.example(), nl=False)
+    print_text(settings_text.example())
 
 
 @app.command()
@@ -76,7 +83,7 @@ def table() -> None:
     """
     from pollux_slurm.cli.site import settings_text
 
-    typer.echo(settings_text.table(), nl=False)
+    print_text(settings_text.table())
 
 
 @app.command()
@@ -96,10 +103,8 @@ def unit() -> None:
             )
         text = text.replace("ExecStart=/usr/bin/env pollux ", f"ExecStart={own} ")
         if own.parts[1:2] in (("home",), ("root",), ("tmp",)):
-            typer.echo(
-                f"pollux: the daemon cannot run {own}: the unit hides /home, /root and /tmp from it", err=True
-            )
-    typer.echo(text, nl=False)
+            print_note(f"pollux: the daemon cannot run {own}: the unit hides /home, /root and /tmp from it")
+    print_text(text)
 
 
 def effective(config: Config, *, url: str | None, url_from_flag: bool) -> list[tuple[str, Any, str]]:

@@ -22,6 +22,7 @@ import typer
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, opened_store, settings
 from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
+from pollux_slurm.safe_texts import LineFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,9 +69,9 @@ def daemon(
     from pollux_slurm.daemon.service.systemd_notify import Notifier
     from pollux_slurm.slurm import connect
 
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     config = settings(config_file, store_url)
     effective = daemon_settings(config, interval_s=interval, shadow=shadow)
     metrics = DaemonMetrics(monotonic=time.monotonic)

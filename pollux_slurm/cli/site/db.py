@@ -17,6 +17,9 @@ from pollux_slurm.cli.shared.settings_and_store import (
     JsonOption,
     StoreOption,
     print_json,
+    print_line,
+    print_note,
+    print_text,
     settings,
 )
 from pollux_slurm.errors import StoreError
@@ -40,7 +43,7 @@ def init(config_file: ConfigOption = None, store_url: StoreOption = None) -> Non
 
     outcome = init_store(settings(config_file, store_url).require_store_url())
     made = "created the tables in" if outcome.changed else "the tables exist already in"
-    typer.echo(f"{made} {outcome.url} (schema {outcome.version})")
+    print_line(f"{made} {outcome.url} (schema {outcome.version})")
     _print_notes(outcome.notes)
 
 
@@ -54,7 +57,7 @@ def upgrade(config_file: ConfigOption = None, store_url: StoreOption = None) -> 
 
     outcome = upgrade_store(settings(config_file, store_url).require_store_url())
     done = f"upgraded from {outcome.before} to" if outcome.changed else "is already at"
-    typer.echo(f"{outcome.url} {done} schema {outcome.version}")
+    print_line(f"{outcome.url} {done} schema {outcome.version}")
     _print_notes(outcome.notes)
 
 
@@ -69,7 +72,7 @@ def check(config_file: ConfigOption = None, store_url: StoreOption = None) -> No
     outcome = check_store(settings(config_file, store_url).require_store_url())
     if outcome.problems:
         raise StoreError(f"{outcome.url}: {'; '.join(outcome.problems)}")
-    typer.echo(f"{outcome.url} is good (schema {outcome.version})")
+    print_line(f"{outcome.url} is good (schema {outcome.version})")
 
 
 @app.command()
@@ -115,14 +118,14 @@ def prune(
                 outcome = prune_now(on_deleted=count)
         except KeyboardInterrupt:
             text = f"interrupted: {deleted} rows are deleted; the same command continues"
-            typer.echo(f"pollux: {text}", err=True)
+            print_note(f"pollux: {text}")
             raise typer.Exit(130) from None
     if as_json:
         print_json({**dataclasses.asdict(outcome), "rows": dict(outcome.rows)})
         return
     done = "would prune" if outcome.dry_run else "pruned"
     counted = ", ".join(f"{rows} {name}" for name, rows in outcome.rows if rows) or "nothing"
-    typer.echo(f"{outcome.url}: {done} what is older than {outcome.before:%Y-%m-%d %H:%M} UTC: {counted}")
+    print_line(f"{outcome.url}: {done} what is older than {outcome.before:%Y-%m-%d %H:%M} UTC: {counted}")
 
 
 @app.command()
@@ -134,7 +137,7 @@ def claim(config_file: ConfigOption = None, store_url: StoreOption = None) -> No
     from pollux_slurm.store.maintenance.administration import claim_store
 
     url = claim_store(settings(config_file, store_url).require_store_url())
-    typer.echo(f"{url} belongs to this host now")
+    print_line(f"{url} belongs to this host now")
 
 
 @app.command()
@@ -150,7 +153,7 @@ def share(
     from pollux_slurm.store.maintenance.administration import share_store
 
     url = share_store(settings(config_file, store_url).require_store_url(), group)
-    typer.echo(f"{url} may be opened by group {group}")
+    print_line(f"{url} may be opened by group {group}")
 
 
 class Role(str, enum.Enum):
@@ -189,13 +192,13 @@ def login(
     wanted = tuple(f"pollux_{role.value}" for role in chosen)
     url = settings(config_file, store_url).require_store_url()
     notes = add_login(url, name, shared=shared, connections=connections, roles=wanted)
-    typer.echo(f"{name} may log in as {', '.join(wanted)}, {connections} connections at a time")
+    print_line(f"{name} may log in as {', '.join(wanted)}, {connections} connections at a time")
     _print_notes(notes)
 
 
 def _print_notes(notes: tuple[str, ...]) -> None:
     for note in notes:
-        typer.echo(f"pollux: {note}", err=True)
+        print_note(f"pollux: {note}")
 
 
 @app.command()
@@ -210,4 +213,4 @@ def schema(
     """
     from pollux_slurm.store.schema.sql_text import schema_text
 
-    typer.echo(schema_text(dialect), nl=False)
+    print_text(schema_text(dialect))

@@ -22,6 +22,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     StoreOption,
     opened_store,
     print_json,
+    print_line,
     settings,
 )
 from pollux_slurm.errors import PolluxError, UnknownJobError, UsageError
@@ -72,7 +73,7 @@ def doctor(
     from pollux_slurm.daemon.doctor.findings import Verdict
 
     if probe is not None:
-        typer.echo(_probe_result(settings(config_file, store_url), probe))
+        print_line(_probe_result(settings(config_file, store_url), probe))
         return
     if folders and not from_nodes:
         raise UsageError("--folder is checked from nodes: add their number, such as --from-nodes 4")
@@ -90,9 +91,9 @@ def doctor(
         )
     else:
         for finding in findings:
-            typer.echo(f"{finding.verdict.value:<4} {finding.name}: {finding.text}")
+            print_line(f"{finding.verdict.value:<4} {finding.name}: {finding.text}")
             if finding.cure:
-                typer.echo(f"       → {finding.cure}")
+                print_line(f"       → {finding.cure}")
     if any(finding.verdict is Verdict.FAIL for finding in findings):
         raise typer.Exit(1)
 
@@ -118,6 +119,7 @@ def examined(
     )
     from pollux_slurm.daemon.observe.live_status import current_jobs
     from pollux_slurm.daemon.service import settings_check
+    from pollux_slurm.daemon.service.steering_files import CURE, who_else_steers
     from pollux_slurm.slurm import connect
     from pollux_slurm.store.access.url import parse_store_url
 
@@ -126,8 +128,12 @@ def examined(
 
     try:
         settings_check.check(config)
+        source, others = str(config.path or "defaults and environment"), who_else_steers(config)
         yield Finding(
-            name="settings", verdict=Verdict.OK, text=str(config.path or "defaults and environment")
+            name="settings",
+            verdict=Verdict.OK if others is None else Verdict.WARN,
+            text=source if others is None else f"{source}; {others}",
+            cure="" if others is None else CURE,
         )
     except PolluxError as error:
         yield failed("settings", error)

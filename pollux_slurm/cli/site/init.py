@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from pollux_slurm.cli.shared.completion import choices
-from pollux_slurm.cli.shared.settings_and_store import JsonOption, print_json, print_text
+from pollux_slurm.cli.shared.settings_and_store import (
+    JsonOption,
+    print_json,
+    print_line,
+    print_note,
+    print_text,
+)
 from pollux_slurm.errors import ConfigError, PolluxError, SandboxError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -135,7 +141,7 @@ class _Questions:
             try:
                 return parse(str(typer.prompt(question, default=default, err=True)).strip())
             except (UsageError, ConfigError) as error:
-                typer.echo(f"  {error}", err=True)
+                print_note(str(error))
 
 
 def _users(given: str) -> Users:
@@ -267,18 +273,18 @@ def _redacted(text: str) -> str:
 
 def _print(made: Mapping[str, Any], *, starts_sandbox: bool) -> None:
     if made["dry_run"]:
-        print_text(f"would write {made['settings_file']}:\n\n{made['settings']}")
+        print_text(f"would write {made['settings_file']}:\n\n{made['settings']}\n")
         started = "the store, and a private Slurm cluster" if starts_sandbox else "the store"
-        print_text(f"and make {started}. Then:")
+        print_line(f"and make {started}. Then:")
     else:
-        print_text(f"wrote {made['settings_file']}")
+        print_line(f"wrote {made['settings_file']}")
         if made["store_made"]:
-            print_text("made the store")
+            print_line("made the store")
         if made["sandbox"] is not None:
-            print_text(f"started a private Slurm cluster in {made['sandbox']}")
-        print_text("\nNext:")
+            print_line(f"started a private Slurm cluster in {made['sandbox']}")
+        print_text("\nNext:\n")
     width = max(len(command) for command, _ in made["next"])
     for command, meaning in made["next"]:
-        print_text(f"  {command:<{width}}  {meaning}")
+        print_line(f"  {command:<{width}}  {meaning}")
     for note in made["notes"]:
-        typer.echo(f"pollux: {note}", err=True)
+        print_note(f"pollux: {note}")

@@ -16,7 +16,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     StoreOption,
     opened_store,
     print_json,
-    print_text,
+    print_line,
     settings,
 )
 from pollux_slurm.errors import UsageError
@@ -88,7 +88,7 @@ def replay(
         print_json(found if compare else found[0])
     elif compare:
         for decision in decisions:
-            print_text(summary(decision))
+            print_line(summary(decision))
     else:
         _print(decisions[0])
 
@@ -130,6 +130,5 @@ def _print(decision: Decision) -> None:
 
     excluded = dict(decision.excluded)
     for job in decision.jobs:
-        # A name may contain a line break.
-        print_text(explanation(job, excluded.get(job.job_id)).replace("\n", "\\n"))
-    print_text(summary(decision))
+        print_line(explanation(job, excluded.get(job.job_id)))
+    print_line(summary(decision))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pollux_slurm.cli.shared.completion import choices, complete_accounts, complete_jobs
-from pollux_slurm.cli.shared.settings_and_store import opened_store
+from pollux_slurm.cli.shared.settings_and_store import opened_store, print_text
 from pollux_slurm.cli.site.report_output import Wanted, report_command
 from pollux_slurm.errors import StoreError, UsageError
 
@@ -246,7 +246,7 @@ def dashboard(
     files = {file.stem: file for file in sorted((resource_dir("sql") / "grafana").glob("*.json"))}
     if database not in files:
         raise UsageError(f"no dashboard for {database!r}; there is one for {' and one for '.join(files)}")
-    typer.echo(files[database].read_text(encoding="utf-8"), nl=False)
+    print_text(files[database].read_text(encoding="utf-8"))
 
 
 @app.command()
@@ -258,7 +258,7 @@ def alerts() -> None:
     from pollux_slurm.resources import resource_dir
 
     text = (resource_dir("sql") / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
-    typer.echo(text, nl=False)
+    print_text(text)
 
 
 def _range(since: str, until: str | None, now: datetime) -> Range:

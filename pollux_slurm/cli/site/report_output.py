@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux_slurm.cli.shared.progress_bar import ProgressBar
-from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, escaped_json, settings
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    StoreOption,
+    escaped_json,
+    print_line,
+    settings,
+)
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +154,7 @@ def _write_report(document: Document, text: str, wanted: Wanted) -> None:
         _write_pictures(document, wanted.form, wanted.output)
     else:
         write_text(wanted.output, text)
-        typer.echo(f"wrote {wanted.output}")
+        print_line(f"wrote {wanted.output}")
 
 
 def _write_pictures(document: Document, kind: str, output: Path) -> None:
@@ -162,7 +168,7 @@ def _write_pictures(document: Document, kind: str, output: Path) -> None:
         title = re.sub(r"[^a-z0-9]+", "-", plot.chart.title.lower()).strip("-")
         file = output if len(plots) == 1 else output.with_name(f"{output.stem}-{title}{output.suffix}")
         file.write_bytes(picture(plot.chart, kind))
-        typer.echo(f"wrote {file}")
+        print_line(f"wrote {file}")
 
 
 def _print(text: str, *, for_people: bool) -> None:

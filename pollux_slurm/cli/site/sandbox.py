@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pollux_slurm.cli.shared.duration_options import seconds
-from pollux_slurm.cli.shared.settings_and_store import JsonOption, print_json
+from pollux_slurm.cli.shared.settings_and_store import JsonOption, print_json, print_line
 
 if TYPE_CHECKING:
     from pollux_slurm.sandbox.cluster import Sandbox
@@ -91,8 +91,8 @@ def up(
     if not node_group and all(value is None for value in given):
         groups = None  # any running cluster will do
     sandbox = Sandbox.up(sandbox_folder(directory), groups, kill_wait_s=kill_wait, timeout_s=timeout)
-    typer.echo(f"{_summary(sandbox)} {'is up' if sandbox.started_now else 'was already up; nothing changed'}")
-    typer.echo(
+    print_line(f"{_summary(sandbox)} {'is up' if sandbox.started_now else 'was already up; nothing changed'}")
+    print_line(
         f'point a shell at it: eval "$(pollux sandbox env --dir {shlex.quote(str(sandbox.layout.dir))})"'
     )
 
@@ -108,12 +108,12 @@ def down(directory: DirOption = None) -> None:
     sandbox = Sandbox.find(sandbox_folder(directory))
     done = sandbox.down()
     if not done.stopped:
-        typer.echo(f"the sandbox in {sandbox.layout.dir} was not running")
+        print_line(f"the sandbox in {sandbox.layout.dir} was not running")
     else:
         gone = f"; already gone: {', '.join(done.already_gone)}" if done.already_gone else ""
-        typer.echo(f"stopped {', '.join(done.stopped)}{gone}; {done.cancelled_jobs} jobs cancelled")
+        print_line(f"stopped {', '.join(done.stopped)}{gone}; {done.cancelled_jobs} jobs cancelled")
     if done.killed_processes:
-        typer.echo(f"killed {done.killed_processes} processes that jobs had left")
+        print_line(f"killed {done.killed_processes} processes that jobs had left")
 
 
 @app.command()
@@ -156,10 +156,10 @@ def status(directory: DirOption = None, as_json: JsonOption = False) -> None:
             }
         )
     else:
-        typer.echo(f"{_summary(sandbox)} {'is up' if running else 'is down'}")
+        print_line(f"{_summary(sandbox)} {'is up' if running else 'is down'}")
         for name, alive in daemons.items():
             state = f", {states[name]}" if name in states else ""
-            typer.echo(f"  {name:<10} {'running' if alive else 'ended'}{state}")
+            print_line(f"  {name:<10} {'running' if alive else 'ended'}{state}")
     if not running:
         raise typer.Exit(3)
 

@@ -6,7 +6,12 @@ from typing import Annotated
 
 import typer
 
-from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    StoreOption,
+    print_line,
+    settings,
+)
 from pollux_slurm.errors import UsageError
 from pollux_slurm.extras import INSTALL_VIEW
 
@@ -48,5 +53,5 @@ def web(
         with_token=token,
         host_names=tuple(host_name or ()),
         root_path=root_path.rstrip("/"),
-        say=lambda link: typer.echo(f"pollux web: {link}   (Ctrl-C ends it)"),
+        say=lambda link: print_line(f"pollux web: {link}   (Ctrl-C ends it)"),
     )

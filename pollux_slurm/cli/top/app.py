@@ -31,7 +31,7 @@ from pollux_slurm.errors import PolluxError
 from pollux_slurm.live.decision_text import move_text
 from pollux_slurm.live.picture import NodeState, Picture, read_picture
 from pollux_slurm.live.slurm_reading import read_slurm
-from pollux_slurm.report.charts.safe_texts import shortened, shown
+from pollux_slurm.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import open_view_reader
 

@@ -19,8 +19,8 @@ from pollux_slurm.cli.top.drawings import bar_plot
 from pollux_slurm.daemon.observe.live_status import CurrentJob
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.live.picture import Picture
-from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.report.document.document import number_text
+from pollux_slurm.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
 from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.store.reporting.view_rows import SamplePoint

@@ -111,7 +111,7 @@ def _content(answer: NodeOutput, num_folders: int) -> dict[str, Any] | None:
         found = json.loads(answer.output.strip().splitlines()[-1])
         shape = (isinstance(found["time"], int | float), isinstance(found["store"], str))
         whole = all(shape) and len(found["folders"]) == num_folders
-    except (ValueError, IndexError, KeyError, TypeError):
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError):
         return None
     return found if whole else None
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from pollux_slurm.config import Config, DaemonConfig
 from pollux_slurm.daemon.decide import policy_settings
 from pollux_slurm.daemon.service.http_endpoint import parse_address
+from pollux_slurm.daemon.service.steering_files import refuse_others_for_root
 from pollux_slurm.errors import ConfigError
 
 
 def check(config: Config) -> None:
-    """Raise `ConfigError` for the first error; of the file system, only the existence of folders is read."""
+    """Raise `ConfigError` for the first error; of files, only their existence, owners and modes are read."""
     policy_settings.check(config.policy)
     parse_address(config.daemon.metrics_listen)
     check_intervals(config.daemon)
@@ -27,6 +28,7 @@ def check(config: Config) -> None:
     for key, folder in (("slurm.bin_dir", config.slurm.bin_dir), ("templates.dir", config.templates.dir)):
         if folder is not None and not Path(folder).is_dir():
             raise ConfigError(f"{key}: {folder}: there is no such folder")
+    refuse_others_for_root(config)
 
 
 def check_intervals(config: DaemonConfig) -> None:

@@ -6,6 +6,8 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping
 
+from pollux_slurm.safe_texts import one_line
+
 
 class Notifier:
     """Sends states to the socket that systemd names in the environment, if there is one.
@@ -31,7 +33,7 @@ class Notifier:
 
     def status(self, text: str) -> None:
         """Set the line that `systemctl status` shows."""
-        self._send("STATUS=" + " ".join(text.split()))
+        self._send("STATUS=" + one_line(text))
 
     def alive(self) -> None:
         if self._period_s is None or self._monotonic() < self._next_s:

@@ -19,8 +19,8 @@ from pollux_slurm.report.charts.encodings import (
     zoom,
 )
 from pollux_slurm.report.charts.palette import PAGE
-from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.report.charts.scales import Axis
+from pollux_slurm.safe_texts import shortened, shown
 
 if TYPE_CHECKING:
     from altair.typing import ChartType

@@ -18,8 +18,8 @@ from pollux_slurm.report.charts.encodings import (
     zoom,
 )
 from pollux_slurm.report.charts.palette import CLASSES, GRID, WAITING
-from pollux_slurm.report.charts.safe_texts import plural, shortened, shown
 from pollux_slurm.report.charts.scales import Axis
+from pollux_slurm.safe_texts import plural, shortened, shown
 
 if TYPE_CHECKING:
     from altair.typing import ChartType

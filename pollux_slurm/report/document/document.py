@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.charts.rendering import Chart
-from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.report.charts.scales import duration_text
 from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.safe_texts import shortened, shown
 
 _LONGEST_SENTENCE = 1000
 Value = str | int | float | bool | datetime | date | None

@@ -9,8 +9,8 @@ import math
 from datetime import date, datetime, timezone
 from typing import Any
 
-from pollux_slurm.report.charts.safe_texts import shown
 from pollux_slurm.report.document.document import Data, Document, Value
+from pollux_slurm.safe_texts import shown_lines
 
 # What a spreadsheet takes for a formula at the beginning of a cell.
 _FORMULA = ("=", "+", "-", "@")
@@ -65,6 +65,6 @@ def _cell(value: Value) -> Any:
     if isinstance(plain, bool):
         return "true" if plain else "false"
     if isinstance(value, str):
-        text = "\n".join(map(shown, value.split("\n")))
+        text = shown_lines(value)
         return f"'{text}" if text.startswith(_FORMULA) else text
     return plain

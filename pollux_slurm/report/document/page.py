@@ -13,8 +13,8 @@ from markupsafe import Markup
 from pollux_slurm import __version__
 from pollux_slurm.report.charts.palette import DARK, LIGHT
 from pollux_slurm.report.charts.rendering import Chart, page_svg, script, specification
-from pollux_slurm.report.charts.safe_texts import shown
 from pollux_slurm.resources import resource_dir
+from pollux_slurm.safe_texts import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

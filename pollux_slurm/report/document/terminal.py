@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pollux_slurm.report.charts.line_charts import LineChart
-from pollux_slurm.report.charts.safe_texts import shortened, shown
 from pollux_slurm.report.charts.scales import Axis, Scale
 from pollux_slurm.report.charts.stacked_bars import StackedBars
 from pollux_slurm.report.charts.time_axes import moment_text
 from pollux_slurm.report.document.document import Data, Document, Kind, Plot, number_text, text_of
+from pollux_slurm.safe_texts import shortened, shown
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from pollux_slurm.report.charts.safe_texts import plural, shortened
 from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.charts.timeline import Bar, Timeline
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
 from pollux_slurm.report.parts.groups import NAMELESS
+from pollux_slurm.safe_texts import plural, shortened
 from pollux_slurm.store.reporting.view_rows import GpuHolders
 
 MOST_JOBS = 200

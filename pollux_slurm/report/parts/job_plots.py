@@ -10,11 +10,11 @@ from datetime import datetime
 from itertools import pairwise
 
 from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
-from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.scales import Axis, linear_axis
 from pollux_slurm.report.charts.thinning import Point, thinned
 from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
+from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
 
 _MOST_MARKS = 24

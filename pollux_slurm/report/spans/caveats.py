@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.charts.time_axes import moment_text
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, number_text, text_of
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.spans.jobs import Span, SpanJob, relative
+from pollux_slurm.safe_texts import plural
 
 Caveat = tuple[str, ...]
 _OTHER_LOAD = 0.2

@@ -363,7 +363,7 @@ def _result(file: Path) -> SweepResult:
 def _load(file: Path, *, then: str = "remove it and run the sweep again") -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read {file} ({error}): {then}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{file} is no JSON object: {then}")

@@ -23,6 +23,7 @@ _PERMANENT = {
     "no such column": "its tables are not the ones that this release made; restore it from a backup",
     "file is not a database": "this file is not an SQLite database; name another file, or move it away",
     "disk image is malformed": "the file is damaged; restore it from a backup",
+    "interrupted": "root reads a file of another user for a limited time; run the command as its owner",
     "permission denied for table pollux_schema_version": _NO_RIGHT,
     "permission denied for table": (
         "this login may not read its tables, as pollux status and explain do; a reader's sees its own jobs "

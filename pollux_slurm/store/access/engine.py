@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, Pool, QueuePool
 
 from pollux_slurm.errors import StoreError
 from pollux_slurm.store.access.database import WRITES
+from pollux_slurm.store.access.file_permissions import owner_whom_root_reads
 from pollux_slurm.store.access.url import StoreUrl
 
 BUSY_TIMEOUT_S = 30.0
@@ -24,6 +26,12 @@ IDLE_IN_TRANSACTION_S = 20.0
 client that is stopped within a transaction, or whose machine hangs, must not block all others."""
 
 CONNECT_TIMEOUT_S = 10
+
+OTHERS_FILE_S = 60.0
+"""How long root's one transaction in the SQLite file of another user may take."""
+
+# Of SQLite's virtual machine: some milliseconds.
+_STEPS_BETWEEN_LOOKS = 100_000
 
 
 def make_engine(url: StoreUrl) -> Engine:
@@ -104,9 +112,17 @@ def _sqlite_engine(path: Path) -> Engine:
         )
 
     engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=QueuePool, pool_size=2)
+    if owner_whom_root_reads(path) is not None:
+        event.listen(engine, "connect", _limit_time)
+        event.listen(engine, "checkout", _limit_time)
     event.listen(engine, "connect", _set_pragmas)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _limit_time(connection: sqlite3.Connection, *_entries: object) -> None:
+    end_s = time.monotonic() + OTHERS_FILE_S
+    connection.set_progress_handler(lambda: time.monotonic() > end_s, _STEPS_BETWEEN_LOOKS)
 
 
 def _set_pragmas(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:

@@ -39,6 +39,8 @@ def host_id(*, name: str | None = None, machine_id_file: Path = _MACHINE_ID) -> 
 def check_access(url: StoreUrl, path: Path, *, any_host: bool = False) -> None:
     """Raise `StoreError`, with what to do, unless this process may use the existing file of the store."""
     status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{path} is no file: an SQLite store is one; name another")  # a FIFO waits for ever
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o007 and _read_user_version(path) is not None:
         raise StoreError(
@@ -84,6 +86,17 @@ def _read_user_version(path: Path) -> int | None:
     except sqlite3.DatabaseError:
         return None
     return int(owner_id)
+
+
+def owner_whom_root_reads(path: Path) -> str | None:
+    """Return the name of the user whose file it is, where this is root and the user is not; else None.
+
+    What such a file makes SQLite do is theirs to choose: views without end, locks that are never released.
+    """
+    if os.geteuid() != 0:
+        return None
+    owner_id = path.stat().st_uid
+    return None if owner_id == 0 else _user(owner_id)
 
 
 def share_with_group(url: StoreUrl, path: Path, group: str) -> None:

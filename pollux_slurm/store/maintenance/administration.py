@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pollux_slurm.errors import StoreError
 from pollux_slurm.store.access.database import Database
-from pollux_slurm.store.access.file_permissions import share_with_group
+from pollux_slurm.store.access.file_permissions import owner_whom_root_reads, share_with_group
 from pollux_slurm.store.access.opening import check_version, read_version, unchecked_database
-from pollux_slurm.store.access.url import parse_store_url
+from pollux_slurm.store.access.url import StoreUrl, parse_store_url
 from pollux_slurm.store.maintenance import migration
 from pollux_slurm.store.maintenance.migration import write_host_id
 from pollux_slurm.store.schema import REVISIONS
@@ -59,8 +59,10 @@ def upgrade_store(url: str) -> StoreStatus:
 def check_store(url: str) -> StoreStatus:
     """Check a store for changed tables, broken pages and dangling references.
 
-    Raises `SchemaVersionError` for another version's schema.
+    Raises `SchemaVersionError` for another version's schema, and `StoreError` for root where the file is
+    another user's.
     """
+    _refuse_others_file(parse_store_url(url))
     with _unchecked_database(url) as database, database.read() as connection:
         version = read_version(connection)
         check_version(database.url, version)
@@ -76,6 +78,15 @@ def check_store(url: str) -> StoreStatus:
                 problems.append(f"table {row[0]}, row {row[1]}: refers to a row of {row[2]} that is gone")
         return StoreStatus(
             url=str(database.url), version=REVISIONS[-1], before=version, problems=tuple(problems)
+        )
+
+
+def _refuse_others_file(url: StoreUrl) -> None:
+    owner = owner_whom_root_reads(url.path) if url.path is not None and url.path.exists() else None
+    if owner is not None:
+        raise StoreError(
+            f"{url.path} belongs to {owner}, who can make its tables and views answer anything; check it as "
+            f"that user: {url.command('check')}"
         )
 
 

@@ -4,12 +4,16 @@ Deleted, where older than the limit and the job is over: goodput samples, decisi
 each job's last, and checkpoints that answered no reallocation. Of every old round but the last: the texts for
 replays, and the prices when none of its decisions is left.
 
-Kept whatever its age: everything of a job that is not over; jobs, runs, allocation intervals, reallocations
+Reports may come every second, for as long as a job lives. So of a job's samples, models and such checkpoints
+that are older than a day, the last of each minute is kept, whether the job is over or not.
+
+Kept whatever its age: all else of a job that is not over; jobs, runs, allocation intervals, reallocations
 with their steps, generations, rounds without their texts, and the sums by day. So every reporting view
-returns the same as before, except for the deleted checkpoints in `job_timeline`.
+returns the same as before, except for the samples in `job_samples` and the checkpoints in `job_timeline`.
 
 Each transaction changes at most `batch_rows` rows, and is followed by a pause as long as it took, so that
-agents and the daemon get to write. SQLite's writers wait in no order.
+agents and the daemon get to write. SQLite's writers wait in no order. Rows are looked for before it begins:
+what may be deleted once may be deleted for ever.
 """
 
 from __future__ import annotations
@@ -20,13 +24,31 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.opening import open_database
 from pollux_slurm.store.access.sanitizing import utc
 from pollux_slurm.store.jobs.submissions import newest_of_job
+from pollux_slurm.store.maintenance.thinning import (
+    THINNED_AFTER,
+    dense_checkpoints,
+    dense_models,
+    dense_samples,
+)
 from pollux_slurm.store.schema import (
     Base,
     CheckpointRow,
@@ -90,7 +112,9 @@ def prune_store(
                 part.name,
                 _count(database, part) if dry_run else _remove(database, part, wait, on_deleted),
             )
-            for part in _parts(before, max(batch_rows, 1))
+            for part in _parts(
+                database.engine.dialect.name, before, utc(at) - THINNED_AFTER, max(batch_rows, 1)
+            )
         )
         return PruneOutcome(url=str(database.url), before=before, dry_run=dry_run, rows=counts)
     finally:
@@ -104,10 +128,11 @@ def _remove(
     after: tuple[Any, ...] | None = None
     while True:
         began = time.monotonic()
-        with database.write() as connection:
+        with database.read() as connection:
             keys = _next_keys(connection, part, after)
-            if keys:
-                names = [f"b_{column.key}" for column in part.key]
+        if keys:
+            names = [f"b_{column.key}" for column in part.key]
+            with database.write() as connection:
                 connection.execute(part.remove, [dict(zip(names, key, strict=True)) for key in keys])
         total += len(keys)
         on_deleted(len(keys))
@@ -136,8 +161,14 @@ def _count(database: Database, part: _Part) -> int:
         return connection.execute(select(func.count()).select_from(part.select.subquery())).scalar_one()
 
 
-def _parts(before: datetime, batch_rows: int) -> list[_Part]:
+def _parts(dialect: str, before: datetime, day_old: datetime, batch_rows: int) -> list[_Part]:
     over = JobRow.finished_at.is_not(None)
+
+    def old(row: Any, dense: ColumnElement[bool], gone: ColumnElement[bool] = over) -> ColumnElement[bool]:
+        # The first condition is for the index on time.
+        either = or_(and_(row.at < before, gone), and_(row.at < day_old, dense))
+        return and_(row.at < max(before, day_old), either)
+
     newest = select(func.max(RoundRow.id)).scalar_subquery()
     old_rounds = select(func.max(RoundRow.id)).where(RoundRow.at < before).scalar_subquery()
     last_model = newest_of_job(ModelVersionRow.id, ModelVersionRow.job_id)
@@ -158,7 +189,7 @@ def _parts(before: datetime, batch_rows: int) -> list[_Part]:
             select(*sample_key)
             .join(RunRow, RunRow.id == SampleRow.run_id)
             .join(JobRow, JobRow.id == RunRow.job_id)
-            .where(SampleRow.at < before, over),
+            .where(old(SampleRow, dense_samples(dialect))),
             *sample_key,
         ),
         part(
@@ -178,7 +209,7 @@ def _parts(before: datetime, batch_rows: int) -> list[_Part]:
             ModelVersionRow,
             select(ModelVersionRow.id)
             .join(JobRow, JobRow.id == ModelVersionRow.job_id)
-            .where(ModelVersionRow.at < before, over, ModelVersionRow.id < last_model),
+            .where(old(ModelVersionRow, dense_models(dialect), and_(over, ModelVersionRow.id < last_model))),
             ModelVersionRow.id,
         ),
         part(
@@ -187,7 +218,7 @@ def _parts(before: datetime, batch_rows: int) -> list[_Part]:
             select(*checkpoint_key)
             .join(RunRow, RunRow.id == CheckpointRow.run_id)
             .join(JobRow, JobRow.id == RunRow.job_id)
-            .where(CheckpointRow.at < before, CheckpointRow.reallocation_id.is_(None), over),
+            .where(CheckpointRow.reallocation_id.is_(None), old(CheckpointRow, dense_checkpoints(dialect))),
             *checkpoint_key,
         ),
         part(

@@ -26,7 +26,7 @@ except ZeroDivisionError:
     ours.exception("two\\nlines")
 theirs.warning("mine")
 """
-OURS = ["moved", "two", "lines"]
+OURS = ["moved", "two lines", "  Traceback (most recent call last):"]
 
 
 def stderr_lines(arrange: str = "", after: str = "") -> list[str]:
@@ -57,7 +57,7 @@ def test_that_every_line_of_ours_and_no_other_begins_with_pollux(arrange: str, t
     ours = [line for line in lines if line.startswith("pollux: ")]
     assert lines == ([*ours, theirs] if "ERROR" not in arrange else ours)
     assert [line.removeprefix("pollux: ") for line in ours][:3] == OURS
-    assert ours[-1] == "pollux: ZeroDivisionError: division by zero"
+    assert ours[-1] == "pollux:   ZeroDivisionError: division by zero"
 
 
 def test_that_a_script_that_configures_logging_later_does_not_change_our_lines() -> None:

@@ -67,6 +67,7 @@ def test_that_each_fault_is_found_alone_and_names_its_node() -> None:
         answer("n1", odd='{"time": "now", "store": "", "folders": [""]}'),
         answer("n1", odd='{"time": 1, "store": "", "folders": []}'),
         answer("n1", odd="[]"),
+        answer("n1", odd="[" * 100_000),
         answer("n1", odd="\n"),
     ],
 )

@@ -1,10 +1,13 @@
-"""Untrusted texts are shown without control characters and markup."""
+"""Texts that others chose are shown without control characters, and in a log as one line."""
 
 from __future__ import annotations
 
+import logging
+import sys
+
 import pytest
 
-from pollux_slurm.report.charts.safe_texts import plural, safe, shortened, shown
+from pollux_slurm.safe_texts import LineFormatter, one_line, plural, shortened, shown, shown_lines
 
 BOX = "\N{REPLACEMENT CHARACTER}"
 
@@ -26,10 +29,23 @@ def test_that_only_what_moves_or_hides_others_is_replaced(written: str, seen: st
     assert shown(written) == seen
 
 
-def test_that_html_is_text() -> None:
+def test_that_ends_of_lines_that_are_meant_stay_and_others_are_replaced() -> None:
     assert (
-        safe("<a href='x' title=\"y\">&\x07") == f"&lt;a href=&#x27;x&#x27; title=&quot;y&quot;&gt;&amp;{BOX}"
+        shown_lines("one\n\n  two\r\nthree\x85\N{LINE SEPARATOR}\n")
+        == f"one\n\n  two{BOX}\nthree{BOX}{BOX}\n"
     )
+    assert one_line(" job 1:\n\tfirst\r\nsecond\x85\x1b[2J ") == f"job 1: first second {BOX}[2J"
+
+
+def test_that_a_record_is_a_line_and_its_traceback_is_indented() -> None:
+    try:
+        raise ValueError("first\n2026-01-01 INFO forged\x1b[2J")
+    except ValueError:
+        record = logging.LogRecord("x", logging.INFO, "", 0, "job %s", ("1\nINFO forged",), sys.exc_info())
+    head, *rest = LineFormatter("%(levelname)s %(message)s").format(record).split("\n")
+    assert head == "INFO job 1 INFO forged"
+    assert rest[0] == "  Traceback (most recent call last):"
+    assert rest[-2:] == ["  ValueError: first", f"  2026-01-01 INFO forged{BOX}[2J"]
 
 
 def test_that_long_texts_and_counts_are_short() -> None:
