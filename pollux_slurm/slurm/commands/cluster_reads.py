@@ -25,6 +25,8 @@ from pollux_slurm.slurm.parsing.shares_of_memory import takes_whole_memory, with
 
 _JOBS_JSON = ("squeue", "--json", "--all", "--states=all")
 _JOBS_TEXT = ("squeue", "--noheader", "--all", "--states=all")
+# 26.05 shows NO for every job that may not share; up to 24.11 that is a job of whole nodes.
+_EXCLUSIVE_UNTIL = (25, 0)
 
 
 class ClusterReads:
@@ -75,7 +77,7 @@ class ClusterReads:
         for job_id, row in self._read_rows(wanted):
             before, was = known.get(job_id), self._rows.get(job_id)
             if before is None or was is None or was[0] != row or not is_as_read(before, was[1]):
-                job, is_certain = read_row(row, before)
+                job, is_certain = read_row(row, before, tells_exclusive=self._release < _EXCLUSIVE_UNTIL)
                 if not is_certain and wanted is not None:
                     return self.snapshot()
                 # What is guessed is read again the next time.

@@ -108,9 +108,14 @@ def split_rows(text: str, end: str) -> Iterator[tuple[str, str]]:
         yield row.partition(_SEPARATOR)[0], row
 
 
-def read_row(row: str, known: SlurmJob | None) -> tuple[SlurmJob, bool]:
-    """Return the job of a row, and whether its GPUs on each node are certain: else it has no CPUs there."""
+def read_row(row: str, known: SlurmJob | None, *, tells_exclusive: bool = True) -> tuple[SlurmJob, bool]:
+    """Return the job of a row, and whether its GPUs on each node are certain: else it has no CPUs there.
+
+    Unless its column `tells_exclusive`, only a complete read shows that a new job is.
+    """
     fields = _fields(row)
+    if not tells_exclusive:
+        fields["shared"] = None
     nodes, certain = _add_resources(fields)
     job = parse_job(fields)
     if not certain:

@@ -96,6 +96,15 @@ def test_that_an_exit_status_is_as_a_shell_shows_it() -> None:
     assert [read(**over, exit_code=code).exit_code for code in ("7:0", "0:9", "0:0")] == [7, 137, 0]
 
 
+def test_that_no_means_whole_nodes_only_in_releases_whose_column_tells() -> None:
+    """26.05 shows it for every job that may not share its CPUs."""
+    for shown, tells, expected in (("NO", True, True), ("NO", False, False), ("OK", True, False)):
+        job, _ = read_row(row(OverSubscribe=shown), None, tells_exclusive=tells)
+        assert (job.exclusive, job.unschedulable_reason is not None) == (expected, expected)
+    known = dataclasses.replace(read(), exclusive=True)
+    assert read_row(row(OverSubscribe="NO"), known, tells_exclusive=False)[0].exclusive
+
+
 def test_that_no_comment_passes_for_another_jobs_row() -> None:
     forged = f"x\n{row(JobID='18')}\n\x1f"
     text = "".join(f"{one}{END}\n" for one in (row(Comment=forged), row(JobID="19")))
