@@ -138,7 +138,11 @@ class Draft:
         else:
             os.replace(self._name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         if is_synced:
-            os.fsync(self._folder)
+            try:
+                os.fsync(self._folder)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # a file system that cannot sync folders, as AFS
+                    raise
 
     def _take(self, name: str) -> None:
         try:  # atomic on NFS, too

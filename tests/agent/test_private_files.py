@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +133,26 @@ def test_that_in_any_folder_the_file_alone_counts(folder: Path) -> None:
     (folder / "one").chmod(0o620)
     with pytest.raises(PrivateFileError, match=r"run: chmod go-w "):
         read_private(folder / "one", in_any_folder=True)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+def test_that_a_folder_that_cannot_be_synced_has_files_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """EINVAL is what AFS answers; any other error is one of the disk."""
+    sync = os.fsync
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(code, os.strerror(code))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with (
+        contextlib.nullcontext() if code == errno.EINVAL else pytest.raises(OSError, match=os.strerror(code))
+    ):
+        write_private(folder / "one", b"mine")
+    assert read_private(folder / "one", is_secret=True) == b"mine"
 
 
 def test_that_an_open_file_is_an_own_one_with_one_name(folder: Path) -> None:

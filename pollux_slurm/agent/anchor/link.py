@@ -173,7 +173,11 @@ class Listener:
                 continue
             link = Link(connection)
             self._unproved.add(link, address)
-            start_thread("pollux-wing", self._serve, link)
+            try:
+                start_thread("pollux-wing", self._serve, link)
+            except RuntimeError:  # no thread can be started now; a wing comes again
+                self._unproved.remove(link)
+                link.close()
 
     def _serve(self, link: Link) -> None:
         if self._shake_hands(link):

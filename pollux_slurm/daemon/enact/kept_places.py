@@ -10,7 +10,8 @@ others wait:
   no more GPUs than it had.
 
 The priority is journaled before it is given. Whatever else happens to the job or to the daemon, it is taken
-off at the next tick: it counts only for the shape, partition, account and QOS that the daemon gave it.
+off at the next tick: it counts only for the shape, partition, account and QOS that the daemon gave it. Of a
+job in place it is a wing that has it, and loses it once it is no wing of that start.
 An owner's command may come between two ticks: then the job starts once where it should not.
 
 Only root, SlurmUser and operators may do so. Another daemon stops no running job while one waits that could
@@ -20,7 +21,7 @@ start on what the move frees (`pollux_slurm.daemon.obstacles.places`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact.move_actions import MoveActions
@@ -30,7 +31,8 @@ from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.daemon.recovery.lost_places import move_that_stopped, restores
 from pollux_slurm.errors import SlurmCommandError, SlurmError
-from pollux_slurm.model import ClusterSnapshot, JobState
+from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
 from pollux_slurm.store.contract.interface import Reallocation
 
@@ -53,6 +55,8 @@ class KeptPlaces:
         self._may_last: bool | None = None
         self._given: dict[int, str] = {}
         self._taken: set[int] = set()
+        # Of a job in place, it is a wing that got it.
+        self._wings: dict[int, str] = {}
         # Of starts of jobs that wait: whether a move has stopped these.
         self._restoring: dict[int, bool] = {}
         self._reserved: dict[int, str] = {}
@@ -75,7 +79,8 @@ class KeptPlaces:
         """Return the jobs that may still have a priority of ours."""
         if not self.has_to_check():
             return frozenset()
-        return frozenset(one.slurm_job_id for one in self._actions.store.prioritised_reallocations())
+        given = self._actions.store.prioritised_reallocations()
+        return frozenset((*(one.slurm_job_id for one in given), *self._wings.values()))
 
     # -------------------------------------------------------------------------------------- reservations
 
@@ -179,6 +184,9 @@ class KeptPlaces:
         self._actions.store.record_priority(reallocation.id, priority)
         self._may_last = True
         self._given[reallocation.id] = request_of(job)
+        wings = wings_of_start(present.wings if present is not None else ())
+        if (wing := next((one for one in wings if one.state is JobState.PENDING), None)) is not None:
+            self._wings[reallocation.id] = wing.job_id
         try:
             self._actions.slurm.set_priority(job.job_id, priority)
         except SlurmCommandError as error:
@@ -187,6 +195,7 @@ class KeptPlaces:
     def forget_priority(self, number: int) -> None:
         """Let a job that gets another target be prioritised again: Slurm's hold of its shape took it off."""
         self._given.pop(number, None)
+        self._wings.pop(number, None)
         self._taken.discard(number)
 
     def _restores(self, move: OpenMove) -> bool:
@@ -215,10 +224,13 @@ class KeptPlaces:
             return
         given = self._actions.store.prioritised_reallocations()
         self._may_last = bool(given)
-        jobs = {job.job_id: job for job in snapshot.jobs}
+        # An owner can make a wing of a job, and another job of a wing.
+        jobs = {one.job_id: one for job in snapshot.jobs for one in (*job.wings, job)}
         ended = []
         for reallocation in given:
             job, move = jobs.get(reallocation.slurm_job_id), open_moves.get(reallocation.id)
+            if not self._has_restored_stray(reallocation.id, job, jobs):
+                continue
             if move is not None and self._is_kept(move):
                 continue
             if job is not None and job.state is JobState.COMPLETING:
@@ -233,11 +245,28 @@ class KeptPlaces:
                 if job.state is JobState.PENDING:
                     _log.warning("job %s: it waits outside of its move, and lost its priority", job.job_id)
             ended.append(reallocation.id)
+            self._wings.pop(reallocation.id, None)
             if self._given.pop(reallocation.id, None) is not None:
                 self._taken.add(reallocation.id)
         if ended:
             self._actions.guard()
             self._actions.store.record_priority_ended(ended, at=self._actions.clock())
+
+    def _has_restored_stray(self, number: int, job: SlurmJob | None, jobs: Mapping[str, SlurmJob]) -> bool:
+        """Take the priority off a wing that got it, and is not of its job's start now; False to try again."""
+        wing = jobs.get(self._wings.get(number, ""))
+        if wing is None or wing.state.is_over or wing.held:
+            return True
+        if job is not None and any(one.job_id == wing.job_id for one in wings_of_start(job.wings)):
+            return True
+        try:
+            self._actions.slurm.restore_priority(wing.job_id)
+        except SlurmCommandError as error:
+            _log.info("wing %s keeps its priority for now: %s", wing.job_id, error)
+            return False
+        _log.warning("wing %s: it was changed after it had got priority, and lost that", wing.job_id)
+        del self._wings[number]
+        return True
 
     def _is_kept(self, move: OpenMove) -> bool:
         reallocation, job = move.reallocation, move.job

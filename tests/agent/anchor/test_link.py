@@ -172,6 +172,23 @@ def test_that_a_port_that_cannot_accept_once_accepts_the_next(
     wing.close()
 
 
+def test_that_a_wing_is_heard_after_a_connection_for_which_no_thread_could_start(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, threading.Event()
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread.name == "pollux-wing" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    link = connect("127.0.0.1", listener.port, SECRET, timeout_s=5)
+    assert refused.is_set(), "the first try was closed"
+    link.close()
+
+
 def test_that_a_line_without_end_is_not_kept() -> None:
     ours, theirs = socket.socketpair()
     writer = threading.Thread(target=lambda: _send_all(theirs, b"x" * 3_000_000))

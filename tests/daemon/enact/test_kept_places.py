@@ -12,7 +12,9 @@ from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
 from pollux_slurm.store.sql_store import SqlStore
+from tests.daemon.anchors import Anchor
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.enact.test_state_machine import last, started
 from tests.daemon.harness import Harness
@@ -252,6 +254,49 @@ def test_that_a_job_that_its_owner_changes_loses_its_priority_for_good(
         harness.clock.advance(0.5)
         daemon.tick()
         assert not is_first(harness, job_id)
+
+
+def test_that_a_job_that_its_owner_makes_a_wing_of_another_loses_its_priority(harness: Harness) -> None:
+    job_id = busy(harness)
+    anchor = Anchor(harness, gpus=1)
+    daemon = at_release(harness, job_id)
+    terms = WingTerms(anchor_id=anchor.job_id, restart_count=0, plan=0, token_sha256=anchor.token_hash)
+    harness.slurm.set_job(job_id, comment=encode_wing_comment(terms))
+    harness.targets = {}
+    daemon.tick()
+    assert not is_first(harness, job_id)
+
+
+@pytest.mark.parametrize("attack", ["comment", "account", "restart", "twin"])
+def test_that_a_wing_that_its_owner_takes_from_its_job_loses_its_priority(
+    harness: Harness, attack: str
+) -> None:
+    """It is the wing that waits for a job in place which moves by requeue."""
+    harness.slurm.in_strict_order = True
+    anchor = Anchor(harness, gpus=4)
+    harness.run_until(harness.daemon(), until=lambda: harness.has_stepped(anchor.job_id), seconds=8)
+    for gpus in (4, *[1] * 6):
+        harness.submit_unmanaged(gpus=gpus)
+    harness.slurm.refuses = lambda shape: "Resources" if shape.num_gpus == 2 else None
+    harness.targets = {anchor.job_id: {"n0": 2}}
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: bool(harness.store.prioritised_reallocations()), seconds=200)
+    anchor.acts = False
+    (wing,) = [one.job_id for one in anchor.wings() if one.state is JobState.PENDING]
+    harness.targets = {}
+    daemon.tick()
+    assert is_first(harness, wing), "what its owner does not change keeps its place"
+    if attack == "restart":
+        anchor.restart_count += 5  # its owner invents a later start
+    if attack in ("restart", "twin"):
+        anchor.wing("--gpus=2", "--hold", plan=0)
+    if attack in ("comment", "twin"):
+        harness.slurm.set_job(wing, comment="mine now")
+    if attack == "account":
+        harness.slurm.set_job(wing, account="theirs")
+    harness.clock.advance(0.5)
+    daemon.tick()
+    assert not is_first(harness, wing)
 
 
 def test_that_a_requeue_by_hand_before_the_next_tick_does_not_keep_the_priority(harness: Harness) -> None:
