@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import os
+import pwd
 import secrets
 import stat
 from collections.abc import Iterator
@@ -166,6 +168,23 @@ def _draft(folder: int, prefix: str, *, mode: int) -> Iterator[Draft]:
             os.unlink(name, dir_fd=folder)
 
 
+def is_private_group(status: os.stat_result) -> bool:
+    """Return whether the group is root's, or the owner's own: of the same name, without other members."""
+    if status.st_gid == 0:
+        return True
+    try:
+        group, owner = grp.getgrgid(status.st_gid), pwd.getpwuid(status.st_uid)
+    except KeyError:
+        return False
+    return group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
+
+
+def _others_may_write(status: os.stat_result) -> bool:
+    # With umask 002, each user's files are for a group of the user's own.
+    of_group = status.st_mode & stat.S_IWGRP and not is_private_group(status)
+    return bool(of_group or status.st_mode & stat.S_IWOTH)
+
+
 def _check_own(file: Path, status: os.stat_result, *, is_secret: bool) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
@@ -173,7 +192,7 @@ def _check_own(file: Path, status: os.stat_result, *, is_secret: bool) -> None:
         raise PrivateFileError(f"{file} is not a regular file")
     if status.st_uid != os.geteuid():
         raise PrivateFileError(f"{file} belongs to another user: remove it")
-    if status.st_mode & (0o077 if is_secret else 0o022):
+    if (is_secret and status.st_mode & 0o077) or _others_may_write(status):
         may = "read or write" if is_secret else "write"
         raise PrivateFileError(f"others may {may} {file}; run: chmod go-{'rwx' if is_secret else 'w'} {file}")
 
@@ -185,7 +204,7 @@ def _opened_folder(folder: Path, *, is_private: bool) -> Iterator[int]:
         status = os.fstat(handle)
         if is_private and status.st_uid != os.geteuid():
             raise PrivateFileError(f"folder {folder} belongs to another user; use one of your own")
-        if is_private and status.st_mode & 0o022:
+        if is_private and _others_may_write(status):
             raise PrivateFileError(
                 f"others may write in folder {folder}, which has files that steer a job; run: "
                 f"chmod go-w {folder}"

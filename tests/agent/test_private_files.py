@@ -37,6 +37,12 @@ def give_away(path: Path) -> None:
     os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
 
+def share(path: Path, mode: int) -> None:
+    """Give a path to a group that has others in it."""
+    os.chown(path, -1, NOBODY)
+    path.chmod(mode)
+
+
 def test_that_a_file_is_read_as_it_was_written_and_replaced_whole(folder: Path) -> None:
     write_private(folder / "one", b"first")
     write_private(folder / "one", b"second")
@@ -91,9 +97,9 @@ def as_fifo(file: Path) -> None:
     [
         (as_link, OSError),
         (as_fifo, PrivateFileError),
-        (lambda file: file.chmod(0o620), PrivateFileError),
+        pytest.param(lambda file: share(file, 0o620), PrivateFileError, marks=needs_root),
         (lambda file: file.chmod(0o602), PrivateFileError),
-        (lambda file: file.parent.chmod(0o770), PrivateFileError),
+        pytest.param(lambda file: share(file.parent, 0o770), PrivateFileError, marks=needs_root),
         (lambda file: file.parent.chmod(0o1777), PrivateFileError),
         pytest.param(give_away, PrivateFileError, marks=needs_root),
         pytest.param(lambda file: give_away(file.parent), PrivateFileError, marks=needs_root),
@@ -117,20 +123,33 @@ def test_that_a_secret_that_others_may_read_is_not_used(folder: Path) -> None:
         read_private(folder / "one", is_secret=True)
 
 
+@needs_root
+def test_that_a_group_of_ones_own_is_nobody_else(folder: Path) -> None:
+    """As umask 002 leaves it."""
+    write_private(folder / "one", b"mine")
+    folder.chmod(0o775)
+    (folder / "one").chmod(0o664)
+    assert read_private(folder / "one") == b"mine"
+    write_private(folder / "one", b"more")
+    assert read_private(folder / "one", is_secret=True) == b"more"
+
+
+@needs_root
 def test_that_nothing_is_written_where_others_may_write(folder: Path) -> None:
-    folder.chmod(0o2775)
+    share(folder, 0o2775)
     with pytest.raises(PrivateFileError, match=r"run: chmod go-w "):
         write_private(folder / "one", b"mine")
     assert list(folder.iterdir()) == []
 
 
+@needs_root
 def test_that_in_any_folder_the_file_alone_counts(folder: Path) -> None:
-    folder.chmod(0o2775)
+    share(folder, 0o2775)
     write_private(folder / "one", b"mine", is_new=True, in_any_folder=True)
     assert read_private(folder / "one", is_secret=True, in_any_folder=True) == b"mine"
     with pytest.raises(PrivateFileError, match=r"run: chmod go-w "):
         read_private(folder / "one")
-    (folder / "one").chmod(0o620)
+    share(folder / "one", 0o620)
     with pytest.raises(PrivateFileError, match=r"run: chmod go-w "):
         read_private(folder / "one", in_any_folder=True)
 

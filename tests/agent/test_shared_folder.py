@@ -109,7 +109,7 @@ def test_that_a_tracker_id_that_others_may_write_stays_and_its_line_has_the_cure
 ) -> None:
     first = tracker_variables(shared, {})
     file = shared / "trackers/wandb-run-id"
-    file.chmod(0o664)
+    file.chmod(0o666)
     # Without WANDB_RESUME, a start replaces a run of the user's own.
     assert tracker_variables(shared, {})["WANDB_RESUME"] == "allow"
     said = capsys.readouterr().err

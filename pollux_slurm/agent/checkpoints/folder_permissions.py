@@ -14,6 +14,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from pollux_slurm.agent.private_files import is_private_group
+
 _PARTS = ("checkpoints", "runs", "")
 
 
@@ -57,20 +59,9 @@ def _writers(path: Path, status: os.stat_result) -> str | None:
     what = f"in {path}" if stat.S_ISDIR(status.st_mode) else str(path)
     if status.st_mode & stat.S_IWOTH:
         return f"everybody may write {what}"
-    if status.st_mode & stat.S_IWGRP and not _is_private(status):
+    if status.st_mode & stat.S_IWGRP and not is_private_group(status):
         return f"the members of group {_group(status.st_gid)} may write {what}"
     return None
-
-
-def _is_private(status: os.stat_result) -> bool:
-    """Tell whether the group is root's, or the owner's own group of the same name without other members."""
-    if status.st_gid == 0:
-        return True
-    try:
-        group, owner = grp.getgrgid(status.st_gid), pwd.getpwuid(status.st_uid)
-    except KeyError:
-        return False
-    return group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
 
 
 def _user(user_id: int) -> str:
