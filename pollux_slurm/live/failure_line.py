@@ -65,8 +65,11 @@ def _logs(shown: str) -> list[Path]:
 
 def _is_missing(folder: Path) -> bool:
     """Return whether there is no such folder: one that this user may not look for may be there."""
+    # Not `is_dir`, which from Python 3.14 on is False for each of these errors.
     try:
-        return not folder.is_dir()
+        return not stat.S_ISDIR(folder.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
     except OSError:
         return False
 
