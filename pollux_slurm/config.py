@@ -351,7 +351,7 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
         try:
             source = _Source(file=file, text=file.read_text(encoding="utf-8"))
             tables = tomllib.loads(source.text)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a mere ValueError
             raise ConfigError(f"{file}: not valid TOML: {error}") from None
         except OSError as error:
             raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
@@ -395,7 +395,7 @@ class _Source:
         for end in range(1, min(len(lines), _MAX_LINES) + 1):
             try:
                 found: Any = tomllib.loads("\n".join(lines[:end]))
-            except (tomllib.TOMLDecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 continue
             for key in path:
                 found = found.get(key) if isinstance(found, dict) else None

@@ -99,6 +99,7 @@ def test_that_lists_in_the_environment_are_separated_by_commas() -> None:
         ("[policy]\nseed = -1\n", "policy.seed: expected a whole number from 0"),
         ("store = 1\n", "[store] must be a table"),
         ("[store\n", "not valid TOML"),
+        pytest.param("x = 1" + "0" * 5000, "not valid TOML: Exceeds the limit", id="long"),
         pytest.param("x = " + "[" * 100_000 + "]" * 100_000, "not valid TOML: maximum recursion", id="deep"),
     ],
 )

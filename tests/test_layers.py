@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pollux_slurm"
 # From the bottom up. A part may import from parts on a lower line, and from itself.
 LAYERS = (
     {"errors", "extras", "resources", "__init__", "safe_texts"},
-    {"model", "config", "durations", "rendering", "process_control", "unproved_connections"},
+    {"model", "config", "durations", "whole_numbers", "rendering", "process_control", "unproved_connections"},
     {"goodput"},
     {"policy"},
     {"slurm", "store"},

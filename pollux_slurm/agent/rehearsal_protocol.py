@@ -113,7 +113,7 @@ def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
             repeats=None if data["repeats"] is None else Path(data["repeats"]),
             reverses=bool(data["reverses"]),
         )
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(
             f"{RUN_PLAN_VARIABLE}={name}: {error}; it is set by `pollux rehearse` alone"
         ) from None

@@ -80,7 +80,10 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     found = []
     for path in sorted(folder.glob("rank-*.outcome")):
         header, _, pickled = read_own(path).partition(b"\n")
-        found.append(Outcome(**json.loads(header), pickled=pickled))
+        try:
+            found.append(Outcome(**json.loads(header), pickled=pickled))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise JobFailedError(f"{path} is not what pollux has written ({error})") from None
     if not found:
         return []
     newest = max(found, key=lambda outcome: (outcome.restart_count, outcome.at)).run
@@ -90,7 +93,7 @@ def read_outcomes(folder: Path) -> list[Outcome]:
 def remove_older_outcomes(folder: Path, run: str) -> None:
     """Remove what earlier runs have left."""
     for path in folder.glob("rank-*.outcome"):
-        with contextlib.suppress(JobFailedError, FileNotFoundError):
+        with contextlib.suppress(JobFailedError, FileNotFoundError, ValueError, RecursionError):
             if json.loads(read_own(path).partition(b"\n")[0])["run"] != run:
                 path.unlink()
 
@@ -102,7 +105,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the plain data of a file of this folder."""
-    content: dict[str, Any] = json.loads(read_own(path))
+    try:
+        content: dict[str, Any] = json.loads(read_own(path))
+    except (ValueError, RecursionError) as error:
+        raise JobFailedError(f"{path} is not what pollux has written ({error})") from None
     return content
 
 

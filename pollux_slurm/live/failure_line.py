@@ -15,7 +15,7 @@ from pollux_slurm.errors import SlurmError
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
 
-_LOG = re.compile(r"^\s*Std(?:Err|Out)=(/.*?)\s*$", re.MULTILINE)
+_LOG = re.compile(r"^[ \t]*Std(?:Err|Out)=(/.*)$", re.MULTILINE)
 # slurmd cannot open a file of the job (22.05 to 26.05).
 _NOT_OPENED = re.compile(r"\bExitCode=0:53\b|\bReason=JobLaunchFailure\b")
 _TIMEOUT_S = 10.0
@@ -48,7 +48,7 @@ def missing_folder(shown: str, job_id: str) -> str | None:
     """
     if not _NOT_OPENED.search(shown):
         return None
-    missing = next((log for log in _logs(shown) if not log.parent.is_dir()), None)
+    missing = next((log for log in _logs(shown) if _is_missing(log.parent)), None)
     if missing is None:
         return None
     folder = missing.parent
@@ -60,7 +60,18 @@ def missing_folder(shown: str, job_id: str) -> str | None:
 
 def _logs(shown: str) -> list[Path]:
     """Return the files of stderr and stdout."""
-    return list(dict.fromkeys(Path(found) for found in _LOG.findall(shown)))
+    return list(dict.fromkeys(Path(found.rstrip()) for found in _LOG.findall(shown)))
+
+
+def _is_missing(folder: Path) -> bool:
+    """Return whether there is no such folder: one that this user may not look for may be there."""
+    # Not `is_dir`, which from Python 3.14 on is False for each of these errors.
+    try:
+        return not stat.S_ISDIR(folder.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 def line_in_log(log: Path, job_id: str) -> str | None:

@@ -316,7 +316,7 @@ def _load(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise SandboxError(f"{layout.record}: not a sandbox's record ({error})") from None
 
 

@@ -242,6 +242,12 @@ def test_that_what_another_user_may_have_written_is_not_unpickled(submit: Submit
     job = submit(multiply, 6, 7, processes=1)
     assert job.result(TIMEOUT_S) == 42
     file = job.folder / "rank-000000.outcome"
+    content = file.read_bytes()
+    for damaged in (b"", b"{}", b"[" * 100_000):
+        file.write_bytes(damaged)
+        with pytest.raises(JobFailedError, match="not what pollux has written"):
+            job.result()
+    file.write_bytes(content)
     file.chmod(0o620)
     with pytest.raises(JobFailedError, match="may contain another user's code"):
         job.result()

@@ -40,6 +40,22 @@ def test_that_a_job_whose_log_has_no_folder_has_failed_for_that(tmp_path: Path) 
     assert missing_folder(shown, "7") is None
 
 
+def test_that_a_log_that_this_user_may_not_look_for_is_not_called_missing(tmp_path: Path) -> None:
+    shown = f"JobId=7\n   Reason=JobLaunchFailure\n   StdErr={tmp_path}/{'x' * 300}/7.log\n"
+    assert missing_folder(shown, "7") is None
+
+
+def test_that_blanks_in_what_the_owner_chose_cost_no_more_than_other_characters(tmp_path: Path) -> None:
+    # With a cost that grows with the square of the length, this takes an hour.
+    newlines, tabs, blanks = (text * 1_000_000 for text in ("\n", "\t", " "))
+    shown = f"""JobId=7 Reason=JobLaunchFailure
+   Comment={newlines}
+   StdErr={tmp_path}/logs/7{tabs}x
+   StdOut={tmp_path}/logs/7.log{blanks}
+"""
+    assert missing_folder(shown, "7") is not None
+
+
 def test_that_other_logs_have_no_such_line(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("the script says: pollux: job 7 has failed. First was rank 2\n")
     assert line_in_log(tmp_path / "log", "7") is None

@@ -21,7 +21,9 @@ from tests.rehearsal.builders import (
 )
 
 
-@pytest.mark.parametrize("broken", [b'{"kind": "mic', b"[1]", b'{"no kind": 1}', b"\x00\x00", b"\xff"])
+@pytest.mark.parametrize(
+    "broken", [b'{"kind": "mic', b"[1]", b'{"no kind": 1}', b"\x00\x00", b"\xff", b"[" * 100_000]
+)
 def test_that_a_line_that_is_no_event_is_left_out(tmp_path: Path, broken: bytes) -> None:
     file = tmp_path / "events-0-0.jsonl"
     file.write_bytes(b'{"kind": "start"}\n' + broken + b'\n{"kind": "finished"}\n{"kind": "cut')

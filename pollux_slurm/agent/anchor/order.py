@@ -48,7 +48,7 @@ class Order:
             for name in ("command", "wrapper", "srun_arguments"):
                 data[name] = tuple(data[name])
             return cls(**data)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise LaunchError(f"the anchor's order cannot be read: {error}") from None
 
 
@@ -67,7 +67,7 @@ class Starts:
             return cls(count=int(data["count"]), trained_s=float(data["trained_s"]))
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             # To count anew would give two starts the same number.
             raise LaunchError(
                 f"{file}, which counts the starts of the training, cannot be read ({error}): write "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pollux_slurm.errors import SlurmReadError
@@ -10,6 +11,8 @@ from pollux_slurm.slurm.parsing.job_json import state_of
 
 SEEN_FORMAT = "%i|%T|%Q|%L|%B|%r"
 """Number, state, priority, time left, node of the batch script, reason. Only the last may have spaces."""
+
+_TIME_LEFT = re.compile(r"(?:([0-9]{1,9})-)?(?:(?:([0-9]{1,9}):)?([0-9]{1,9}):)?([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +51,8 @@ def parse_seen_job(line: str) -> tuple[str, SeenJob]:
 
 def _seconds(text: str) -> float | None:
     """Parse `[days-][[hours:]minutes:]seconds`; None for the words of a job without a time limit."""
-    days, _, rest = text.rpartition("-")
-    parts = rest.split(":")
-    if not all(part.isdecimal() for part in (days or "0", *parts)):
+    found = _TIME_LEFT.fullmatch(text)
+    if found is None:
         return None
-    seconds = 0
-    for part in parts:
-        seconds = 60 * seconds + int(part)
-    return 86400.0 * int(days or "0") + seconds
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return 86400.0 * days + 3600 * hours + 60 * minutes + seconds

@@ -67,7 +67,7 @@ def read_failures(directory: Path, *, since_run: int) -> Sequence[RankFailure]:
             continue
         try:
             failure = RankFailure(**json.loads(read_data(path)))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             continue
         numbers, texts = (failure.rank, failure.at_s), (failure.host, failure.error, failure.place)
         if all(isinstance(one, int | float) for one in numbers) and all(

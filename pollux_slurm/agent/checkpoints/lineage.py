@@ -37,8 +37,8 @@ from pollux_slurm.agent.private_files import data_draft, read_data, write_data
 from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, DiskFullError, SupersededRunError
 
 _LOG = logging.getLogger(__name__)
-_CLAIM = re.compile(r"(\d{6,})\.json")
-_FILE = re.compile(r"(\d{6,})-(\d{6,})-([0-9a-f]{64})\.pt")
+_CLAIM = re.compile(r"([0-9]{6,20})\.json")
+_FILE = re.compile(r"([0-9]{6,20})-([0-9]{6,20})-([0-9a-f]{64})\.pt")
 _CHUNK_BYTES = 1 << 20
 _ELSEWHERE = "kept-elsewhere-"
 _MAX_CLAIM_ATTEMPTS = 100
@@ -286,7 +286,7 @@ def read_claim(directory: Path, run_number: int) -> RunClaim:
         start = None if name is None else CheckpointId.parse(name)
         if name is not None and (start is None or start.run_number >= run_number):
             raise ValueError(f"resumed_from {name!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{path}: not the claim of a run ({error}); restore it or move it away"
         ) from None

@@ -60,7 +60,7 @@ def read_bounds(directory: Path) -> tuple[MemoryBound, ...]:
                 raise ValueError("fields of a wrong type")
             if bound.largest < 1 or bound.device_bytes < 0:
                 raise ValueError("numbers out of range")
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             _LOG.warning("%s: not a memory bound: %s", path, error)
             continue
         bounds.append(bound)

@@ -24,7 +24,7 @@ from typing import Any
 
 from pollux_slurm.agent.membership.generation import Generation, Member
 from pollux_slurm.agent.private_files import read_private, write_private
-from pollux_slurm.errors import LaunchError, PrivateFileError, StoreUnavailable
+from pollux_slurm.errors import PrivateFileError, StoreUnavailable
 
 # Rank 0 looks for a plan at step boundaries, which may be a millisecond apart.
 _LOOK_INTERVAL_S = 0.02
@@ -42,25 +42,6 @@ class MembershipFolder:
 
     def _ready(self, number: int, member: str) -> Path:
         return self.folder / f"ready-{number:06d}-{member}"
-
-    def _generation(self, kind: str, number: int) -> Generation | None:
-        content = read_json(self._file(kind, number))
-        if content is None:
-            return None
-        with self._as_written():
-            members = tuple(Member(**one) for one in content["members"])
-            return Generation(number=int(content["number"]), members=members)
-
-    @contextlib.contextmanager
-    def _as_written(self) -> Iterator[None]:
-        """Raise `LaunchError` for what none of these functions has written."""
-        try:
-            yield
-        except (KeyError, TypeError, ValueError) as error:
-            raise LaunchError(
-                f"a file in {self.folder} is not as pollux wrote it ({type(error).__name__}: {error}); start "
-                "the run again"
-            ) from error
 
     def _numbered(self) -> Iterator[tuple[str, int, Path]]:
         """Yield the kind and the number of each file that belongs to a generation."""
@@ -99,14 +80,14 @@ class MembershipFolder:
     def refusal(self, number: int) -> str | None:
         """Return the reason for which the script cannot form a generation, or none at all."""
         found = read_json(self._file("refused", 0)) or read_json(self._file("refused", number))
-        with self._as_written():
-            return None if found is None else str(found["reason"])
+        return str(found["reason"]) if found and "reason" in found else None
 
     def standstill_s(self, number: int) -> float | None:
         """Return how long training stood still before the first step of a generation; None before that."""
-        found = read_json(self._file("regrouped", number))
-        with self._as_written():
-            return None if found is None else float(found["standstill_s"])
+        found = read_json(self._file("regrouped", number)) or {}
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+            return float(found["standstill_s"])
+        return None
 
     def forget(self, *, before: int) -> None:
         """Delete the files of former generations, and of plans that were withdrawn before this one."""
@@ -124,7 +105,7 @@ class MembershipFolder:
     def plan_after(self, number: int) -> Generation | None:
         """Return the plan of a generation after another one: several in between may have been withdrawn."""
         found = [planned for kind, planned, _ in self._numbered() if kind == "plan" and planned > number]
-        return self._generation("plan", max(found)) if found else None
+        return _generation(read_json(self._file("plan", max(found)))) if found else None
 
     def commit(self, number: int) -> bool:
         """Commit a plan; False if it was withdrawn."""
@@ -141,7 +122,7 @@ class MembershipFolder:
 
     def committed(self, number: int) -> Generation | None:
         """Return a generation once it is committed."""
-        return self._generation("generation", number)
+        return _generation(read_json(self._file("generation", number)))
 
     def is_given_up(self, number: int) -> bool:
         """Return whether a generation was given up."""
@@ -215,9 +196,18 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a file's content; None where there is none of this user's, or no object of JSON."""
+    """Return a file's content; None where there is none of this user's, or it is no object."""
     try:
         content = json.loads(read_private(path))
     except (OSError, ValueError, RecursionError, PrivateFileError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _generation(content: Mapping[str, Any] | None) -> Generation | None:
+    """Return the generation of a file; None for a file of another form."""
+    content = content or {}
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+        members = tuple(Member(**one) for one in content["members"])
+        return Generation(number=int(content["number"]), members=members)
+    return None

@@ -103,8 +103,9 @@ class ResizeRequests:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            found = read_json(self.folder / "run.json")
-            return None if found is None else AnnouncedRun(pid=int(found["pid"]), command=found["command"])
+            found = read_json(self.folder / "run.json") or {}
+            with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+                return AnnouncedRun(pid=int(found["pid"]), command=str(found["command"]))
         except OSError:
             return None
         finally:
@@ -140,7 +141,7 @@ class ResizeRequests:
         if found is None:
             return None
         self._delete("answer", request)
-        return ResizeAnswer(is_done=bool(found["is_done"]), text=str(found["text"]))
+        return ResizeAnswer(is_done=bool(found.get("is_done")), text=str(found.get("text")))
 
     def _file(self, kind: str, request: ResizeRequest) -> Path:
         return self.folder / f"{kind}-{request.id}.json"

@@ -30,6 +30,7 @@ from pollux_slurm.agent.submit.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError
 from pollux_slurm.store.contract.interface import AgentStore, MembershipStore
+from pollux_slurm.whole_numbers import whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +145,10 @@ def _count(environ: Mapping[str, str], name: str, default: int, *, low: int) -> 
     text = environ.get(name, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdigit()) or int(text) < low:
+    number = whole_number(text)
+    if number is None or number < low:
         raise ConfigError(f"{name}={text!r} is not a whole number from {low}: start it with `pollux run`")
-    return int(text)
+    return number
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:
@@ -159,11 +161,9 @@ def _switch(environ: Mapping[str, str], name: str) -> bool:
 def _gpus_per_node(environ: Mapping[str, str], world_size: int) -> tuple[int, ...]:
     text = environ.get("POLLUX_GPUS_PER_NODE", "").strip()
     if text:
-        parts = [part.strip() for part in text.split(",")]
-        if all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-            counts = tuple(int(part) for part in parts)
-            if sum(counts) == world_size:
-                return counts
+        counts = tuple(whole_number(part.strip()) or 0 for part in text.split(","))
+        if all(counts) and sum(counts) == world_size:
+            return counts
         raise ConfigError(f"POLLUX_GPUS_PER_NODE={text!r} does not add up to WORLD_SIZE={world_size}")
     # torchrun: the same number of processes on every node.
     local = _count(environ, "LOCAL_WORLD_SIZE", world_size, low=1)

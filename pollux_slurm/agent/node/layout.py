@@ -158,7 +158,7 @@ class RunLayout:
                 restart_count=None if data["restart"] is None else int(data["restart"]),
                 membership=None if data["members"] is None else _membership(data["members"]),
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise LaunchError(f"{STEP_VARIABLE} is malformed ({error}): only `pollux run` sets it") from None
         if not layout.nodes or any(count < 1 for _, count in layout.nodes):
             raise LaunchError(f"{STEP_VARIABLE} is malformed (no processes): only `pollux run` sets it")

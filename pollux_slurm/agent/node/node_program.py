@@ -24,6 +24,7 @@ from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcess
 from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.errors import LaunchError, PolluxError, PrivateFileError
 from pollux_slurm.safe_texts import log_lines, one_line
+from pollux_slurm.whole_numbers import whole_number
 
 # Not `python -m`: that would import modules from the working directory, from the user's own files.
 NODE_PROGRAM = (
@@ -133,9 +134,10 @@ def processes_exit_code(layout: RunLayout, status: ExitStatus) -> int:
 def _node_index(layout: RunLayout, environ: Mapping[str, str]) -> int:
     """Return this node's index in the layout: by its number if the names agree, else by its name."""
     text = environ.get("SLURM_NODEID", "")
+    number = whole_number(text)
     name = environ.get("SLURMD_NODENAME", "")
-    if text.isdecimal() and int(text) < len(layout.nodes) and layout.nodes[int(text)][0] in (name, ""):
-        return int(text)
+    if number is not None and number < len(layout.nodes) and layout.nodes[number][0] in (name, ""):
+        return number
     for index, (known, _) in enumerate(layout.nodes):
         if known == name:
             return index
@@ -150,9 +152,9 @@ def visible_gpus(environ: Mapping[str, str]) -> int:
             # CUDA ignores all entries after the first invalid one.
             valid = listed.index("-1") if "-1" in listed else len(listed)
             return len([part for part in listed[:valid] if part and part != "NoDevFiles"])
-    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-    if on_node.isdecimal():
-        return int(on_node)
+    on_node = whole_number(environ.get("SLURM_GPUS_ON_NODE", ""))
+    if on_node is not None:
+        return on_node
     with contextlib.suppress(OSError):
         return len(list(_NVIDIA_GPUS.iterdir()))
     return 0

@@ -80,5 +80,5 @@ def node_address(node: str, runner: CommandRunner) -> str:
         answer = runner.run("scontrol", "show", "node", node)
     except SlurmError:
         return node
-    found = re.search(r"^\s*(?:\S.*\s)?NodeAddr=(\S+)", answer.stdout, re.MULTILINE)
+    found = re.search(r"(?<!\S)NodeAddr=(\S+)", answer.stdout)
     return found[1] if answer.exit_code == 0 and found is not None else node

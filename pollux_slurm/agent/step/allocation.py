@@ -13,6 +13,7 @@ from pollux_slurm.agent.step.missing_gpus import requeue_if_gpus_missing
 from pollux_slurm.errors import LaunchError, SlurmError, SlurmUnavailable
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.whole_numbers import whole_number
 
 _READ_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -32,8 +33,7 @@ def allocated_gpus(
     """
     job_id, own_node = environ["SLURM_JOB_ID"], environ.get("SLURMD_NODENAME")
     if own_node and environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
-        on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-        return [(own_node, int(on_node) if on_node.isdecimal() else 0)]
+        return [(own_node, whole_number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0)]
     names = _host_names(environ.get("SLURM_JOB_NODELIST", ""), runner)
     problem: str = "Slurm does not know it"
     for wait_s in (*_READ_PAUSES_S, None):

@@ -24,6 +24,7 @@ from pollux_slurm.slurm.sbatch.request import (
     cpus_per_gpu_of_tasks,
     time_limit_s,
 )
+from pollux_slurm.whole_numbers import whole_number
 
 _BOTH = frozenset({"account", "qos", "reservation", "nice", "wckey", "propagate", "partition", "clusters"})
 _OF_WINGS = frozenset(
@@ -161,7 +162,7 @@ def _cpus_per_gpu(request: SbatchRequest, num_gpus: int) -> int:
     count = int(found[0])
     if name == "cpus-per-task":
         tasks = request.value("ntasks") or request.value("ntasks-per-node") or "1"
-        count = math.ceil(count * int(tasks if tasks.isdecimal() else 1) / max(num_gpus, 1))
+        count = math.ceil(count * (whole_number(tasks) or 1) / max(num_gpus, 1))
     return count
 
 
@@ -175,7 +176,7 @@ def _memory_per_gpu(request: SbatchRequest, num_gpus: int) -> str | None:
     if name == "mem-per-cpu":
         return per_gpu(value, 1) if _cpus_per_gpu(request, num_gpus) == 1 else None
     nodes = request.value("nodes") or "1"
-    return per_gpu(value, max(num_gpus // int(nodes if nodes.isdecimal() else 1), 1))
+    return per_gpu(value, max(num_gpus // (whole_number(nodes) or 1), 1))
 
 
 def _gpu_type(request: SbatchRequest) -> str | None:

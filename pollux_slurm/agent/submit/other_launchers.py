@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from pollux_slurm.whole_numbers import whole_number
+
 _LAUNCHERS = frozenset(
     {"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "jsrun", "aprun", "ibrun"}
 )
@@ -74,8 +76,8 @@ def refusal_of_processes(environ: Mapping[str, str]) -> str | None:
     if environ.get("RANK") or environ.get("WORLD_SIZE"):
         return None
     for name, variable in _COUNTS:
-        count = environ.get(variable, "")
-        if count.isdecimal() and int(count) > 1:
+        count = whole_number(environ.get(variable, "")) or 1
+        if count > 1:
             return (
                 f"{name} has started {count} processes of this training ({variable}), and none of them knows "
                 f"its rank: each would train alone, in the same checkpoint directory. In place of {name}, "

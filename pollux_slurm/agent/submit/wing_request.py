@@ -90,7 +90,7 @@ class WingRequest:
         try:
             data = json.loads(read_private(file))
             return cls(**(data | {"options": tuple(str(option) for option in data["options"])}))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise LaunchError(f"what the job's wings ask for cannot be read: {error}") from None
 
 

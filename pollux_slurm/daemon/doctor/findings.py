@@ -16,6 +16,7 @@ from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
 from pollux_slurm.slurm.parsing.node_json import SEVERAL_GPU_TYPES
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
+from pollux_slurm.whole_numbers import whole_number
 
 _OLDEST_RELEASE, _NEWEST_RELEASE = (22, 5), (26, 5)
 # What Slurm needs in addition to KillWait to requeue a job.
@@ -68,7 +69,7 @@ def examine_slurm(
 
 
 def _release(version: str) -> Finding:
-    numbers = re.match(r"(\d+)\.(\d+)", version)
+    numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", version)
     release = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     if release < _OLDEST_RELEASE:
         return Finding(
@@ -136,7 +137,7 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
     parameters = {key: value for key, _, value in pairs}
     delays: list[str] = [name for name in ("defer", "defer_batch") if name in parameters]
     interval = parameters.get("sched_interval", "60")
-    if interval.isdecimal() and int(interval) > 60:
+    if (whole_number(interval) or 0) > 60:
         delays.append(f"sched_interval={interval}")
     yield found(
         "SchedulerParameters",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,11 +110,12 @@ def _content(answer: NodeOutput, num_folders: int) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(answer.output.strip().splitlines()[-1])
-        shape = (isinstance(found["time"], int | float), isinstance(found["store"], str))
-        whole = all(shape) and len(found["folders"]) == num_folders
-    except (ValueError, IndexError, KeyError, TypeError, RecursionError):
+        texts = (found["store"], *found["folders"])
+        whole = all(isinstance(text, str) for text in texts) and len(texts) == 1 + num_folders
+        is_time = isinstance(found["time"], int | float) and math.isfinite(found["time"])
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    return found if whole else None
+    return found if whole and is_time and isinstance(found["folders"], list) else None
 
 
 def _store(answered: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:

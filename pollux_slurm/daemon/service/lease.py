@@ -10,6 +10,7 @@ from pollux_slurm.config import DaemonConfig
 from pollux_slurm.errors import LeaseLostError, StoreError
 from pollux_slurm.process_control import identify
 from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.whole_numbers import whole_number
 
 _log = logging.getLogger(__name__)
 
@@ -78,10 +79,10 @@ class Lease:
         if self._predecessor is None:
             return False
         host, _, rest = self._predecessor.partition(":")
-        pid = rest.partition(":")[0]
-        if not pid.isdecimal() or host != self._owner.partition(":")[0]:
+        pid = whole_number(rest.partition(":")[0])
+        if pid is None or host != self._owner.partition(":")[0]:
             return True
-        return identify("daemon", int(pid)) is not None
+        return identify("daemon", pid) is not None
 
     def renew(self) -> None:
         """Renew the lease when half of its time has passed."""

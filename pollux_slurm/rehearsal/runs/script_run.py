@@ -319,7 +319,7 @@ def read_events(file: Path, offset: int) -> tuple[list[Event], int]:
 def _decoded(lines: Sequence[bytes]) -> Iterator[Event]:
     """Yield the events of lines; a process that is killed, or a full disk, may leave a part of one."""
     for line in lines:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict) and "kind" in event:
                 yield event

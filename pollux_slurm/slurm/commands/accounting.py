@@ -13,6 +13,7 @@ from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.gres import accounted_gpus
 from pollux_slurm.slurm.parsing.job_json import state_of
 from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
+from pollux_slurm.whole_numbers import whole_number
 
 LIMITS_LIFTED_BY_UPDATES = ("cpu", "mem", "node")
 """Limits that slurmctld does not enforce for a job whose CPUs, memory or nodes an operator has set (22.05).
@@ -183,7 +184,10 @@ def _run_of(row: list[str], before: Sequence[AccountedRun]) -> AccountedRun:
     time, but Start and ElapsedRaw count from the start of the first (22.05).
     """
     job_id, submitted, started, ended, elapsed, state, tres, nodes = row
-    started_at, ended_at, elapsed_s = _time(started), _time(ended), float(elapsed or 0)
+    started_at, ended_at, counted_s = _time(started), _time(ended), whole_number(elapsed or "0")
+    if counted_s is None:
+        raise SlurmReadError(f"sacct: job {job_id}: cannot parse ElapsedRaw {elapsed[:40]!r}")
+    elapsed_s = float(counted_s)
     words = state.upper().split(maxsplit=1)  # CANCELLED by 1000
     resized_at = next(
         (
@@ -236,6 +240,6 @@ def gpus_of(tres: str) -> int | None:
     """
     for entry in tres.split(","):
         name, _, value = entry.partition("=")
-        if name.strip() == "gres/gpu" and value.strip().isdecimal():
-            return int(value)
+        if name.strip() == "gres/gpu" and (gpus := whole_number(value.strip())) is not None:
+            return gpus
     return None

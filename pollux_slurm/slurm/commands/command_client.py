@@ -90,7 +90,7 @@ class CommandClient:
     def version(self) -> str:
         """Return Slurm's release, such as `22.05.8`."""
         answer = checked(self._runner.run("scontrol", "--version"))
-        match = re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?\S*", answer.stdout)
+        match = re.search(r"(?<![0-9])[0-9]{1,9}\.[0-9]+(\.[0-9]+)?\S*", answer.stdout)
         if match is None:
             raise SlurmReadError(f"scontrol --version printed no release: {answer.error_text[:120]}")
         return match[0]

@@ -21,6 +21,7 @@ from pollux_slurm.errors import (
 from pollux_slurm.model import JobState
 from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
 from pollux_slurm.slurm.parsing.job_json import state_of
+from pollux_slurm.whole_numbers import whole_number
 
 _CONTROLLER_UNREACHABLE = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|failure|timed out)"
@@ -102,15 +103,16 @@ class SlurmJobCommands:
             own, array, task, state, priority, min_cpus, user_id, restarts = columns
             if own != number:  # another task of the array whose number is `number`, too
                 continue
-            if not all(count.isdecimal() for count in (priority, user_id, restarts)):
+            owner, restart_count = whole_number(user_id), whole_number(restarts)
+            if owner is None or restart_count is None or whole_number(priority) is None:
                 raise SlurmReadError(f"squeue: cannot parse job {job_id}: {line[:200]!r}")
             return JobStatus(
                 address=f"{array}_{task}" if task.isdecimal() else own,
                 state=state_of((state,), f"job {job_id}"),
                 held=priority == "0",
                 min_cpus_per_node=min_cpus,
-                user_id=int(user_id),
-                restart_count=int(restarts),
+                user_id=owner,
+                restart_count=restart_count,
             )
         return None
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from pollux_slurm.errors import SlurmError, SlurmReadError
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.sbatch.request import time_limit_s
+from pollux_slurm.whole_numbers import whole_number
 
 _LIMITS_OF_ACCOUNTS = ("GrpJobs", "GrpSubmitJobs")
 _LIMITS = ("MaxJobs", "MaxSubmitJobs", *_LIMITS_OF_ACCOUNTS)
@@ -161,7 +162,7 @@ def _name(text: str) -> str:
 
 def _room_of(name: str, value: str, owner: str) -> Iterator[JobRoom]:
     """Yield the room of a limit as slurmctld writes it: `9(2)` with the number in use, `N(2)` without one."""
-    match = re.fullmatch(r"(\d+)(?:\((\d+)\))?", value)
+    match = re.fullmatch(r"([0-9]{1,20})(?:\(([0-9]{1,20})\))?", value)
     if match is not None:
         used = int(match[2] or 0) if "Submit" in name else 0
         yield JobRoom(max(int(match[1]) - used, 0), f"{name}={match[1]} of {owner}")
@@ -192,10 +193,10 @@ def _of_qos(runner: CommandRunner, of_qos: Sequence[_Fields]) -> Iterator[JobRoo
     mine = Counter(_read(runner, "squeue", "--noheader", "--me", "--array", "--Format=QOS:80").split())
     for fields in of_qos:
         for column, name in _QOS_COLUMNS:
-            if (value := fields.get(column, "")).isdecimal():
+            if (limit := whole_number(fields.get(column, ""))) is not None:
                 # How many jobs others have is not known here: slurmctld counts them.
                 used = mine[fields["name"]] if "submit" in column else 0
-                yield JobRoom(max(int(value) - used, 0), f"{name}={value} of QOS {fields['name']}")
+                yield JobRoom(max(limit - used, 0), f"{name}={limit} of QOS {fields['name']}")
 
 
 def _default_qos(runner: CommandRunner, submitter: Submitter, associations: Sequence[_Fields]) -> str:

@@ -22,6 +22,7 @@ from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.slurm.parsing.gres import count_gpus, parse_gres
 from pollux_slurm.slurm.parsing.job_json import HELD_DESCRIPTIONS, parse_job
 from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
+from pollux_slurm.whole_numbers import whole_number
 
 _SEPARATOR = "\x1f"
 # Column of `squeue --Format` (22.05 to 26.05), and the field of its JSON that it stands for.
@@ -70,7 +71,7 @@ _NUMBERS = (
 )
 _TIMES = ("submit_time", "eligible_time", "start_time", "end_time", "resize_time")
 _NOTHING = ("(null)", "N/A", "None assigned")
-_TIME_LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)|(\d+)")
+_TIME_LIMIT = re.compile(r"(?:(?:([0-9]{1,9})-)?([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})|([0-9]{1,9})")
 _CODE_AND_SIGNAL = re.compile(r"(\d{1,3}):(\d{1,3})")
 _CHANGING = (
     *("state", "held", "reason", "priority", "restart_count", "comment", "allocation"),
@@ -165,9 +166,10 @@ def _fields(row: str) -> dict[str, Any]:
     if found := _CODE_AND_SIGNAL.fullmatch(fields["exit_code"]):
         fields["exit_code"] = str(int(found[1]) * 256 + int(found[2]))
     for key in _NUMBERS:
-        if fields[key] and not fields[key].isdecimal():
+        number = whole_number(fields[key])
+        if fields[key] and number is None:
             raise SlurmReadError(f"{label}: cannot parse {key}: {fields[key][:80]!r}")
-        fields[key] = int(fields[key]) if fields[key] else None
+        fields[key] = number
     for key in _TIMES:
         fields[key] = _time(fields[key])
     fields["job_state"] = fields["job_state"].split(",")

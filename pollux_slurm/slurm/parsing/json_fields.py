@@ -93,7 +93,7 @@ class Fields:
             return None
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if type(value) is not int:
+        if type(value) is not int or abs(value) >= 1 << 64:
             raise self.bad(key)
         return None if value in _NO_VALUE else value
 

@@ -9,15 +9,17 @@ import re
 from urllib.parse import unquote_plus
 
 HIDDEN = "***"
-# From the first colon after the user name to the last @: a password may contain both.
-_USER = re.compile(r"(//[^:/@]*):.*@", re.DOTALL)
-_PAIR = re.compile(r"([?&;])([^=&;]*)=([^&;]*)")
+_USER = re.compile(r"//[^:/@]*:")
+_PAIR = re.compile(r"([?&;])([^?=&;]*)=([^&;]*)")
 _URL = re.compile(r"postgres\w*(?:\+\w+)?://[^\s'\"`<>|()]+")
 
 
 def redacted(url: str) -> str:
     """Return a URL without its passwords: its user's, and those of libpq's options."""
-    return _PAIR.sub(_without_value, _USER.sub(rf"\1:{HIDDEN}@", url))
+    # From the first colon after the user name to the last @: a password may contain both.
+    before, at, after = url.rpartition("@")
+    user = _USER.search(before)
+    return _PAIR.sub(_without_value, f"{before[: user.end()]}{HIDDEN}{at}{after}" if user else url)
 
 
 def holds_password(url: str) -> bool:

@@ -66,6 +66,8 @@ def checked_step(
     said = {"meeting": meeting, "standstill_s": standstill_s, "reason": reason}
     if not isinstance(state, GenerationState) or state not in _BELONGS:
         refuse("state", "committed, regrouped or refused", state)
+    if reason is not None and not isinstance(reason, str):
+        refuse("reason", "a text", reason)
     if [name for name, value in said.items() if value is not None] != [_BELONGS[state]]:
         raise ReportRefusedError(f"report refused: {state.value} comes with its {_BELONGS[state]} alone")
     return {

@@ -7,7 +7,6 @@ Any number of replicas can read it.
 from __future__ import annotations
 
 import logging
-import pickle
 import threading
 import time
 import weakref
@@ -336,9 +335,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Return the states in a checkpoint file, tensors on the CPU."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # torch's reader ends with an error of any kind where bytes are wrong
         raise DamagedCheckpointError(f"{path}: cannot be read as a checkpoint: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise CheckpointError(f"{path}: written by another version of pollux_slurm; use that version")
-    states: dict[str, Any] = content["states"]
+    states: dict[str, Any] | None = content.get("states")
+    if not isinstance(states, dict):
+        raise DamagedCheckpointError(f"{path}: cannot be read as a checkpoint: it has no states")
     return states

@@ -34,7 +34,7 @@ def test_that_an_order_is_read_as_it_was_written_by_its_owner_only(tmp_path: Pat
         Order.read(file)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"command": 1}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"command": 1}', "[" * 100_000])
 def test_that_a_damaged_order_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "p.order"
     file.write_text(content)
@@ -50,7 +50,13 @@ def test_that_starts_are_counted_over_runs_of_the_anchor(tmp_path: Path) -> None
     assert Starts.read(file) == Starts(count=3, trained_s=12.5)
 
 
-@pytest.mark.parametrize("content", ["", "damaged", "{}", '{"count": null, "trained_s": 1.0}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "damaged", "{}", "[" * 100_000),
+        *('{"count": null, "trained_s": 1.0}', '{"count": Infinity, "trained_s": 1.0}'),
+    ],
+)
 def test_that_starts_that_cannot_be_read_are_not_counted_anew(tmp_path: Path, content: str) -> None:
     """Two starts with one number would take each other's processes for their own."""
     file = tmp_path / "p.starts"

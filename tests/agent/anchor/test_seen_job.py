@@ -35,6 +35,10 @@ from pollux_slurm.model import JobState
             SeenJob(state=JobState.FAILED, reason="NonZeroExitCode", has_failed=True, node="n1"),
         ),
         (
+            f"9|FAILED|42|{'9' * 5000}:{'1:' * 5000}1|n1|None",
+            SeenJob(state=JobState.FAILED, reason="None", has_failed=True, node="n1"),
+        ),
+        (
             "9|NODE_FAIL|42|0:00|n1|None",
             SeenJob(state=JobState.FAILED, reason="None", node="n1", time_left_s=0.0),
         ),

@@ -157,12 +157,20 @@ def test_that_checkpoints_without_claims_are_refused(tmp_path: Path) -> None:
         claim(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"resumed_from": 3}', '{"resumed_from": "../x"}', "[]"])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"resumed_from": 3}', '{"resumed_from": "../x"}', "[]", "[" * 100_000]
+)
 def test_that_a_malformed_claim_is_refused_by_name(tmp_path: Path, text: str) -> None:
     claim(tmp_path)
     (tmp_path / "runs" / "000000.json").write_text(text)
     with pytest.raises(CheckpointError, match="not the claim of a run"):
         claim(tmp_path, 1)
+
+
+@pytest.mark.parametrize("number", ["٣" * 6, "9" * 21, "9" * 5000])
+def test_that_a_file_with_another_number_is_no_checkpoint(number: str) -> None:
+    assert CheckpointId.parse(f"000001-000001-{'a' * 64}.pt") is not None
+    assert CheckpointId.parse(f"{number}-000001-{'a' * 64}.pt") is None
 
 
 def test_that_a_claim_cannot_refer_to_a_later_run(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_that_a_job_without_bounds_has_none(tmp_path: Path) -> None:
         '{"loader": "a", "failed": 2, "largest": true, "device_bytes": 0}',
         '{"loader": "a", "failed": 2, "largest": 1, "device_bytes": -1}',
         '{"loader": "a", "failed": 2, "largest": 1, "device_bytes": 0, "more": 1}',
+        "[" * 100_000,
     ],
 )
 def test_that_a_malformed_file_is_skipped(

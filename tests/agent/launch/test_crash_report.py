@@ -44,6 +44,7 @@ def test_that_the_cause_is_named_with_the_checkpoint_and_the_way_on(tmp_path: Pa
     # Earlier, and later of a run before.
     record_failure(tmp_path, LOST, run_number=1)
     record_failure(tmp_path, ANSWER, run_number=1)
+    (tmp_path / "failures" / "000001-000007.json").write_text("[" * 100_000)
     record_failure(tmp_path, RankFailure(rank=5, host="", at_s=1.0, error="old"), run_number=0)
     code, (line,) = said(tmp_path, 1)
     assert code == 1

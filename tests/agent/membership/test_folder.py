@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from pollux_slurm.agent.membership.folder import FolderMembership, MembershipFolder
 from pollux_slurm.agent.membership.generation import Generation, Member
-from pollux_slurm.errors import LaunchError, StoreUnavailable
+from pollux_slurm.errors import StoreUnavailable
 from tests.waiting import wait_until
 
 
@@ -61,20 +60,6 @@ def test_that_it_is_unknown_whether_a_plan_is_committed_where_the_folder_cannot_
         FolderMembership(tmp_path / "file", "0", joins=None).commit(1)
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", "7", "{}", '{"number": 2}', '{"number": 2, "members": [3]}', "[" * 100_000, "\udcff", ""]
-)
-def test_that_a_file_that_is_not_as_written_is_none_or_an_error_in_words(tmp_path: Path, text: str) -> None:
-    for kind in ("plan", "generation", "refused", "regrouped"):
-        file = tmp_path / f"{kind}-000002.json"
-        file.write_text(text, encoding="utf-8", errors="surrogateescape")
-        file.chmod(0o600)
-    folder = MembershipFolder(tmp_path)
-    for read in (folder.committed, folder.plan_after, folder.refusal, folder.standstill_s):
-        with contextlib.suppress(LaunchError):
-            assert read(1 if read == folder.plan_after else 2) is None
-
-
 def test_that_without_its_folder_nothing_is_planned_and_no_report_fails(tmp_path: Path) -> None:
     folder, member = MembershipFolder(tmp_path / "x"), FolderMembership(tmp_path / "x", "2", joins=1)
     (tmp_path / "x").mkdir()
@@ -88,6 +73,18 @@ def test_that_without_its_folder_nothing_is_planned_and_no_report_fails(tmp_path
     assert folder.refusal(1) is folder.standstill_s(1) is None
     assert not folder.is_ready(1, "2")
     assert folder.withdraw(1)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", "[" * 100_000, '{"number": Infinity, "members": [], "standstill_s": "x"}']
+)
+def test_that_a_file_of_another_form_counts_as_none(tmp_path: Path, content: str) -> None:
+    folder = MembershipFolder(tmp_path)
+    for kind in ("plan", "generation", "regrouped"):
+        (tmp_path / f"{kind}-000001.json").write_text(content)
+    assert folder.plan_after(0) is folder.committed(1) is folder.standstill_s(1) is None
+    (tmp_path / "refused-000001.json").write_text("[]")
+    assert folder.refusal(1) is None
 
 
 def test_that_what_is_reported_of_one_generation_does_not_count_for_another(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def test_that_a_run_is_found_as_long_as_its_launcher_announces_it(tmp_path: Path
         assert found.command == "python 'my train.py'"
         # Who looks takes nothing from the launcher.
         assert ResizeRequests(tmp_path).run() == found
+        (tmp_path / "run.json").write_text('{"pid": Infinity}')
+        assert ResizeRequests(tmp_path).run() is None
     assert requests.run() is None
 
 

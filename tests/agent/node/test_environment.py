@@ -58,6 +58,8 @@ def test_that_torchruns_variables_give_the_nodes() -> None:
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE"),
         ({"RANK": "-1"}, "RANK"),
         ({"RANK": "٣", "WORLD_SIZE": "9"}, "RANK"),
+        ({"WORLD_SIZE": "9" * 5000}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "4", "POLLUX_GPUS_PER_NODE": f"4,{'9' * 5000}"}, "does not add up"),
         ({"WORLD_SIZE": "4", "POLLUX_GPUS_PER_NODE": "2,1"}, "does not add up"),
         ({"WORLD_SIZE": "4", "POLLUX_GPUS_PER_NODE": "4,x"}, "does not add up"),
         ({"WORLD_SIZE": "4", "POLLUX_GPUS_PER_NODE": "4,0"}, "does not add up"),

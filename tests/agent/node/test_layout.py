@@ -29,7 +29,11 @@ def test_that_a_layout_is_decoded_as_it_was_encoded() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "null", UNEVEN.encode()[:-5], UNEVEN.encode().replace("4", "0")]
+    "text",
+    [
+        *("", "{}", "[]", "null", "[" * 100_000, UNEVEN.encode()[:-5], UNEVEN.encode().replace("4", "0")),
+        UNEVEN.encode().replace(f'"port":{UNEVEN.master_port}', '"port":Infinity'),
+    ],
 )
 def test_that_a_malformed_layout_is_one_clear_line(text: str) -> None:
     with pytest.raises(LaunchError, match="POLLUX_STEP is malformed"):

@@ -70,5 +70,18 @@ def test_that_a_nodes_address_is_the_one_that_slurm_uses(two_node_sandbox: dict[
     assert node_address("nowhere", runner) == "nowhere"
 
 
+def test_that_a_nodes_address_is_found_in_a_text_of_any_length(tmp_path: Path) -> None:
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\nexec cat "{tmp_path}/shown"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    runner = CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=tmp_path, timeout_s=300.0)
+    (tmp_path / "shown").write_text(
+        "NodeName=n1\n   NodeAddr=10.0.0.1 NodeHostName=n1\n   Comment=a NodeAddr=b\n"
+    )
+    assert node_address("n1", runner) == "10.0.0.1"
+    # With a cost that grows with the square of the length, this takes an hour.
+    (tmp_path / "shown").write_text("\n" * 500_000 + "a " * 500_000)
+    assert node_address("n1", runner) == "n1"
+
+
 def test_that_without_slurm_a_nodes_address_is_its_name(tmp_path: Path) -> None:
     assert node_address("n1", CommandRunner(environ={"PATH": str(tmp_path)})) == "n1"

@@ -95,6 +95,7 @@ def test_that_only_a_limit_on_gpus_of_any_type_counts() -> None:
     assert gpus_of("") is None
     assert gpus_of("gres/gpu=-1") is None
     assert gpus_of("gres/gpu=0") == 0
+    assert gpus_of(f"gres/gpu={'9' * 5000}") is None
 
 
 RUNS = """\
@@ -125,10 +126,13 @@ def test_that_past_runs_are_read_with_their_elapsed_time(tmp_path: Path) -> None
     assert of_one_type.num_gpus == 2
 
 
-def test_that_a_malformed_list_of_nodes_is_an_error(tmp_path: Path) -> None:
-    asked = accounting(tmp_path, RUNS.replace("n[1-2]", "n[a-b]"))
+@pytest.mark.parametrize(
+    ("old", "new", "named"), [("n[1-2]", "n[a-b]", "nodes"), ("|4|", "|nan|", "Elapsed")]
+)
+def test_that_a_malformed_run_is_an_error(tmp_path: Path, old: str, new: str, named: str) -> None:
+    asked = accounting(tmp_path, RUNS.replace(old, new))
     (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
-    with pytest.raises(SlurmReadError, match="nodes"):
+    with pytest.raises(SlurmReadError, match=named):
         asked.runs(["3"], since=datetime(2026, 11, 22, tzinfo=timezone.utc))
 
 

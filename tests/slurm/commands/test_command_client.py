@@ -147,6 +147,15 @@ def test_that_control_characters_and_broken_utf8_in_a_name_are_accepted(
     assert client.snapshot().jobs[0].name == "a\x01�\nb"
 
 
+def test_that_a_version_is_read_from_a_text_of_any_length(programs: Programs, client: CommandClient) -> None:
+    programs.answer("scontrol", "slurm-wlm v24.11.5-3\n")
+    assert client.version() == "24.11.5-3"
+    # With a cost that grows with the square of the length, this takes an hour.
+    programs.answer("scontrol", "1" * 1_000_000)
+    with pytest.raises(SlurmReadError, match="printed no release"):
+        client.version()
+
+
 def test_that_output_filters_in_a_users_environment_are_ignored(programs: Programs) -> None:
     programs.write("squeue", f"env > {programs.folder}/environ; cat {programs.folder}/squeue.out")
     environ = {
@@ -228,6 +237,7 @@ def test_that_another_failure_is_raised_with_slurms_message(
         "7 7 N/A ASLEEP 1 1 0 0",
         "7 7 N/A PENDING high 1 0 0",
         "7 7 N/A PENDING 1 1 0 N/A",
+        f"7 7 N/A PENDING 1 1 0 {'9' * 5000}",
         "x" * 300,
     ],
 )

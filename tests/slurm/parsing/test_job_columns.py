@@ -115,7 +115,14 @@ def test_that_no_comment_passes_for_another_jobs_row() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [row(), f"{row()}{END}\n{row()[:50]}", f"17{END}\n", f"{row(UserID='x')}{END}\n"]
+    "text",
+    [
+        row(),
+        f"{row()}{END}\n{row()[:50]}",
+        f"17{END}\n",
+        f"{row(UserID='x')}{END}\n",
+        f"{row(UserID='9' * 5000)}{END}\n",
+    ],
 )
 def test_that_a_cut_or_malformed_text_is_refused(text: str) -> None:
     with pytest.raises(SlurmReadError, match=r"cut|cannot parse"):
@@ -130,7 +137,14 @@ def test_that_a_row_that_was_read_adds_nothing_unless_the_job_was_read_different
 
 @pytest.mark.parametrize(
     ("limit", "seconds"),
-    [("10:00", 600.0), ("2:00:00", 7200.0), ("UNLIMITED", None), ("NOT_SET", None), ("365-00:00:00", None)],
+    [
+        ("10:00", 600.0),
+        ("2:00:00", 7200.0),
+        ("UNLIMITED", None),
+        ("NOT_SET", None),
+        ("365-00:00:00", None),
+        ("9" * 5000, None),
+    ],
 )
 def test_that_time_limits_are_read(limit: str, seconds: float | None) -> None:
     assert read(TimeLimit=limit).time_limit_s == seconds

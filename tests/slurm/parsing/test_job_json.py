@@ -120,6 +120,8 @@ def test_that_an_unknown_state_is_an_error(state: Any) -> None:
         ("job_resources", {"allocated_nodes": [{"nodename": "n0"}, NODES[1]]}),
         ("job_resources", {"nodes": {"allocation": None}}),
         ("priority", "high"),
+        ("time_limit", 1 << 64),
+        ("time_limit", 1e300),
         ("array_job_id", 1.5),
     ],
 )

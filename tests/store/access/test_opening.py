@@ -15,6 +15,7 @@ from sqlalchemy import text
 from pollux_slurm.errors import ConfigError, PolluxError, SchemaVersionError, StoreError, StoreUnavailable
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.access.opening import unchecked_database
+from pollux_slurm.store.access.secrets_in_url import redacted
 from pollux_slurm.store.access.url import parse_store_url
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.maintenance.administration import check_store, init_store, upgrade_store
@@ -88,6 +89,21 @@ def test_that_no_password_of_a_url_is_shown_and_the_rest_is(place: str, query: s
     with pytest.raises(PolluxError) as refused:
         jobs.poll(token_of(1), 0, at=at(0))
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("://u:s3cret@h//v:s3cret@h/d?x=1", "://u:***@h/d?x=1"),
+        ("?a?password=s3cret", "?a?password=***"),
+        # With a cost that grows with the square of the length, these take hours.
+        ("sqlite:///x" + "?" * 1_000_000, "sqlite:///x" + "?" * 1_000_000),
+        ("://x:" * 300_000, "://x:" * 300_000),
+    ],
+    ids=["users", "options", "many ?", "many :"],
+)
+def test_that_passwords_are_hidden_in_a_text_of_any_length(url: str, shown: str) -> None:
+    assert redacted(url) == shown
 
 
 def test_that_a_relative_path_is_refused_with_the_absolute_one(

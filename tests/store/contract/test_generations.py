@@ -216,6 +216,7 @@ def test_that_the_generations_of_a_job_that_is_over_are_not_open(running: Store)
         {"state": State.REGROUPED, "meeting": None},
         {"state": State.REGROUPED, "meeting": None, "standstill_s": float("nan")},
         {"state": State.REGROUPED, "meeting": None, "standstill_s": -1.0},
+        {"state": State.REFUSED, "meeting": None, "reason": 1.5},
         {"state": State.REGROUPED, "meeting": None, "standstill_s": 1e300},
         {"state": State.REGROUPED, "standstill_s": 1.0},
         {"meeting": None},

@@ -14,7 +14,7 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.agent.checkpoints.lineage import Lineage, WrittenCheckpoint
-from pollux_slurm.errors import CheckpointError, SupersededRunError, UsageError
+from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, SupersededRunError, UsageError
 from pollux_slurm.torch.checkpoint.checkpoint_file import read_checkpoint
 from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
 from pollux_slurm.torch.session.allocation_history import AllocationHistory
@@ -281,6 +281,21 @@ def test_that_a_script_may_name_its_states_as_the_library_might(tmp_path: Path) 
             assert pt.finished_steps() == 4 * value
             with pytest.raises(UsageError, match="two states are named 'progress'"):
                 Kept("progress", 0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x" * 100, b"\x80\x02h\x07.", b"\x80\x02.", b"\x80\x02X\x01\x00\x00\x00\xe1.", {"format": 2}],
+    ids=["empty", "no pickle", "KeyError", "IndexError", "UnicodeDecodeError", "no states"],
+)
+def test_that_a_damaged_checkpoint_is_an_error_that_says_so(tmp_path: Path, content: Any) -> None:
+    file = tmp_path / "damaged.pt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    with pytest.raises(DamagedCheckpointError, match="cannot be read as a checkpoint"):
+        read_checkpoint(file)
 
 
 def test_that_a_checkpoint_without_names_of_the_librarys_own_is_read(
