@@ -80,12 +80,14 @@ class MembershipFolder:
     def refusal(self, number: int) -> str | None:
         """Return the reason for which the script cannot form a generation, or none at all."""
         found = read_json(self._file("refused", 0)) or read_json(self._file("refused", number))
-        return None if found is None else str(found["reason"])
+        return None if found is None else str(found.get("reason"))
 
     def standstill_s(self, number: int) -> float | None:
         """Return how long training stood still before the first step of a generation; None before that."""
-        found = read_json(self._file("regrouped", number))
-        return None if found is None else float(found["standstill_s"])
+        found = read_json(self._file("regrouped", number)) or {}
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+            return float(found["standstill_s"])
+        return None
 
     def forget(self, *, before: int) -> None:
         """Delete the files of former generations, and of plans that were withdrawn before this one."""
@@ -194,17 +196,18 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a file's content; None where there is none of this user's."""
+    """Return a file's content; None where there is none of this user's, or it is no object."""
     try:
-        content: dict[str, Any] = json.loads(read_private(path))
-    except (OSError, ValueError, PrivateFileError):
+        content = json.loads(read_private(path))
+    except (OSError, ValueError, RecursionError, PrivateFileError):
         return None
-    return content
+    return content if isinstance(content, dict) else None
 
 
 def _generation(content: Mapping[str, Any] | None) -> Generation | None:
-    if content is None:
-        return None
-    return Generation(
-        number=int(content["number"]), members=tuple(Member(**one) for one in content["members"])
-    )
+    """Return the generation of a file; None for a file of another form."""
+    content = content or {}
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+        members = tuple(Member(**one) for one in content["members"])
+        return Generation(number=int(content["number"]), members=members)
+    return None

@@ -75,6 +75,18 @@ def test_that_without_its_folder_nothing_is_planned_and_no_report_fails(tmp_path
     assert folder.withdraw(1)
 
 
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", "[" * 100_000, '{"number": Infinity, "members": [], "standstill_s": "x"}']
+)
+def test_that_a_file_of_another_form_counts_as_none(tmp_path: Path, content: str) -> None:
+    folder = MembershipFolder(tmp_path)
+    for kind in ("plan", "generation", "regrouped"):
+        (tmp_path / f"{kind}-000001.json").write_text(content)
+    assert folder.plan_after(0) is folder.committed(1) is folder.standstill_s(1) is None
+    (tmp_path / "refused-000001.json").write_text("[]")
+    assert folder.refusal(1) is None
+
+
 def test_that_what_is_reported_of_one_generation_does_not_count_for_another(tmp_path: Path) -> None:
     folder, member = MembershipFolder(tmp_path), FolderMembership(tmp_path, "2", joins=1)
     member.report_ready()
