@@ -169,7 +169,7 @@ def _cpus_per_gpu(request: SbatchRequest, num_gpus: int) -> int:
 def _memory_per_gpu(request: SbatchRequest, num_gpus: int) -> str | None:
     name = request.effective_name(*_MEMORY_OPTIONS)
     value = None if name is None else request.value(name)
-    if value is None or not re.fullmatch(r"[0-9]+[KMGTkmgt]?", value) or value == "0":
+    if value is None or not re.fullmatch(r"[0-9]{1,15}[KMGTkmgt]?", value) or value == "0":
         return None
     if name == "mem-per-gpu":
         return value

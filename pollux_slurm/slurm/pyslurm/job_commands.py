@@ -35,14 +35,14 @@ class PySlurmJobCommands:
         job = self._load(job_id)
         if job is None:
             return None
-        if job["array"]:
+        if job.get("array"):
             return self._commands.read_status(job_id)
-        numbers = [job[key] for key in ("priority", "min_cpus", "user_id", "restart_count")]
+        numbers = [job.get(key) for key in ("priority", "min_cpus", "user_id", "restart_count")]
         if not all(type(number) is int for number in numbers):
             raise SlurmReadError(f"PySlurm: cannot parse job {job_id}: {job}")
         return JobStatus(
             address=job_id,
-            state=state_of((str(job["state"]),), f"job {job_id}"),
+            state=state_of((str(job.get("state")),), f"job {job_id}"),
             held=job["priority"] == 0,
             min_cpus_per_node=str(job["min_cpus"]),
             user_id=job["user_id"],

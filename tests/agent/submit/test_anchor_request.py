@@ -135,6 +135,7 @@ def test_that_an_anchor_asks_for_no_memory_by_node_and_on_some_sites_for_none() 
         (("--gpus-per-node=2", "--nodes=2", "--mem=10G"), 1, "5120M"),
         (("--gpus=2",), 1, None),
         (("--gpus=2", "--nodes=0", "--mem=2G"), 1, "1024M"),
+        (("--gpus=2", f"--mem-per-cpu={'9' * 400}"), 1, None),
     ],
 )
 def test_that_newcomers_get_what_the_first_have_by_gpu(

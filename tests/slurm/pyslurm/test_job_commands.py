@@ -79,6 +79,7 @@ def test_that_an_unknown_job_is_none(tmp_path: Path) -> None:
         JOB | {"user_id": True},
         JOB | {"restart_count": None},
         JOB | {"state": "WONDERING"},
+        {"job": 7},
     ],
 )
 def test_that_a_malformed_answer_is_an_error(odd: Any, tmp_path: Path) -> None:
