@@ -248,7 +248,7 @@ def test_that_what_another_user_may_have_written_is_not_unpickled(submit: Submit
         with pytest.raises(JobFailedError, match="not what pollux has written"):
             job.result()
     file.write_bytes(content)
-    file.chmod(0o620)
+    file.chmod(0o602)
     with pytest.raises(JobFailedError, match="may contain another user's code"):
         job.result()
     file.chmod(0o600)

@@ -66,7 +66,7 @@ def test_that_a_wing_whose_srun_ends_without_its_processes_counts_as_stopped(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another user")
-@pytest.mark.parametrize("after", ["chown 65534", "chmod 666", "chmod 770 $(dirname $0);:"])
+@pytest.mark.parametrize("after", ["chown 65534", "chmod 666", "chmod 777 $(dirname $0);:"])
 def test_that_files_that_others_may_have_made_do_not_end_a_wing(tmp_path: Path, after: str) -> None:
     status, said = run(tmp_path, ended_nodes=(0, 1), restart_count=1, after=after)
     assert status == ExitStatus(exit_code=143, failed_by_itself=False)
