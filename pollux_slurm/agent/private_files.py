@@ -66,10 +66,7 @@ def write_private(
         _opened_folder(file.parent, is_private=not in_any_folder) as folder,
         _draft(folder, f".{file.name}", mode=0o600) as draft,
     ):
-        draft.file.write(content)
-        if is_synced:
-            draft.sync()
-        draft.keep_as(file.name, is_new=is_new, is_synced=is_synced)
+        draft.write_as(file.name, content, is_new=is_new, is_synced=is_synced)
 
 
 def open_private(file: Path) -> int:
@@ -103,10 +100,7 @@ def read_data(file: Path) -> bytes:
 def write_data(file: Path, content: bytes, *, is_new: bool = False, is_synced: bool = True) -> None:
     """Write a file of data, with the rights that the umask leaves. Raises as `write_private`."""
     with data_draft(file.parent, f".{file.name}") as draft:
-        draft.file.write(content)
-        if is_synced:
-            draft.sync()
-        draft.keep_as(file.name, is_new=is_new, is_synced=is_synced)
+        draft.write_as(file.name, content, is_new=is_new, is_synced=is_synced)
 
 
 @contextlib.contextmanager
@@ -123,6 +117,13 @@ class Draft:
     file: BinaryIO
     _name: str
     _folder: int
+
+    def write_as(self, name: str, content: bytes, *, is_new: bool, is_synced: bool) -> None:
+        """Write the whole content, and give the file its name."""
+        self.file.write(content)
+        if is_synced:
+            self.sync()
+        self.keep_as(name, is_new=is_new, is_synced=is_synced)
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""

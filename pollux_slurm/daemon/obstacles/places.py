@@ -55,6 +55,9 @@ def loses_place_because(
     job: SlurmJob, waiting: Collection[SlurmJob], snapshot: ClusterSnapshot
 ) -> str | None:
     """Return which waiting job could start on what a requeue of a running job frees; None for none."""
+    has = job.allocation.as_dict()
+    left = [node for node in snapshot.nodes if node.name in has]
+    rest = [node for node in snapshot.nodes if node.name not in has]
     # Thousands wait with the same few requests.
     known = set()
     for other in waiting:
@@ -70,27 +73,31 @@ def loses_place_because(
         if request in known:
             continue
         known.add(request)
-        if _could_start(other, job, snapshot):
+        if _could_start(other, job, left, rest):
             return f"job {other.job_id} waits, and would get the GPUs that a move leaves for a moment"
     return None
 
 
-def _could_start(other: SlurmJob, job: SlurmJob, snapshot: ClusterSnapshot) -> bool:
-    """Whether there is room for a waiting job once a running one has left its nodes."""
+def _could_start(
+    other: SlurmJob, job: SlurmJob, left: Iterable[SlurmNode], rest: Iterable[SlurmNode]
+) -> bool:
+    """Whether there is room for a waiting job once a running one has `left` its nodes, beside the `rest`."""
     gpus, cpus = job.allocation.as_dict(), dict(job.cpus_by_node)
     per_node = math.ceil(other.requested_gpus / other.num_nodes)
     cpus_per_node = math.ceil(other.num_cpus / other.num_nodes)
-    fitting = (
-        node
-        for node in sorted(snapshot.nodes, key=lambda node: node.name not in gpus)
-        if node.available
-        and other.may_run_on(node, other.required_nodes)
-        and node.num_gpus - node.used_gpus + gpus.get(node.name, 0) >= per_node
-        and node.num_cpus - node.used_cpus + cpus.get(node.name, 0) >= cpus_per_node
-    )
-    # The nodes that it leaves come first: without one of these, the other could start anyway, or never.
-    found = list(itertools.islice(fitting, other.num_nodes))
-    return len(found) == other.num_nodes and found[0].name in gpus
+
+    def fits(node: SlurmNode) -> bool:
+        return (
+            node.available
+            and other.may_run_on(node, other.required_nodes)
+            and node.num_gpus - node.used_gpus + gpus.get(node.name, 0) >= per_node
+            and node.num_cpus - node.used_cpus + cpus.get(node.name, 0) >= cpus_per_node
+        )
+
+    # Without one of the nodes that are left, the other could start anyway, or never.
+    num_left = sum(map(fits, left))
+    lacking = max(other.num_nodes - num_left, 0)
+    return num_left > 0 and len(list(itertools.islice(filter(fits, rest), lacking))) == lacking
 
 
 def delays_because(
@@ -143,11 +150,11 @@ def _ends_by(one: SlurmJob, starts_at: datetime, now: datetime) -> bool:
 
 def cannot_return_because(job: SlurmJob, snapshot: ClusterSnapshot, *, longest_s: float) -> str | None:
     """Return why a running job, once stopped for a move that fails, might not get its nodes back."""
-    latest = snapshot.read_at + timedelta(seconds=longest_s)
+    latest, has = snapshot.read_at + timedelta(seconds=longest_s), job.allocation.as_dict()
     for node in snapshot.nodes:
-        if node.name not in job.allocation.nodes or job.may_run_on(node, at=snapshot.read_at):
+        if node.reserved_from is None or node.reserved_from > latest or node.name not in has:
             continue
-        if node.reserved_from is not None and node.reserved_from <= latest:
+        if not job.may_run_on(node, at=snapshot.read_at):
             begins = f"{node.reserved_from:%H:%M:%S}"
             return f"{node.name} is reserved from {begins} UTC on: after a failed move it could not return"
     return None
