@@ -13,7 +13,7 @@ from tests.cli.inside import pollux
 
 
 def test_that_a_job_just_submitted_is_shown_before_a_daemon_registers_it(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/pollux.db"
     store = open_store(url, create=True)
@@ -21,7 +21,8 @@ def test_that_a_job_just_submitted_is_shown_before_a_daemon_registers_it(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     options = ("--parsable", "-o", "log", "--begin=now+1hour", "--wrap=true")
-    adaptive = pollux("sbatch", *options).stdout.strip()
+    assert pollux("sbatch", *options).returncode == 0
+    adaptive = capfd.readouterr().out.strip()  # sbatch itself has printed it
     plain = sandbox.runner().run("sbatch", *options).stdout.strip()
     try:
         line_start = f"job {adaptive} was submitted "
