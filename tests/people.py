@@ -22,7 +22,7 @@ from pollux_slurm.store.agent_api.token_hashes import hash_token
 SLEEP = "#!/bin/sh\nwhile :; do sleep 0.2; done\n"
 
 
-ALL = "pollux_slurm.cli.app, scipy, sqlalchemy, torch"
+ALL = "pollux_slurm.cli.app, scipy, sqlalchemy"
 HOLD = """
 import resource, socket, sys
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -210,3 +210,25 @@ def test_that_the_error_of_a_missing_package_names_its_extra() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert [tuple(line.split()) for line in done.stdout.splitlines()] == [row[:2] for row in MISSING]
+
+
+def test_that_no_worker_imports_torch_for_files_that_others_run() -> None:
+    """`.ci/check` runs what imports torch or a framework in processes of its own: each takes many seconds."""
+    root = PACKAGE.parent
+    folders = re.findall(
+        r"tests/\w+", "".join(re.findall(r"^with_.*", (root / ".ci/check").read_text(), re.M))
+    )
+    assert "tests/torch" in folders
+    heavy = re.compile(
+        r"^(?:import|from) (?:torch|transformers|lightning|accelerate|mlflow|wandb"
+        r"|(?:pollux_slurm|tests)\.(?:torch|huggingface|lightning))\b",
+        re.M,
+    )
+    wrong = [
+        str(file.relative_to(root))
+        for name in ("test_*.py", "conftest.py")
+        for file in (root / "tests").rglob(name)
+        if not any(file.is_relative_to(root / folder) for folder in folders)
+        and heavy.search(re.sub(r'""".*?"""', "", file.read_text(encoding="utf-8"), flags=re.S))
+    ]
+    assert wrong == [], "import it inside of the tests"

@@ -29,7 +29,7 @@ from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.agent.step.run_step import _read_exit_file
 from pollux_slurm.agent.submit.token import ensure_token
 from pollux_slurm.errors import LaunchError
-from tests.people import User, two_users
+from tests.people import ALL, User, two_users
 
 BOUND = MemoryBound(loader="train", failed=8, largest=4, device_bytes=0)
 FAILURE = RankFailure(rank=0, host="n0", at_s=1.0, error="ValueError: x")
@@ -204,7 +204,7 @@ ORDER = {
 
 @pytest.fixture(scope="module")
 def users() -> Iterator[tuple[User, User]]:
-    with two_users({}) as (owner, other):
+    with two_users({}, imports=f"{ALL}, torch") as (owner, other):
         owner.home.chmod(0o755)
         yield owner, other
 

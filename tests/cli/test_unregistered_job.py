@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pytest
+
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.store import open_store
+from tests.cli.inside import pollux
 
 
 def test_that_a_job_just_submitted_is_shown_before_a_daemon_registers_it(
-    sandbox: Sandbox, tmp_path: Path
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/pollux.db"
     store = open_store(url, create=True)
-    environ = {**os.environ, **sandbox.env, "POLLUX_STORE_URL": url}
-
-    def typed(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-        )
-
-    def pollux(*words: str) -> subprocess.CompletedProcess[str]:
-        return typed(sys.executable, "-m", "pollux_slurm", *words)
-
-    adaptive = pollux("sbatch", "--parsable", "-o", "log", "--begin=now+1hour", "--wrap=true").stdout.strip()
-    plain = typed("sbatch", "--parsable", "-o", "log", "--begin=now+1hour", "--wrap=true").stdout.strip()
+    for name, value in {**sandbox.env, "POLLUX_STORE_URL": url}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    options = ("--parsable", "-o", "log", "--begin=now+1hour", "--wrap=true")
+    assert pollux("sbatch", *options).returncode == 0
+    adaptive = capfd.readouterr().out.strip()  # sbatch itself has printed it
+    plain = sandbox.runner().run("sbatch", *options).stdout.strip()
     try:
         line_start = f"job {adaptive} was submitted "
         unlooked = "is pending (BeginTime); it is not registered: no daemon has run on this store"
@@ -46,5 +41,5 @@ def test_that_a_job_just_submitted_is_shown_before_a_daemon_registers_it(
         assert (unknown.returncode, unknown.stdout) == (1, "")
         assert "job 999999 is not known as an adaptive job" in unknown.stderr
     finally:
-        typed("scancel", adaptive, plain)
+        sandbox.runner().run("scancel", adaptive, plain)
         store.close()

@@ -34,10 +34,13 @@ def wings_in_queue(user: UserCommands) -> list[str]:
 
 
 def test_that_a_job_grows_and_gives_way_in_place_and_is_exact(in_place: UserCommands) -> None:
-    """Grow on its own and on another node, give a wing to a second job, end; every sample once."""
+    """Grow to another node, give a wing to a second job, end; every sample once."""
     user = in_place
+    # A GPU of each node is left: each further process costs seconds of CPU at its start.
+    others = [user.plain("sleep 900", "--gpus=3", "--nodes=1", f"--nodelist={node}") for node in ("n0", "n1")]
+    user.wait(lambda: all(user.gpus(one) == 3 for one in others), "the unmanaged jobs to start")
     user.start_daemon()
-    first = user.digits("first", "--gpus=2", "--in-place", epochs=12, pass_s="0.015,0.012")
+    first = user.digits("first", "--gpus=1", "--in-place", epochs=12, pass_s="0.015,0.012")
 
     def in_place_move(*, shrink: bool) -> Reallocation | None:
         for move in user.store.reallocations(first):
@@ -68,6 +71,9 @@ def test_that_a_job_grows_and_gives_way_in_place_and_is_exact(in_place: UserComm
     assert f"pollux: job {first} goes on with " in log
 
 
+# tests/functions/test_on_slurm.py has the loss of a wing without a daemon, and the start after it;
+# test_whole_way.py a training that goes on from its checkpoint.
+@pytest.mark.full
 def test_that_without_a_daemon_a_job_trains_and_outlives_the_loss_of_its_wing(in_place: UserCommands) -> None:
     """It starts by itself; where its wing is cancelled, the next start goes on from the checkpoint."""
     user = in_place
@@ -92,11 +98,39 @@ def test_that_without_a_daemon_a_job_trains_and_outlives_the_loss_of_its_wing(in
     assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
 
 
-def test_that_a_cancelled_anchor_leaves_no_wing(in_place: UserCommands) -> None:
+def test_that_a_job_is_shown_and_once_cancelled_leaves_no_wing(in_place: UserCommands) -> None:
     user = in_place
-    job_id = user.digits("gone", "--gpus=2", "--in-place", epochs=500, pass_s="0.01,0.008")
+    user.start_daemon()
+    # At most one GPU, so that it stays where it is.
+    job_id = user.digits("shown", "--gpus=1", "--in-place", epochs=500, max_gpus=1)
+
+    def has_goodput() -> bool:
+        record = user.record(job_id)
+        return record is not None and record.sample is not None and record.sample.goodput is not None
+
+    user.wait(has_goodput, "a goodput sample")
+    (shown,) = json.loads(user.pollux("status", "--json").stdout)
+    assert (shown["job_id"], shown["name"], shown["state"]) == (job_id, "shown", "running")
+    assert shown["goodput"] > 0
+    assert "shown" in user.pollux("status").stdout
+
+    def is_decided() -> bool:
+        record = user.record(job_id)
+        return record is not None and record.last_decision_bound_by not in (None, "pinned")
+
+    user.wait(is_decided, "a round that decides by the job's model")
+    explained = user.pollux("explain", job_id, "--json")
+    found = json.loads(explained.stdout)
+    assert (found["job_id"], found["objective"]) == (job_id, "generalized-mean"), explained.stderr
+    assert found["speedup"] > 0
+    assert found["explanation"].startswith(f"job {job_id}: n")
+    missing = user.pollux("status", "999999")
+    assert missing.returncode != 0
+    assert len(missing.stderr.strip().splitlines()) == 1
+    assert "999999" in missing.stderr
+
+    user.stop_daemon()
     log = user.directory / f"{job_id}.log"
-    user.wait(lambda: log.exists() and "epoch 0:" in log.read_text(), "its first epoch", every_s=0.5)
     user.slurm.cancel(job_id)
     user.wait(lambda: not wings_in_queue(user), "its wing to end", every_s=0.5)
     assert "its checkpoint is written" in log.read_text()

@@ -33,7 +33,7 @@ done
 
 
 # A slower device and fewer GPUs than the page's: the same commands leave the cores to what else is tested.
-SMALLER = (("--emulate-device 0.01,0.006", "--emulate-device 0.06,0.04"), ("--max-gpus 8", "--max-gpus 4"))
+SMALLER = (("--emulate-device 0.01,0.006", "--emulate-device 0.06,0.04"), ("--max-gpus 8", "--max-gpus 2"))
 
 
 @pytest.fixture
@@ -61,6 +61,7 @@ def test_that_a_newcomer_can_type_every_command(name: str, home: Path, slurm_pro
     environ |= {
         "HOME": str(home),
         "USER": "root",
+        "POLLUX_AGENT_REPORT_INTERVAL_S": "2",
         "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}:/usr/sbin",
     }
     try:

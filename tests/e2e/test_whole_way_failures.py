@@ -84,7 +84,7 @@ def test_that_a_daemon_killed_amid_a_reallocation_is_followed_up_by_the_next(use
         shown = user.pollux("status").stdout
         return shown if "the daemon is silent: process " in shown else ""
 
-    shown_text = user.wait(silence_shown, "status to show that the daemon is silent")
+    shown_text = user.wait(silence_shown, "status to show that the daemon is silent", every_s=5.0)
     held = user.slurm.read_job(job_id)
     assert held is not None
     assert "states and GPUs: Slurm, now" in shown_text

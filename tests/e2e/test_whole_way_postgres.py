@@ -56,8 +56,8 @@ def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
 ) -> None:
     """Nothing that was acknowledged is lost, no step waits, and job and daemon continue when it is back."""
     user.start_daemon()
-    # The daemon must not decide that one GPU is enough.
-    job_id = user.digits("moved", "--gpus=2", "--min-gpus=2", max_gpus=2, epochs=10, pass_s="0.02,0.01")
+    # One GPU, so that the daemon moves it for no reason of its own.
+    job_id = user.digits("moved", "--gpus=1", max_gpus=1, epochs=8, pass_s="0.01,0.006")
     user.wait(lambda: len(user.store.sample_history(job_id)) > 1, "a sample")
     before = user.store.sample_history(job_id)
     # A manual move: measurements on a busy machine must not decide here.

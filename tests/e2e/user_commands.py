@@ -29,7 +29,7 @@ DEADLINE_S = 600.0
 FAST = {
     "POLLUX_AGENT_REPORT_INTERVAL_S": "1",
     "POLLUX_AGENT_POLL_INTERVAL_S": "0.3",
-    "POLLUX_DAEMON_TICK_S": "0.3",
+    "POLLUX_DAEMON_TICK_S": "0.5",
     # A busy machine measures slow restarts; whether a move is worth it must not depend on that here.
     "POLLUX_POLICY_PENALTY": "amortised",
     "POLLUX_POLICY_HORIZON_S": "36000",
@@ -65,7 +65,7 @@ class UserCommands:
 
     # ----------------------------------------------------------------------------------------------- commands
 
-    def start_daemon(self, *options: str, interval_s: float = 2.0) -> None:
+    def start_daemon(self, *options: str, interval_s: float = 3.0) -> None:
         assert self.process is None
         with (self.directory / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(

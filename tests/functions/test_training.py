@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 import pollux_slurm
-from tests.torch import scripts
 
 pytestmark = pytest.mark.torch
 
 
 def train(num_epochs: int) -> dict[str, Any]:
+    from tests.torch import scripts
+
     result = scripts.train(None, num_epochs, 16)
     return {key: result[key] for key in ("steps", "run_number", "num_steps")}
 
@@ -21,6 +22,8 @@ def train(num_epochs: int) -> dict[str, Any]:
 def test_that_a_submitted_function_trains_on_all_replicas_and_goes_on_from_its_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tests.torch import scripts
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     first = pollux_slurm.submit(train, 1, cluster="local", min_gpus=2, checkpoint_dir="job")

@@ -86,46 +86,36 @@ def test_that_replicas_without_an_example_change_nothing(tmp_path: Path) -> None
     assert_same(results[0], reference)
 
 
-def fail_on_one(directory: str, output: str) -> None:
+class Fail(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 2:
+            raise ZeroDivisionError("the user's own")
+
+
+class StopsAlone(TrainerCallback):
+    """Stops rank 1 after its first epoch, as early stopping on a replica's own share may."""
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = torch.distributed.get_rank() == 1
+
+
+def train_with(callback: type[TrainerCallback], directory: str, output: str) -> None:
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
-
-    class Fail(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 2:
-                raise ZeroDivisionError("the user's own")
-
     PolluxTrainer(
         scripts.make_model(),
         scripts.make_arguments(output),
         train_dataset=scripts.Texts(),
-        callbacks=[Fail()],
+        callbacks=[callback()],
     ).train()
 
 
 def test_that_an_error_ends_the_processes_with_its_exit_code(tmp_path: Path) -> None:
-    run = start(tmp_path, 2, fail_on_one, str(tmp_path / "job"), str(tmp_path))
+    run = start(tmp_path, 2, train_with, Fail, str(tmp_path / "job"), str(tmp_path))
     assert run.wait() == [1, 1]
     assert "the user's own" in run.output()
 
 
-def stop_on_one(directory: str, output: str) -> None:
-    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
-
-    class StopsAlone(TrainerCallback):
-        """Stops rank 1 after its first epoch, as early stopping on a replica's own share may."""
-
-        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            control.should_training_stop = torch.distributed.get_rank() == 1
-
-    PolluxTrainer(
-        scripts.make_model(),
-        scripts.make_arguments(output),
-        train_dataset=scripts.Texts(),
-        callbacks=[StopsAlone()],
-    ).train()
-
-
 def test_that_a_replica_that_stops_alone_ends_the_training_with_the_cure(tmp_path: Path) -> None:
-    run = start(tmp_path, 2, stop_on_one, str(tmp_path / "job"), str(tmp_path))
+    run = start(tmp_path, 2, train_with, StopsAlone, str(tmp_path / "job"), str(tmp_path))
     assert run.wait() == [1, 1], run.output()
     assert "rank 1 has left the epochs by its own decision" in run.output()

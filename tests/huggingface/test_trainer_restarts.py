@@ -98,41 +98,38 @@ def test_that_sigterm_in_an_evaluation_between_epochs_is_answered_there(tmp_path
 
 WITHIN = {"eval_strategy": "steps", "eval_steps": 2}
 SEVERAL = {"first": Texts(22), "second": Texts(10)}
+# Each of its parts is in one of the other cases.
+TWIN = pytest.mark.full
 
 
 @pytest.mark.parametrize(
     ("options", "stops"),
     [
         # Evaluations after steps 2, 4, 6, 8 and 10; an epoch has 5 steps. The repeated one is stopped, too.
-        (WITHIN, [0, 0, 1, 2]),
-        (WITHIN | {"max_steps": 4}, [1, 0]),
-        (WITHIN | {"eval_steps": 5}, [0, 0]),
-        (WITHIN | {"eval_dataset": SEVERAL}, [1, 3]),
-        ({"eval_strategy": "epoch", "eval_dataset": SEVERAL}, [1, 1]),
-        (WITHIN | {"eval_on_start": True}, [0, 1, 1]),
-        (
+        pytest.param(WITHIN, [0, 0, 1, 2], id="steps"),
+        pytest.param(WITHIN | {"max_steps": 4}, [1, 0], id="last step"),
+        pytest.param(WITHIN | {"eval_steps": 5}, [0, 0], id="end of epoch", marks=TWIN),
+        pytest.param(WITHIN | {"eval_dataset": SEVERAL}, [1, 3], id="several", marks=TWIN),
+        pytest.param(
+            {"eval_strategy": "epoch", "eval_dataset": SEVERAL}, [1, 1], id="several at end of epoch"
+        ),
+        pytest.param(WITHIN | {"eval_on_start": True}, [0, 1, 1], id="at start"),
+        pytest.param(
             WITHIN
             | {"eval_steps": 1, "lr_scheduler_type": "reduce_lr_on_plateau"}
             | {"lr_scheduler_kwargs": {"patience": 0, "threshold": 10.0, "factor": 0.5}},
             [0, 1, 1],
+            id="plateau",
         ),
         # No LRScheduler of torch's. It doubles the learning rate as long as the loss falls.
-        (
+        pytest.param(
             WITHIN
             | {"lr_scheduler_type": "greedy"}
             | {"lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "max_lr": 10.0}},
             [1],
+            id="greedy",
+            marks=TWIN,
         ),
-    ],
-    ids=[
-        "steps",
-        "last step",
-        "end of epoch",
-        "several",
-        "several at end of epoch",
-        "at start",
-        "plateau",
-        "greedy",
     ],
 )
 def test_that_an_evaluation_that_was_stopped_is_made_again_and_counts_once(

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import io
-import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from examples.demo import run as demo
 from examples.demo.live_view import Story, screen
-from examples.demo.run import write_reports
 from examples.demo.summary import Expectation, print_idle_gpus, print_summary, three_sentences
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.store import open_store
 from pollux_slurm.store.reporting.queries import open_view_reader
+from tests.cli.inside import pollux
 from tests.report.stories import filled_store
 from tests.store.builders import at
 
 
-def test_that_the_demo_writes_a_page_for_each_job_and_the_run(store_template: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "POLLUX_STORE_URL": filled_store(store_template, tmp_path)}
-    pages = write_reports(tmp_path, env, at(-60), {"train-1": "1"})
+def test_that_the_demo_writes_a_page_for_each_job_and_the_run(
+    store_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_this_process(*arguments: str, env: Mapping[str, str]) -> str:
+        monkeypatch.setenv("POLLUX_STORE_URL", env["POLLUX_STORE_URL"])
+        done = pollux(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    monkeypatch.setattr(demo, "command", in_this_process)
+    env = {"POLLUX_STORE_URL": filled_store(store_template, tmp_path)}
+    pages = demo.write_reports(tmp_path, env, at(-60), {"train-1": "1"})
     assert list(pages) == ["train-1", "the run"], "the last one is the whole run's"
     job, run = (page.read_text(encoding="utf-8") for page in pages.values())
     assert "Job 1 <bdi>train-1</bdi>" in job

@@ -26,8 +26,11 @@ exec sleep 600
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [("--cpus-per-gpu=2", "--mem-per-gpu=100"), ("--cpus-per-task=2", "--mem=100")],
-    ids=["by GPU", "by task"],
+    [
+        pytest.param(("--cpus-per-gpu=2", "--mem-per-gpu=100"), id="by GPU"),
+        # The same shapes; test_hazards.py has jobs by task, with one thread a core.
+        pytest.param(("--cpus-per-task=2", "--mem=100"), id="by task", marks=pytest.mark.full),
+    ],
 )
 def test_that_a_job_with_one_thread_a_core_starts_in_each_new_shape(
     slurm_programs: None, tmp_path: Path, options: tuple[str, ...]

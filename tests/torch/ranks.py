@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import runpy
@@ -150,6 +151,8 @@ def _main(
     environ: Mapping[str, str], result: Path, log: Path, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     os.setpgid(0, 0)
+    # What the server has imported stays: else each full collection looks at all of it.
+    gc.freeze()
     # As in an ordinary script: else each rank's loaders begin with a server that imports torch anew.
     multiprocessing.set_start_method("fork", force=True)
     os.environ.update(environ)

@@ -47,13 +47,14 @@ def test_that_the_public_names_are_exactly_these() -> None:
     }
 
 
-def test_that_importing_loads_no_solver_and_no_database_and_leaves_signals_and_groups_alone() -> None:
+def test_that_importing_loads_no_solver_and_no_database_and_leaves_signals_groups_and_logging_alone() -> None:
     code = (
-        "import signal, sys, threading; before = signal.getsignal(signal.SIGTERM); "
+        "import logging, signal, sys, threading; before = signal.getsignal(signal.SIGTERM); "
         "import pollux_slurm.torch, torch.distributed as dist; "
         "heavy = [m for m in ('scipy', 'sqlalchemy', 'typer', 'sklearn') if m in sys.modules]; "
         "print(heavy, signal.getsignal(signal.SIGTERM) is before, dist.is_initialized(), "
-        "threading.active_count())"
+        "threading.active_count()); "
+        "logger = logging.getLogger('pollux_slurm'); print(logger.handlers, logger.propagate, logger.level)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "[] True False 1", done.stderr
+    assert done.stdout.splitlines() == ["[] True False 1", "[] True 0"], done.stderr

@@ -73,9 +73,11 @@ def test_that_wandb_has_one_run_with_each_step_once(tmp_path: Path) -> None:
     assert re.fullmatch(MOVES[1], line)
 
 
+# As above; TensorBoard's is below, and test_mlflow_run.py has by what MLflow's run is found again.
+@pytest.mark.full
 # MLflow's own query, under SQLAlchemy 2.1.
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-@pytest.mark.parametrize("tool", ["sqlite:///", pytest.param("file://", marks=pytest.mark.full)])
+@pytest.mark.parametrize("tool", ["sqlite:///", "file://"])
 def test_that_mlflow_has_one_run_with_each_step_once(
     tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,15 +73,3 @@ def test_that_a_script_that_configures_our_logger_decides() -> None:
     lines = stderr_lines(arrange)
     assert not any(line.startswith("pollux: ") for line in lines)
     assert "MINE two" in lines
-
-
-def test_that_importing_the_library_configures_no_logging() -> None:
-    look = "import logging; r = logging.getLogger('pollux_slurm'); print(r.handlers, r.propagate, r.level)"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import pollux_slurm.torch; {look}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert done.stdout == "[] True 0\n"

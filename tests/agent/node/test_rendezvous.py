@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 
 from pollux_slurm.agent.node.rendezvous import new_secret, node_address, rendezvous_file, reserve_port
 from pollux_slurm.errors import LaunchError
@@ -28,6 +27,8 @@ def test_that_only_a_socket_that_reuses_addresses_gets_a_reserved_port() -> None
 
 @pytest.mark.parametrize("use_libuv", [True, False])
 def test_that_torch_listens_at_a_reserved_port(use_libuv: bool) -> None:
+    import torch.distributed as dist
+
     with reserve_port() as kept:
         port = kept.getsockname()[1]
         store = dist.TCPStore("127.0.0.1", port, 1, True, timedelta(seconds=60), use_libuv=use_libuv)

@@ -323,7 +323,8 @@ def test_that_a_job_that_has_ended_shows_how_and_its_last_decision(
     assert not any("keeps" in line or "goes from" in line or line.startswith("  round") for line in shown)
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert last.startswith(f"{ended}; the last round about it: 4 GPUs on 1 node (n0:4)")
-    assert f"{ended}; the last round" in pollux("report", "job", "7", "--html", "--store", url).stdout
+    if state is JobState.COMPLETED:  # drawing its plots takes a second
+        assert f"{ended}; the last round" in pollux("report", "job", "7", "--html", "--store", url).stdout
     facts = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
     assert (facts["state"], facts["finished_at"]) == (state.value, "2026-03-01T12:08:20+00:00")
     assert pollux("explain", "10", "--store", url).stdout.startswith(

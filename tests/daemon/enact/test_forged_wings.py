@@ -118,29 +118,30 @@ def test_that_a_copied_anchor_gets_no_wings(harness: Harness) -> None:
     assert [record.slurm_job_id for record in harness.store.active_jobs()] == [anchor.job_id]
 
 
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "pollux-wing/1:anchor={anchor},restart=-1,plan=0,sha256={sha}",
-        "pollux-wing/1:anchor={anchor},restart=0,plan=99999999999999999999,sha256={sha}",
-        "pollux-wing/1:anchor={anchor},restart=٣,plan=0,sha256={sha}",
-        "pollux-wing/1:anchor=²,restart=0,plan=0,sha256={sha}",
-        "pollux-wing/1:anchor={anchor},restart=0,plan=0,sha256={sha}\n",
-        "pollux-wing/1:anchor={anchor},restart=00,plan=0,sha256={sha}",
-        "\npollux-wing/1:anchor={anchor},restart=0,plan=0,sha256={sha}",
-        "pollux-wing/1:anchor={anchor},restart=0,plan=0,sha256={sha},restart=1",
-        "pollux-wing/1:anchor={anchor},restart=0,plan=1e3,sha256={sha}",
-        "x" * 60_000,
-    ],
+STRANGE = (
+    "pollux-wing/1:anchor={anchor},restart=-1,plan=0,sha256={sha}",
+    "pollux-wing/1:anchor={anchor},restart=0,plan=99999999999999999999,sha256={sha}",
+    "pollux-wing/1:anchor={anchor},restart=٣,plan=0,sha256={sha}",
+    "pollux-wing/1:anchor=²,restart=0,plan=0,sha256={sha}",
+    "pollux-wing/1:anchor={anchor},restart=0,plan=0,sha256={sha}\n",
+    "pollux-wing/1:anchor={anchor},restart=00,plan=0,sha256={sha}",
+    "\npollux-wing/1:anchor={anchor},restart=0,plan=0,sha256={sha}",
+    "pollux-wing/1:anchor={anchor},restart=0,plan=0,sha256={sha},restart=1",
+    "pollux-wing/1:anchor={anchor},restart=0,plan=1e3,sha256={sha}",
+    "x" * 60_000,
 )
-def test_that_a_strange_comment_makes_no_wing(harness: Harness, comment: str) -> None:
+
+
+def test_that_a_strange_comment_makes_no_wing(harness: Harness) -> None:
     anchor = started(harness)
-    text = comment.format(anchor=anchor.job_id, sha=anchor.token_hash)
-    assert parse_wing_comment(text) is None
-    odd = harness.slurm.submit("#!/bin/sh\n", ["--gpus=1", "--nodelist=n1"], [], {})
-    harness.slurm.set_job(odd, comment=text)
+    texts = [comment.format(anchor=anchor.job_id, sha=anchor.token_hash) for comment in STRANGE]
+    assert [text for text in texts if parse_wing_comment(text) is not None] == []
+    # As many as there is room for beside the anchor.
+    odd = [harness.slurm.submit("#!/bin/sh\n", ["--gpus=1", "--nodelist=n1"], [], {}) for _ in range(4)]
+    for job_id, text in zip(odd, texts[-4:], strict=True):
+        harness.slurm.set_job(job_id, comment=text)
     harness.run_until(daemon(harness), seconds=70)
-    assert harness.job(odd).state is JobState.RUNNING
+    assert {harness.job(job_id).state for job_id in odd} == {JobState.RUNNING}
     assert anchor.job.allocation == Allocation.of({"n0": 2})
     assert harness.store.reallocations(anchor.job_id) == ()
 

@@ -359,14 +359,16 @@ def is_done(harness: Harness, job_id: str) -> bool:
     return bool(moves) and moves[0].priority_ended_at is not None and not harness.open_moves()
 
 
+# Every call in turn, as in test_state_machine.py, is in `make test-full`; here every third.
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
 def test_that_a_kill_at_any_instant_leaves_the_job_in_its_place_without_priority(
-    harness: Harness, clean_store: SqlStore
+    harness: Harness, clean_store: SqlStore, every: int
 ) -> None:
     calls, first = Calls(), list[int]()
     job_id = busy(harness)
     harness.slurm.before["create_reservation"] = lambda: first.append(calls.made)
     run_to_the_end(harness, job_id, calls)
-    for at in range(first[0] - 1, calls.made):
+    for at in range(first[0] - 1, calls.made, every):
         wipe(clean_store)
         fresh = Harness(clean_store)
         job_id = busy(fresh)

@@ -173,9 +173,13 @@ def test_that_a_job_that_cannot_be_parked_is_released(harness: Harness) -> None:
     assert not harness.job(job_id).held
 
 
+# Every call in turn, as in test_state_machine.py, is in `make test-full`; here every third.
 @pytest.mark.slow
-def test_that_a_daemon_killed_at_any_call_of_a_pause_still_brings_the_job_back(clean_store: SqlStore) -> None:
-    for at in itertools.count():
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
+def test_that_a_daemon_killed_at_any_call_of_a_pause_still_brings_the_job_back(
+    clean_store: SqlStore, every: int
+) -> None:
+    for at in itertools.count(step=every):
         wipe(clean_store)
         harness = Harness(clean_store)
         job_id = started(harness)

@@ -155,8 +155,10 @@ def test_that_a_waiting_job_that_is_refused_waits_for_another_shape(harness: Har
     assert job.allocation.num_nodes == 1
 
 
+# Every call in turn, as in test_state_machine.py, is in `make test-full`; here every third.
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
 def test_that_a_kill_at_any_instant_of_a_refused_move_leaves_the_job_where_it_ran(
-    harness: Harness, clean_store: SqlStore
+    harness: Harness, clean_store: SqlStore, every: int
 ) -> None:
     def run(harness: Harness, calls: Calls, *, dies_at: int = -1) -> str:
         job_id = started(harness)
@@ -172,7 +174,7 @@ def test_that_a_kill_at_any_instant_of_a_refused_move_leaves_the_job_where_it_ra
     calls, first = Calls(), list[int]()
     harness.slurm.before["requeue_hold"] = lambda: first.append(calls.made)
     run(harness, calls)
-    for at in range(first[0], calls.made):
+    for at in range(first[0], calls.made, every):
         wipe(clean_store)
         fresh = Harness(clean_store)
         job_id = run(fresh, Calls(), dies_at=at)

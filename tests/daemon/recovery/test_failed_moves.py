@@ -224,9 +224,13 @@ def test_that_a_returned_job_runs_even_if_its_old_nodes_are_taken(harness: Harne
     assert not harness.open_moves()
 
 
+# Every call in turn, as in enact/test_state_machine.py, is in `make test-full`; here every third.
 @pytest.mark.slow
-def test_that_a_daemon_killed_at_any_call_of_the_way_back_leaves_a_running_job(clean_store: SqlStore) -> None:
-    for at in itertools.count():
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
+def test_that_a_daemon_killed_at_any_call_of_the_way_back_leaves_a_running_job(
+    clean_store: SqlStore, every: int
+) -> None:
+    for at in itertools.count(step=every):
         wipe(clean_store)
         harness = Harness(clean_store)
         job_id = started(harness)

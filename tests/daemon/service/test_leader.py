@@ -58,10 +58,14 @@ class StoppedAt:
         return call
 
 
+# Every call in turn, as in enact/test_state_machine.py, is in `make test-full`; here every third.
 @pytest.mark.slow
-def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_continues(clean_store: SqlStore) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
+def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_continues(
+    clean_store: SqlStore, every: int
+) -> None:
     """It finds the lease lost before the command, so the job is requeued only once."""
-    for at in itertools.count():
+    for at in itertools.count(step=every):
         wipe(clean_store)
         harness = Harness(clean_store)
         job_id = started(harness)

@@ -131,8 +131,9 @@ def test_that_no_view_fails_on_the_extremes_of_any_table(database: Database, whi
     assert not failed, "\n".join(failed)
 
 
+# All at their largest, and one random mixture; other mixtures of the same values are in `make test-full`.
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[] if seed < 4 else [pytest.mark.full]) for seed in range(8)]
+    "seed", [pytest.param(seed, marks=[] if seed in (1, 3) else [pytest.mark.full]) for seed in range(8)]
 )
 def test_that_no_report_fails_whatever_is_stored(database: Database, seed: int) -> None:
     """All columns at their smallest, largest or tiny value, or each at a random one of these."""

@@ -10,10 +10,23 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import pollux_slurm.torch as pt
 from tests.pages.blocks import ROOT, blocks_of
+from tests.torch.ranks import run_program
 from tests.torch.scripts import Numbered
 from tests.torch.single_replica import joined
 
 pytestmark = pytest.mark.torch
+
+# Their programs are forked from a process that has imported torch.
+PAGES = ("docs/api/torch.md", "docs/how-do-i.md", "docs/user.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_that_a_pages_python_runs_as_one_program(page: str, tmp_path: Path) -> None:
+    blocks = [
+        block for block in blocks_of(ROOT / page) if block.mark and block.mark.endswith("/test_docs.py")
+    ]
+    code, output = run_program(tmp_path, "\n".join(f"# {block}\n{block.text}" for block in blocks))
+    assert (code, bool(blocks)) == (0, True), output
 
 
 def snippet(page: str, mark: str) -> str:

@@ -58,6 +58,8 @@ def result_of(path: Path) -> dict[str, Any]:
     return result
 
 
+# tests/e2e/test_whole_way.py trains it to its accuracy over moves, and counts its examples.
+@pytest.mark.full
 def test_that_digits_reaches_its_accuracy_over_a_stop_and_counts_each_example_once(tmp_path: Path) -> None:
     options = ("--audit", f"--result={tmp_path / 'result.json'}")
     code, output = finish(start("digits", *options, directory=tmp_path / "job", is_stopped=True))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import torch
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
 from tests.torch.pages import tutorials
-from tests.torch.ranks import run_ranks, start
+from tests.torch.ranks import run_program, run_ranks, start
 from tests.torch.single_replica import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch
@@ -162,11 +160,11 @@ def test_that_objects_made_before_the_session_are_refused_with_what_to_call(make
         make()
 
 
-def test_that_the_imports_of_the_page_spell_what_scripts_do() -> None:
+def test_that_the_imports_of_the_page_spell_what_scripts_do(tmp_path: Path) -> None:
     imports = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
     uses = (
         "print(adaptdl.torch.Accumulator is adl.Accumulator, adaptdl.torch.scaling_rules.AdaScale is "
         "adl.AdaScale, adaptdl.env.num_replicas(), adl.env is adaptdl.env)"
     )
-    done = subprocess.run([sys.executable, "-c", imports + uses], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "True True 1 True\n", done.stderr
+    code, output = run_program(tmp_path, imports + uses)
+    assert (code, output.splitlines()[1:]) == (0, ["True True 1 True"])

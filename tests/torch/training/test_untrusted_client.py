@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.sandbox.cluster import Sandbox
-from tests.people import User, two_users
+from tests.people import ALL, User, two_users
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -51,7 +51,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def users(sandbox: Sandbox) -> Iterator[tuple[User, User]]:
-    with two_users({**sandbox.env, "GLOO_SOCKET_IFNAME": "lo"}) as made:
+    with two_users({**sandbox.env, "GLOO_SOCKET_IFNAME": "lo"}, imports=f"{ALL}, torch") as made:
         yield made
 
 
