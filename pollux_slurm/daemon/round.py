@@ -294,7 +294,8 @@ class Rounds:
         by_id = {job.slurm.job_id: job for job in picture.managed}
         submitted = {job.slurm.job_id: job.record.submitted_gpus for job in picture.managed}
         with self.metrics.phase("decide"):
-            problem = keep_submitted_shapes(problem, self._decide_in_thread, submitted)
+            behind = unmanaged_jobs.behind_unmanaged(picture, self._policy)
+            problem = keep_submitted_shapes(problem, self._decide_in_thread, submitted, behind)
             checks = MoveChecks(
                 snapshot=snapshot,
                 waiting=places.waiting_jobs(snapshot),

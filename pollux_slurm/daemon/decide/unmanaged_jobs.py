@@ -53,6 +53,28 @@ def next_unmanaged_jobs(
     return tuple(found)
 
 
+def behind_unmanaged(picture: Picture, policy: PolicyConfig) -> frozenset[str]:
+    """Return the adaptive jobs that have never run, and wait behind an unmanaged one for resources.
+
+    In Slurm's order it starts first in a partition of theirs, be it only once others have ended.
+    """
+    if not policy.yields_to_pending:
+        return frozenset()
+    adaptive = {job.slurm.job_id for job in picture.managed}
+    highest: dict[str, int] = {}
+    for job in head_of_queue(picture.snapshot.jobs, adaptive):
+        for name in job.partitions:
+            highest[name] = max(highest.get(name, 0), job.priority or 0)
+    return frozenset(
+        job.slurm.job_id
+        for job in picture.managed
+        if job.slurm.state is JobState.PENDING
+        and job.slurm.restart_count == 0
+        and not job.in_flight
+        and any(highest.get(name, 0) > (job.slurm.priority or 0) for name in job.slurm.partitions)
+    )
+
+
 def _can_be_placed(job: ManagedJob, picture: Picture, usable: UsableNodes) -> bool:
     """Whether all nodes that a pending adaptive job may use have its minimum of GPUs together."""
     names = usable.by(job.slurm, job.record.required_nodes)
@@ -65,15 +87,21 @@ def _can_be_placed(job: ManagedJob, picture: Picture, usable: UsableNodes) -> bo
 
 
 def _room_to_make(picture: Picture) -> dict[str, tuple[int, int]]:
-    """Return each node's GPUs and CPUs without what adaptive jobs that run on it alone have as their own."""
+    """Return each node's GPUs and CPUs without what adaptive jobs keep in this round.
+
+    Those that are on one node alone keep what is their own, and those that move all of their target.
+    """
     room = {node.name: (node.num_gpus, node.num_cpus) for node in picture.nodes if node.accepts_new}
     for job in picture.managed:
-        where = job.slurm.allocation.nodes
-        if len(where) == 1 and where[0] in room:
-            gpus, cpus = room[where[0]]
+        if job.record.open_reallocation is not None:
+            keeps = job.record.open_reallocation.target.as_dict()
+        else:
             own = max(job.record.terms.min_gpus, job.record.submitted_gpus or 0)
-            kept = min(own, job.slurm.allocation.num_gpus)
-            room[where[0]] = (gpus - kept, cpus - kept * job.record.cpus_per_gpu)
+            has = job.slurm.allocation
+            keeps = {name: min(own, gpus) for name, gpus in has.gpus_by_node if len(has.nodes) == 1}
+        for name in keeps.keys() & room.keys():
+            gpus, cpus = room[name]
+            room[name] = (gpus - keeps[name], cpus - keeps[name] * job.record.cpus_per_gpu)
     return room
 
 

@@ -13,8 +13,9 @@ from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide import problem_building, unmanaged_jobs
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import Allocation, JobState, JobTerms, ProblemJob, SlurmJob, SlurmNode
+from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
-from tests.daemon.builders import NOON, TERMS, job, node, record, snapshot
+from tests.daemon.builders import NOON, TERMS, job, node, reallocation, record, snapshot
 from tests.daemon.harness import Harness
 
 
@@ -152,6 +153,54 @@ def test_that_a_job_of_several_nodes_has_its_share_on_each() -> None:
         ("1", 3, frozenset({"n2"})),
         ("1/1", 3, frozenset({"n0"})),
     ]
+
+
+def test_that_a_job_that_moves_counts_where_it_will_be() -> None:
+    """Its target is pinned in this round: no part of a rigid job of several nodes is planned there."""
+    nodes = [node("n0"), node("n1", used=1), node("n2")]
+    moves = job("7", on={"n1": 1})
+    seen = snapshot(nodes, [moves, waiting("1", 8, 10, num_nodes=2, num_cpus=8)])
+
+    def names(*, moving: bool) -> list[frozenset[str] | None]:
+        shown = record("7")
+        if moving:
+            move = reallocation(1, "7", Step.RELEASED, source={"n1": 1}, target={"n2": 1})
+            shown = dataclasses.replace(shown, open_reallocation=move)
+        found = unmanaged_jobs.next_unmanaged_jobs(
+            cluster_picture.build_picture(seen, [shown]),
+            problem_building.UsableNodes(seen),
+            PolicyConfig(),
+            takes_part=(),
+        )
+        return [one.partition_nodes for one in found]
+
+    assert names(moving=False) == [frozenset({"n0"}), frozenset({"n2"})]
+    assert names(moving=True) == [frozenset({"n0"}), frozenset({"n1"})]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rigid", "behind"),
+    [
+        ({}, {}, True),
+        ({"priority": 15}, {}, False),
+        ({"partition": "other"}, {}, False),
+        ({"partition": "other,main"}, {}, True),
+        # A move, or a preemption, has stopped it: it does not stand where it was submitted.
+        ({"restart_count": 1}, {}, False),
+        ({}, {"held": True}, False),
+        ({}, {"reason": "Dependency"}, False),
+        # In Slurm's order it is the next, be it only when others end.
+        ({}, {"requested_gpus": 8, "num_nodes": 2}, True),
+    ],
+)
+def test_that_a_job_that_has_never_run_stands_behind_a_rigid_one_of_higher_priority(
+    changes: dict[str, Any], rigid: dict[str, Any], behind: bool
+) -> None:
+    ours = job("7", JobState.PENDING, **{"priority": 5, "requested_gpus": 1, **changes})
+    seen = snapshot([node("n0"), node("n1", used=4)], [ours, waiting("1", 4, 10, **rigid)])
+    picture = cluster_picture.build_picture(seen, [record("7", state=JobState.PENDING)])
+    assert (unmanaged_jobs.behind_unmanaged(picture, PolicyConfig()) == {"7"}) is behind
+    assert not unmanaged_jobs.behind_unmanaged(picture, PolicyConfig(yields_to_pending=False))
 
 
 def kept(
