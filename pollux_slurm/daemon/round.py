@@ -216,6 +216,7 @@ class Rounds:
                 )
             ),
         )
+        picture = unmanaged_jobs.wait_in_order(picture, self._policy)
         stopped = stopped_jobs(picture, self._store.reallocations, now)
         self._count_lost_places(stopped, now)
         tried = self._decided(self._problem_of(picture, now), picture, stopped, now)
@@ -294,8 +295,7 @@ class Rounds:
         by_id = {job.slurm.job_id: job for job in picture.managed}
         submitted = {job.slurm.job_id: job.record.submitted_gpus for job in picture.managed}
         with self.metrics.phase("decide"):
-            behind = unmanaged_jobs.behind_unmanaged(picture, self._policy)
-            problem = keep_submitted_shapes(problem, self._decide_in_thread, submitted, behind)
+            problem = keep_submitted_shapes(problem, self._decide_in_thread, submitted)
             checks = MoveChecks(
                 snapshot=snapshot,
                 waiting=places.waiting_jobs(snapshot),

@@ -1,32 +1,28 @@
 """What adaptive jobs have beyond the shapes that their owners submitted is lent. Pure.
 
 Rigid jobs that wait may have what is lent, and no more: for their sake no running job goes below the shape
-that was submitted. Adaptive jobs may take from each other down to their users' shares, but only what is lent
-where they stand behind a rigid job in the queue: newcomers would fill the cluster before it. So a round with
-rigid jobs first decides without these: what a running job gets there bounds what is its own.
+that was submitted. Adaptive jobs may take from each other down to their users' shares. So a round with rigid
+jobs first decides without them: what a running job gets there bounds what is its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from pollux_slurm.model import Decision, Problem, ProblemJob
 
 
 def keep_submitted_shapes(
-    problem: Problem,
-    decide: Callable[[Problem], Decision],
-    submitted: Mapping[str, int | None],
-    behind: Collection[str] = (),
+    problem: Problem, decide: Callable[[Problem], Decision], submitted: Mapping[str, int | None]
 ) -> Problem:
-    """Return the problem in which rigid jobs, and those `behind` one, take no more than what is lent.
+    """Return the problem in which rigid jobs take no more than what is lent.
 
     `submitted` are the GPUs of each adaptive job as its owner submitted it, None where not known.
     """
-    if not any((job.rigid or job.job_id in behind) and not job.current for job in problem.jobs):
+    if not any(job.rigid and not job.current for job in problem.jobs):
         return problem
-    adaptive = tuple(job for job in problem.jobs if not job.rigid and job.job_id not in behind)
+    adaptive = tuple(job for job in problem.jobs if not job.rigid)
     alone = decide(dataclasses.replace(problem, jobs=adaptive))
     gets = {job.job_id: job.allocation.num_gpus for job in alone.jobs}
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide.problem_building import UsableNodes
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
-from pollux_slurm.daemon.observe.waiting_jobs import MAX_UNMANAGED, head_of_queue
+from pollux_slurm.daemon.observe.waiting_jobs import KEEPS_ORDER, MAX_UNMANAGED, head_of_queue
 from pollux_slurm.model import JobState, NodeCapacity, ProblemJob, SlurmJob
 
 # Of a wide job, so many nodes at most take part in a round.
@@ -53,26 +55,38 @@ def next_unmanaged_jobs(
     return tuple(found)
 
 
-def behind_unmanaged(picture: Picture, policy: PolicyConfig) -> frozenset[str]:
-    """Return the adaptive jobs that have never run, and wait behind an unmanaged one for resources.
+def wait_in_order(picture: Picture, policy: PolicyConfig) -> Picture:
+    """Return the picture in which new jobs wait for an unmanaged one before them in the queue.
 
-    In Slurm's order it starts first in a partition of theirs, be it only once others have ended.
+    Rounds would start them on what running jobs give up, until the cluster is full of them. One that ends by
+    its time limit before Slurm expects the other to start takes nothing from it.
     """
     if not policy.yields_to_pending:
-        return frozenset()
-    adaptive = {job.slurm.job_id for job in picture.managed}
-    highest: dict[str, int] = {}
-    for job in head_of_queue(picture.snapshot.jobs, adaptive):
-        for name in job.partitions:
-            highest[name] = max(highest.get(name, 0), job.priority or 0)
-    return frozenset(
-        job.slurm.job_id
-        for job in picture.managed
-        if job.slurm.state is JobState.PENDING
-        and job.slurm.restart_count == 0
-        and not job.in_flight
-        and any(highest.get(name, 0) > (job.slurm.priority or 0) for name in job.slurm.partitions)
+        return picture
+    first: dict[str, SlurmJob] = {}
+    for other in head_of_queue(picture.snapshot.jobs, {job.slurm.job_id for job in picture.managed}):
+        for name in other.partitions if other.reason in KEEPS_ORDER else ():
+            first.setdefault(name, other)
+    return dataclasses.replace(
+        picture, managed=tuple(_in_order(job, first, picture.snapshot.read_at) for job in picture.managed)
     )
+
+
+def _in_order(job: ManagedJob, first: Mapping[str, SlurmJob], now: datetime) -> ManagedJob:
+    shown = job.slurm
+    if shown.state is not JobState.PENDING or shown.restart_count > 0 or job.in_flight:
+        return job
+    for other in (first[name] for name in shown.partitions if name in first):
+        if (other.priority or 0) > (shown.priority or 0) and not _ends_before(shown, other, now):
+            because = f"job {other.job_id} stands before it in the queue and waits for resources"
+            return dataclasses.replace(job, not_moved_because=job.not_moved_because or because)
+    return job
+
+
+def _ends_before(job: SlurmJob, other: SlurmJob, now: datetime) -> bool:
+    if job.time_limit_s is None or other.expected_start_at is None:
+        return False
+    return now + timedelta(seconds=job.time_limit_s) <= other.expected_start_at
 
 
 def _can_be_placed(job: ManagedJob, picture: Picture, usable: UsableNodes) -> bool:
@@ -133,11 +147,13 @@ def _as_problem_jobs(
                 for number, name in enumerate(fitting[:parts])
             ]
         return [_part(job, picture, gpus=1, cpus=cpus, number=0, names=frozenset(fitting))]
-    total = sum(free for name, (free, _) in room.items() if names is None or name in names)
-    if total < job.requested_gpus:
+    free_on = [free for name, (free, _) in room.items() if names is None or name in names]
+    one_node = job.max_nodes == 1
+    if (max(free_on, default=0) if one_node else sum(free_on)) < job.requested_gpus:
         return []
     cpus = _cpus_per_gpu(job, picture, names) * job.requested_gpus
-    return [_part(job, picture, gpus=job.requested_gpus, cpus=cpus, number=0, names=names)]
+    part = _part(job, picture, gpus=job.requested_gpus, cpus=cpus, number=0, names=names)
+    return [dataclasses.replace(part, one_node=one_node)]
 
 
 def _part(

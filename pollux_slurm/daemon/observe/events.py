@@ -113,6 +113,11 @@ class WatchedState:
             # Adaptive jobs may make room for it; one that moved then could not, and may after its move.
             (self.unmanaged - before.unmanaged if self.can_shrink else frozenset(), "waits for resources"),
             (self.running - before.running if self.makes_room else frozenset(), "may make room now"),
+            # Jobs behind it in the queue may have their turn.
+            (
+                before.unmanaged - self.unmanaged if self.waiting else frozenset(),
+                "waits for resources no more",
+            ),
         ):
             if jobs:
                 return f"job {min(jobs, key=int)} {what}"

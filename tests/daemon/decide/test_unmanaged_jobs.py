@@ -55,6 +55,8 @@ def in_turn(*jobs: SlurmJob, **more: Any) -> list[tuple[str, int]]:
 def test_that_jobs_that_wait_for_room_come_in_the_order_of_their_priorities() -> None:
     assert in_turn(waiting("1", 4, 10), waiting("2", 8, 20, reason="Priority")) == [("2", 8), ("1", 4)]
     assert in_turn(waiting("1", 4, 10), yields_to_pending=False) == []
+    # Slurm's reason while a moving job's place is reserved.
+    assert in_turn(waiting("1", 4, 10, reason="ReqNodeNotAvail")) == [("1", 4)]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,7 @@ def test_that_jobs_that_wait_for_room_come_in_the_order_of_their_priorities() ->
         {"held": True},
         {"requested_gpus": 0, "num_cpus": 0},
         {"reason": "PartitionDown"},
+        {"reason": "ReqNodeNotAvail", "required_nodes": ("n9",)},
         {"requested_gpus": 9},
         {"requested_gpus": 8, "num_nodes": 4},
         {"requested_gpus": 0, "num_cpus": 9},
@@ -179,7 +182,7 @@ def test_that_a_job_that_moves_counts_where_it_will_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "rigid", "behind"),
+    ("changes", "rigid", "waits"),
     [
         ({}, {}, True),
         ({"priority": 15}, {}, False),
@@ -189,18 +192,45 @@ def test_that_a_job_that_moves_counts_where_it_will_be() -> None:
         ({"restart_count": 1}, {}, False),
         ({}, {"held": True}, False),
         ({}, {"reason": "Dependency"}, False),
+        ({}, {"reason": "ReqNodeNotAvail"}, False),
         # In Slurm's order it is the next, be it only when others end.
         ({}, {"requested_gpus": 8, "num_nodes": 2}, True),
+        # It ends before Slurm expects the other to start.
+        ({"time_limit_s": 600.0}, {"expected_start_at": NOON + timedelta(seconds=660)}, False),
+        ({"time_limit_s": 600.0}, {"expected_start_at": NOON + timedelta(seconds=540)}, True),
+        ({"time_limit_s": None}, {"expected_start_at": NOON + timedelta(seconds=660)}, True),
     ],
 )
-def test_that_a_job_that_has_never_run_stands_behind_a_rigid_one_of_higher_priority(
-    changes: dict[str, Any], rigid: dict[str, Any], behind: bool
+def test_that_a_job_that_has_never_run_waits_for_a_rigid_one_before_it_in_the_queue(
+    changes: dict[str, Any], rigid: dict[str, Any], waits: bool
 ) -> None:
-    ours = job("7", JobState.PENDING, **{"priority": 5, "requested_gpus": 1, **changes})
-    seen = snapshot([node("n0"), node("n1", used=4)], [ours, waiting("1", 4, 10, **rigid)])
-    picture = cluster_picture.build_picture(seen, [record("7", state=JobState.PENDING)])
-    assert (unmanaged_jobs.behind_unmanaged(picture, PolicyConfig()) == {"7"}) is behind
-    assert not unmanaged_jobs.behind_unmanaged(picture, PolicyConfig(yields_to_pending=False))
+    """Else newcomers start on what others give up, until the cluster is full, and it waits for their ends."""
+    ours = job("7", JobState.PENDING, **{"priority": 5, "requested_gpus": 1, "begins_at": None, **changes})
+    runs = job("8", on={"n0": 2})
+    seen = snapshot([node("n0", used=2), node("n1", used=4)], [ours, runs, waiting("1", 4, 10, **rigid)])
+    picture = cluster_picture.build_picture(seen, [record("7", state=JobState.PENDING), record("8")])
+
+    def part(**settings: Any) -> frozenset[str]:
+        ordered = unmanaged_jobs.wait_in_order(picture, PolicyConfig(**settings))
+        return problem_building.participants(ordered, now=NOON)
+
+    assert part() == ({"8"} if waits else {"7", "8"})
+    assert part(yields_to_pending=False) == {"7", "8"}
+
+
+def test_that_a_job_that_asks_for_one_node_gets_room_on_one() -> None:
+    two = waiting("1", 4, 10, max_nodes=1)
+    (found,) = next_jobs(two)
+    assert found.one_node
+    # Others have two GPUs of each node.
+    half = [node("n0", used=2), node("n1", used=2)]
+    others = [job("7", on={"n0": 2}), job("8", on={"n1": 2})]
+    least = dataclasses.replace(TERMS, min_gpus=2)
+    assert next_jobs(*others, two, ours=("7", "8"), nodes=half, terms=least) == ()
+    (found,) = next_jobs(
+        *others, dataclasses.replace(two, max_nodes=None), ours=("7", "8"), nodes=half, terms=least
+    )
+    assert not found.one_node
 
 
 def kept(
