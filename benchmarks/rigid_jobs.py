@@ -8,9 +8,10 @@ run. In the first runs all trainings move by requeue; in the last one, every oth
 rigid job's wait there is compared with the range of its waits in the others. The runs are made side by side,
 on a private Slurm each, so that what else the machine does is the same for all.
 
-With `--plain`, one run has no daemon: plain Slurm is compared with the daemon on a mixed load, in which some
-rigid jobs have no GPUs or two nodes. Each job that waits longer with the daemon by more than five seconds is
-listed with the moves that were under way when it came, and those that began while it waited.
+With `--plain`, one run has no daemon: plain Slurm is compared with the daemon under its default policy, on a
+mixed load, in which some rigid jobs have no GPUs or two nodes. Each job that waits longer with the daemon by
+more than five seconds is listed with the moves that were under way when it came, and those that began while it
+waited.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ from pollux_slurm.store.contract.interface import Reallocation
 
 POLLUX = (sys.executable, "-m", "pollux_slurm")
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
-SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n[policy]\npenalty = "amortised"\nhorizon_s = 36000\n'
+SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n'
+# Moves that cost next to nothing: of trainings of some minutes, there are many to compare.
+MANY_MOVES = '[policy]\npenalty = "amortised"\nhorizon_s = 36000\n'
 NODES, GPUS_PER_NODE = 2, 4
 # Mean seconds between two submissions, and how long rigid jobs last.
 RIGID_EVERY_S, RIGID_LASTS_S = 40.0, (10.0, 60.0)
@@ -97,7 +100,7 @@ def main() -> None:
     jobs = workload(options.minutes, options.seed, mixed=options.plain)
     if options.plain:
         with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
-            plain, beside = executor.map(run, [jobs] * 2, ["plain", "requeue"])
+            plain, beside = executor.map(run, [jobs] * 2, ["plain", "requeue"], [SETTINGS] * 2)
         compare(jobs, plain, beside)
         return
     with ProcessPoolExecutor(options.runs + 1, multiprocessing.get_context("spawn")) as executor:
@@ -109,7 +112,7 @@ def main() -> None:
     report(without, within)
 
 
-def run(jobs: Sequence[Submission], how: str) -> list[Wait]:
+def run(jobs: Sequence[Submission], how: str, settings: str = SETTINGS + MANY_MOVES) -> list[Wait]:
     """Submit all jobs at their times, and return the waits of the rigid ones.
 
     `how` trainings move: by "requeue", every other one "in_place", or not at all without a daemon ("plain").
@@ -121,6 +124,7 @@ def run(jobs: Sequence[Submission], how: str) -> list[Wait]:
             folder / "s", [NodeGroup(num_nodes=NODES, gpus_per_node=GPUS_PER_NODE)], timeout_s=600
         )
         try:
+            (folder / "pollux.toml").write_text(settings)
             return _run(sandbox, folder, jobs, how)
         finally:
             sandbox.down()
@@ -129,15 +133,14 @@ def run(jobs: Sequence[Submission], how: str) -> list[Wait]:
 
 
 def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -> list[Wait]:
-    url, settings = f"sqlite:///{folder}/pollux.db", folder / "pollux.toml"
-    settings.write_text(SETTINGS)
+    url = f"sqlite:///{folder}/pollux.db"
     store = open_store(url, create=True)
     env = {
         **os.environ,
         **sandbox.env,
         "PATH": f"{Path(sys.executable).parent}:{sandbox.env.get('PATH', os.environ['PATH'])}",
         "POLLUX_STORE_URL": url,
-        "POLLUX_CONFIG": str(settings),
+        "POLLUX_CONFIG": f"{folder}/pollux.toml",
         "POLLUX_EXAMPLE_DIR": str(DIGITS),
         "POLLUX_AGENT_REPORT_INTERVAL_S": "1",
         "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",

@@ -262,6 +262,17 @@ def test_that_the_end_of_a_move_is_an_event_where_a_rigid_job_came_meanwhile() -
     assert state(nodes, [moves, other, held]).slurm_event_since(seen) is None
 
 
+def test_that_the_start_of_a_rigid_job_is_an_event_for_an_adaptive_one_behind_it() -> None:
+    rigid = job("9", JobState.PENDING, comment="", reason="Resources", priority=1)
+    started = dataclasses.replace(rigid, state=JobState.RUNNING)
+    before = state([FULL], [RUNS, WAITS, rigid])
+    assert state([FULL], [RUNS, WAITS, started]).slurm_event_since(before) == (
+        "job 9 waits for resources no more"
+    )
+    before = state([FULL], [RUNS, rigid])
+    assert state([FULL], [RUNS, started]).slurm_event_since(before) is None
+
+
 def test_that_the_pause_between_reads_is_four_times_what_the_last_one_took() -> None:
     now_s, reads = 0.0, []
 
