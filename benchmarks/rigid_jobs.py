@@ -10,8 +10,7 @@ on a private Slurm each, so that what else the machine does is the same for all.
 
 With `--plain`, one run has no daemon: plain Slurm is compared with the daemon under its default policy, on a
 mixed load, in which some rigid jobs have no GPUs or two nodes. Each job that waits longer with the daemon by
-more than five seconds is listed with the moves that were under way when it came, and those that began while it
-waited.
+more than five seconds is listed with the moves that were under way when it came, and those that began later.
 """
 
 from __future__ import annotations

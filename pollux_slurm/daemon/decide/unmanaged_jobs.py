@@ -78,7 +78,7 @@ def _in_order(job: ManagedJob, first: Mapping[str, SlurmJob], now: datetime) -> 
         return job
     for other in (first[name] for name in shown.partitions if name in first):
         if (other.priority or 0) > (shown.priority or 0) and not _ends_before(shown, other, now):
-            because = f"job {other.job_id} stands before it in the queue and waits for resources"
+            because = "a job that is not adaptive stands before it in the queue, and waits for resources"
             return dataclasses.replace(job, not_moved_because=job.not_moved_because or because)
     return job
 
