@@ -147,13 +147,12 @@ def _as_problem_jobs(
                 for number, name in enumerate(fitting[:parts])
             ]
         return [_part(job, picture, gpus=1, cpus=cpus, number=0, names=frozenset(fitting))]
-    free_on = [free for name, (free, _) in room.items() if names is None or name in names]
-    one_node = job.max_nodes == 1
-    if (max(free_on, default=0) if one_node else sum(free_on)) < job.requested_gpus:
+    # Adaptive jobs may move together: where no node has the room, all nodes may have it.
+    if sum(free for name, (free, _) in room.items() if names is None or name in names) < job.requested_gpus:
         return []
     cpus = _cpus_per_gpu(job, picture, names) * job.requested_gpus
     part = _part(job, picture, gpus=job.requested_gpus, cpus=cpus, number=0, names=names)
-    return [dataclasses.replace(part, one_node=one_node)]
+    return [dataclasses.replace(part, one_node=job.max_nodes == 1)]
 
 
 def _part(

@@ -12,10 +12,10 @@ import pytest
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide import problem_building, unmanaged_jobs
 from pollux_slurm.daemon.observe import cluster_picture
-from pollux_slurm.model import Allocation, JobState, JobTerms, ProblemJob, SlurmJob, SlurmNode
+from pollux_slurm.model import Allocation, JobState, JobTerms, Problem, ProblemJob, SlurmJob, SlurmNode
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
-from tests.daemon.builders import NOON, TERMS, job, node, reallocation, record, snapshot
+from tests.daemon.builders import MODEL, NOON, TERMS, job, node, reallocation, record, snapshot
 from tests.daemon.harness import Harness
 
 
@@ -218,19 +218,26 @@ def test_that_a_job_that_has_never_run_waits_for_a_rigid_one_before_it_in_the_qu
     assert part(yields_to_pending=False) == {"7", "8"}
 
 
-def test_that_a_job_that_asks_for_one_node_gets_room_on_one() -> None:
-    two = waiting("1", 4, 10, max_nodes=1)
-    (found,) = next_jobs(two)
-    assert found.one_node
-    # Others have two GPUs of each node.
+def test_that_adaptive_jobs_move_together_for_a_job_that_asks_for_one_node() -> None:
+    """Each has two GPUs of another node: two on each were no place for it."""
     half = [node("n0", used=2), node("n1", used=2)]
     others = [job("7", on={"n0": 2}), job("8", on={"n1": 2})]
-    least = dataclasses.replace(TERMS, min_gpus=2)
-    assert next_jobs(*others, two, ours=("7", "8"), nodes=half, terms=least) == ()
-    (found,) = next_jobs(
-        *others, dataclasses.replace(two, max_nodes=None), ours=("7", "8"), nodes=half, terms=least
+    whole = waiting("1", 4, 10, max_nodes=1)
+    seen = snapshot(half, [*others, whole])
+    records = [dataclasses.replace(record(one), submitted_gpus=2) for one in ("7", "8")]
+    picture = cluster_picture.build_picture(seen, records)
+    (found,) = unmanaged_jobs.next_unmanaged_jobs(
+        picture, problem_building.UsableNodes(seen), PolicyConfig(), takes_part=()
     )
-    assert not found.one_node
+    assert found.one_node
+    adaptive = [
+        ProblemJob(job_id=one, model=MODEL, min_gpus=2, current=Allocation.of({name: 2}), age_s=1e6)
+        for one, name in (("7", "n0"), ("8", "n1"))
+    ]
+    given = decide(Problem(nodes=picture.nodes, jobs=(*adaptive, found))).allocation("1")
+    assert (given.num_gpus, len(given.nodes)) == (4, 1)
+    (spans,) = next_jobs(dataclasses.replace(whole, max_nodes=None))
+    assert not spans.one_node
 
 
 def kept(
