@@ -152,7 +152,11 @@ def _as_problem_jobs(
         return []
     cpus = _cpus_per_gpu(job, picture, names) * job.requested_gpus
     part = _part(job, picture, gpus=job.requested_gpus, cpus=cpus, number=0, names=names)
-    return [dataclasses.replace(part, one_node=job.max_nodes == 1)]
+    # From 24.11 on, Slurm shows one node as the most, also of a job that leaves that to it and needs several.
+    fits_on_one = any(
+        node.num_gpus >= job.requested_gpus for node in picture.nodes if names is None or node.name in names
+    )
+    return [dataclasses.replace(part, one_node=job.max_nodes == 1 and fits_on_one)]
 
 
 def _part(

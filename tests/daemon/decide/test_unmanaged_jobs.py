@@ -238,6 +238,9 @@ def test_that_adaptive_jobs_move_together_for_a_job_that_asks_for_one_node() -> 
     assert (given.num_gpus, len(given.nodes)) == (4, 1)
     (spans,) = next_jobs(dataclasses.replace(whole, max_nodes=None))
     assert not spans.one_node
+    # `--gpus=6`, as 24.11 shows it.
+    (needs_both,) = next_jobs(waiting("1", 6, 10, max_nodes=1))
+    assert not needs_both.one_node
 
 
 def kept(
