@@ -8,9 +8,9 @@ run. In the first runs all trainings move by requeue; in the last one, every oth
 rigid job's wait there is compared with the range of its waits in the others. The runs are made side by side,
 on a private Slurm each, so that what else the machine does is the same for all.
 
-With `--plain`, one run has no daemon: plain Slurm is compared with the daemon on a mixed load, in which some
-rigid jobs have no GPUs or two nodes. Each job that waits longer with the daemon by more than five seconds is
-listed.
+With `--plain`, one run has no daemon: plain Slurm is compared with the daemon under its default policy, on a
+mixed load, in which some rigid jobs have no GPUs or two nodes. Each job that waits longer with the daemon by
+more than five seconds is listed with the moves that were under way when it came, and those that began later.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from pollux_slurm.config import SlurmConfig
@@ -39,10 +40,13 @@ from pollux_slurm.sandbox.files import NodeGroup
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.connection import connect
 from pollux_slurm.store import open_store
+from pollux_slurm.store.contract.interface import Reallocation
 
 POLLUX = (sys.executable, "-m", "pollux_slurm")
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
-SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n[policy]\npenalty = "amortised"\nhorizon_s = 36000\n'
+SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n'
+# Moves that cost next to nothing: of trainings of some minutes, there are many to compare.
+MANY_MOVES = '[policy]\npenalty = "amortised"\nhorizon_s = 36000\n'
 NODES, GPUS_PER_NODE = 2, 4
 # Mean seconds between two submissions, and how long rigid jobs last.
 RIGID_EVERY_S, RIGID_LASTS_S = 40.0, (10.0, 60.0)
@@ -61,6 +65,14 @@ class Submission:
     nodes: int = 1
     epochs: int = 0
     lasts_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """How long a rigid job waited, and the moves from its arrival to its start."""
+
+    wait_s: float
+    moves: str = ""
 
 
 def workload(minutes: float, seed: int, *, mixed: bool = False) -> list[Submission]:
@@ -87,20 +99,20 @@ def main() -> None:
     jobs = workload(options.minutes, options.seed, mixed=options.plain)
     if options.plain:
         with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
-            plain, daemon_s = executor.map(run, [jobs] * 2, ["plain", "requeue"])
-        compare(jobs, plain, daemon_s)
+            plain, beside = executor.map(run, [jobs] * 2, ["plain", "requeue"], [SETTINGS] * 2)
+        compare(jobs, plain, beside)
         return
     with ProcessPoolExecutor(options.runs + 1, multiprocessing.get_context("spawn")) as executor:
         runs = [
             executor.submit(run, jobs, "in_place" if number == options.runs else "requeue")
             for number in range(options.runs + 1)
         ]
-        *without, within = (one.result() for one in runs)
+        *without, within = ([wait.wait_s for wait in one.result()] for one in runs)
     report(without, within)
 
 
-def run(jobs: Sequence[Submission], how: str) -> list[float]:
-    """Submit all jobs at their times, and return the waits of the rigid ones in seconds.
+def run(jobs: Sequence[Submission], how: str, settings: str = SETTINGS + MANY_MOVES) -> list[Wait]:
+    """Submit all jobs at their times, and return the waits of the rigid ones.
 
     `how` trainings move: by "requeue", every other one "in_place", or not at all without a daemon ("plain").
     """
@@ -111,6 +123,7 @@ def run(jobs: Sequence[Submission], how: str) -> list[float]:
             folder / "s", [NodeGroup(num_nodes=NODES, gpus_per_node=GPUS_PER_NODE)], timeout_s=600
         )
         try:
+            (folder / "pollux.toml").write_text(settings)
             return _run(sandbox, folder, jobs, how)
         finally:
             sandbox.down()
@@ -118,16 +131,15 @@ def run(jobs: Sequence[Submission], how: str) -> list[float]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -> list[float]:
-    url, settings = f"sqlite:///{folder}/pollux.db", folder / "pollux.toml"
-    settings.write_text(SETTINGS)
+def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -> list[Wait]:
+    url = f"sqlite:///{folder}/pollux.db"
     store = open_store(url, create=True)
     env = {
         **os.environ,
         **sandbox.env,
         "PATH": f"{Path(sys.executable).parent}:{sandbox.env.get('PATH', os.environ['PATH'])}",
         "POLLUX_STORE_URL": url,
-        "POLLUX_CONFIG": str(settings),
+        "POLLUX_CONFIG": f"{folder}/pollux.toml",
         "POLLUX_EXAMPLE_DIR": str(DIGITS),
         "POLLUX_AGENT_REPORT_INTERVAL_S": "1",
         "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",
@@ -136,13 +148,13 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -
     rigid: list[str] = []
     num_trainings = 0
     slurm, pause = connect(SlurmConfig(), env), threading.Event()
-    waits_s: dict[str, float] = {}
+    starts: dict[str, tuple[datetime, datetime]] = {}
     with nullcontext() if how == "plain" else daemon(env, folder / "daemon.log"):
         began = time.monotonic()
         for job in jobs:
             while (left_s := job.at_s - (time.monotonic() - began)) > 0:
                 pause.wait(min(left_s, 5.0))
-                note_waits(slurm, rigid, waits_s)
+                note_starts(slurm, rigid, starts)
             if job.epochs:
                 in_place = how == "in_place" and num_trainings % 2 == 0
                 submit_training(job, num_trainings, env, folder, in_place=in_place)
@@ -150,9 +162,9 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -
             else:
                 rigid.append(submit_rigid(job, env, folder))
         deadline = time.monotonic() + DRAIN_S
-        while len(waits_s) < len(rigid) and time.monotonic() < deadline:
+        while len(starts) < len(rigid) and time.monotonic() < deadline:
             pause.wait(5.0)
-            note_waits(slurm, rigid, waits_s)
+            note_starts(slurm, rigid, starts)
         moves = store.reallocations()
         ways = {
             way: sum(m.way.value == way and m.step.value == "confirmed" for m in moves)
@@ -166,14 +178,37 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -
         )
         subprocess.run(["scancel", "--user", str(os.getuid())], env=env, check=False)
     store.close()
-    return [waits_s.get(number, float("inf")) for number in rigid]
+    return [
+        Wait(
+            wait_s=(starts[number][1] - starts[number][0]).total_seconds(),
+            moves=moves_between(moves, *starts[number]),
+        )
+        if number in starts
+        else Wait(wait_s=float("inf"))
+        for number in rigid
+    ]
 
 
-def note_waits(slurm: SlurmClient, rigid: Sequence[str], waits_s: dict[str, float]) -> None:
-    """Note the waits of the rigid jobs that have started, while Slurm still has them."""
+def note_starts(
+    slurm: SlurmClient, rigid: Sequence[str], starts: dict[str, tuple[datetime, datetime]]
+) -> None:
+    """Note when the rigid jobs that have started came and started, while Slurm still has them."""
     for job in slurm.snapshot().jobs:
         if job.job_id in rigid and job.started_at is not None and job.submitted_at is not None:
-            waits_s[job.job_id] = (job.started_at - job.submitted_at).total_seconds()
+            starts[job.job_id] = job.submitted_at, job.started_at
+
+
+def moves_between(moves: Sequence[Reallocation], came_at: datetime, started_at: datetime) -> str:
+    """Return the moves under way at some time between a job's arrival and its start, and when they were."""
+    found = []
+    for move in moves:
+        began_s = (move.times[0][1] - came_at).total_seconds()
+        ended_s = (move.times[-1][1] - came_at).total_seconds() if move.step.is_end else float("inf")
+        if ended_s > 0 and move.times[0][1] < started_at:
+            found.append(
+                f"job {move.slurm_job_id} {move.source} → {move.target} from {began_s:.0f} to {ended_s:.0f} s"
+            )
+    return "; ".join(found)
 
 
 def submit_rigid(job: Submission, env: dict[str, str], folder: Path) -> str:
@@ -216,17 +251,22 @@ def daemon(env: dict[str, str], log: Path) -> Iterator[None]:
             process.wait(timeout=120)
 
 
-def compare(jobs: Sequence[Submission], plain: Sequence[float], daemon_s: Sequence[float]) -> None:
+def compare(jobs: Sequence[Submission], plain: Sequence[Wait], beside: Sequence[Wait]) -> None:
     """Print how long rigid jobs waited under plain Slurm and under the daemon, and which waited longer."""
-    print_waits("plain Slurm", plain)
-    print_waits("the daemon", daemon_s)
+    print_waits("plain Slurm", [wait.wait_s for wait in plain])
+    print_waits("the daemon", [wait.wait_s for wait in beside])
     rigid = [job for job in jobs if not job.epochs]
-    waits = list(zip(rigid, plain, daemon_s, strict=True))
-    later = [(job, was, now) for job, was, now in waits if now > was + 5]
-    print(f"{len(later)} of {len(rigid)} rigid jobs waited more than 5 s longer with the daemon")
+    waits = list(zip(rigid, plain, beside, strict=True))
+    late_s = sorted(max(now.wait_s - was.wait_s, 0.0) for _, was, now in waits)
+    later = [(job, was, now) for job, was, now in waits if now.wait_s > was.wait_s + 5]
+    print(
+        f"{len(later)} of {len(rigid)} rigid jobs waited more than 5 s longer with the daemon; "
+        f"lateness: 95th percentile {percentile_95(late_s):.0f} s"
+    )
     for job, was, now in later:
         print(
-            f"  at {job.at_s:.0f} s, {job.nodes} nodes of {job.gpus} GPUs: {now:.0f} s instead of {was:.0f} s"
+            f"  at {job.at_s:.0f} s, {job.nodes} nodes of {job.gpus} GPUs: "
+            f"{now.wait_s:.0f} s instead of {was.wait_s:.0f} s; {now.moves or 'no move'}"
         )
 
 
@@ -254,11 +294,15 @@ def report(without: Sequence[Sequence[float]], within: Sequence[float]) -> None:
 
 def print_waits(name: str, waits_s: Sequence[float]) -> None:
     ordered = sorted(waits_s)
-    highest = ordered[min(int(0.95 * len(ordered)), len(ordered) - 1)]
     print(
         f"{name}: rigid jobs wait {statistics.mean(ordered):.1f} s on average, median "
-        f"{statistics.median(ordered):.0f} s, 95th percentile {highest:.0f} s, at most {ordered[-1]:.0f} s"
+        f"{statistics.median(ordered):.0f} s, 95th percentile {percentile_95(ordered):.0f} s, at most "
+        f"{ordered[-1]:.0f} s"
     )
+
+
+def percentile_95(ordered: Sequence[float]) -> float:
+    return ordered[min(int(0.95 * len(ordered)), len(ordered) - 1)]
 
 
 if __name__ == "__main__":

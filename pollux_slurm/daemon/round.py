@@ -216,6 +216,7 @@ class Rounds:
                 )
             ),
         )
+        picture = unmanaged_jobs.wait_in_order(picture, self._policy)
         stopped = stopped_jobs(picture, self._store.reallocations, now)
         self._count_lost_places(stopped, now)
         tried = self._decided(self._problem_of(picture, now), picture, stopped, now)

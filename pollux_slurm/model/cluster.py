@@ -114,6 +114,8 @@ class SlurmJob:
 
     - `partition`: several, with commas, while a job of `-p a,b` waits, and its own while it runs
     - `feature_sets`: a node must have all features of one of these, if there are any
+    - `max_nodes`: the most nodes that it may have, None where its request leaves that to Slurm (from 24.11
+      on, Slurm shows as many as it would use then)
     - `one_node`: what it requests of several nodes together can be kept on a single node only
     - `excluded_nodes`: nodes that it may not use
     - `required_nodes`: the nodes that its request names; its owner's (`--nodelist`) until it gets a shape on
@@ -173,6 +175,7 @@ class SlurmJob:
     excluded_nodes: tuple[str, ...] = ()
     required_nodes: tuple[str, ...] = ()
     one_node: bool = False
+    max_nodes: int | None = None
     blocked_because: str | None = None
     held_since_requeue: bool = False
     last_allocation: Allocation = field(default_factory=Allocation)

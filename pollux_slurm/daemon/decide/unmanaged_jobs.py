@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide.problem_building import UsableNodes
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
-from pollux_slurm.daemon.observe.waiting_jobs import MAX_UNMANAGED, head_of_queue
+from pollux_slurm.daemon.observe.waiting_jobs import KEEPS_ORDER, MAX_UNMANAGED, head_of_queue
 from pollux_slurm.model import JobState, NodeCapacity, ProblemJob, SlurmJob
 
 # Of a wide job, so many nodes at most take part in a round.
@@ -53,6 +55,40 @@ def next_unmanaged_jobs(
     return tuple(found)
 
 
+def wait_in_order(picture: Picture, policy: PolicyConfig) -> Picture:
+    """Return the picture in which new jobs wait for an unmanaged one before them in the queue.
+
+    Rounds would start them on what running jobs give up, until the cluster is full of them. One that ends by
+    its time limit before Slurm expects the other to start takes nothing from it.
+    """
+    if not policy.yields_to_pending:
+        return picture
+    first: dict[str, SlurmJob] = {}
+    for other in head_of_queue(picture.snapshot.jobs, {job.slurm.job_id for job in picture.managed}):
+        for name in other.partitions if other.reason in KEEPS_ORDER else ():
+            first.setdefault(name, other)
+    return dataclasses.replace(
+        picture, managed=tuple(_in_order(job, first, picture.snapshot.read_at) for job in picture.managed)
+    )
+
+
+def _in_order(job: ManagedJob, first: Mapping[str, SlurmJob], now: datetime) -> ManagedJob:
+    shown = job.slurm
+    if shown.state is not JobState.PENDING or shown.restart_count > 0 or job.in_flight:
+        return job
+    for other in (first[name] for name in shown.partitions if name in first):
+        if (other.priority or 0) > (shown.priority or 0) and not _ends_before(shown, other, now):
+            because = "a job that is not adaptive stands before it in the queue, and waits for resources"
+            return dataclasses.replace(job, not_moved_because=job.not_moved_because or because)
+    return job
+
+
+def _ends_before(job: SlurmJob, other: SlurmJob, now: datetime) -> bool:
+    if job.time_limit_s is None or other.expected_start_at is None:
+        return False
+    return now + timedelta(seconds=job.time_limit_s) <= other.expected_start_at
+
+
 def _can_be_placed(job: ManagedJob, picture: Picture, usable: UsableNodes) -> bool:
     """Whether all nodes that a pending adaptive job may use have its minimum of GPUs together."""
     names = usable.by(job.slurm, job.record.required_nodes)
@@ -65,15 +101,21 @@ def _can_be_placed(job: ManagedJob, picture: Picture, usable: UsableNodes) -> bo
 
 
 def _room_to_make(picture: Picture) -> dict[str, tuple[int, int]]:
-    """Return each node's GPUs and CPUs without what adaptive jobs that run on it alone have as their own."""
+    """Return each node's GPUs and CPUs without what adaptive jobs keep in this round.
+
+    Those that are on one node alone keep what is their own, and those that move all of their target.
+    """
     room = {node.name: (node.num_gpus, node.num_cpus) for node in picture.nodes if node.accepts_new}
     for job in picture.managed:
-        where = job.slurm.allocation.nodes
-        if len(where) == 1 and where[0] in room:
-            gpus, cpus = room[where[0]]
+        if job.record.open_reallocation is not None:
+            keeps = job.record.open_reallocation.target.as_dict()
+        else:
             own = max(job.record.terms.min_gpus, job.record.submitted_gpus or 0)
-            kept = min(own, job.slurm.allocation.num_gpus)
-            room[where[0]] = (gpus - kept, cpus - kept * job.record.cpus_per_gpu)
+            has = job.slurm.allocation
+            keeps = {name: min(own, gpus) for name, gpus in has.gpus_by_node if len(has.nodes) == 1}
+        for name in keeps.keys() & room.keys():
+            gpus, cpus = room[name]
+            room[name] = (gpus - keeps[name], cpus - keeps[name] * job.record.cpus_per_gpu)
     return room
 
 
@@ -105,11 +147,16 @@ def _as_problem_jobs(
                 for number, name in enumerate(fitting[:parts])
             ]
         return [_part(job, picture, gpus=1, cpus=cpus, number=0, names=frozenset(fitting))]
-    total = sum(free for name, (free, _) in room.items() if names is None or name in names)
-    if total < job.requested_gpus:
+    # Adaptive jobs may move together: where no node has the room, all nodes may have it.
+    if sum(free for name, (free, _) in room.items() if names is None or name in names) < job.requested_gpus:
         return []
     cpus = _cpus_per_gpu(job, picture, names) * job.requested_gpus
-    return [_part(job, picture, gpus=job.requested_gpus, cpus=cpus, number=0, names=names)]
+    part = _part(job, picture, gpus=job.requested_gpus, cpus=cpus, number=0, names=names)
+    # From 24.11 on, Slurm shows one node as the most, also of a job that leaves that to it and needs several.
+    fits_on_one = any(
+        node.num_gpus >= job.requested_gpus for node in picture.nodes if names is None or node.name in names
+    )
+    return [dataclasses.replace(part, one_node=job.max_nodes == 1 and fits_on_one)]
 
 
 def _part(

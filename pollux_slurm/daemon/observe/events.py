@@ -97,6 +97,11 @@ class WatchedState:
         """Whether a round might give GPUs to a job: one waits, or GPUs are idle that one could use."""
         return bool(self.waiting) or (self.can_grow and bool(self.free))
 
+    @property
+    def makes_room(self) -> bool:
+        """Whether a round might take GPUs from a job for one of others that waits."""
+        return self.can_shrink and bool(self.unmanaged)
+
     def slurm_event_since(self, before: WatchedState) -> str | None:
         """Return a text for what changed in Slurm since `before`, None when nothing needs a round."""
         for jobs, what in (
@@ -105,8 +110,14 @@ class WatchedState:
             (self.waiting - before.waiting, "waits"),
             # The store accepts its reports once a round has seen it running.
             (self.running & before.waiting, "started"),
-            # Adaptive jobs may make room for it.
+            # Adaptive jobs may make room for it; one that moved then could not, and may after its move.
             (self.unmanaged - before.unmanaged if self.can_shrink else frozenset(), "waits for resources"),
+            (self.running - before.running if self.makes_room else frozenset(), "may make room now"),
+            # Jobs behind it in the queue may have their turn.
+            (
+                before.unmanaged - self.unmanaged if self.waiting else frozenset(),
+                "waits for resources no more",
+            ),
         ):
             if jobs:
                 return f"job {min(jobs, key=int)} {what}"

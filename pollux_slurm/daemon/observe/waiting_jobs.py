@@ -8,13 +8,16 @@ from pollux_slurm.model import JobState, SlurmJob
 
 # Only the head of the queue takes part in a round.
 MAX_UNMANAGED = 10
-# Slurm's reasons for a job that waits only for free resources; one that just came has none yet.
-_WAITS_FOR_RESOURCES = frozenset({"Resources", "Priority", "None"})
+# Slurm's reasons for a job that waits only for free resources; one that just came has none yet. Slurm starts
+# no job of lower priority where such a one would start later by it.
+KEEPS_ORDER = frozenset({"Resources", "Priority", "None"})
+# The last one is shown for a while where nodes are reserved for a moment for a job that moves (22.05).
+_WAITS_FOR_RESOURCES = KEEPS_ORDER | {"ReqNodeNotAvail"}
 # Reasons that may concern one of the partitions of `-p a,b` only: that of the last one tried is shown.
 _OF_ONE_PARTITION = frozenset(
     {
         *("PartitionDown", "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit"),
-        *("PartitionConfig", "ReqNodeNotAvail", "BadConstraints", "QOSNotAllowed", "AccountNotAllowed"),
+        *("PartitionConfig", "BadConstraints", "QOSNotAllowed", "AccountNotAllowed"),
     }
 )
 

@@ -38,7 +38,10 @@ def decide_within(
     decide: Callable[[Problem], Decision],
     not_tried: Callable[[str, Allocation], NotTried | None],
 ) -> Tried:
-    """Decide so that `not_tried`, by job id and allocation, is None for all that changes."""
+    """Decide so that `not_tried`, by job id and allocation, is None for all that changes.
+
+    A rigid job that does not get all of its nodes takes no part: nobody moves for a half of it.
+    """
     wanted: dict[str, int] = {}
     reasons: dict[str, str] = {}
     for attempt in range(_ATTEMPTS + _WITH_PINS):
@@ -46,11 +49,13 @@ def decide_within(
         found = _faults(problem, decision, not_tried)
         for job_id, (gpus, fault) in found.items():
             wanted[job_id], reasons[job_id] = max(wanted.get(job_id, 0), gpus), fault.because
-        if not found:
+        split = _split_jobs(problem, decision)
+        if not (found or split):
             break
         jobs = tuple(
             _without(job, found[job.job_id][1], pins=attempt >= _ATTEMPTS) if job.job_id in found else job
             for job in problem.jobs
+            if job.job_id not in split
         )
         problem = dataclasses.replace(problem, jobs=jobs)
     excluded = {job_id: reasons[job_id] for job_id in found}
@@ -77,6 +82,18 @@ def _faults(
         if (fault := not_tried(job.job_id, decided.allocation)) is not None:
             found[job.job_id] = (decided.allocation.num_gpus, fault)
     return found
+
+
+def _split_jobs(problem: Problem, decision: Decision) -> frozenset[str]:
+    """Return the parts of rigid jobs of several nodes that would get some of these, and not all."""
+    whole = {
+        job.job_id: job.job_id.partition("/")[0] for job in problem.jobs if job.rigid and not job.current
+    }
+    gets: dict[str, set[bool]] = {}
+    for decided in decision.jobs:
+        if decided.job_id in whole:
+            gets.setdefault(whole[decided.job_id], set()).add(bool(decided.allocation))
+    return frozenset(part for part, job_id in whole.items() if len(gets.get(job_id, ())) > 1)
 
 
 def _without(job: ProblemJob, fault: NotTried, *, pins: bool) -> ProblemJob:

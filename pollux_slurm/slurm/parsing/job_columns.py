@@ -86,6 +86,7 @@ _KEPT = (
     "memory_by_node",
     "one_thread_per_core",
     "one_node",
+    "max_nodes",
     "excluded_nodes",
     "suspended_at",
     "resumed_at",

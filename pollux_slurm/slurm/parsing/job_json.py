@@ -95,6 +95,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         account=fields.text("account", ""),
         qos=fields.text("qos", ""),
         num_nodes=num_nodes,
+        max_nodes=fields.number("max_nodes") or (num_nodes if request.is_by_node else None),
         exclusive=_is_exclusive(fields),
         partition=fields.text("partition", ""),
         state=state,
@@ -201,6 +202,7 @@ class _Request:
     gpu_type: str | None
     cpus_per_gpu: int | None
     memory_per_gpu_mb: int | None
+    is_by_node: bool
     problem: str | None
 
     @classmethod
@@ -238,6 +240,7 @@ class _Request:
             gpu_type=next(iter(types)) if len(types) == 1 else None,
             cpus_per_gpu=per_gpu["cpus_per_tres"],
             memory_per_gpu_mb=per_gpu["memory_per_tres"],
+            is_by_node=bool(counts.get("tres_per_node")) and not counts.get("tres_per_job"),
             problem=problem,
         )
 

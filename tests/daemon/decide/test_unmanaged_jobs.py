@@ -12,9 +12,10 @@ import pytest
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.decide import problem_building, unmanaged_jobs
 from pollux_slurm.daemon.observe import cluster_picture
-from pollux_slurm.model import Allocation, JobState, JobTerms, ProblemJob, SlurmJob, SlurmNode
+from pollux_slurm.model import Allocation, JobState, JobTerms, Problem, ProblemJob, SlurmJob, SlurmNode
+from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
-from tests.daemon.builders import NOON, TERMS, job, node, record, snapshot
+from tests.daemon.builders import MODEL, NOON, TERMS, job, node, reallocation, record, snapshot
 from tests.daemon.harness import Harness
 
 
@@ -54,6 +55,8 @@ def in_turn(*jobs: SlurmJob, **more: Any) -> list[tuple[str, int]]:
 def test_that_jobs_that_wait_for_room_come_in_the_order_of_their_priorities() -> None:
     assert in_turn(waiting("1", 4, 10), waiting("2", 8, 20, reason="Priority")) == [("2", 8), ("1", 4)]
     assert in_turn(waiting("1", 4, 10), yields_to_pending=False) == []
+    # Slurm's reason while a moving job's place is reserved.
+    assert in_turn(waiting("1", 4, 10, reason="ReqNodeNotAvail")) == [("1", 4)]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,7 @@ def test_that_jobs_that_wait_for_room_come_in_the_order_of_their_priorities() ->
         {"held": True},
         {"requested_gpus": 0, "num_cpus": 0},
         {"reason": "PartitionDown"},
+        {"reason": "ReqNodeNotAvail", "required_nodes": ("n9",)},
         {"requested_gpus": 9},
         {"requested_gpus": 8, "num_nodes": 4},
         {"requested_gpus": 0, "num_cpus": 9},
@@ -152,6 +156,91 @@ def test_that_a_job_of_several_nodes_has_its_share_on_each() -> None:
         ("1", 3, frozenset({"n2"})),
         ("1/1", 3, frozenset({"n0"})),
     ]
+
+
+def test_that_a_job_that_moves_counts_where_it_will_be() -> None:
+    """Its target is pinned in this round: no part of a rigid job of several nodes is planned there."""
+    nodes = [node("n0"), node("n1", used=1), node("n2")]
+    moves = job("7", on={"n1": 1})
+    seen = snapshot(nodes, [moves, waiting("1", 8, 10, num_nodes=2, num_cpus=8)])
+
+    def names(*, moving: bool) -> list[frozenset[str] | None]:
+        shown = record("7")
+        if moving:
+            move = reallocation(1, "7", Step.RELEASED, source={"n1": 1}, target={"n2": 1})
+            shown = dataclasses.replace(shown, open_reallocation=move)
+        found = unmanaged_jobs.next_unmanaged_jobs(
+            cluster_picture.build_picture(seen, [shown]),
+            problem_building.UsableNodes(seen),
+            PolicyConfig(),
+            takes_part=(),
+        )
+        return [one.partition_nodes for one in found]
+
+    assert names(moving=False) == [frozenset({"n0"}), frozenset({"n2"})]
+    assert names(moving=True) == [frozenset({"n0"}), frozenset({"n1"})]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rigid", "waits"),
+    [
+        ({}, {}, True),
+        ({"priority": 15}, {}, False),
+        ({"partition": "other"}, {}, False),
+        ({"partition": "other,main"}, {}, True),
+        # A move, or a preemption, has stopped it: it does not stand where it was submitted.
+        ({"restart_count": 1}, {}, False),
+        ({}, {"held": True}, False),
+        ({}, {"reason": "Dependency"}, False),
+        ({}, {"reason": "ReqNodeNotAvail"}, False),
+        # In Slurm's order it is the next, be it only when others end.
+        ({}, {"requested_gpus": 8, "num_nodes": 2}, True),
+        # It ends before Slurm expects the other to start.
+        ({"time_limit_s": 600.0}, {"expected_start_at": NOON + timedelta(seconds=660)}, False),
+        ({"time_limit_s": 600.0}, {"expected_start_at": NOON + timedelta(seconds=540)}, True),
+        ({"time_limit_s": None}, {"expected_start_at": NOON + timedelta(seconds=660)}, True),
+    ],
+)
+def test_that_a_job_that_has_never_run_waits_for_a_rigid_one_before_it_in_the_queue(
+    changes: dict[str, Any], rigid: dict[str, Any], waits: bool
+) -> None:
+    """Else newcomers start on what others give up, until the cluster is full, and it waits for their ends."""
+    ours = job("7", JobState.PENDING, **{"priority": 5, "requested_gpus": 1, "begins_at": None, **changes})
+    runs = job("8", on={"n0": 2})
+    seen = snapshot([node("n0", used=2), node("n1", used=4)], [ours, runs, waiting("1", 4, 10, **rigid)])
+    picture = cluster_picture.build_picture(seen, [record("7", state=JobState.PENDING), record("8")])
+
+    def part(**settings: Any) -> frozenset[str]:
+        ordered = unmanaged_jobs.wait_in_order(picture, PolicyConfig(**settings))
+        return problem_building.participants(ordered, now=NOON)
+
+    assert part() == ({"8"} if waits else {"7", "8"})
+    assert part(yields_to_pending=False) == {"7", "8"}
+
+
+def test_that_adaptive_jobs_move_together_for_a_job_that_asks_for_one_node() -> None:
+    """Each has two GPUs of another node: two on each were no place for it."""
+    half = [node("n0", used=2), node("n1", used=2)]
+    others = [job("7", on={"n0": 2}), job("8", on={"n1": 2})]
+    whole = waiting("1", 4, 10, max_nodes=1)
+    seen = snapshot(half, [*others, whole])
+    records = [dataclasses.replace(record(one), submitted_gpus=2) for one in ("7", "8")]
+    picture = cluster_picture.build_picture(seen, records)
+    (found,) = unmanaged_jobs.next_unmanaged_jobs(
+        picture, problem_building.UsableNodes(seen), PolicyConfig(), takes_part=()
+    )
+    assert found.one_node
+    adaptive = [
+        ProblemJob(job_id=one, model=MODEL, min_gpus=2, current=Allocation.of({name: 2}), age_s=1e6)
+        for one, name in (("7", "n0"), ("8", "n1"))
+    ]
+    given = decide(Problem(nodes=picture.nodes, jobs=(*adaptive, found))).allocation("1")
+    assert (given.num_gpus, len(given.nodes)) == (4, 1)
+    (spans,) = next_jobs(dataclasses.replace(whole, max_nodes=None))
+    assert not spans.one_node
+    # `--gpus=6`, as 24.11 shows it.
+    (needs_both,) = next_jobs(waiting("1", 6, 10, max_nodes=1))
+    assert not needs_both.one_node
 
 
 def kept(

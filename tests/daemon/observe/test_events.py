@@ -248,6 +248,31 @@ def test_that_a_rigid_job_that_waits_is_an_event_where_an_adaptive_one_may_shrin
         assert state([FULL], [large, dataclasses.replace(rigid, **other)]).slurm_event_since(before) is None
 
 
+def test_that_the_end_of_a_move_is_an_event_where_a_rigid_job_came_meanwhile() -> None:
+    rigid = job("9", JobState.PENDING, comment="", reason="Resources", priority=1)
+    moves, other = job("1", on={"n0": 4}), job("2", on={"n1": 1})
+    nodes = [FULL, node("n1", used=1)]
+    open_move = reallocation(1, "1", Step.RUNNING, source={"n0": 2}, target={"n0": 4})
+    # A round has seen the rigid job, and could take nothing from the job that moved.
+    seen = state(nodes, [moves, other, rigid], open_move)
+    assert state(nodes, [moves, other, rigid], open_move).slurm_event_since(seen) is None
+    assert state(nodes, [moves, other, rigid]).slurm_event_since(seen) == "job 1 may make room now"
+    assert state(nodes, [moves, other]).slurm_event_since(seen) is None
+    held = dataclasses.replace(rigid, held=True)
+    assert state(nodes, [moves, other, held]).slurm_event_since(seen) is None
+
+
+def test_that_the_start_of_a_rigid_job_is_an_event_for_an_adaptive_one_behind_it() -> None:
+    rigid = job("9", JobState.PENDING, comment="", reason="Resources", priority=1)
+    started = dataclasses.replace(rigid, state=JobState.RUNNING)
+    before = state([FULL], [RUNS, WAITS, rigid])
+    assert state([FULL], [RUNS, WAITS, started]).slurm_event_since(before) == (
+        "job 9 waits for resources no more"
+    )
+    before = state([FULL], [RUNS, rigid])
+    assert state([FULL], [RUNS, started]).slurm_event_since(before) is None
+
+
 def test_that_the_pause_between_reads_is_four_times_what_the_last_one_took() -> None:
     now_s, reads = 0.0, []
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pollux_slurm.daemon.obstacles import refusals
-from pollux_slurm.daemon.obstacles.tried_allocations import NotTried, decide_within
+from pollux_slurm.daemon.obstacles.tried_allocations import NotTried, Tried, decide_within
 from pollux_slurm.model import Allocation, JobState, NodeCapacity, Problem, ProblemJob, SlurmAnswer
 from pollux_slurm.policy import decide
 from pollux_slurm.store.contract.interface import Refusal
@@ -152,3 +152,34 @@ def test_that_a_decision_that_nothing_stands_against_is_made_once() -> None:
     tried = decide_within(grows(), count, lambda _job, _target: None)  # type: ignore[arg-type]
     assert len(made) == 1
     assert (tried.problem, tried.not_tried) == (made[0], {})
+
+
+def test_that_nobody_moves_for_a_rigid_job_that_does_not_get_all_of_its_nodes() -> None:
+    nodes = tuple(NodeCapacity(name=name, num_gpus=4, num_cpus=8, memory_mb=8000) for name in ("n0", "n1"))
+    grown = ProblemJob(job_id="1", model=MODEL, current=Allocation.of({"n0": 4}), age_s=1e6)
+    stays = ProblemJob(job_id="2", model=MODEL, current=Allocation.of({"n1": 3}), pinned=True)
+    parts = tuple(
+        ProblemJob(
+            job_id=number,
+            min_gpus=2,
+            max_gpus=2,
+            rigid=True,
+            waiting_s=60.0,
+            partition_nodes=frozenset({name}),
+        )
+        for number, name in (("5", "n0"), ("5/1", "n1"))
+    )
+
+    def decided(*jobs: ProblemJob) -> Tried:
+        return decide_within(Problem(nodes=nodes, jobs=jobs), decide, lambda _job, _target: None)
+
+    tried = decided(grown, stays, *parts)
+    assert tried.decision.allocation("1") == Allocation.of({"n0": 4})
+    assert [job.job_id for job in tried.problem.jobs] == ["1", "2"]
+    # Half of it would move the job that has grown, and so does all of it where it fits.
+    alone = decided(grown, stays, dataclasses.replace(parts[0]))
+    assert alone.decision.allocation("1").num_gpus <= 2
+    fits = dataclasses.replace(stays, current=Allocation.of({"n1": 1}))
+    both = decided(grown, fits, *parts)
+    assert [both.decision.allocation(number).num_gpus for number in ("5", "5/1")] == [2, 2]
+    assert both.decision.allocation("1").num_gpus <= 2

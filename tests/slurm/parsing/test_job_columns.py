@@ -74,6 +74,7 @@ def test_that_a_run_that_is_known_keeps_its_resources_and_another_has_what_it_re
         name="train",
         unschedulable_reason="it is special",
         one_node=True,
+        max_nodes=2,
         deadline_at=DEADLINE,
         cpus_by_node=(("n0", 2), ("n1", 2)),
     )
@@ -81,6 +82,7 @@ def test_that_a_run_that_is_known_keeps_its_resources_and_another_has_what_it_re
     assert is_certain
     assert (job.allocation, job.priority) == (known.allocation, 5)
     assert (job.name, job.unschedulable_reason, job.one_node) == ("train", "it is special", True)
+    assert job.max_nodes == 2
     assert job.deadline_at == DEADLINE
     guessed, is_certain = read_row(row(**two, RestartCnt="2"), known)
     assert not is_certain

@@ -178,6 +178,22 @@ def test_that_the_request_is_counted_over_all_nodes_and_tasks(changes: dict[str,
 
 
 @pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({}, None),  # --gpus=5
+        ({"max_nodes": 0}, None),
+        ({"max_nodes": 1}, 1),  # -N1
+        ({"max_nodes": 2}, 2),  # -N1-2
+        # Of GPUs by node, Slurm takes as few nodes as it may.
+        ({"max_nodes": 0, "node_count": 1, "tres_per_job": "", "tres_per_node": "gres:gpu:2"}, 1),
+        ({"max_nodes": 0, "node_count": 1, "tres_per_job": "", "tres_per_task": "gres:gpu:2"}, None),
+    ],
+)
+def test_that_the_most_nodes_are_those_of_the_request(changes: dict[str, Any], most: int | None) -> None:
+    assert parse_job(pending(**changes)).max_nodes == most
+
+
+@pytest.mark.parametrize(
     ("changes", "cpus_per_gpu", "memory_per_gpu_mb"),
     [
         ({"cpus_per_tres": "gres:gpu:2", "memory_per_tres": "gres:gpu:1000"}, 2, 1000),
