@@ -7,6 +7,7 @@ on a shared node has the same address. Each has ten seconds.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -57,6 +58,16 @@ class UnprovedConnections(Generic[Connection]):
     def _close(self, connection: Connection) -> None:
         del self._kept[connection]
         self._end(connection)
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """Whether the other side has closed a connection that was just accepted, and sent nothing."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _host(address: str) -> str:

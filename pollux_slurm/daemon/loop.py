@@ -85,7 +85,7 @@ class Daemon:
             metrics=self.metrics,
             predecessor_may_live=self._lease.predecessor_may_live,
             moves=moves or MovesConfig(),
-            may_prioritise=lambda: scope() is None,
+            may_prioritise=privileges.MayPrioritise(scope, slurm.settings),
             monotonic=monotonic,
         )
         self._rounds = Rounds(

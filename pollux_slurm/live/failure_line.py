@@ -70,7 +70,7 @@ def _is_missing(folder: Path) -> bool:
         return not stat.S_ISDIR(folder.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except OSError:
+    except (OSError, ValueError):  # no name that a file could have
         return False
 
 

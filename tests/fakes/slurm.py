@@ -101,6 +101,7 @@ class FakeSlurm:
         # In strict order, a requeued job goes to the end of the queue, and nobody passes one that waits.
         self.in_strict_order = False
         self.configured = "MaxNodes=1"
+        self.site = {"ClusterName": "fake"}
         self.reservations: dict[str, tuple[str, ...]] = {}
         self.calls: list[tuple[str, str]] = []
         self._failures: dict[str, SlurmError] = {}
@@ -141,7 +142,7 @@ class FakeSlurm:
 
     def settings(self) -> Mapping[str, str]:
         self._enter("settings")
-        return {"ClusterName": "fake"}
+        return self.site
 
     def configuration(self) -> str:
         self._enter("configuration")

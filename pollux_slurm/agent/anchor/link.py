@@ -26,7 +26,7 @@ from typing import Any
 
 from pollux_slurm.agent.node.watched_processes import start_thread
 from pollux_slurm.errors import LaunchError
-from pollux_slurm.unproved_connections import QUEUE, WITHIN_S, UnprovedConnections
+from pollux_slurm.unproved_connections import QUEUE, WITHIN_S, UnprovedConnections, has_ended
 
 SILENCE_S = 10.0
 """A wing that has heard nothing for so long is alone."""
@@ -170,6 +170,10 @@ class Listener:
                 connection, (address, *_) = self._socket.accept()
             except OSError:  # this port is closed, or the connection that was to be accepted
                 self._closed.wait(_RETRY_S)
+                continue
+            if has_ended(connection):
+                # Somebody may make them as fast as it can: they are not to cost a thread, or another's place.
+                connection.close()
                 continue
             link = Link(connection)
             self._unproved.add(link, address)

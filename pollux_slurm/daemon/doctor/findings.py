@@ -12,6 +12,7 @@ from pollux_slurm.config import Config
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.daemon.observe.live_status import CurrentJob, daemon_absence_text, is_silent, jobs_left_held
+from pollux_slurm.daemon.service.privileges import users_may_reorder
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
 from pollux_slurm.slurm.parsing.node_json import SEVERAL_GPU_TYPES
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
@@ -144,6 +145,14 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
         bool(delays),
         f"scheduling {'is delayed by ' + ', '.join(delays) if delays else 'is not delayed'}",
         "moved jobs start late, and Slurm's part of a move is lost training time",
+    )
+    may_reorder = users_may_reorder(site)
+    yield found(
+        "enable_user_top",
+        may_reorder,
+        f"users may {'' if may_reorder else 'not '}put their jobs before their others (scontrol top)",
+        "take enable_user_top off SchedulerParameters: else moved jobs get no priority, since their owners "
+        "could hand it on",
     )
 
 

@@ -322,7 +322,12 @@ def _has_more_memory(wing: SlurmJob, start: SlurmJob) -> bool:
     """Whether a wing asks for more memory per GPU, where the start has so many MB of each GPU."""
     if start.memory_per_gpu_mb is None or start.memory_by_node:
         return False
-    return wing.memory_by_node or (wing.memory_per_gpu_mb or 0) > start.memory_per_gpu_mb
+    # What its owner has set beside that is seen in what it has. Memory by CPU comes with whole cores.
+    cpus_per_gpu = max(start.cpus_per_gpu or 1, 1)
+    gpus = max(wing.allocation.num_gpus, sum(cpus for _, cpus in wing.cpus_by_node) / cpus_per_gpu)
+    has_mb = sum(memory_mb for _, memory_mb in wing.memory_mb_by_node)
+    asks_mb = wing.memory_per_gpu_mb or 0
+    return wing.memory_by_node or asks_mb > start.memory_per_gpu_mb or has_mb > gpus * start.memory_per_gpu_mb
 
 
 def _nodes_of(wing: SlurmJob) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ others wait:
   no more GPUs than it had.
 
 The priority is journaled before it is given. Whatever else happens to the job or to the daemon, it is taken
-off at the next tick: it counts only for the shape, partition, account and QOS that the daemon gave it. Of a
-job in place it is a wing that has it, and loses it once it is no wing of that start.
-An owner's command may come between two ticks: then the job starts once where it should not.
+off at the next tick: it counts only for the shape, partition, account and QOS that the daemon gave it, and
+for no more CPUs, memory and time. Of a job in place it is a wing that has it, and loses it once it is no wing
+of that start. An owner's command may come between two ticks: then the job starts once where it should not.
 
 Only root, SlurmUser and operators may do so. Another daemon stops no running job while one waits that could
 start on what the move frees (`pollux_slurm.daemon.obstacles.places`).
@@ -21,6 +21,7 @@ start on what the move frees (`pollux_slurm.daemon.obstacles.places`).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -34,7 +35,7 @@ from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
-from pollux_slurm.store.contract.interface import Reallocation
+from pollux_slurm.store.contract.interface import JobRecord, Reallocation
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class KeptPlaces:
         self.is_on = is_on
         # None: another daemon may have given some.
         self._may_last: bool | None = None
-        self._given: dict[int, str] = {}
+        # As the job was when it got its priority.
+        self._given: dict[int, SlurmJob] = {}
         self._taken: set[int] = set()
         # Of a job in place, it is a wing that got it.
         self._wings: dict[int, str] = {}
@@ -178,12 +180,14 @@ class KeptPlaces:
         if not waiting:
             return
         present = queue.job(job.job_id)
+        if present is not None and not _asks_for_cpus_of(present, record):
+            return
         # What waits may all be held, or stand behind this one anyway: it is not to lose by it.
         priority = max(*waiting, (present.priority if present is not None else None) or 0) + 1
         self._actions.guard()
         self._actions.store.record_priority(reallocation.id, priority)
         self._may_last = True
-        self._given[reallocation.id] = request_of(job)
+        self._given[reallocation.id] = present or job
         wings = wings_of_start(present.wings if present is not None else ())
         if (wing := next((one for one in wings if one.state is JobState.PENDING), None)) is not None:
             self._wings[reallocation.id] = wing.job_id
@@ -269,17 +273,31 @@ class KeptPlaces:
         return True
 
     def _is_kept(self, move: OpenMove) -> bool:
-        reallocation, job = move.reallocation, move.job
+        reallocation, job, given = move.reallocation, move.job, self._given.get(move.reallocation.id)
         return (
             reallocation.step is Step.RELEASED
             and job is not None
+            and given is not None
             and move.is_ours
             and job.state is JobState.PENDING
             and not job.held
             and job.restart_count == reallocation.from_restart_count + reallocation.moves_running
             and has_target_shape(job, reallocation)
-            and self._given.get(reallocation.id) == request_of(job)
+            and request_of(given) == request_of(job)
+            and _asks_for_cpus_of(job, move.record)
+            and not _asks_for_more(job, given)
         )
+
+
+def _asks_for_cpus_of(job: SlurmJob, record: JobRecord | None) -> bool:
+    """Whether a job asks for no more CPUs than its GPUs have. An owner may change that while it waits."""
+    return record is not None and job.num_cpus <= job.requested_gpus * record.cpus_per_gpu
+
+
+def _asks_for_more(job: SlurmJob, given: SlurmJob) -> bool:
+    """Whether a job asks for more memory or time than when it got its priority."""
+    limits = [math.inf if one.time_limit_s is None else one.time_limit_s for one in (job, given)]
+    return job.least_memory_mb > given.least_memory_mb or limits[0] > limits[1]
 
 
 def _may_wait(reallocation: Reallocation) -> bool:

@@ -28,6 +28,7 @@ class _Prioritised:
     user_id: int
     comment: str
     plan: int
+    least_memory_mb: int
 
 
 class PrioritisedWings:
@@ -56,7 +57,11 @@ class PrioritisedWings:
         terms = parse_wing_comment(wing.comment)
         if terms is not None:
             self._known[wing.job_id] = _Prioritised(
-                anchor_id=anchor_id, user_id=wing.user_id, comment=wing.comment, plan=terms.plan
+                anchor_id=anchor_id,
+                user_id=wing.user_id,
+                comment=wing.comment,
+                plan=terms.plan,
+                least_memory_mb=wing.least_memory_mb,
             )
 
     def adopt(self, jobs: Iterable[SlurmJob]) -> None:
@@ -112,7 +117,8 @@ class PrioritisedWings:
         is_waiting, has_started = job.state is JobState.PENDING, job.job_id in self._started
         if has_started:
             return "was requeued with its priority" if is_waiting else None
-        if anchor_id != known.anchor_id or job.comment != known.comment:
+        asks_for_more = job.least_memory_mb > known.least_memory_mb
+        if anchor_id != known.anchor_id or job.comment != known.comment or asks_for_more:
             return "was changed after it had got priority"
         if not is_waiting:
             return None

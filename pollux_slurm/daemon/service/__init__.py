@@ -1,4 +1,4 @@
 """The daemon as a service: lease, privileges, metrics and health, systemd.
 
-May be imported by `cli`, `daemon/enact`.
+May be imported by `cli`, `daemon/doctor`, `daemon/enact`.
 """

@@ -18,7 +18,7 @@ from prometheus_client import make_wsgi_app
 
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import ConfigError
-from pollux_slurm.unproved_connections import QUEUE, UnprovedConnections
+from pollux_slurm.unproved_connections import QUEUE, UnprovedConnections, has_ended
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +104,9 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread."""
+        if has_ended(request):
+            self.shutdown_request(request)
+            return
         self._connections.add(request, client_address[0])
         super().process_request(request, client_address)
 

@@ -1,4 +1,7 @@
-"""Whose jobs a daemon may move: all users' as root, SlurmUser or an operator, else only its own user's."""
+"""Whose jobs a daemon may move: all users' as root, SlurmUser or an operator, else only its own user's.
+
+And whether it may put a job before all others.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,29 @@ class Scope:
         if "slurmdbd" not in site.get("AccountingStorageType", ""):
             return False
         return self._admin_level(self._user_name).lower() in _OPERATOR_LEVELS
+
+
+class MayPrioritise:
+    """Returns whether jobs may be put before all others; determined once.
+
+    It takes the right to do so. And no job's owner may be able to hand its priority on to another job: with
+    `enable_user_top`, they can (`scontrol top`), and what is taken off the first job stays with the other.
+    """
+
+    def __init__(self, scope: Callable[[], int | None], settings: Callable[[], Mapping[str, str]]) -> None:
+        self._scope, self._settings = scope, settings
+        self._may: bool | None = None
+
+    def __call__(self) -> bool:
+        """Raises `SlurmError` when Slurm cannot be asked now."""
+        if self._may is None:
+            self._may = self._scope() is None and not users_may_reorder(self._settings())
+        return self._may
+
+
+def users_may_reorder(site: Mapping[str, str]) -> bool:
+    """Whether `scontrol top` is for everybody."""
+    return "enable_user_top" in site.get("SchedulerParameters", "").split(",")
 
 
 def all_users() -> int | None:

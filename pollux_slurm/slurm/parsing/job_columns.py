@@ -50,6 +50,7 @@ _COLUMNS = {
     "NumNodes": "node_count",
     "NumCPUs": "cpus",
     "NumTasks": "tasks",
+    "MinMemory": "min_memory",
     "NodeList": "nodes",
     "ReqNodes": "required_nodes",
     "Feature": "features",
@@ -72,6 +73,8 @@ _NUMBERS = (
 _TIMES = ("submit_time", "eligible_time", "start_time", "end_time", "resize_time")
 _NOTHING = ("(null)", "N/A", "None assigned")
 _TIME_LIMIT = re.compile(r"(?:(?:([0-9]{1,9})-)?([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})|([0-9]{1,9})")
+_MEMORY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,6}))?([KMGTP]?)")
+_MB_OF = {"K": 2**-10, "": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
 _CODE_AND_SIGNAL = re.compile(r"(\d{1,3}):(\d{1,3})")
 _CHANGING = (
     *("state", "held", "reason", "priority", "restart_count", "comment", "allocation"),
@@ -175,6 +178,7 @@ def _fields(row: str) -> dict[str, Any]:
         fields[key] = _time(fields[key])
     fields["job_state"] = fields["job_state"].split(",")
     fields["time_limit"] = _minutes(fields["time_limit"])
+    fields["min_memory"] = _megabytes(fields["min_memory"])
     fields["requeue"], fields["batch_flag"] = fields["requeue"] == "1", fields["batch_flag"] == "1"
     if fields["state_reason"] in HELD_DESCRIPTIONS:
         fields["state_description"], fields["state_reason"] = fields["state_reason"], "JobHeldUser"
@@ -224,6 +228,15 @@ def _time(text: str) -> int | None:
         return int(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp())
     except ValueError:
         raise SlurmReadError(f"squeue: cannot parse the time {text[:40]!r}") from None
+
+
+def _megabytes(text: str) -> int:
+    """Return an amount of memory in MB: `682M`, `8G`; 0 for one that is not set."""
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        return 0
+    whole, decimals, unit = match.groups()
+    return round(float(f"{whole}.{decimals or 0}") * _MB_OF[unit])
 
 
 def _minutes(text: str) -> int | None:

@@ -126,6 +126,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         begins_at=_begins_at(fields) if state is JobState.PENDING else None,
         # 24.11 also sets memory_per_node for a running job with --mem-per-gpu.
         memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
+        least_memory_mb=_least_memory_mb(fields) if state is JobState.PENDING else 0,
         one_thread_per_core=fields.number("threads_per_core") == 1,
         feature_sets=constraints.feature_sets,
         excluded_nodes=constraints.excluded,
@@ -248,6 +249,12 @@ class _Request:
 def _resources(text: str) -> tuple[Gres, ...]:
     """Return the generic resources of a request, without CPUs and memory, which newer releases add."""
     return tuple(item for item in parse_gres(text) if item.name not in ("cpu", "mem", "node", "billing"))
+
+
+def _least_memory_mb(fields: Fields) -> int:
+    """Return MB of a node or CPU, as squeue's column has it, which does not say of which."""
+    found = (fields.number(key) for key in ("min_memory", "memory_per_node", "memory_per_cpu"))
+    return next((number for number in found if number), 0)
 
 
 def _memory_per_gpu(

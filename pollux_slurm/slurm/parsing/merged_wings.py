@@ -142,6 +142,7 @@ def _merge(anchor: SlurmJob, found: Sequence[_Wing]) -> SlurmJob:
         cpus_per_gpu=first.cpus_per_gpu,
         memory_per_gpu_mb=first.memory_per_gpu_mb,
         memory_by_node=first.memory_by_node,
+        least_memory_mb=first.least_memory_mb,
         feature_sets=first.feature_sets,
         excluded_nodes=first.excluded_nodes,
         required_nodes=first.required_nodes,

@@ -126,7 +126,7 @@ class PySlurmWorker:
             raise SlurmUnavailable(
                 f"PySlurm gave no answer within {self._timeout_s:g} s: slurmctld does not answer"
             ) from None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             reason = _last_stderr_lines(running)
             self._drop()
             raise SlurmUnavailable(

@@ -36,7 +36,7 @@ def checked_generation_question(*, after: int, restart_count: int) -> Generation
     """Return the arguments as plain numbers; `after` 0 is before the first. Raises `ReportRefusedError`."""
     return GenerationQuestion(
         restart_count=checked_whole("restart_count", restart_count),
-        after=0 if after == 0 else checked_whole("after", after, "generation"),
+        after=0 if isinstance(after, int) and after == 0 else checked_whole("after", after, "generation"),
     )
 
 

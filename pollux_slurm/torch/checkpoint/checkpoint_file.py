@@ -111,7 +111,14 @@ class Checkpointer:
             saved = self._loaded.pop(name)
             try:
                 state.load_state_dict(saved)
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RuntimeError,
+                TypeError,
+                ValueError,
+            ) as error:
                 raise CheckpointError(
                     f"the checkpoint's {state.name!r} does not fit this script: {error}; if the script has "
                     "changed, begin anew with another checkpoint directory"

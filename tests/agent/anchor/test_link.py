@@ -75,8 +75,9 @@ JUNK = [
 @pytest.mark.parametrize("junk", JUNK)
 def test_that_junk_ends_its_own_connection_only(listener: Listener, junk: bytes) -> None:
     with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
-        stranger.sendall(junk)
-        stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # it may be closed already
+            stranger.sendall(junk)
+            stranger.shutdown(socket.SHUT_WR)
         wing = connect("127.0.0.1", listener.port, SECRET)
         wing.send({"wing": "1"})
         assert listener.messages.get(timeout=DEADLINE_S)[1] == {"wing": "1"}
@@ -106,6 +107,34 @@ def test_that_strangers_that_say_nothing_do_not_keep_out_a_wing_at_their_address
             assert all(is_ended(one) for one in idle)
             hears(listener, wing)
         wing.close()
+
+
+def test_that_strangers_who_have_left_again_cost_no_thread(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who makes connections as fast as it can would else keep a wing waiting behind them."""
+    accept, start, have_left = socket.socket.accept, threading.Thread.start, threading.Event()
+    served: list[str] = []
+
+    def accept_late(port: socket.socket) -> tuple[socket.socket, object]:
+        accepted = accept(port)
+        have_left.wait(DEADLINE_S)
+        return accepted
+
+    def note_start(thread: threading.Thread) -> None:
+        served.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_late)
+    monkeypatch.setattr(threading.Thread, "start", note_start)
+    # The listener waits in the first one's `accept` already.
+    with strangers(listener.port, 1), strangers(listener.port, 40):
+        pass
+    have_left.set()
+    wing = connect("127.0.0.1", listener.port, SECRET, timeout_s=0)
+    hears(listener, wing)
+    assert served.count("pollux-wing") <= 2, "the first one and the wing"
+    wing.close()
 
 
 def is_ended(connection: socket.socket) -> bool:

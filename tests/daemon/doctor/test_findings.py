@@ -71,6 +71,7 @@ def test_that_a_good_site_has_nothing_to_change() -> None:
         ({"SelectType": "select/linear"}, "SelectType", "FAIL"),
         ({"SchedulerParameters": "defer,bf_interval=5"}, "SchedulerParameters", "warn"),
         ({"SchedulerParameters": "sched_interval=300"}, "SchedulerParameters", "warn"),
+        ({"SchedulerParameters": "enable_user_top"}, "enable_user_top", "warn"),
         ({"version": "20.11.9"}, "release", "FAIL"),
         ({"version": "27.05.0"}, "release", "warn"),
         ({"version": "odd"}, "release", "FAIL"),

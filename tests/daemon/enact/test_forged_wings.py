@@ -233,6 +233,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "its partitions, to have more": {"partition": "main,urgent"},
     "its memory": {"memory_per_gpu_mb": 4000},
     "its memory, by node": {"memory_per_gpu_mb": 100, "memory_by_node": True},
+    "its memory, beside that of its GPUs": {"least_memory_mb": 4000},
     "its CPUs": {"num_cpus": 8},
     "its other resources": {"unschedulable_reason": "it asks for other generic resources, too (fpga)"},
 }
@@ -254,6 +255,23 @@ def test_that_a_wing_that_is_changed_after_it_got_priority_is_cancelled(
     assert harness.job(wing).state is JobState.CANCELLED
     assert anchor.job.allocation == Allocation.of({"n0": 2})
     assert anchor.job.restart_count == 0
+
+
+@pytest.mark.parametrize(("memory_mb", "stays"), [(200, True), (4000, False)])
+def test_that_a_wing_that_has_more_memory_than_its_gpus_is_cancelled(
+    harness: Harness, memory_mb: int, stays: bool
+) -> None:
+    _, serving, wing = prioritised(harness)
+    has = Allocation.of({"n1": 2})
+    harness.slurm.set_job(
+        wing,
+        state=JobState.RUNNING,
+        allocation=has,
+        memory_mb_by_node=(("n1", memory_mb),),
+        least_memory_mb=0,
+    )
+    harness.tick(serving, times=1)
+    assert (harness.job(wing).state is JobState.RUNNING) is stays
 
 
 def test_that_a_wing_whose_priority_its_owner_lowers_gets_it_again(harness: Harness) -> None:

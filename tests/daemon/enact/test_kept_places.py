@@ -240,6 +240,8 @@ def at_release(harness: Harness, job_id: str) -> Daemon:
         {"partition": "other"},
         {"comment": "mine now"},
         {"restart_count": 7},
+        {"num_cpus": 8},
+        {"least_memory_mb": 8000},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -254,6 +256,26 @@ def test_that_a_job_that_its_owner_changes_loses_its_priority_for_good(
         harness.clock.advance(0.5)
         daemon.tick()
         assert not is_first(harness, job_id)
+
+
+def test_that_a_job_that_asks_for_more_cpus_while_it_is_held_gets_no_priority(harness: Harness) -> None:
+    job_id = busy(harness)
+    harness.slurm.before["release"] = lambda: harness.slurm.set_job(job_id, num_cpus=8)
+    moved(harness, job_id, {"n0": 2})
+    (move,) = harness.store.reallocations(job_id)
+    assert move.priority is None
+
+
+def test_that_no_job_gets_a_priority_that_its_owner_can_hand_on(harness: Harness) -> None:
+    """`scontrol top` moves it to another job of theirs, from which nobody takes it."""
+    job_id = busy(harness)
+    harness.slurm.site["SchedulerParameters"] = "defer,enable_user_top"
+    moved(harness, job_id, {"n0": 2})
+    assert not harness.store.reallocations(job_id), "it stays, since it would lose its place"
+    harness.slurm.site["SchedulerParameters"] = "defer"
+    moved(harness, job_id, {"n0": 2})
+    (move,) = harness.store.reallocations(job_id)
+    assert move.priority is not None
 
 
 def test_that_a_job_that_its_owner_makes_a_wing_of_another_loses_its_priority(harness: Harness) -> None:

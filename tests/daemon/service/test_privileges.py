@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pollux_slurm.daemon.observe import cluster_picture
-from pollux_slurm.daemon.service.privileges import Scope
+from pollux_slurm.daemon.service.privileges import MayPrioritise, Scope
 from pollux_slurm.errors import ConfigError, SlurmReadError, SlurmUnavailable
 from pollux_slurm.model import JobTerms
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
@@ -95,3 +95,31 @@ def test_that_others_jobs_are_neither_registered_nor_served() -> None:
     records = [record("1"), record("2"), record("3")]
     assert [one.slurm_job_id for one in cluster_picture.records_of_user(seen, records, 1001)] == ["1", "3"]
     assert len(cluster_picture.records_of_user(seen, records, None)) == 3
+
+
+@pytest.mark.parametrize(
+    ("served", "parameters", "may"),
+    [
+        (None, "(null)", True),
+        (None, "bf_interval=5,enable_user_topology", True),
+        (None, "bf_interval=5,enable_user_top", False),
+        (1001, "(null)", False),
+    ],
+)
+def test_that_jobs_go_before_others_where_no_owner_can_hand_that_on(
+    served: int | None, parameters: str, may: bool
+) -> None:
+    answers = iter([SlurmUnavailable("away"), {**SITE, "SchedulerParameters": parameters}])
+
+    def settings() -> Mapping[str, str]:
+        answer = next(answers)
+        if isinstance(answer, SlurmUnavailable):
+            raise answer
+        return answer
+
+    may_prioritise = MayPrioritise(lambda: served, settings)
+    if served is None:
+        with pytest.raises(SlurmUnavailable):
+            may_prioritise()
+    assert may_prioritise() is may
+    assert may_prioritise() is may

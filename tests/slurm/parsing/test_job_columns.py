@@ -22,6 +22,7 @@ RUNNING = {
         "NumNodes": "1",
         "NumCPUs": "4",
         "NumTasks": "1",
+        "MinMemory": "0",
         "NodeList": "n3",
         "ReqNodes": "",
         "Feature": "(null)",
@@ -54,6 +55,17 @@ def test_that_a_row_has_a_jobs_state_times_and_gpus() -> None:
     assert (job.allocation, job.num_cpus, job.restart_count) == (Allocation.of({"n3": 2}), 4, 1)
     assert job.started_at == datetime(2026, 1, 1, 12, 0, 3, tzinfo=timezone.utc)
     assert (job.time_limit_s, job.unschedulable_reason, job.account) == (87000.0, None, "")
+
+
+@pytest.mark.parametrize(
+    ("shown", "memory_mb"),
+    [("682M", 682), ("8G", 8192), ("1.50T", 1536 * 1024), ("0", 0), ("N/A", 0), ("4x", 0)],
+)
+def test_that_a_waiting_job_has_the_memory_that_it_requests_of_a_node_or_cpu(
+    shown: str, memory_mb: int
+) -> None:
+    assert read(State="PENDING", NodeList="", MinMemory=shown).least_memory_mb == memory_mb
+    assert read(MinMemory=shown).least_memory_mb == 0, "Slurm shows it of a running job only now and then"
 
 
 def test_that_a_requeuehold_is_told_from_a_persons_hold() -> None:

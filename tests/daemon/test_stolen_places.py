@@ -1,0 +1,74 @@
+"""Two real users on a real Slurm: what an owner makes of a job that moves does not go before others."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux_slurm.agent.submit.token import new_token
+from pollux_slurm.model import JobState
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.store.sql_store import SqlStore
+from tests.daemon.harness import Agent
+from tests.daemon.test_on_slurm import RealHarness
+from tests.people import SLEEP, User, two_users
+from tests.waiting import cancel_all, wait_until
+
+pytestmark = pytest.mark.slow
+
+# An owner may change these of a job that waits, and an operator's priority stays (22.05).
+CHANGES = {"MinMemoryNode=8000": False, "MinCPUsNode=8": False, "TimeLimit=60": False, "MailUser=root": True}
+
+
+def rigid(user: User, *options: str) -> str:
+    given = ("--parsable", "--output=/dev/null", "--chdir=/", "--nodes=1", "--nodelist=n0", "--mem=100")
+    done = user.run("sbatch", *given, *options, stdin=SLEEP)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_that_a_job_that_asks_for_more_than_its_place_does_not_keep_its_priority(
+    clean_store: SqlStore, sandbox: Sandbox
+) -> None:
+    harness = RealHarness(clean_store, sandbox)
+    with two_users(sandbox.env) as (ada, bob):
+        # The whole node never gets free, so ada's other jobs wait.
+        jobs, daemon = [rigid(ada, "--gpus=1")], harness.daemon()
+        try:
+            for change, keeps in CHANGES.items():
+                token = new_token(bob.user_id)
+                job_id = bob.submit("--chdir=/", "--gpus=2", "--nodelist=n0", "--time=30", token=token)
+                harness.agents[job_id] = Agent(harness, job_id, token)
+                harness.until(daemon, lambda one=job_id: harness.has_stepped(one), "the job to train")  # type: ignore[misc]
+                waiting = rigid(ada, "--gpus=4")
+                jobs += [job_id, waiting]
+                wait_until(
+                    lambda one=waiting: harness.job(one).priority,  # type: ignore[misc]
+                    timeout_s=120,
+                    what="the other job to wait",
+                )
+                harness.targets = {job_id: {"n0": 1}}
+                harness.until(
+                    daemon,
+                    lambda: harness.is_at(Step.RELEASED) and bool(harness.store.prioritised_reallocations()),
+                    "the priority",
+                )
+                # The begin time keeps it from starting before the next tick.
+                done = bob.run("scontrol", "update", f"JobId={job_id}", "StartTime=now+60", change)
+                assert done.returncode == 0, done.stderr
+                harness.targets = {}
+                daemon.tick()
+                shown, other = harness.job(job_id), harness.job(waiting)
+                assert (shown.state, other.state) == (JobState.PENDING, JobState.PENDING)
+                assert ((shown.priority or 0) > (other.priority or 0)) is keeps, change
+                del harness.agents[job_id]
+                for number in (job_id, waiting):
+                    harness.slurm.cancel(number)
+                wait_until(
+                    lambda one=job_id: harness.job(one).state.is_over,  # type: ignore[misc]
+                    timeout_s=120,
+                    what="the end",
+                )
+                harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
+        finally:
+            cancel_all(harness.slurm, jobs)
