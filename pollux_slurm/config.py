@@ -244,6 +244,14 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KindsConfig:
+    """What jobs of one kind tell each other: docs/policy.md#kinds."""
+
+    shared_by: str = _choice("whose jobs teach each other", "user", "account", "nobody")
+    expires_s: float = _number("jobs that were submitted longer ago teach none", 90 * 86400.0, 60.0, 1e10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MovesConfig:
     """How jobs move: docs/moves.md."""
 
@@ -318,6 +326,7 @@ class Config:
     daemon: DaemonConfig = field(default_factory=DaemonConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     moves: MovesConfig = field(default_factory=MovesConfig)
+    kinds: KindsConfig = field(default_factory=KindsConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)

@@ -25,7 +25,7 @@ from pollux_slurm.cli.jobs.standing import standing_lines
 from pollux_slurm.cli.jobs.status import status
 from pollux_slurm.cli.shared.settings_and_store import print_line, print_note
 from pollux_slurm.cli.simulate import command
-from pollux_slurm.cli.site import config, db, report, sandbox
+from pollux_slurm.cli.site import config, db, kinds, report, sandbox
 from pollux_slurm.cli.site.daemon import daemon
 from pollux_slurm.cli.site.doctor import doctor
 from pollux_slurm.cli.site.init import init
@@ -91,6 +91,7 @@ app.command(
 )(sbatch)
 app.add_typer(config.app)
 app.add_typer(db.app)
+app.add_typer(kinds.app)
 app.add_typer(report.app)
 app.add_typer(sandbox.app)
 app.add_typer(command.app)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
+from pollux_slurm.config import DaemonConfig, KindsConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.enact.state_machine import Enactor
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, returned_nodes
 from pollux_slurm.daemon.observe.events import EventWatch
@@ -56,6 +56,7 @@ class Daemon:
         decide: Callable[[Problem], Decision] = decide,
         policy: PolicyConfig | None = None,
         moves: MovesConfig | None = None,
+        kinds: KindsConfig | None = None,
         metrics: DaemonMetrics | None = None,
         notifier: Notifier | None = None,
         reload: Callable[[], Settings] | None = None,
@@ -92,7 +93,11 @@ class Daemon:
             slurm=slurm,
             store=store,
             settings=Settings(
-                config=config, policy=policy or PolicyConfig(), moves=moves or MovesConfig(), decide=decide
+                config=config,
+                policy=policy or PolicyConfig(),
+                moves=moves or MovesConfig(),
+                kinds=kinds or KindsConfig(),
+                decide=decide,
             ),
             clock=wall_clock,
             lease=self._lease,

@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
+from pollux_slurm.config import DaemonConfig, KindsConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import (
     draining_nodes,
     in_place,
@@ -24,6 +24,7 @@ from pollux_slurm.daemon.decide import (
     unanswered_requests,
     unmanaged_jobs,
 )
+from pollux_slurm.daemon.decide.kinds import Kinds
 from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes
 from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
 from pollux_slurm.daemon.decide.saved_problems import save_problem
@@ -87,6 +88,7 @@ class Settings:
     config: DaemonConfig
     policy: PolicyConfig
     moves: MovesConfig
+    kinds: KindsConfig
     decide: Callable[[Problem], Decision]
 
 
@@ -130,7 +132,7 @@ class Rounds:
     def configure(self, settings: Settings) -> None:
         """Use other settings from the next round on."""
         self._config, self._policy, self._decide = settings.config, settings.policy, settings.decide
-        self._moves = settings.moves
+        self._moves, self._kinds_config = settings.moves, settings.kinds
 
     def read_watched_state(self) -> WatchedState:
         """Read Slurm and the store for `events`; raises `SlurmError` and `StoreError`."""
@@ -265,6 +267,7 @@ class Rounds:
         problem = problem_building.build_problem(
             picture,
             now=now,
+            kinds=self._kinds(picture, now),
             default_restart_delay_s=self._config.restart_delay_s,
             max_restart_delay_s=self._config.max_restart_delay_s,
             moves=self._moves,
@@ -282,6 +285,14 @@ class Rounds:
             nodes=unmanaged_jobs.reserve_shares(picture.nodes, picture, self._policy.kept_shares),
         )
         return association_limits.apply_limits(problem, picture, self._site_limits())
+
+    def _kinds(self, picture: Picture, now: datetime) -> Kinds:
+        """Return what earlier jobs can teach those of this round."""
+        shared_by = self._kinds_config.shared_by
+        if shared_by == "nobody" or all(job.record.terms.kind is None for job in picture.managed):
+            return Kinds()
+        since = now - timedelta(seconds=self._kinds_config.expires_s)
+        return Kinds(self._store.earlier_jobs(since=since), shared_by=shared_by)
 
     def _decided(
         self,

@@ -56,9 +56,10 @@ def fit_throughput(
 
     The descent ends with a step that lowers the loss by less than the part `last_gain` of it. Observations
     with an impossible number (NaN, ≤ 0, more nodes than GPUs, ...) are left out. So are unconfirmed ones of a
-    single size that contradict `previous`, unless there are no others.
+    single size that contradict `previous`, and expired ones that contradict the rest, unless there are no
+    others.
     """
-    usable = [seen for seen in observations if is_usable(seen)]
+    usable = _without_expired([seen for seen in observations if is_usable(seen)])
     if previous is not None:
         usable = _without_unconfirmed_outlier(usable, previous)
     if not usable:
@@ -81,6 +82,20 @@ def fit_throughput(
         reason=None,
         num_used=len(usable),
     )
+
+
+def _without_expired(observations: list[Observation]) -> list[Observation]:
+    """Return the observations without expired ones that are far slower than a fit to the others predicts.
+
+    A job whose first minute on some size was slow leaves it, and could never learn that it is fast there.
+    Without that minute its model is optimistic again, and the policy asks the size anew where GPUs are idle.
+    Two such minutes are a confirmed measurement.
+    """
+    lasting = [seen for seen in observations if not seen.expired]
+    if not lasting or len(lasting) == len(observations):
+        return observations
+    theta = fit_throughput(lasting).parameters
+    return [seen for seen in observations if not (theta and seen.expired and _contradicts(seen, theta))]
 
 
 def _without_unconfirmed_outlier(

@@ -13,6 +13,7 @@ class Observation:
     - `last_time_s`: the last micro-batch of a step, with synchronisation
     - `weight`: how much the measurement counts: more for frequent and for recent ones
     - `confirmed`: it was measured for long enough that a busy moment cannot be why it is slow
+    - `expired`: it is unconfirmed, and so old that its size may be asked again
     """
 
     num_nodes: int
@@ -22,3 +23,4 @@ class Observation:
     last_time_s: float
     weight: float = 1.0
     confirmed: bool = True
+    expired: bool = False

@@ -233,6 +233,8 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
             )
         shown = [f"{factor:.2g} times {what}" for factor, what in times if factor is not None]
         found += _line("", "that is " + " and ".join(shown) if shown else "")
+        if facts.get("kind_note") is not None:
+            found += _line("", facts["kind_note"])
     elif facts.get("model_doubt") is not None:
         found += _line("predicted", f"nothing: its model is not used: {facts['model_doubt']}")
     elif facts["allocation"]:

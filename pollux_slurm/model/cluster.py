@@ -285,6 +285,7 @@ class JobTerms:
     - `in_place`: the job is an anchor; its training runs in other jobs, its wings (`SlurmJob.wings`)
     - `min_run_s`: for so long after a start the job neither grows nor moves to other nodes; infinite: never.
       None is the site's default
+    - `kind`: earlier jobs of the same kind teach this one (`agent.kind`); None for no kind
     """
 
     token_sha256: str
@@ -296,6 +297,7 @@ class JobTerms:
     total_s: int | None = None
     in_place: bool = False
     min_run_s: float | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ class ProblemJob:
     - `model`: None before the first report, and where it does not count; `model_doubt` is the reason then
     - `models`: models by GPU type; for all other types, `model` counts, and without it the first of `models`,
       scaled by single-GPU throughput (`Problem.gpu_speeds`)
+    - `kind_note`: what of its model other jobs of its kind have measured, or why they do not count
     - `prediction_error`: recent mean of |throughput/predicted − 1|, from 0 to 1
 
     What it has and may have:
@@ -97,6 +98,7 @@ class ProblemJob:
     epochs_declared: float | None = None
     declaration_doubt: str | None = None
     model_doubt: str | None = None
+    kind_note: str | None = None
     waiting_s: float = 0.0
     qos: str = ""
     prediction_error: float = 0.0

@@ -25,12 +25,14 @@ from pollux_slurm.store.contract.interface import (
     AllocationRecord,
     DaemonStatus,
     DecisionRecord,
+    EarlierJob,
     GenerationMember,
     GenerationRecord,
     GenerationState,
     JobObservation,
     JobRecord,
     JobRegistration,
+    KindRecord,
     Move,
     NodeRecord,
     Poll,
@@ -41,7 +43,7 @@ from pollux_slurm.store.contract.interface import (
     Sample,
     TrainingRun,
 )
-from pollux_slurm.store.jobs import accounting_corrections, observation, records, registration
+from pollux_slurm.store.jobs import accounting_corrections, earlier_jobs, observation, records, registration
 from pollux_slurm.store.jobs.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.jobs.latest import read_runs
 from pollux_slurm.store.journal import generations, reallocations
@@ -153,6 +155,18 @@ class SqlStore:
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         return self.jobs(include_finished=False)
+
+    def earlier_jobs(self, *, since: datetime) -> tuple[EarlierJob, ...]:
+        with self.database.read() as connection:
+            return earlier_jobs.read_earlier_jobs(connection, since=since)
+
+    def kinds(self) -> tuple[KindRecord, ...]:
+        with self.database.read() as connection:
+            return earlier_jobs.read_kinds(connection)
+
+    def forget_kind(self, kind: str, *, user_name: str | None = None) -> int:
+        with self.database.write() as connection:
+            return earlier_jobs.forget_kind(connection, kind, user_name)
 
     def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
         scope = records.ALL_JOBS if include_finished else records.ACTIVE_JOBS

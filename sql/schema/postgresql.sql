@@ -1,4 +1,4 @@
--- Schema 0103 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0104 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -138,6 +138,7 @@ CREATE TABLE jobs (
     time_limit_s DOUBLE PRECISION,
     required_nodes TEXT,
     submitted_gpus INTEGER,
+    kind VARCHAR(32),
     not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
@@ -160,6 +161,8 @@ CREATE INDEX ix_jobs_estimated ON jobs (estimated) WHERE estimated;
 CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
 
 CREATE INDEX ix_jobs_first_job_id ON jobs (first_job_id);
+
+CREATE INDEX ix_jobs_kind_id ON jobs (kind, id);
 
 CREATE INDEX ix_jobs_slurm_job_id_id ON jobs (slurm_job_id, id);
 
@@ -194,6 +197,7 @@ COMMENT ON COLUMN jobs.finished_at IS 'When the job ended; null while it is not 
 COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was registered, seconds; null for none, or unknown.';
 COMMENT ON COLUMN jobs.required_nodes IS 'Nodes that its owner named, separated by commas; null for none.';
 COMMENT ON COLUMN jobs.submitted_gpus IS 'GPUs that its owner submitted it with; null where unknown.';
+COMMENT ON COLUMN jobs.kind IS 'What it trains: its owner''s name for it, or a digest; null for none.';
 COMMENT ON COLUMN jobs.not_moved_reason IS 'Why the last round could not move it; null when it could.';
 COMMENT ON COLUMN jobs.estimated IS 'Is an interval of it, or its end, an estimate, because Slurm''s records lack it?';
 

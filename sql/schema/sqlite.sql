@@ -1,4 +1,4 @@
--- Schema 0103 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0104 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -139,6 +139,7 @@ CREATE TABLE gpu_prices (
 --   time_limit_s: Time limit of one run when it was registered, seconds; null for none, or unknown.
 --   required_nodes: Nodes that its owner named, separated by commas; null for none.
 --   submitted_gpus: GPUs that its owner submitted it with; null where unknown.
+--   kind: What it trains: its owner's name for it, or a digest; null for none.
 --   not_moved_reason: Why the last round could not move it; null when it could.
 --   estimated: Is an interval of it, or its end, an estimate, because Slurm's records lack it?
 
@@ -165,6 +166,7 @@ CREATE TABLE jobs (
     time_limit_s DOUBLE,
     required_nodes TEXT,
     submitted_gpus INTEGER,
+    kind VARCHAR(32),
     not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
@@ -189,6 +191,8 @@ CREATE INDEX ix_jobs_estimated ON jobs (estimated) WHERE estimated;
 CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
 
 CREATE INDEX ix_jobs_first_job_id ON jobs (first_job_id);
+
+CREATE INDEX ix_jobs_kind_id ON jobs (kind, id);
 
 CREATE INDEX ix_jobs_slurm_job_id_id ON jobs (slurm_job_id, id);
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
+from pollux_slurm.config import DaemonConfig, KindsConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.round import Settings
 from pollux_slurm.errors import ConfigError, StoreUnavailable
@@ -124,6 +124,7 @@ def test_that_new_settings_hold_from_the_next_round_and_wrong_ones_do_not(
             config=dataclasses.replace(CONFIG, interval_s=50, shadow=True, partitions=("test",)),
             policy=PolicyConfig(seed=9),
             moves=MovesConfig(),
+            kinds=KindsConfig(),
             decide=harness.decide,
         ),
     ]

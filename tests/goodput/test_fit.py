@@ -305,3 +305,28 @@ def test_that_half_of_the_published_placements_predict_the_other_half(applicatio
         for seen in rows
     ]
     assert sum(errors) / len(errors) <= 0.10
+
+
+@pytest.mark.parametrize("previous", [None, TRUTH])
+def test_that_an_expired_first_minute_leaves_its_size_as_good_as_unmeasured(
+    previous: ThroughputParameters | None,
+) -> None:
+    """A job was ten times slower for its first minute on four GPUs, left them, and knows one and two well."""
+    known = [observe(1, k, m) for k in (1, 2) for m in (16, 32, 64)]
+    slow = dataclasses.replace(
+        observe(1, 4, 32), micro_batch_s=1.0, last_time_s=14.0, confirmed=False, expired=True
+    )
+    truth = float(iteration_time_s(TRUTH, 1, 4, 32))
+    found = fit_throughput([*known, slow], previous=previous).parameters
+    assert found is not None
+    assert float(iteration_time_s(found, 1, 4, 32)) < 1.2 * truth
+    believed = fit_throughput([*known, dataclasses.replace(slow, expired=False)]).parameters
+    assert believed is not None
+    assert float(iteration_time_s(believed, 1, 4, 32)) > 1.5 * truth
+
+
+def test_that_expired_measurements_that_agree_with_the_others_still_count() -> None:
+    expired = [dataclasses.replace(observe(2, 8, m), confirmed=False, expired=True) for m in (16, 64)]
+    known = [observe(1, k, m) for k in (1, 2, 4) for m in (16, 32, 64)]
+    assert fit_throughput([*known, *expired]).num_used == len(known) + len(expired)
+    assert fit_throughput(expired).num_used == len(expired)

@@ -107,7 +107,7 @@ def violations(problem: Problem, answer: Answer) -> list[str]:
 
 def cap(job: ProblemJob) -> int:
     seen = [model.max_gpus_seen for model in (job.model, *dict(job.models).values()) if is_measured(model)]
-    return max(2 * max(seen, default=0), job.min_gpus, job.current.num_gpus, 1)
+    return max(4 * max(seen, default=0), job.min_gpus, job.current.num_gpus, 1)
 
 
 def is_measured(model: GoodputModel | None) -> bool:
@@ -190,9 +190,8 @@ def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
     delay = job.restart_delay_s
     if is_in_place(problem, job, allocation):
         delay = job.in_place_delay_s
-    if job.age_s + delay == 0:
-        return keep
-    return keep * max(job.age_s - job.num_restarts * job.restart_delay_s, 0) / (job.age_s + delay)
+    age = max(job.age_s, 120.0)
+    return keep * max(age - job.num_restarts * job.restart_delay_s, 0) / (age + delay)
 
 
 def is_in_place(problem: Problem, job: ProblemJob, allocation: Allocation) -> bool:

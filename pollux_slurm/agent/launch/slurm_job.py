@@ -145,6 +145,7 @@ def _ensure_token(
             max_gpus=options.max_gpus,
             allow_unconfirmed=options.allow_unconfirmed,
             min_run_s=options.min_run_s,
+            kind=options.kind,
             client=connect(config.slurm, environ),
             runner=runner,
         )

@@ -69,6 +69,7 @@ def _observation(times: StepTimes) -> Observation:
         last_time_s=times.last_time_s,
         weight=times.weight,
         confirmed=times.confirmed,
+        expired=times.expired,
     )
 
 

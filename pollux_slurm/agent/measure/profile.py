@@ -21,6 +21,9 @@ _MIN_SPACING_S = 5.0
 _FULL_WEIGHT_AT = 8
 # A median of this many steps is confirmed: they span some two minutes.
 _CONFIRMED_AT = 32
+# An unconfirmed median expires after so many times what a start costs, and not before ten minutes.
+_EXPIRES_AFTER_STARTS = 10
+_EXPIRES_AFTER_S = 600.0
 _MAX_SITUATIONS = 256
 # The weight of a situation halves for each such time between its last step and the newest of all: nodes and
 # the jobs beside change. It has a lower bound, because for that situation there may be nothing newer.
@@ -65,7 +68,7 @@ class StepTimes:
 
     `micro_batch_s` is a micro-batch without synchronisation, `last_time_s` the last micro-batch of a step,
     with it; both contain the time that a slow loader adds. `freshness` is 1 for the situation measured last,
-    less for one measured long before.
+    less for one measured long before. `expired` ones are unconfirmed and old (`goodput.Observation`).
     """
 
     situation: Situation
@@ -73,6 +76,7 @@ class StepTimes:
     last_time_s: float
     count: int
     freshness: float = 1.0
+    expired: bool = False
 
     @property
     def weight(self) -> float:
@@ -110,6 +114,11 @@ class StepProfile:
         self._lock = threading.Lock()
         self._records: dict[Situation, _Record] = {}
         self._version = 0
+        self._expires_after_s = _EXPIRES_AFTER_S
+
+    def set_start_cost(self, start_s: float) -> None:
+        """Set what a start of this job costs: an unconfirmed median lasts for ten such times, or longer."""
+        self._expires_after_s = max(_EXPIRES_AFTER_S, _EXPIRES_AFTER_STARTS * start_s)
 
     @property
     def version(self) -> int:
@@ -152,6 +161,7 @@ class StepProfile:
                 last_time_s=statistics.median_low(last for _, last in steps),
                 count=len(steps),
                 freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _MIN_FRESHNESS),
+                expired=len(steps) < _CONFIRMED_AT and latest - last_at > self._expires_after_s,
             )
             for situation, steps, last_at in copies
         )

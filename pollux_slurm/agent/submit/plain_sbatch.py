@@ -38,6 +38,7 @@ def make_adaptive(
     max_gpus: int | None,
     allow_unconfirmed: bool,
     min_run_s: float | None = None,
+    kind: str | None = None,
     client: SlurmClient,
     runner: CommandRunner,
     pause: Callable[[float], None] = time.sleep,
@@ -71,6 +72,7 @@ def make_adaptive(
             max_gpus=max_gpus,
             allow_unconfirmed=allow_unconfirmed,
             min_run_s=min_run_s,
+            kind=kind,
         )
         known = parse_comment(job.comment).terms
         if known is None or (known.token_sha256, known.user_id) != (terms.token_sha256, terms.user_id):

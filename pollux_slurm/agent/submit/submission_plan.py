@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pollux_slurm.agent.kind import checked_kind, kind_of
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
 from pollux_slurm.agent.submit.log_folders import missing_log_folders
 from pollux_slurm.agent.submit.never_moved import never_moved_because, one_node_because
@@ -56,6 +57,7 @@ POLLUX_OPTIONS = (
     SbatchOption("checkpoint-dir"),
     SbatchOption("total-time"),
     SbatchOption("min-run"),
+    SbatchOption("kind"),
     SbatchOption("in-place", Takes.NOTHING),
     SbatchOption("no-in-place", Takes.NOTHING),
     SbatchOption("dry-run", Takes.NOTHING),
@@ -209,6 +211,9 @@ def plan_submission(
         total_s=total_s,
         in_place=in_place,
         min_run_s=None if (min_run := _last(options, "min-run")) is None else parse_min_run(min_run),
+        kind=kind_of(script.body, rest[1:])
+        if (kind := _last(options, "kind")) is None
+        else checked_kind(kind),
     )
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir

@@ -40,6 +40,12 @@ def run(
             help="Plain sbatch only: neither growth nor another node sooner after a start: 5m, 2h, always.",
         ),
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Plain sbatch only: the job's kind (default: by its command); '' for none."
+        ),
+    ] = None,
     master_addr: Annotated[
         str | None, typer.Option(metavar="HOST", help="Address of the first node for the other nodes.")
     ] = None,
@@ -77,6 +83,7 @@ def run(
 
     In containers: pollux run --wrap-with "apptainer exec --nv image.sif" -- python train.py
     """
+    from pollux_slurm.agent.kind import checked_kind, kind_of
     from pollux_slurm.agent.launch.launcher import launch
     from pollux_slurm.agent.node.containers import split_words, srun_arguments
     from pollux_slurm.agent.node.layout import RunOptions
@@ -92,6 +99,7 @@ def run(
         max_gpus=max_gpus,
         allow_unconfirmed=allow_unconfirmed,
         min_run_s=None if min_run is None else parse_min_run(min_run),
+        kind=kind_of("", command or ()) if kind is None else checked_kind(kind),
         master_addr=master_addr,
         kill_after_s=kill_after,
         in_place=in_place,

@@ -1,4 +1,4 @@
-"""`pollux sbatch`: submit an adaptive job. All options but nine are passed to sbatch."""
+"""`pollux sbatch`: submit an adaptive job. All options but ten are passed to sbatch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pollux_slurm.cli.shared.settings_and_store import print_note
 HELP = """
 Submit a batch script as an adaptive job: the daemon changes its GPUs while it runs.
 
-It takes sbatch's options and prints what sbatch prints. Nine options are pollux's own. Like sbatch's,
+It takes sbatch's options and prints what sbatch prints. Ten options are pollux's own. Like sbatch's,
 they come before the script:
 
 \b
@@ -31,12 +31,14 @@ they come before the script:
                         --time, or 90s, 5m, 12h, 2d, 1w
   --min-run TIME        no growth and no move to other nodes sooner after a start: 90s, 5m, 2h; or always
                         (default: policy.min_age_s). GPUs that others are owed are given up at any time
+  --kind NAME           what it trains: the daemon predicts its speed from your earlier jobs of this kind
+                        (default: by script and arguments, but for seeds, names and outputs; '': none)
   --in-place            its processes may join and leave while it trains: GPUs are in jobs of their own,
                         and this one, the anchor, takes a CPU (--no-in-place: not so; docs/moves.md)
   --allow-unconfirmed   the daemon may requeue the job even when it does not confirm a checkpoint in time
   --dry-run             print what would be submitted, and submit nothing
 
-Words after the script are the script's arguments. One of the nine options there is an error, and nothing
+Words after the script are the script's arguments. One of the ten options there is an error, and nothing
 is submitted. If the script has an option of that name, put -- before the script.
 
 The script's body calls `pollux run -- python train.py`. Request CPUs and memory per GPU

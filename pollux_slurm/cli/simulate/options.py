@@ -41,6 +41,12 @@ BetweenOption = Annotated[
     ),
 ]
 DeclaredOption = Annotated[bool, typer.Option("--declared", help="Jobs declare how many epochs they train.")]
+KindsOption = Annotated[
+    bool,
+    typer.Option(
+        "--kinds", help="Jobs of one application tell each other what they measured; nothing at first."
+    ),
+]
 RulesOption = Annotated[
     str,
     typer.Option(
@@ -177,7 +183,7 @@ def refuse_unused_settings(
     # The genetic policy has one objective, which may be named.
     named = set(context.params.get("objective") or ()) == {"osdi21"} and "genetic" in (policies or ())
     refuse_unused(context, ("--objective",), "it is of --policy pollux", where=others and not named)
-    refuse_unused(context, ("--declared", "--between"), "it is of --policy pollux", where=others)
+    refuse_unused(context, ("--declared", "--kinds", "--between"), "it is of --policy pollux", where=others)
 
 
 def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays | None:
@@ -219,6 +225,7 @@ def make_settings(
     policies: Sequence[str] | None,
     objectives: Sequence[str] | None,
     declared: bool,
+    kinds: bool = False,
     between: str = "users",
     rules: str,
     num_nodes: int,
@@ -254,6 +261,7 @@ def make_settings(
             objective=objective,
             between=between,
             declared=declared,
+            kinds=kinds,
             rules=rules,
             num_nodes=num_nodes,
             gpus_per_node=gpus_per_node,

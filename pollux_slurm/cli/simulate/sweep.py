@@ -18,6 +18,7 @@ from pollux_slurm.cli.simulate.options import (
     GroupOption,
     InterferenceOption,
     JobsOption,
+    KindsOption,
     MtbfOption,
     NodesOption,
     NoiseOption,
@@ -72,6 +73,7 @@ def sweep(
     policy: PolicyOption = None,
     objective: ObjectiveOption = None,
     declared: DeclaredOption = False,
+    kinds: KindsOption = False,
     intervals: Annotated[str, typer.Option(help="Seconds between decisions, such as 15,30,60.")] = "60",
     restart_delays: Annotated[
         str, typer.Option(help="Seconds without progress after a move, such as 0,5,15,30,60,121.")
@@ -138,6 +140,7 @@ def sweep(
         policies=policy,
         objectives=objective,
         declared=declared,
+        kinds=kinds,
         rules=rules,
         num_nodes=nodes,
         gpus_per_node=gpus_per_node,

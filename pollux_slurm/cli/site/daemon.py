@@ -97,6 +97,7 @@ def daemon(
             decide=effective.decide,
             policy=effective.policy,
             moves=effective.moves,
+            kinds=effective.kinds,
             metrics=metrics,
             notifier=Notifier(os.environ, monotonic=time.monotonic),
             reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
@@ -204,6 +205,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
         config=daemon,
         policy=config.policy,
         moves=config.moves,
+        kinds=config.kinds,
         # Goodput tables are cached between rounds: only those of new reports are computed.
         decide=functools.partial(
             decide,

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from pollux_slurm.config import MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import declared_epochs, in_place, model_checks, policy_settings
+from pollux_slurm.daemon.decide.kinds import Kinds, Taught
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.model import (
     Allocation,
@@ -36,6 +37,7 @@ def build_problem(
     nodes: Sequence[NodeCapacity] | None = None,
     moves: MovesConfig | None = None,
     default_in_place_delay_s: float = 15.0,
+    kinds: Kinds | None = None,
 ) -> Problem:
     """Build the scheduling problem of a round: which jobs take part, and which are pinned.
 
@@ -46,13 +48,15 @@ def build_problem(
 
     A measured restart delay counts up to `max_restart_delay_s`: a job could otherwise avoid moves by
     reporting its first step late. `pause_ttl_s` is how far ahead a pause sets the begin time. `unmanaged`
-    jobs are added as they are. `nodes` replaces the picture's nodes.
+    jobs are added as they are. `nodes` replaces the picture's nodes. `kinds` teach jobs what others of their
+    kind have measured.
 
     The delay of a move in place is the time for which gained GPUs are idle, and the standstill after it:
     `default_in_place_delay_s` until the job's own warm-up was measured. A requeue starts the same processes,
     so its delay is never below that of a move in place: else decisions would prefer to stop jobs.
     """
     policy = PolicyConfig() if policy is None else policy
+    kinds = Kinds() if kinds is None else kinds
     usable = UsableNodes(picture.snapshot)
     several_wings = in_place.allows_several_wings(picture.snapshot, moves or MovesConfig())
     jobs = []
@@ -64,7 +68,9 @@ def build_problem(
         record = job.record
         declaration = declared_epochs.check_declaration(record)
         model_doubt = model_checks.doubt_about(record)
-        model, by_type = (None, ()) if model_doubt is not None else model_checks.models_of(record)
+        own = model_checks.models_of(record)
+        taught = Taught(models=(None, ())) if model_doubt is not None else kinds.teach(record, own)
+        model, by_type = taught.models
         idle_since = record.last_allocated_at or record.submitted_at
         restart_delay_s, in_place_delay_s = _delays(
             record, default_restart_delay_s, default_in_place_delay_s, max_restart_delay_s
@@ -75,6 +81,7 @@ def build_problem(
                 model=model,
                 models=by_type,
                 model_doubt=model_doubt,
+                kind_note=taught.note,
                 min_gpus=record.terms.min_gpus,
                 max_gpus=_most_gpus(job),
                 cpus_per_gpu=record.cpus_per_gpu,

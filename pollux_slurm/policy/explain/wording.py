@@ -8,7 +8,7 @@ from pollux_slurm.model import Configuration, JobDecision, ReallocationWay
 BOUND_TEXTS = {
     "capacity": "more GPUs are worth more to others",
     "max_gpus": "its owner's maximum",
-    "exploration": "it may at most double what it was measured on",
+    "exploration": "it may have at most four times what it was measured on",
     "penalty": "a move would cost more than it gains",
     "placement": "the free GPUs are not where a larger allocation would fit",
     "cpus": "too few CPUs where GPUs are free",

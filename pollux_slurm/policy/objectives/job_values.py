@@ -115,9 +115,17 @@ def restart_delays_s(
     return np.array(found, dtype=np.float64)
 
 
-def horizon_s(delay: FloatArray, usual_s: float) -> FloatArray:
-    """Return the horizon over which a move must pay: `usual_s`, growing with √δ for delays δ above 30 s."""
-    return usual_s * np.sqrt(np.maximum(delay / _HORIZON_DELAY_S, 1.0))
+def horizon_s(delay: FloatArray, usual_s: float, jobs: Sequence[ProblemJob]) -> FloatArray:
+    """Return the horizon (J,) over which a move of `delay` (J,) must pay, in seconds.
+
+    It is `usual_s` up to a delay δ of 30 s, and grows with √δ above. That alone would keep a job for good
+    where no larger size is worth so much. So it goes on to grow with the part of its life that the job has
+    not spent restarting: after as long it has lost as much as a move costs, as one who rents until the rent
+    has reached the price. It never grows beyond δ/30 s times `usual_s`, with which f is that of 30 s.
+    """
+    longer = np.maximum(delay / _HORIZON_DELAY_S, 1.0)
+    trained_s = [job.age_s - job.num_restarts * job.restart_delay_s for job in jobs]
+    return usual_s * np.clip(np.array(trained_s, dtype=np.float64) / usual_s, np.sqrt(longer), longer)
 
 
 def hysteresis_factors(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:

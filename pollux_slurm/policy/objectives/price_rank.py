@@ -67,11 +67,11 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     """Return the terms of `price-rank`: p = 0.9, weights are co-states × T^−0.1.
 
     T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, where φ is the part of the epochs that is done;
-    without a declaration φ = ½. On change, f = 1 − δ/min(H, T/s + δ) with the horizon H = 270 s, growing with
-    √δ above δ = 30 s. A job that resumes after a pause has this f, too. Only configurations that pack well
-    are used, and weights count no GPUs beyond a job's own bounds. Jobs that never ran on several nodes have
-    the multi-node cap. No weight is above `MAX_DECLARED_WEIGHT` times the median, so a false declaration
-    gains little.
+    without a declaration φ = ½. On change, f = 1 − δ/min(H, T/s + δ) with the horizon H = 270 s, longer
+    above δ = 30 s (`horizon_s`). A job that resumes after a pause has this f, too. Only configurations that
+    pack well are used, and weights count no GPUs beyond a job's own bounds. Jobs that never ran on several
+    nodes have the multi-node cap. No weight is above `MAX_DECLARED_WEIGHT` times the median, so a false
+    declaration gains little.
     """
     declared_s = [
         declared_remaining_s(job, goodput)
@@ -96,8 +96,9 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     keep = hysteresis_factors(problem, jobs)[:, None] * prediction_discount(jobs, tables)
 
     def penalty(in_place: bool) -> FloatArray:
-        delay = restart_delays_s(jobs, resuming=True, in_place=in_place)[:, None]
-        horizon = np.minimum(horizon_s(delay, _HORIZON_S), after + delay)
+        delays = restart_delays_s(jobs, resuming=True, in_place=in_place)
+        delay = delays[:, None]
+        horizon = np.minimum(horizon_s(delays, _HORIZON_S, jobs)[:, None], after + delay)
         found: FloatArray = keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0)
         return found
 

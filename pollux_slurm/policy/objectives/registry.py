@@ -89,8 +89,8 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
     """Return the terms of `attained-work`: p = 0.7, speedups over one GPU, less weight for much work done.
 
     Jobs declare nothing: w = max(W, 60 s)^−0.25, where W = progress/g(1) is the work done in one-GPU seconds.
-    On change, f = 1 − δ/H with the horizon H = 250 s, growing with √δ above δ = 30 s. Only configurations
-    that pack well are used, and jobs that never ran on several nodes have the multi-node cap.
+    On change, f = 1 − δ/H with the horizon H = 250 s, longer above δ = 30 s (`horizon_s`). Only
+    configurations that pack well are used, and jobs that never ran on several nodes have the multi-node cap.
     """
     work = np.array([attained_work_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
@@ -99,7 +99,7 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
 
     def penalty(in_place: bool) -> FloatArray:
         delay = restart_delays_s(jobs, in_place=in_place)
-        move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)
+        move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S, jobs), delay)
         return (keep * move)[:, None] * discount
 
     by_requeue, in_place_penalty = penalty_of_ways(jobs, penalty)

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from pollux_slurm.model import MovingRules, Objective, ProblemJob
 
+# A job counts as at least so old. A training usually lasts for minutes, so a young one may move at once where
+# that makes it clearly faster.
+_LEAST_AGE_S = 120.0
+
 
 def restart_penalty(
     job: ProblemJob, objective: Objective, moving: MovingRules | None = None, *, in_place: bool = False
 ) -> float:
     """Return f_j, the factor on a job's speedup if its allocation changes; 1 for a job without GPUs.
 
-    "paper" (eq. 13): see `paper_penalty`. "amortised": max(H − δ, 0)/H, with δ the delay of the move and H
-    the horizon over which it must pay. Both are multiplied by 1 − hysteresis. A move is by requeue, or
-    `in_place` of a job that can be moved so.
+    "paper" (eq. 13): see `paper_penalty`, with an age of at least two minutes. "amortised": max(H − δ, 0)/H,
+    with δ the delay of the move and H the horizon over which it must pay. Both are multiplied by
+    1 − hysteresis. A move is by requeue, or `in_place` of a job that can be moved so.
     """
     if not job.current:
         return 1.0
@@ -25,7 +29,8 @@ def restart_penalty(
         return keep
     if objective.penalty == "amortised":
         return keep * max(objective.horizon_s - delay_s, 0.0) / objective.horizon_s
-    return keep * paper_penalty(job.age_s, job.num_restarts, job.restart_delay_s, delay_s)
+    age_s = max(job.age_s, _LEAST_AGE_S)
+    return keep * paper_penalty(age_s, job.num_restarts, job.restart_delay_s, delay_s)
 
 
 def paper_penalty(age_s: float, num_restarts: int, restart_delay_s: float, delay_s: float) -> float:

@@ -24,6 +24,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+EXPLORATION_GROWTH, OSDI21_GROWTH = 4, 2
+"""How many times the most GPUs that a job was measured on it may get: chosen on generated workloads
+(docs/evaluation.md); and as in the paper's artifact."""
+
 # A job on one GPU, as (spread, K).
 _ONE_GPU: ThroughputKey = (False, 1)
 
@@ -97,16 +101,17 @@ class SpeedupTables:
         return 0.0 if found is None else found.goodput / float(self.reference_goodput[job])
 
 
-def exploration_cap(job: ProblemJob, current_gpus: int) -> int:
-    """Return the most GPUs that a job may get: twice the most it was measured on, or its current number.
+def exploration_cap(job: ProblemJob, current_gpus: int, *, growth: int = EXPLORATION_GROWTH) -> int:
+    """Return the most GPUs that a job may get.
 
-    A job without measurements may have its minimum, at least one GPU, so that it can be measured.
+    That is `growth` times the most it was measured on, or its current number. A job without measurements may
+    have its minimum, at least one GPU, so that it can be measured.
     """
     seen = 0
     for model in (job.model, *[model for _, model in job.models]) if job.models else (job.model,):
         if model is not None and model.throughput is not None and model.max_gpus_seen > seen:
             seen = model.max_gpus_seen
-    return max(2 * seen, job.min_gpus, current_gpus, 1)
+    return max(growth * seen, job.min_gpus, current_gpus, 1)
 
 
 def build_tables(
@@ -143,7 +148,10 @@ def build_tables(
     cache.trim(sum([max(len(job.models), 1) for job in jobs]))
     kinds, sizes, kind_of_node = facts.kinds, facts.sizes, facts.kind_of_node
     current_sizes = [(job.current.num_nodes, job.current.num_gpus) for job in jobs]
-    most = [exploration_cap(job, gpus) for job, (_, gpus) in zip(jobs, current_sizes, strict=True)]
+    growth = OSDI21_GROWTH if osdi21 else EXPLORATION_GROWTH
+    most = [
+        exploration_cap(job, gpus, growth=growth) for job, (_, gpus) in zip(jobs, current_sizes, strict=True)
+    ]
     caps = np.array(most, dtype=np.int64)
     columns = columns_for(facts, jobs, max(most, default=1), uneven=uneven, pauses=pauses)
     kind, num_gpus = columns.kind, columns.num_gpus

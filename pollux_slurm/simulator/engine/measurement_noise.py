@@ -10,6 +10,7 @@ import math
 import random
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pollux_slurm.errors import SimulationError
@@ -21,6 +22,8 @@ OUTLIER = 10.0
 _MINUTES_KEPT = 5
 # The minutes that its 32 confirmed steps take.
 _MINUTES_CONFIRMED = 2
+# An agent's unconfirmed medians expire after so many minutes, and so many times what a restart costs.
+_MINUTES_UNTIL_EXPIRED, _RESTARTS_UNTIL_EXPIRED = 10, 10
 # The number of reports over which the prediction error is averaged (`store/jobs/records.py`).
 _REPORTS_COMPARED = 16
 
@@ -57,6 +60,9 @@ class NoisyMeasurements:
         self._random = random.Random(f"{seed} {job}")
         self._minutes: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
         self._errors: deque[float] = deque(maxlen=_REPORTS_COMPARED)
+        # The minutes measured so far, and the last one in each situation.
+        self._minute = 0
+        self._last_minute: dict[tuple[object, ...], int] = {}
 
     @property
     def error(self) -> float:
@@ -69,7 +75,9 @@ class NoisyMeasurements:
         slow = OUTLIER if draw.random() < self._noise.outliers else 1.0
         micro_batch_s = slow * truth.micro_batch_s * math.exp(draw.gauss(0.0, spread))
         sync_s = slow * (truth.last_time_s - truth.micro_batch_s) * math.exp(draw.gauss(0.0, spread))
-        key = (gpu_type, truth.num_nodes, truth.num_gpus, truth.atomic_batch_size)
+        key = _key(truth, gpu_type)
+        self._minute += 1
+        self._last_minute[key] = self._minute
         minutes = self._minutes.setdefault(key, deque(maxlen=_MINUTES_KEPT))
         minutes.append((micro_batch_s, micro_batch_s + sync_s))
         expected = replace(
@@ -80,3 +88,15 @@ class NoisyMeasurements:
         )
         self._errors.append(min(abs(expected.last_time_s / (micro_batch_s + sync_s) - 1.0), 1.0))
         return expected
+
+    def aged(self, observations: Sequence[Observation], gpu_type: str, restart_s: float) -> list[Observation]:
+        """Return `observations`, those marked as expired that are unconfirmed and old by now."""
+        until = self._minute - max(_MINUTES_UNTIL_EXPIRED, _RESTARTS_UNTIL_EXPIRED * restart_s / 60.0)
+        return [
+            replace(seen, expired=not seen.confirmed and self._last_minute[_key(seen, gpu_type)] < until)
+            for seen in observations
+        ]
+
+
+def _key(seen: Observation, gpu_type: str) -> tuple[object, ...]:
+    return (gpu_type, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size)

@@ -54,8 +54,8 @@ class ScalingSettings:
 class RunSettings:
     """The settings of one simulation, without its workload and traces. Times in seconds.
 
-    `objective`, `between`, `declared`, `exponent` and `penalty` are for policy `pollux`; None is the
-    objective's default. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` ×
+    `objective`, `between`, `declared`, `kinds`, `exponent` and `penalty` are for policy `pollux`; None is
+    the objective's default. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` ×
     `gpus_per_node`. `restart_delay_s` is the delay of a move under rules `osdi21`, and under `slurm` the
     expected delay of a job's first move. `slurm` is for rules `slurm`; `seed` for these and for `noise`.
     `interference` is the part of its speed that a job over several nodes loses beside another. The step times
@@ -69,6 +69,7 @@ class RunSettings:
     objective: str = "generalized-mean"
     between: str = "users"
     declared: bool = False
+    kinds: bool = False
     exponent: float | None = None
     penalty: str | None = None
     rules: str = "osdi21"
@@ -111,7 +112,7 @@ class RunSettings:
         """The name of the policy in tables and plots."""
         if self.policy != "pollux":
             return self.policy
-        return self.objective + (" (declared)" if self.declared else "")
+        return self.objective + (" (declared)" if self.declared else "") + (" (kinds)" if self.kinds else "")
 
     @property
     def cluster_text(self) -> str:
@@ -195,6 +196,7 @@ class RunSettings:
                 between=self.between,
             ),
             declared=self.declared,
+            kinds=self.kinds,
         )
 
 

@@ -171,6 +171,8 @@ class Agents:
         found = self._fits.get(key)
         if found is None:
             ordered = [seen[situation] for situation in sorted(seen)]
+            if job.noisy is not None:
+                ordered = job.noisy.aged(ordered, gpu_type, job.expected_delay_s)
             theta = fit_throughput(ordered, previous=previous, last_gain=_MIN_LOSS_REDUCTION).parameters
             found = _Fit(theta=theta, choices={})
             if job.noisy is None:  # with noise, no other job has the same measurements

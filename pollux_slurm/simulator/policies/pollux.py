@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
+    GoodputModel,
     MovingRules,
     NodeCapacity,
     Objective,
@@ -20,6 +22,7 @@ from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.in_place import node_name
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
+from pollux_slurm.simulator.policies.shared_models import SharedModels
 
 # The solver's effort. Between 0.005 and 0.5, average completion times differ by chance alone. Where jobs may
 # be paused, 0.005 costs workload 1 of the artifact 2 %.
@@ -31,7 +34,8 @@ _PAUSING = frozenset({"price-rank", "attained-work"})
 class PolluxPolicy:
     """`allocate` with an objective. With `declared`, jobs declare how many epochs they will train.
 
-    `pauses` allows pausing running jobs; with None, the objective decides that, and the effort of the search.
+    With `kinds`, jobs of one application teach each other (`SharedModels`). `pauses` allows pausing running
+    jobs; with None, the objective decides that, and the effort of the search.
     """
 
     resizes = True
@@ -41,6 +45,7 @@ class PolluxPolicy:
         objective: Objective,
         *,
         declared: bool = False,
+        kinds: bool = False,
         solver: str = "exact",
         effort: float | None = None,
         pauses: bool | None = None,
@@ -52,6 +57,7 @@ class PolluxPolicy:
         self._moving = MovingRules(pauses=pauses)
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
+        self._shared = SharedModels() if kinds else None
         self._allocations: dict[GpusByNode, Allocation] = {}
         # Of the last cluster seen, and whether its nodes may have several wings of a job.
         self._nodes: tuple[Cluster | None, bool, tuple[NodeCapacity, ...]] = (None, False, ())
@@ -107,6 +113,23 @@ class PolluxPolicy:
             )
         return found
 
+    def _model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
+        own = self._agents.model(job, gpu_type)
+        if self._shared is None:
+            return own
+        taught = self._shared.teach(job.job.application, gpu_type, own)
+        if taught is not None and own is None:
+            taught = replace(taught, limits=job.application.limits)
+        return taught
+
+    def _models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
+        found = self._agents.models(job)
+        if self._shared is None:
+            return found
+        types = dict.fromkeys([*(kind for kind, _ in found), *self._shared.types(job.job.application)])
+        taught = {gpu_type: self._model(job, gpu_type) for gpu_type in types}
+        return tuple((gpu_type, model) for gpu_type, model in taught.items() if model is not None)
+
     def _problem_job(
         self, now_s: float, job: SimulatedJob, names: Sequence[str], *, several: bool
     ) -> ProblemJob:
@@ -122,8 +145,8 @@ class PolluxPolicy:
             in_place_delay_s = min(in_place_delay_s, restart_delay_s)
         return ProblemJob(
             job_id=job.job.name,
-            model=None if several else self._agents.model(job, job.gpu_type),
-            models=self._agents.models(job) if several else (),
+            model=None if several else self._model(job, job.gpu_type),
+            models=self._models(job) if several else (),
             min_gpus=application.least_gpus,
             max_gpus=application.most_gpus,
             age_s=now_s - job.job.submitted_s,

@@ -9,6 +9,7 @@ Grammar (one word, no blanks inside; fields in any order, each at most once, `sh
             | "slice=" seconds | "total=" seconds        (both or neither; total above slice)
             | "inplace=1"                                (not with slice and total)
             | "minrun=" ("0" | seconds | "always")
+            | "kind=" 1 to 32 letters, digits, ".", "-", "_"
     count   = a decimal number from 1 to 1000000, without leading zeros
     seconds = a decimal number from 1 to 999999999, without leading zeros
 
@@ -41,6 +42,7 @@ _FIELDS = {
     "total": re.compile(r"[1-9][0-9]{0,8}"),
     "inplace": re.compile(r"1"),
     "minrun": re.compile(r"always|0|[1-9][0-9]{0,8}"),
+    "kind": re.compile(r"[A-Za-z0-9._-]{1,32}"),
 }
 
 
@@ -71,6 +73,8 @@ def encode_comment(user_comment: str, terms: JobTerms) -> str:
         fields.append("inplace=1")
     if terms.min_run_s is not None:
         fields.append(f"minrun={'always' if math.isinf(terms.min_run_s) else math.ceil(terms.min_run_s)}")
+    if terms.kind is not None:
+        fields.append(f"kind={terms.kind}")
     payload = _VERSION + ",".join(fields)
     checked = _parse_payload(payload)
     if isinstance(checked, str):
@@ -155,4 +159,5 @@ def _parse_payload(payload: str) -> JobTerms | str:
         total_s=total_s,
         in_place="inplace" in values,
         min_run_s=float(values["minrun"].replace("always", "inf")) if "minrun" in values else None,
+        kind=values.get("kind"),
     )

@@ -58,9 +58,11 @@ from pollux_slurm.store.contract.types import (
     DaemonStatus,
     DecisionRecord,
     Declaration,
+    EarlierJob,
     JobObservation,
     JobRecord,
     JobRegistration,
+    KindRecord,
     Move,
     NodeRecord,
     Poll,
@@ -86,6 +88,7 @@ __all__ = [
     "DaemonStatus",
     "DecisionRecord",
     "Declaration",
+    "EarlierJob",
     "GenerationMember",
     "GenerationRecord",
     "GenerationState",
@@ -93,6 +96,7 @@ __all__ = [
     "JobRecord",
     "JobRegistration",
     "JobStore",
+    "KindRecord",
     "MembershipStore",
     "Move",
     "NodeRecord",
@@ -211,6 +215,19 @@ class Store(JobStore, Protocol):
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         """Return every job that is not over, in a bounded number of statements."""
+
+    def earlier_jobs(self, *, since: datetime) -> tuple[EarlierJob, ...]:
+        """Return jobs of the kinds of those that are not over, submitted after `since`, newest first.
+
+        They are the newest of each kind and owner that have measured step times; those that are not over are
+        among them.
+        """
+
+    def kinds(self) -> tuple[KindRecord, ...]:
+        """Return the kinds of each user, those of the newest jobs first."""
+
+    def forget_kind(self, kind: str, *, user_name: str | None = None) -> int:
+        """Take a kind from all jobs, or those of one user, and return their number."""
 
     def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
         """Return jobs, oldest first."""

@@ -15,6 +15,7 @@ from pollux_slurm.model import (
     BatchChoice,
     Configuration,
     GoodputModel,
+    GradientStatistics,
     JobDecision,
     JobState,
     JobTerms,
@@ -138,6 +139,41 @@ class JobRegistration:
     restart_count: int = 0
     is_running: bool = False
     submitted_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierJob:
+    """A job that can teach others of its kind: what it measured, and how far it came.
+
+    `model` is its newest with θ, and `models` those by GPU type; `early_statistics` are the first that it
+    reported. `progress` is in units of M0; that of a job that is not `completed` is a lower bound of its
+    length.
+    """
+
+    slurm_job_id: str
+    user_id: int
+    account: str
+    kind: str
+    name: str
+    completed: bool
+    model: GoodputModel
+    models: tuple[tuple[str, GoodputModel], ...]
+    early_statistics: GradientStatistics | None
+    progress: float
+    recent_runs: tuple[RecentRun, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindRecord:
+    """The jobs of one kind and user. `max_gpus_seen` is 0 where none has measured a step."""
+
+    kind: str
+    user_name: str
+    num_jobs: int
+    num_completed: int
+    newest_job: str
+    newest_name: str
+    max_gpus_seen: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

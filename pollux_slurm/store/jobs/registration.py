@@ -302,6 +302,7 @@ def _insert(
                 "max_gpus": job.terms.max_gpus,
                 "allow_unconfirmed": job.terms.allow_unconfirmed,
                 "in_place": job.terms.in_place,
+                "kind": job.terms.kind,
                 "cpus_per_gpu": job.cpus_per_gpu,
                 "memory_per_gpu_mb": job.memory_per_gpu_mb,
                 "state": JobState.PENDING,

@@ -76,6 +76,7 @@ class JobRow(Base):
         ),
         Index(None, "slurm_job_id", "id"),
         Index(None, "user_id", "submitted_at"),
+        Index(None, "kind", "id"),
         Index(None, "account", "submitted_at"),
         Index(None, "submitted_at"),
         Index(None, "started_at"),
@@ -137,6 +138,9 @@ class JobRow(Base):
     )
     submitted_gpus: Mapped[int | None] = mapped_column(
         Integer, comment="GPUs that its owner submitted it with; null where unknown."
+    )
+    kind: Mapped[str | None] = mapped_column(
+        String(32), comment="What it trains: its owner's name for it, or a digest; null for none."
     )
     not_moved_reason: Mapped[str | None] = mapped_column(
         Text, comment="Why the last round could not move it; null when it could."

@@ -117,7 +117,9 @@ class Measurements:
             self.report_builder.add_step(step)
         self.report_builder.set_training_state(_training(limits, batch, noise))
         if self.report_builder.first_step_s is None:
-            self.report_builder.set_first_step(process_age_s() - self._run_began_s)
+            start_s = process_age_s() - self._run_began_s
+            self.report_builder.set_first_step(start_s)
+            self.profile.set_start_cost(start_s)
             self.report_builder.set_phase(RunPhase.TRAINING)
             self.reporter.report_soon()
             record_mlflow_run(self._checkpoint_dir)

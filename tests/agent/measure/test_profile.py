@@ -108,6 +108,34 @@ def test_that_few_steps_weigh_less() -> None:
     assert profile.medians()[0].weight == 1.0
 
 
+@pytest.mark.parametrize(
+    ("start_s", "count", "away_s", "expired"),
+    [
+        (5.0, 31, 500.0, False),
+        (5.0, 31, 700.0, True),
+        (5.0, 32, 7000.0, False),
+        (250.0, 31, 2400.0, False),
+        (250.0, 31, 2600.0, True),
+    ],
+)
+def test_that_an_unconfirmed_median_expires_after_ten_minutes_and_ten_starts(
+    start_s: float, count: int, away_s: float, expired: bool
+) -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+    profile.set_start_cost(start_s)
+    for _ in range(count):
+        profile.record(HERE, step(1.0, 1.0))
+        at[0] += 5.0
+    at[0] += away_s - 5.0
+    elsewhere = Situation(num_nodes=2, num_gpus=8, atomic_batch_size=16)
+    profile.record(elsewhere, step(1.0, 1.0))
+    assert [(times.situation, times.expired) for times in profile.medians()] == [
+        (HERE, expired),
+        (elsewhere, False),
+    ]
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_that_an_impossible_time_is_dropped(bad: float) -> None:
     profile = StepProfile()

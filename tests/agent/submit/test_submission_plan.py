@@ -169,6 +169,7 @@ def test_that_a_script_with_its_own_options_is_rendered_as_in_the_golden_file(tm
             "8",
             "--mem-per-gpu=20G",
             "--allow-unconfirmed",
+            "--kind=night",
             str(script),
             "--lr",
             "0.1",
@@ -179,9 +180,22 @@ def test_that_a_script_with_its_own_options_is_rendered_as_in_the_golden_file(tm
     assert made.script == (GOLDEN / "wishes.sbatch").read_text()
     assert made.options == (
         "--mem-per-gpu=20G",
-        f"--comment=ask Ada first pollux/1:sha256={token_sha256(TOKEN)},uid=1000,min=2,max=8,unconfirmed=1",
+        f"--comment=ask Ada first pollux/1:sha256={token_sha256(TOKEN)},uid=1000,min=2,max=8,unconfirmed=1,"
+        "kind=night",
     )
     assert made.arguments == ("--lr", "0.1")
+
+
+def test_that_the_kind_goes_into_the_comment_and_seeds_do_not_change_it() -> None:
+    kinds = {
+        plan([f"--wrap=pollux run -- python train.py {words}"]).terms.kind
+        for words in ("--seed 1", "--seed 2", "--seed=3")
+    }
+    (kind,) = kinds
+    assert f",kind={kind}" in " ".join(plan(["--wrap=pollux run -- python train.py --seed 1"]).options)
+    assert "kind=" not in " ".join(plan(["--kind="]).options)
+    with pytest.raises(UsageError, match="--kind 'a b'"):
+        plan(["--kind=a b"])
 
 
 @pytest.mark.parametrize(("text", "field"), [("2h", "7200"), ("always", "always"), ("0", "0")])
@@ -191,7 +205,7 @@ def test_that_a_shortest_run_goes_into_the_comment(text: str, field: str) -> Non
 
 
 def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> None:
-    made = plan(["--time=4:00:00", "--total-time", "2-00:00"])
+    made = plan(["--time=4:00:00", "--total-time", "2-00:00", "--kind="])
     assert (made.terms.slice_s, made.terms.total_s) == (4 * 3600, 48 * 3600)
     assert made.options[0] == "--time=4:00:00"
     assert made.options[1].endswith(",min=1,slice=14400,total=172800")

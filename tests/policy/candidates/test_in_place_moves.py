@@ -30,7 +30,7 @@ def winged(job_id: str, *wings: dict[str, int], **fields: object) -> ProblemJob:
     for wing in wings:
         for name, gpus in wing.items():
             total[name] = total.get(name, 0) + gpus
-    fields = {"age_s": 100.0, "num_restarts": 1, "restart_delay_s": 99.0, "in_place_delay_s": 1.0, **fields}
+    fields = {"age_s": 120.0, "num_restarts": 1, "restart_delay_s": 99.0, "in_place_delay_s": 1.0, **fields}
     return job(job_id, total, wings=tuple(map(Allocation.of, wings)), **fields)
 
 
@@ -44,12 +44,12 @@ def test_that_a_move_in_place_pays_where_a_requeue_does_not(solver: str) -> None
     by_requeue = dataclasses.replace(winged("a", {"n0": 4}), in_place_delay_s=None)
     assert given(decide(problem(cluster, by_requeue), solver=solver)) == {"a": "n0:4"}
     found = decide(problem(cluster, dataclasses.replace(by_requeue, in_place_delay_s=30.0)), solver=solver)
-    assert given(found) == {"a": "n0:4"}, "1 of 130 s is left of twice the speed"
+    assert given(found) == {"a": "n0:4"}, "21 of 150 s are left of twice the speed"
     quick = winged("a", {"n0": 4}, num_restarts=0)
     found = decide(problem(cluster, quick), solver=solver)
     assert given(found) == {"a": "n0:4+n1:4"}
     assert ways(found) == {"a": IN_PLACE}
-    assert found.jobs[0].penalty == pytest.approx(100 / 101)
+    assert found.jobs[0].penalty == pytest.approx(120 / 121)
     assert found.jobs[0].move_delay_s == 1.0
 
 

@@ -69,7 +69,7 @@ def test_that_a_maximum_does_not_bind_a_job_below_it(batch: int) -> None:
 
 def test_that_exploration_does_not_bind_a_job_below_its_cap() -> None:
     # Six GPUs would share a batch of 6 faster than three, four and five would not.
-    few = job("a", {"n0": 3}, model=model_of_batch(6, seen=2))
+    few = job("a", {"n0": 3}, model=model_of_batch(6, seen=1))
     found = about_a(few, job("b", {"n1": 1}), cluster=nodes(2, 8))
     assert (found.allocation.num_gpus, found.bound_by) == (3, "nothing")
 
@@ -90,7 +90,7 @@ def test_that_too_few_measurements_are_the_bound() -> None:
 
 
 def test_that_the_price_of_a_restart_is_the_bound() -> None:
-    assert about_a(job("a", {"n0": 1}, age_s=0.0)).bound_by == "penalty"
+    assert about_a(job("a", {"n0": 1}, age_s=0.0, num_restarts=9)).bound_by == "penalty"
 
 
 def test_that_free_gpus_in_the_wrong_places_are_the_bound() -> None:

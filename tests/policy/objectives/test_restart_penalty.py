@@ -12,9 +12,12 @@ from tests.policy.builders import job
 @pytest.mark.parametrize(
     ("age_s", "num_restarts", "delay_s", "expected"),
     [
-        (0.0, 0, 30.0, 0.0),
-        (60.0, 0, 30.0, 2 / 3),
-        (60.0, 2, 30.0, 0.0),
+        (240.0, 0, 30.0, 240 / 270),
+        (240.0, 2, 30.0, 180 / 270),
+        (240.0, 9, 30.0, 0.0),
+        # A job counts as two minutes old.
+        (0.0, 0, 30.0, 120 / 150),
+        (60.0, 2, 30.0, 60 / 150),
         (60.0, 9, 30.0, 0.0),
         (0.0, 5, 0.0, 1.0),
     ],
@@ -29,11 +32,11 @@ def test_that_the_penalty_is_the_part_of_its_life_a_job_did_not_spend_restarting
 @pytest.mark.parametrize(
     ("age_s", "num_restarts", "in_place_delay_s", "expected"),
     [
-        (100.0, 0, 25.0, 100 / 125),
+        (200.0, 0, 25.0, 200 / 225),
         # What it has spent restarting was spent by requeue.
-        (100.0, 2, 25.0, 40 / 125),
-        (100.0, 4, 25.0, 0.0),
-        (100.0, 1, 0.0, 0.7),
+        (200.0, 2, 25.0, 140 / 225),
+        (200.0, 7, 25.0, 0.0),
+        (200.0, 1, 0.0, 0.85),
         (0.0, 0, 0.0, 1.0),
     ],
 )

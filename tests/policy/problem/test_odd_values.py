@@ -61,6 +61,7 @@ FULL = Problem(
             epochs_declared=3.0,
             declaration_doubt="none",
             model_doubt="none",
+            kind_note="none",
             wings=(Allocation.of({"n0": 1}),),
             in_place_delay_s=3.0,
         ),

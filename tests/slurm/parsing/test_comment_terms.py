@@ -37,6 +37,7 @@ def job_terms(draw: st.DrawFn) -> JobTerms:
                 [
                     {},
                     {"in_place": True},
+                    {"kind": "gpt2.small-1_b"},
                     {"min_run_s": 0.0},
                     {"min_run_s": 7200.0},
                     {"min_run_s": math.inf},

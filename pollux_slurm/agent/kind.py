@@ -1,0 +1,56 @@
+"""The kind of a job: which earlier jobs of its owner ran the same training, and can teach it.
+
+A kind is a digest of the script's commands and their arguments. What differs from run to run without changing
+the training is left out: seeds, names of runs, and where results go. Comments and sbatch's directives do not
+count either. The digest stands in the job's Comment, so no argument is stored in clear.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from pollux_slurm.errors import UsageError
+
+_DIGITS = 16
+# Names of options, settings (`trainer.seed=3`) and variables (`SEED=3`) that differ between equal trainings.
+_FREE = (
+    r"(?:(?:[\w.-]*[._-])?(?:seed|random[_-]?state"
+    r"|(?:run|exp|experiment|job|study|project|group|wandb)[_.-]?(?:name|id|dir)"
+    r"|(?:out|output|save|log|logging|work|results?|checkpoints?|ckpt|tensorboard|default[_-]root)"
+    r"[_-]?(?:dir|directory|path|file|folder)|logdir|outdir|resume(?:[_-]from[\w-]*)?)"
+    r"|name|tags?|notes|comment|out|output)"
+)
+# A name with a value: after a blank or "=" for an option, after "=" alone for a setting or a variable.
+_WITH_VALUE = re.compile(
+    rf"""(?P<name>(?:(?<=\s)|^)(?:--?{_FREE}(?:\s*=\s*|\s+(?!-))|\+{{0,2}}{_FREE}=))"""
+    r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|]+)""",
+    re.IGNORECASE | re.MULTILINE,
+)
+_KIND = re.compile(r"[A-Za-z0-9._-]{1,32}")
+
+
+def kind_of(script: str, arguments: Iterable[str] = ()) -> str:
+    """Return the kind of jobs that run `script` with `arguments`: 16 hexadecimal digits."""
+    lines = (line.strip() for line in script.replace("\\\n", " ").splitlines())
+    text = "\n".join(" ".join(line.split()) for line in lines if line and not line.startswith("#"))
+    # Arguments are words of one line, whatever blanks they contain.
+    words = " ".join(" ".join(word.split()) for word in arguments)
+    content = "\0".join(_without_free_values(one) for one in (text, words))
+    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
+
+
+def checked_kind(name: str) -> str | None:
+    """Return the kind that an owner names; None for the empty name: no kind. Raises `UsageError`."""
+    if not name:
+        return None
+    if not _KIND.fullmatch(name):
+        raise UsageError(
+            f"--kind {name!r}: write up to 32 letters, digits, dots, dashes and underscores, or '' for none"
+        )
+    return name
+
+
+def _without_free_values(text: str) -> str:
+    return _WITH_VALUE.sub(lambda found: f"{found['name'].rstrip(' =')} *", text)

@@ -1,0 +1,93 @@
+"""What earlier jobs of a job's kind teach it: sizes that it has not measured itself. Pure.
+
+Only jobs whose models agree with the progress of their runs teach (`model_checks`), and only jobs of the same
+user, or of the same account where the admin wants that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pollux_slurm.daemon.decide import model_checks
+from pollux_slurm.daemon.decide.model_checks import Models
+from pollux_slurm.goodput import taught_model
+from pollux_slurm.model import GoodputModel
+from pollux_slurm.store.contract.interface import EarlierJob, JobRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taught:
+    """The models of a job with what its kind knows beyond them, and a note on that for its owner."""
+
+    models: Models
+    note: str | None = None
+
+
+class Kinds:
+    """The kinds of the jobs that are not over, by the earlier jobs that have measured step times.
+
+    `shared_by` is "user", "account" or "nobody".
+    """
+
+    def __init__(self, earlier: Iterable[EarlierJob] = (), *, shared_by: str = "user") -> None:
+        self._shared_by = shared_by
+        self._jobs: defaultdict[tuple[object, str], list[EarlierJob]] = defaultdict(list)
+        if shared_by == "nobody":
+            return
+        for job in earlier:
+            by_type = (None, job.models) if job.models else (job.model, ())
+            if model_checks.model_doubt(by_type, job.recent_runs) is None:
+                owner = job.user_id if shared_by == "user" else job.account
+                self._jobs[owner, job.kind].append(job)
+
+    def teach(self, record: JobRecord, models: Models) -> Taught:
+        """Return the models of a job, with what its kind teaches it where that knows larger sizes."""
+        kind = record.terms.kind
+        owner = record.terms.user_id if self._shared_by == "user" else record.account
+        others = [] if kind is None else self._jobs.get((owner, kind), [])
+        others = [job for job in others if job.slurm_job_id != record.slurm_job_id]
+        if not others:
+            return Taught(models=models)
+        for_all, by_type = models
+        # The one that has seen most; of those, the newest.
+        teacher = max(others, key=lambda job: (job.model.max_gpus_seen, job.model.max_nodes_seen))
+        found = dict(by_type)
+        for gpu_type, model in teacher.models:
+            own = found.get(gpu_type) if by_type else for_all
+            taught = taught_model(own, _early(model, teacher))
+            if taught is None:
+                return Taught(models=models, note=_doubt(teacher))
+            found[gpu_type] = taught
+        if teacher.models:
+            changed = found != dict(by_type)
+            result: Models = (None, tuple(found.items()))
+        else:
+            taught = taught_model(for_all, _early(teacher.model, teacher))
+            if taught is None:
+                return Taught(models=models, note=_doubt(teacher))
+            changed, result = taught != for_all, (taught, by_type)
+        if not changed:
+            return Taught(models=models)
+        return Taught(models=result, note=_from(len(others), teacher))
+
+
+def _early(model: GoodputModel, job: EarlierJob) -> GoodputModel:
+    """Return a model with the gradient statistics of the job's beginning: those of its end allow too much."""
+    return dataclasses.replace(model, statistics=job.early_statistics)
+
+
+def _from(num_jobs: int, teacher: EarlierJob) -> str:
+    gpus = teacher.model.max_gpus_seen
+    jobs = f"from {num_jobs} earlier job{'s' * (num_jobs > 1)} of its kind"
+    which = f"job {teacher.slurm_job_id} ({teacher.name}) ran on up to {gpus} GPU{'s' * (gpus > 1)}"
+    return f"{jobs}; {which}"
+
+
+def _doubt(teacher: EarlierJob) -> str:
+    return (
+        f"not from its kind: its steps differ by more than 30 % from those of job {teacher.slurm_job_id} "
+        f"({teacher.name})"
+    )

@@ -1,0 +1,56 @@
+"""What a job's kind knows of sizes that the job itself has not measured.
+
+A job's own measurements count where it has them. Beyond the largest size that it was measured on, the model
+of an earlier run of its kind counts, scaled so that both agree on that size: nodes differ in speed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pollux_slurm.goodput.throughput_model import iteration_time_s
+from pollux_slurm.model import GoodputModel, ThroughputParameters
+
+MAX_KIND_ERROR = 0.3
+"""A kind whose model is off by more than this part, where both have measured, does not count for a job."""
+
+
+def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputModel | None:
+    """Return a job's model with what `teacher` knows beyond it; None where the two contradict each other.
+
+    `own` is None, or without θ, before the job's first measurement: limits and gradient statistics that it
+    has not reported are the teacher's then. They contradict each other where step times on the largest size
+    of `own` differ by more than `MAX_KIND_ERROR`.
+    """
+    if teacher.throughput is None:
+        return own
+    if own is None or own.throughput is None:
+        known = teacher if own is None else own
+        return dataclasses.replace(
+            teacher, limits=known.limits, statistics=known.statistics or teacher.statistics
+        )
+    if own.max_gpus_seen >= teacher.max_gpus_seen and own.max_nodes_seen >= teacher.max_nodes_seen:
+        return own
+    ratio = _step_s(own, own.throughput) / _step_s(own, teacher.throughput)
+    if not 1 / (1 + MAX_KIND_ERROR) <= ratio <= 1 + MAX_KIND_ERROR:
+        return None
+    return dataclasses.replace(
+        own,
+        throughput=_scaled(teacher.throughput, ratio),
+        max_gpus_seen=max(own.max_gpus_seen, teacher.max_gpus_seen),
+        max_nodes_seen=max(own.max_nodes_seen, teacher.max_nodes_seen),
+    )
+
+
+def _step_s(own: GoodputModel, theta: ThroughputParameters) -> float:
+    """Return the time of a step on the largest size of `own`, with its initial batch as far as it fits."""
+    gpus = max(own.max_gpus_seen, 1)
+    atomic = max(own.limits.initial_batch_size // gpus, own.limits.min_atomic)
+    if own.limits.max_atomic is not None:
+        atomic = min(atomic, own.limits.max_atomic)
+    return float(iteration_time_s(theta, max(own.max_nodes_seen, 1), gpus, atomic))
+
+
+def _scaled(theta: ThroughputParameters, ratio: float) -> ThroughputParameters:
+    times = {name: value * ratio for name, value in dataclasses.asdict(theta).items() if name != "gamma"}
+    return dataclasses.replace(theta, **times)

@@ -1,0 +1,153 @@
+"""Kinds of jobs: those that can teach others of the same kind, all kinds, and forgetting one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, case, func, select, update
+from sqlalchemy.orm import aliased
+
+from pollux_slurm.model import JobState
+from pollux_slurm.store.access.sanitizing import clean_text
+from pollux_slurm.store.access.statements import cached_statement
+from pollux_slurm.store.contract.interface import EarlierJob, KindRecord
+from pollux_slurm.store.jobs.goodput_models import model_of_row, read_models_by_type, select_models
+from pollux_slurm.store.jobs.latest import read_latest_samples
+from pollux_slurm.store.jobs.recent_runs import read_recent_runs
+from pollux_slurm.store.schema import JobRow, ModelVersionRow, UserRow
+
+# The newest so many of each kind and owner: enough to have seen large sizes, and few enough to read.
+_OF_EACH_KIND = 12
+
+
+def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[EarlierJob, ...]:
+    """Return the jobs that were submitted after `since` and can teach one that is not over, newest first."""
+    rows = connection.execute(_select_jobs(), {"since": since}).all()
+    if not rows:
+        return ()
+    scope = select(JobRow.id).where(JobRow.id.in_([row.id for row in rows]))
+    early = {row.job_id: model_of_row(row).statistics for row in connection.execute(_first_statistics(scope))}
+    models = {row.job_id: model_of_row(row) for row in connection.execute(_newest_models(scope))}
+    by_type, samples = read_models_by_type(connection, scope), read_latest_samples(connection, scope)
+    runs = read_recent_runs(connection, scope)
+    return tuple(
+        EarlierJob(
+            slurm_job_id=row.slurm_job_id,
+            user_id=row.user_id,
+            account=row.account,
+            kind=row.kind,
+            name=row.name,
+            completed=row.state is JobState.COMPLETED,
+            model=models[row.id],
+            models=tuple(by_type[row.id]),
+            early_statistics=early.get(row.id),
+            progress=samples[row.id].progress if row.id in samples else 0.0,
+            recent_runs=tuple(runs[row.id]),
+        )
+        for row in rows
+        if row.id in models
+    )
+
+
+@cached_statement
+def _select_jobs() -> Select[Any]:
+    active = aliased(JobRow)
+    kinds = select(active.kind).where(active.finished_at.is_(None), active.kind.is_not(None))
+    place = func.row_number().over(partition_by=(JobRow.kind, JobRow.user_id), order_by=JobRow.id.desc())
+    measured = select(ModelVersionRow.id).where(
+        ModelVersionRow.job_id == JobRow.id, ModelVersionRow.alpha_g.is_not(None)
+    )
+    numbered = (
+        select(JobRow.id, place.label("place"))
+        .where(JobRow.kind.in_(kinds), JobRow.submitted_at >= bindparam("since"), measured.exists())
+        .subquery()
+    )
+    return (
+        select(
+            JobRow.id,
+            JobRow.slurm_job_id,
+            JobRow.user_id,
+            JobRow.account,
+            JobRow.kind,
+            JobRow.name,
+            JobRow.state,
+        )
+        .join(numbered, numbered.c.id == JobRow.id)
+        .where(numbered.c.place <= _OF_EACH_KIND)
+        .order_by(JobRow.id.desc())
+    )
+
+
+def _first_statistics(scope: Select[Any]) -> Select[Any]:
+    return _of_each(func.min, ModelVersionRow.grad_sqr, scope)
+
+
+def _newest_models(scope: Select[Any]) -> Select[Any]:
+    return _of_each(func.max, ModelVersionRow.alpha_g, scope)
+
+
+def _of_each(end: Any, known: Any, scope: Select[Any]) -> Select[Any]:
+    """Select the first or newest model of each job whose column `known` is set."""
+    other = aliased(ModelVersionRow)
+    found = (
+        select(end(other.id))
+        .where(other.job_id == JobRow.id, getattr(other, known.key).is_not(None))
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    wanted = select(found).select_from(JobRow).where(JobRow.id.in_(scope))
+    return select_models().where(ModelVersionRow.id.in_(wanted))
+
+
+def read_kinds(connection: Connection) -> tuple[KindRecord, ...]:
+    """Return the kinds of each user, those of the newest jobs first."""
+    newest, seen = aliased(JobRow), func.max(ModelVersionRow.max_gpus_seen)
+    is_completed = case((JobRow.state == JobState.COMPLETED, 1), else_=0)
+    of_each = (
+        select(
+            JobRow.kind,
+            JobRow.user_id,
+            func.count().label("num_jobs"),
+            func.sum(is_completed).label("num_completed"),
+            func.max(JobRow.id).label("newest"),
+        )
+        .where(JobRow.kind.is_not(None))
+        .group_by(JobRow.kind, JobRow.user_id)
+        .subquery()
+    )
+    most = (
+        select(JobRow.kind, JobRow.user_id, seen.label("seen"))
+        .join(ModelVersionRow, ModelVersionRow.job_id == JobRow.id)
+        .where(JobRow.kind.is_not(None), ModelVersionRow.alpha_g.is_not(None))
+        .group_by(JobRow.kind, JobRow.user_id)
+        .subquery()
+    )
+    rows = connection.execute(
+        select(of_each, UserRow.user_name, newest.slurm_job_id, newest.name, most.c.seen)
+        .join(newest, newest.id == of_each.c.newest)
+        .join(UserRow, UserRow.user_id == of_each.c.user_id)
+        .outerjoin(most, (most.c.kind == of_each.c.kind) & (most.c.user_id == of_each.c.user_id))
+        .order_by(of_each.c.newest.desc())
+    )
+    return tuple(
+        KindRecord(
+            kind=row.kind,
+            user_name=row.user_name,
+            num_jobs=row.num_jobs,
+            num_completed=row.num_completed,
+            newest_job=row.slurm_job_id,
+            newest_name=row.name,
+            max_gpus_seen=row.seen or 0,
+        )
+        for row in rows
+    )
+
+
+def forget_kind(connection: Connection, kind: str, user_name: str | None) -> int:
+    """Take a kind from all jobs, or those of one user; return their number."""
+    wanted = update(JobRow).where(JobRow.kind == clean_text(kind)).values(kind=None)
+    if user_name is not None:
+        users = select(UserRow.user_id).where(UserRow.user_name == clean_text(user_name))
+        wanted = wanted.where(JobRow.user_id.in_(users))
+    return connection.execute(wanted).rowcount

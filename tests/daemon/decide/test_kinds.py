@@ -1,0 +1,106 @@
+"""Which earlier jobs teach a job, and what its owner is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pollux_slurm.daemon.decide import problem_building
+from pollux_slurm.daemon.decide.kinds import Kinds
+from pollux_slurm.daemon.observe import cluster_picture
+from pollux_slurm.model import Allocation, Configuration, GoodputModel, GradientStatistics, JobState
+from pollux_slurm.policy import decide
+from pollux_slurm.store.contract.interface import EarlierJob, RecentRun
+from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, snapshot
+
+EARLY = GradientStatistics(sqr=1.0, var=2.0)
+LARGE = dataclasses.replace(MODEL, max_gpus_seen=8, max_nodes_seen=2)
+OF_A_KIND = dataclasses.replace(TERMS, kind="gpt2")
+LIE = RecentRun(1e-6, ((Configuration(num_nodes=1, num_gpus=4), 900.0),))
+ONE = dataclasses.replace(MODEL, max_gpus_seen=1)
+
+
+def earlier(slurm_job_id: str = "7", model: GoodputModel = LARGE, **changes: Any) -> EarlierJob:
+    fields: dict[str, Any] = {
+        "user_id": TERMS.user_id,
+        "account": "physics",
+        "kind": "gpt2",
+        "name": "train",
+        "completed": True,
+        "models": (),
+        "early_statistics": EARLY,
+        "progress": 100.0,
+        "recent_runs": (),
+    }
+    return EarlierJob(slurm_job_id=slurm_job_id, model=model, **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("others", "shared_by", "teaches"),
+    [
+        ([earlier()], "user", True),
+        ([earlier(account="other")], "user", True),
+        ([earlier(user_id=7)], "user", False),
+        ([earlier(user_id=7)], "account", True),
+        ([earlier(account="other")], "account", False),
+        ([earlier()], "nobody", False),
+        ([earlier(kind="bert")], "user", False),
+        ([earlier("1")], "user", False),
+        ([earlier(recent_runs=(LIE,))], "user", False),
+    ],
+    ids=["same", "account", "user", "by account", "not by account", "off", "other kind", "itself", "a lie"],
+)
+def test_that_only_true_jobs_of_the_same_kind_and_owner_teach(
+    others: list[EarlierJob], shared_by: str, teaches: bool
+) -> None:
+    taught = Kinds(others, shared_by=shared_by).teach(record("1", terms=OF_A_KIND, model=ONE), (ONE, ()))
+    assert (taught.note is not None) is teaches
+    model = taught.models[0]
+    assert model is not None
+    assert model.max_gpus_seen == (8 if teaches else 1)
+
+
+def test_that_a_job_without_a_kind_learns_nothing() -> None:
+    assert Kinds([earlier()]).teach(record("1"), (None, ())).models == (None, ())
+
+
+def test_that_the_job_that_has_seen_most_teaches_with_the_noise_of_its_beginning() -> None:
+    kinds = Kinds([earlier("9", ONE), earlier("8"), earlier("7")])
+    taught = kinds.teach(record("1", terms=OF_A_KIND), (None, ()))
+    assert taught.models == (dataclasses.replace(LARGE, statistics=EARLY), ())
+    assert taught.note == "from 3 earlier jobs of its kind; job 8 (train) ran on up to 8 GPUs"
+
+
+def test_that_models_by_gpu_type_are_taught_by_type() -> None:
+    own = (None, (("t4", ONE),))
+    taught = Kinds([earlier(models=(("t4", LARGE), ("a100", LARGE)))]).teach(
+        record("1", terms=OF_A_KIND), own
+    )
+    seen = {kind: model.max_gpus_seen for kind, model in taught.models[1]}
+    assert seen == {"t4": 8, "a100": 8}
+
+
+def test_that_a_kind_that_does_not_fit_is_named() -> None:
+    assert MODEL.throughput is not None
+    theta = dataclasses.replace(MODEL.throughput, alpha_g=0.2, beta_g=0.01)
+    slow = dataclasses.replace(ONE, throughput=theta)
+    taught = Kinds([earlier()]).teach(record("1", terms=OF_A_KIND), (slow, ()))
+    assert taught.models == (slow, ())
+    assert "differ by more than 30 % from those of job 7" in (taught.note or "")
+
+
+def test_that_a_waiting_job_of_a_known_kind_begins_with_what_its_kind_can_use() -> None:
+    waiting = job("1", JobState.PENDING)
+    seen = cluster_picture.build_picture(
+        snapshot([node("n0"), node("n1")], [waiting]), [record("1", terms=OF_A_KIND, model=None)]
+    )
+    sizes = []
+    for kinds in (Kinds(), Kinds([earlier()])):
+        problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds)
+        decision = decide(problem)
+        sizes.append(decision.jobs[0].allocation.num_gpus)
+        assert decision.jobs[0].allocation != Allocation()
+    assert sizes[0] == 1
+    assert sizes[1] > 1
