@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, case, func, select, update
+from sqlalchemy import Connection, Executable, Select, bindparam, case, func, select, update
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import JobState
@@ -51,7 +51,7 @@ def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[Earli
 
 
 @cached_statement
-def _select_jobs() -> Select[Any]:
+def _select_jobs() -> Executable:
     active = aliased(JobRow)
     kinds = select(active.kind).where(active.finished_at.is_(None), active.kind.is_not(None))
     place = func.row_number().over(partition_by=(JobRow.kind, JobRow.user_id), order_by=JobRow.id.desc())
