@@ -15,6 +15,7 @@ from pollux_slurm.simulator import (
     Failures,
     NodeGroup,
     UnmanagedJob,
+    read_application,
     simulate,
     slurm_rules,
 )
@@ -22,14 +23,17 @@ from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
 from pollux_slurm.simulator.policies import POLICIES, make_policy
-from tests.simulator.builders import made_application, made_job
+from tests.simulator.builders import made_job, write_traces
 
 _OBJECTIVES = ("generalized-mean", "osdi21", "price-rank", "attained-work")
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Mapping[str, Application]:
-    return {"made": made_application(tmp_path)}
+    folder = write_traces(tmp_path / "made")
+    with (folder / "placements.csv").open("a", encoding="utf-8") as file:
+        file.write("111,2,0.5,0.1\n111,16,0.5,0.1\n")
+    return {"made": read_application(folder)}
 
 
 def drawn_cluster(rng: random.Random) -> Cluster:
