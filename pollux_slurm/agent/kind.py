@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 
 from pollux_slurm.errors import UsageError
+from pollux_slurm.slurm.parsing.comment_terms import KIND
 
 _DIGITS = 16
 # Names of options, settings (`trainer.seed=3`) and variables (`SEED=3`) that differ between equal trainings.
@@ -28,7 +29,11 @@ _WITH_VALUE = re.compile(
     r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|]+)""",
     re.IGNORECASE | re.MULTILINE,
 )
-_KIND = re.compile(r"[A-Za-z0-9._-]{1,32}")
+
+
+def chosen_kind(named: str | None, script: str, arguments: Iterable[str]) -> str | None:
+    """Return the kind that `--kind` names, else that of the script; None for no kind. Raises `UsageError`."""
+    return kind_of(script, arguments) if named is None else checked_kind(named)
 
 
 def kind_of(script: str, arguments: Iterable[str] = ()) -> str:
@@ -45,7 +50,7 @@ def checked_kind(name: str) -> str | None:
     """Return the kind that an owner names; None for the empty name: no kind. Raises `UsageError`."""
     if not name:
         return None
-    if not _KIND.fullmatch(name):
+    if not KIND.fullmatch(name):
         raise UsageError(
             f"--kind {name!r}: write up to 32 letters, digits, dots, dashes and underscores, or '' for none"
         )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.kind import checked_kind, kind_of
+from pollux_slurm.agent.kind import chosen_kind
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
 from pollux_slurm.agent.submit.log_folders import missing_log_folders
 from pollux_slurm.agent.submit.never_moved import never_moved_because, one_node_because
@@ -211,9 +211,7 @@ def plan_submission(
         total_s=total_s,
         in_place=in_place,
         min_run_s=None if (min_run := _last(options, "min-run")) is None else parse_min_run(min_run),
-        kind=kind_of(script.body, rest[1:])
-        if (kind := _last(options, "kind")) is None
-        else checked_kind(kind),
+        kind=chosen_kind(_last(options, "kind"), script.body, rest[1:]),
     )
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir

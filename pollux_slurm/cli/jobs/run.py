@@ -83,7 +83,7 @@ def run(
 
     In containers: pollux run --wrap-with "apptainer exec --nv image.sif" -- python train.py
     """
-    from pollux_slurm.agent.kind import checked_kind, kind_of
+    from pollux_slurm.agent.kind import chosen_kind
     from pollux_slurm.agent.launch.launcher import launch
     from pollux_slurm.agent.node.containers import split_words, srun_arguments
     from pollux_slurm.agent.node.layout import RunOptions
@@ -99,7 +99,7 @@ def run(
         max_gpus=max_gpus,
         allow_unconfirmed=allow_unconfirmed,
         min_run_s=None if min_run is None else parse_min_run(min_run),
-        kind=kind_of("", command or ()) if kind is None else checked_kind(kind),
+        kind=chosen_kind(kind, "", command or ()),
         master_addr=master_addr,
         kill_after_s=kill_after,
         in_place=in_place,

@@ -7,6 +7,7 @@ user, or of the same account where the admin wants that.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,8 +39,7 @@ class Kinds:
         if shared_by == "nobody":
             return
         for job in earlier:
-            by_type = (None, job.models) if job.models else (job.model, ())
-            if model_checks.model_doubt(by_type, job.recent_runs) is None:
+            if _is_believed(job):
                 owner = job.user_id if shared_by == "user" else job.account
                 self._jobs[owner, job.kind].append(job)
 
@@ -51,27 +51,36 @@ class Kinds:
         others = [job for job in others if job.slurm_job_id != record.slurm_job_id]
         if not others:
             return Taught(models=models)
-        for_all, by_type = models
         # The one that has seen most; of those, the newest.
         teacher = max(others, key=lambda job: (job.model.max_gpus_seen, job.model.max_nodes_seen))
-        found = dict(by_type)
-        for gpu_type, model in teacher.models:
-            own = found.get(gpu_type) if by_type else for_all
-            taught = taught_model(own, _early(model, teacher))
-            if taught is None:
-                return Taught(models=models, note=_doubt(teacher))
-            found[gpu_type] = taught
-        if teacher.models:
-            changed = found != dict(by_type)
-            result: Models = (None, tuple(found.items()))
-        else:
-            taught = taught_model(for_all, _early(teacher.model, teacher))
-            if taught is None:
-                return Taught(models=models, note=_doubt(teacher))
-            changed, result = taught != for_all, (taught, by_type)
-        if not changed:
-            return Taught(models=models)
-        return Taught(models=result, note=_from(len(others), teacher))
+        taught = _taught(models, teacher)
+        if taught is None:
+            return Taught(models=models, note=_doubt(teacher))
+        return Taught(models=taught, note=None if taught == models else _from(len(others), teacher))
+
+
+# What jobs have measured that are over is the same in each round.
+@functools.lru_cache(maxsize=20_000)
+def _is_believed(job: EarlierJob) -> bool:
+    """Return whether a job's models agree with the progress of its runs."""
+    models: Models = (None, job.models) if job.models else (job.model, ())
+    return model_checks.model_doubt(models, job.recent_runs) is None
+
+
+def _taught(models: Models, teacher: EarlierJob) -> Models | None:
+    """Return a job's models with what `teacher` knows beyond them; None where they contradict each other."""
+    for_all, by_type = models
+    if not teacher.models:
+        taught = taught_model(for_all, _early(teacher.model, teacher))
+        return None if taught is None else (taught, by_type)
+    found = dict(by_type)
+    for gpu_type, model in teacher.models:
+        own = found.get(gpu_type) if by_type else for_all
+        taught = taught_model(own, _early(model, teacher))
+        if taught is None:
+            return None
+        found[gpu_type] = taught
+    return None, tuple(found.items())
 
 
 def _early(model: GoodputModel, job: EarlierJob) -> GoodputModel:

@@ -68,8 +68,10 @@ def build_problem(
         record = job.record
         declaration = declared_epochs.check_declaration(record)
         model_doubt = model_checks.doubt_about(record)
-        own = model_checks.models_of(record)
-        taught = Taught(models=(None, ())) if model_doubt is not None else kinds.teach(record, own)
+        if model_doubt is None:
+            taught = kinds.teach(record, model_checks.models_of(record))
+        else:
+            taught = Taught(models=(None, ()))
         model, by_type = taught.models
         idle_since = record.last_allocated_at or record.submitted_at
         restart_delay_s, in_place_delay_s = _delays(

@@ -80,10 +80,7 @@ class SweepRun:
     def name(self) -> str:
         """A file name made of the combination; it ends in a digest of all settings and jobs."""
         settings = self.settings
-        parts = [
-            self.workload,
-            re.sub(r" \((\w+)\)", r"-\1", settings.label),
-        ]
+        parts = [self.workload, re.sub(r" \((\w+)\)", r"-\1", settings.label)]
         parts += [f"interval{settings.interval_s:g}", f"delay{settings.restart_delay_s:g}"]
         parts += [f"adaptive{settings.slurm.adaptive_share:g}"] if settings.rules == "slurm" else []
         parts += [f"inplace{settings.in_place.share:g}"] if settings.in_place is not None else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.goodput import TableCache
@@ -115,12 +114,7 @@ class PolluxPolicy:
 
     def _model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
         own = self._agents.model(job, gpu_type)
-        if self._shared is None:
-            return own
-        taught = self._shared.teach(job.job.application, gpu_type, own)
-        if taught is not None and own is None:
-            taught = replace(taught, limits=job.application.limits)
-        return taught
+        return own if self._shared is None else self._shared.teach(job.job.application, gpu_type, own)
 
     def _models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
         found = self._agents.models(job)

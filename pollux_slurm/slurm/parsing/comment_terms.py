@@ -32,6 +32,7 @@ MAX_GPUS = 1_000_000
 _VERSION = "pollux/1:"
 # Matches payloads of any version: one of another version must not be taken for user text.
 _PAYLOAD = re.compile(r"(?<!\S)pollux/[0-9]+:\S*")
+KIND = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _FIELDS = {
     "sha256": re.compile(r"[0-9a-f]{64}"),
     "uid": re.compile(r"0|[1-9][0-9]{0,9}"),
@@ -42,7 +43,7 @@ _FIELDS = {
     "total": re.compile(r"[1-9][0-9]{0,8}"),
     "inplace": re.compile(r"1"),
     "minrun": re.compile(r"always|0|[1-9][0-9]{0,8}"),
-    "kind": re.compile(r"[A-Za-z0-9._-]{1,32}"),
+    "kind": KIND,
 }
 
 

@@ -10,11 +10,12 @@ from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import JobState
 from pollux_slurm.store.access.sanitizing import clean_text
-from pollux_slurm.store.access.statements import cached_statement
+from pollux_slurm.store.access.statements import cached_statement, is_one_of_ids
 from pollux_slurm.store.contract.interface import EarlierJob, KindRecord
 from pollux_slurm.store.jobs.goodput_models import model_of_row, read_models_by_type, select_models
 from pollux_slurm.store.jobs.latest import read_latest_samples
 from pollux_slurm.store.jobs.recent_runs import read_recent_runs
+from pollux_slurm.store.jobs.records import force_index_scans
 from pollux_slurm.store.schema import JobRow, ModelVersionRow, UserRow
 
 # The newest so many of each kind and owner: enough to have seen large sizes, and few enough to read.
@@ -23,10 +24,11 @@ _OF_EACH_KIND = 12
 
 def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[EarlierJob, ...]:
     """Return the jobs that were submitted after `since` and can teach one that is not over, newest first."""
+    force_index_scans(connection)
     rows = connection.execute(_select_jobs(), {"since": since}).all()
     if not rows:
         return ()
-    scope = select(JobRow.id).where(JobRow.id.in_([row.id for row in rows]))
+    scope = select(JobRow.id).where(is_one_of_ids(connection, JobRow.id, [row.id for row in rows]))
     early = {row.job_id: model_of_row(row).statistics for row in connection.execute(_first_statistics(scope))}
     models = {row.job_id: model_of_row(row) for row in connection.execute(_newest_models(scope))}
     by_type, samples = read_models_by_type(connection, scope), read_latest_samples(connection, scope)

@@ -62,7 +62,7 @@ def read_job(connection: Connection, slurm_job_id: str) -> JobRecord:
 
 def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     """Return the jobs in `scope`, oldest first."""
-    _force_index_scans(connection)
+    force_index_scans(connection)
     rows = connection.execute(_select_jobs(scope)).all()
     if not rows:
         return ()
@@ -188,7 +188,7 @@ def _select_jobs(scope: Scope) -> Executable:
     )
 
 
-def _force_index_scans(connection: Connection) -> None:
+def force_index_scans(connection: Connection) -> None:
     """Make PostgreSQL read every history by its index, in this transaction.
 
     Until ANALYZE has run, as after many new rows, its statistics show nearly empty tables. It then joins each
