@@ -163,18 +163,31 @@ class _Run:
 class FalseReportsPolicy(PolluxPolicy):
     """The daemon's policy with `false_reporters`, whose truth `false_report` changes.
 
-    `doubted` are the jobs whose reports failed a check.
+    With `kinds`, jobs declare no epochs, and learn from others of their application. False reporters say that
+    they are of `false_kind`, if it is given. `doubted` are the jobs whose reports failed a check.
     """
 
     def __init__(
-        self, objective: str, false_reporters: Collection[str], false_report: FalseReport, *, checked: bool
+        self,
+        objective: str,
+        false_reporters: Collection[str],
+        false_report: FalseReport,
+        *,
+        checked: bool,
+        kinds: bool = False,
+        false_kind: str | None = None,
     ) -> None:
-        super().__init__(Objective(name=objective), declared=True)
+        super().__init__(Objective(name=objective), declared=not kinds, kinds=kinds)
+        self._false_kind = false_kind
         self._false_reporters, self._false_report, self._checked = false_reporters, false_report, checked
         self._least: dict[str, float] = {}
         self._runs: defaultdict[str, list[_Run]] = defaultdict(list)
         self._false_epochs: set[str] = set()
         self.doubted: set[str] = set()
+
+    def _kind(self, job: SimulatedJob) -> str:
+        is_false = self._false_kind is not None and job.job.name in self._false_reporters
+        return self._false_kind if is_false and self._false_kind else super()._kind(job)
 
     def _problem_job(
         self, now_s: float, job: SimulatedJob, names: Sequence[str], *, several: bool
@@ -232,12 +245,17 @@ class FalseReportsPolicy(PolluxPolicy):
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One kind of false report, whether it is checked, and the objectives under which it may pay."""
+    """One kind of false report, whether it is checked, and the objectives under which it may pay.
+
+    `kinds` and `false_kind` are those of the policy.
+    """
 
     name: str
     false_report: FalseReport
     checked: bool = True
     objectives: tuple[str, ...] = OBJECTIVES
+    kinds: bool = False
+    false_kind: str | None = None
 
 
 CASES = (
@@ -256,6 +274,10 @@ CASES = (
     _Case("a move costs 1e7 s, from 8 GPUs on", costly_moves(1e7, from_gpus=8)),
     _Case("a move costs 300 s, from 8 GPUs on", costly_moves(300.0, from_gpus=8)),
     _Case("its predictions are bad", bad_predictions),
+    _Case("the truth, kinds are known", truth, kinds=True),
+    _Case("its kind is that of the shortest jobs", truth, kinds=True, false_kind="ncf"),
+    _Case("its kind is that of the longest jobs", truth, kinds=True, false_kind="imagenet"),
+    _Case("its kind is nobody else's", truth, kinds=True, false_kind="a false one"),
 )
 
 
@@ -264,6 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", type=Path, help="such as workloads/workload-1.csv")
     parser.add_argument("--objective", action="append", choices=OBJECTIVES)
+    parser.add_argument("--kinds", action="store_true", help="only the cases about kinds")
     arguments = parser.parse_args()
     applications = read_applications(Path(os.environ["POLLUX_TRACES"]))
     jobs = read_workload(arguments.workload, applications)
@@ -275,9 +298,16 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for objective in arguments.objective or OBJECTIVES:
         for case in CASES:
-            if objective not in case.objectives:
+            if objective not in case.objectives or (arguments.kinds and not case.kinds):
                 continue
-            policy = FalseReportsPolicy(objective, false_reporters, case.false_report, checked=case.checked)
+            policy = FalseReportsPolicy(
+                objective,
+                false_reporters,
+                case.false_report,
+                checked=case.checked,
+                kinds=case.kinds,
+                false_kind=case.false_kind,
+            )
             result = simulate(jobs, applications, policy, Cluster())
             times = {job.job.name: (job.finished_s or 0.0) - job.job.submitted_s for job in result.jobs}
             mean = [

@@ -21,6 +21,7 @@ from pollux_slurm.goodput.efficiency import (
     gain,
     noise_scale,
 )
+from pollux_slurm.goodput.expected_length import expected_progress
 from pollux_slurm.goodput.fit import FitResult, fit_throughput
 from pollux_slurm.goodput.observation import Observation
 from pollux_slurm.goodput.taught_model import taught_model
@@ -40,6 +41,7 @@ __all__ = [
     "conservative_statistics",
     "efficiency",
     "evaluate",
+    "expected_progress",
     "fit_throughput",
     "gain",
     "geometric_batches",

@@ -71,6 +71,7 @@ class ProblemJob:
     - `progress`: useful examples so far (goodput integrated over time)
     - `epochs_done`, `epochs_declared`: its own declaration of its length; `declaration_doubt` is the reason
       why a declaration does not count
+    - `expected_progress`: the progress at which it will end by the lengths of its kind, None where unknown
     """
 
     job_id: str
@@ -97,6 +98,7 @@ class ProblemJob:
     epochs_done: float | None = None
     epochs_declared: float | None = None
     declaration_doubt: str | None = None
+    expected_progress: float | None = None
     model_doubt: str | None = None
     kind_note: str | None = None
     waiting_s: float = 0.0

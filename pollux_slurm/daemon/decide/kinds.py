@@ -1,4 +1,4 @@
-"""What earlier jobs of a job's kind teach it: sizes that it has not measured itself. Pure.
+"""What earlier jobs of a job's kind teach it: sizes that it has not measured, and its length. Pure.
 
 Only jobs whose models agree with the progress of their runs teach (`model_checks`), and only jobs of the same
 user, or of the same account where the admin wants that.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.daemon.decide import model_checks
@@ -21,10 +21,14 @@ from pollux_slurm.store.contract.interface import EarlierJob, JobRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taught:
-    """The models of a job with what its kind knows beyond them, and a note on that for its owner."""
+    """The models of a job with what its kind knows beyond them, and a note on that for its owner.
+
+    `lengths` are the useful examples of the completed jobs of its kind.
+    """
 
     models: Models
     note: str | None = None
+    lengths: tuple[float, ...] = ()
 
 
 class Kinds:
@@ -56,7 +60,12 @@ class Kinds:
         taught = _taught(models, teacher)
         if taught is None:
             return Taught(models=models, note=_doubt(teacher))
-        return Taught(models=taught, note=None if taught == models else _from(len(others), teacher))
+        lengths = tuple(
+            job.progress * job.model.limits.initial_batch_size
+            for job in others
+            if job.completed and job.progress > 0
+        )
+        return Taught(models=taught, note=_note(taught != models, others, teacher, lengths), lengths=lengths)
 
 
 # What jobs have measured that are over is the same in each round.
@@ -88,11 +97,19 @@ def _early(model: GoodputModel, job: EarlierJob) -> GoodputModel:
     return dataclasses.replace(model, statistics=job.early_statistics)
 
 
-def _from(num_jobs: int, teacher: EarlierJob) -> str:
-    gpus = teacher.model.max_gpus_seen
-    jobs = f"from {num_jobs} earlier job{'s' * (num_jobs > 1)} of its kind"
-    which = f"job {teacher.slurm_job_id} ({teacher.name}) ran on up to {gpus} GPU{'s' * (gpus > 1)}"
-    return f"{jobs}; {which}"
+def _note(
+    is_taught: bool, others: Sequence[EarlierJob], teacher: EarlierJob, lengths: Sequence[float]
+) -> str | None:
+    """Return what a job is told by its kind: sizes that it has not measured, and how long it will be."""
+    if not is_taught and not lengths:
+        return None
+    parts = [f"from {len(others)} earlier job{'s' * (len(others) > 1)} of its kind"]
+    if is_taught:
+        gpus = teacher.model.max_gpus_seen
+        parts.append(f"job {teacher.slurm_job_id} ({teacher.name}) ran on up to {gpus} GPU{'s' * (gpus > 1)}")
+    if lengths:
+        parts.append(f"{len(lengths)} completed, and tell{'s' * (len(lengths) == 1)} how long it will be")
+    return "; ".join(parts)
 
 
 def _doubt(teacher: EarlierJob) -> str:

@@ -12,6 +12,7 @@ from pollux_slurm.config import MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import declared_epochs, in_place, model_checks, policy_settings
 from pollux_slurm.daemon.decide.kinds import Kinds, Taught
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
+from pollux_slurm.goodput import expected_progress
 from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
@@ -109,6 +110,7 @@ def build_problem(
                 epochs_done=declaration.epochs_done,
                 epochs_declared=declaration.epochs_declared,
                 declaration_doubt=declaration.doubt,
+                expected_progress=expected_progress(declaration.progress or 0.0, taught.lengths),
                 prediction_error=record.prediction_error,
                 waiting_s=0.0 if current else max((now - idle_since).total_seconds(), 0.0),
             )

@@ -16,7 +16,7 @@ from pollux_slurm.model import Allocation, Problem, ProblemJob
 from pollux_slurm.policy.candidates.candidate import Candidate
 from pollux_slurm.policy.candidates.in_place_moves import InPlaceMoves
 from pollux_slurm.policy.objectives.generalized_mean import contribution
-from pollux_slurm.policy.objectives.job_values import Scores, declared_remaining_s
+from pollux_slurm.policy.objectives.job_values import Scores, expected_remaining_s
 from pollux_slurm.policy.objectives.restart_penalty import can_move_in_place
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
 from pollux_slurm.policy.problem.deterministic_rounding import round_to_bits
@@ -296,7 +296,7 @@ def _by_column(penalty: FloatArray) -> FloatArray:
 
 
 def _is_left_alone(problem: Problem, job: ProblemJob, tables: SpeedupTables, row: int) -> bool:
-    """Whether a running job is too young, or by its declaration too short, to be worth moving."""
+    """Whether a running job is too young, or too short by its declaration or kind, to be worth moving."""
     if not job.current:
         return False
     if job.age_s < problem.moving.min_age_s:
@@ -304,7 +304,7 @@ def _is_left_alone(problem: Problem, job: ProblemJob, tables: SpeedupTables, row
     if problem.moving.min_remaining_s <= 0:
         return False
     alone, base = float(tables.one_gpu_goodput[row]), float(tables.reference_goodput[row])
-    left_s = declared_remaining_s(job, alone)
+    left_s = expected_remaining_s(job, alone)
     speed = float(tables.current_speedup[row]) * base
     if left_s is None or speed <= 0:
         return False

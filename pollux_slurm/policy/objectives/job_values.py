@@ -165,6 +165,15 @@ def declared_remaining_s(job: ProblemJob, one_gpu_goodput: float) -> float | Non
     return progress / one_gpu_goodput * (declared - done) / done
 
 
+def expected_remaining_s(job: ProblemJob, one_gpu_goodput: float) -> float | None:
+    """Return a job's remaining time on one GPU by its declaration, else by its kind; None without either."""
+    found = declared_remaining_s(job, one_gpu_goodput)
+    if found is not None or job.expected_progress is None or one_gpu_goodput <= 0:
+        return found
+    left = job.expected_progress - (job.progress or 0.0)
+    return left / one_gpu_goodput if left > 0 else None
+
+
 def attained_work_s(job: ProblemJob, tables: SpeedupTables, row: int) -> float:
     """Return the work that a job has done, in seconds on one GPU; its age where its progress is unknown."""
     one_gpu_goodput = float(tables.one_gpu_goodput[row])

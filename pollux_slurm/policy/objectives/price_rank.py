@@ -31,6 +31,7 @@ from pollux_slurm.policy.objectives.job_values import (
     attained_work_s,
     current_speedups,
     declared_remaining_s,
+    expected_remaining_s,
     horizon_s,
     hysteresis_factors,
     job_weights,
@@ -59,6 +60,8 @@ _SCARCITY = 2.0
 _LENGTH_EXPONENT = -0.1
 # The largest weight, over the median weight of all jobs.
 MAX_DECLARED_WEIGHT = 4.0
+# The levels of remaining time of jobs whose length is unknown.
+_FIRST_LEVEL_S, _LEVEL_GROWTH = 1000.0, 4.0
 # How many prices of a GPU are tried, spaced geometrically.
 _NUM_PRICES = 96
 
@@ -73,15 +76,19 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     nodes have the multi-node cap. No weight is above `MAX_DECLARED_WEIGHT` times the median, so a false
     declaration gains little.
     """
-    declared_s = [
-        declared_remaining_s(job, goodput)
-        for job, goodput in zip(jobs, tables.one_gpu_goodput.tolist(), strict=True)
-    ]
-    undeclared = np.array(
-        [max(attained_work_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64
+    alone = list(zip(jobs, tables.one_gpu_goodput.tolist(), strict=True))
+    declares = np.array(
+        [declared_remaining_s(job, goodput) is not None for job, goodput in alone], dtype=bool
     )
-    declares = np.array([one is not None for one in declared_s], dtype=bool)
-    remaining = np.where(declares, [max(one or 1.0, 1.0) for one in declared_s], undeclared)
+    undeclared = np.array(
+        [_guessed_remaining_s(attained_work_s(job, tables, row)) for row, job in enumerate(jobs)],
+        dtype=np.float64,
+    )
+    expected = [expected_remaining_s(job, goodput) for job, goodput in alone]
+    remaining = np.array(
+        [guess if left is None else max(left, 1.0) for left, guess in zip(expected, undeclared, strict=True)],
+        dtype=np.float64,
+    )
     unit = speedup_of_one_gpu(tables)
     usable = packing_columns(problem, jobs, tables)
     over_one = capped_speedup(jobs, tables) / unit[:, None]
@@ -117,6 +124,18 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
         usable=usable,
         in_place_penalty=in_place_penalty,
     )
+
+
+def _guessed_remaining_s(work_s: float) -> float:
+    """Return what a job of unknown length may still need on one GPU: as much as it has had, or so.
+
+    It is rounded up to 1,000 s times a power of four. So jobs of a similar age count the same, and take no
+    GPUs of each other in turn.
+    """
+    level = _FIRST_LEVEL_S
+    while level < work_s:
+        level *= _LEVEL_GROWTH
+    return level
 
 
 def _declared_gain(

@@ -121,6 +121,7 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and (job.progress is None or (type(job.progress) in _NUMBERS and 0 <= job.progress <= MAX_TIME_S))
         and job.epochs_done is None
         and job.epochs_declared is None
+        and job.expected_progress is None
         and (not current or _is_valid_allocation(current, nodes))
         and (
             job.in_place_delay_s is None
@@ -172,7 +173,7 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
         return f"prediction_error must be from 0 to 1, not {shown(job.prediction_error)}"
     if not _is_number(job.weight) or not 1e-6 <= job.weight <= 1e6:
         return f"weight must be a number from 1e-6 to 1e6, not {shown(job.weight)}"
-    for name in ("progress", "epochs_done", "epochs_declared"):
+    for name in ("progress", "epochs_done", "epochs_declared", "expected_progress"):
         value = getattr(job, name)
         if value is not None and not _is_time(value):
             return f"{name} must be finite and at least 0, not {shown(value)}"

@@ -78,6 +78,8 @@ class PolluxPolicy:
             self._nodes = (cluster, several_wings, capacities)
         nodes = self._nodes[2]
         names = [node.name for node in nodes]
+        if self._shared is not None:
+            self._shared.see({job.job.name: (self._kind(job), _progress(job)) for job in jobs})
         problem = Problem(
             nodes=nodes,
             jobs=tuple(self._problem_job(now_s, job, names, several=several) for job in jobs),
@@ -112,17 +114,22 @@ class PolluxPolicy:
             )
         return found
 
-    def _model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
-        own = self._agents.model(job, gpu_type)
-        return own if self._shared is None else self._shared.teach(job.job.application, gpu_type, own)
+    def _kind(self, job: SimulatedJob) -> str:
+        return job.job.application
 
-    def _models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
-        found = self._agents.models(job)
+    def _models(self, job: SimulatedJob) -> tuple[tuple[tuple[str, GoodputModel], ...], bool]:
+        """Return a job's models by GPU type, and whether what its kind knows counts for it."""
+        own = dict(self._agents.models(job))
         if self._shared is None:
-            return found
-        types = dict.fromkeys([*(kind for kind, _ in found), *self._shared.types(job.job.application)])
-        taught = {gpu_type: self._model(job, gpu_type) for gpu_type in types}
-        return tuple((gpu_type, model) for gpu_type, model in taught.items() if model is not None)
+            return tuple(own.items()), False
+        kind, found, fits = self._kind(job), dict(own), True
+        for gpu_type in dict.fromkeys([*own, *self._shared.types(kind)]):
+            taught = self._shared.teach(kind, gpu_type, own.get(gpu_type))
+            if taught is None:
+                fits = False
+            else:
+                found[gpu_type] = taught
+        return tuple(found.items()), fits
 
     def _problem_job(
         self, now_s: float, job: SimulatedJob, names: Sequence[str], *, several: bool
@@ -137,10 +144,11 @@ class PolluxPolicy:
             if job.exact and job.num_regroups and not job.num_restarts:
                 restart_delay_s = max(restart_delay_s, in_place_delay_s)
             in_place_delay_s = min(in_place_delay_s, restart_delay_s)
+        models, fits = self._models(job)
         return ProblemJob(
             job_id=job.job.name,
-            model=None if several else self._model(job, job.gpu_type),
-            models=self._models(job) if several else (),
+            model=None if several else dict(models).get(job.gpu_type),
+            models=models if several else (),
             min_gpus=application.least_gpus,
             max_gpus=application.most_gpus,
             age_s=now_s - job.job.submitted_s,
@@ -153,10 +161,18 @@ class PolluxPolicy:
             user=job.job.user,
             pinned=job.in_flight and bool(job.allocation),
             prediction_error=0.0 if job.noisy is None else job.noisy.error,
-            progress=job.useful_progress * application.initial_batch_size,
+            progress=_progress(job),
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
+            expected_progress=self._shared.length(self._kind(job), _progress(job))
+            if self._shared is not None and fits
+            else None,
         )
+
+
+def _progress(job: SimulatedJob) -> float:
+    """Return a job's progress in useful examples."""
+    return job.useful_progress * job.application.initial_batch_size
 
 
 def _capacities(cluster: Cluster, *, several: bool, several_wings: bool) -> tuple[NodeCapacity, ...]:

@@ -70,7 +70,10 @@ def test_that_the_job_that_has_seen_most_teaches_with_the_noise_of_its_beginning
     kinds = Kinds([earlier("9", ONE), earlier("8"), earlier("7")])
     taught = kinds.teach(record("1", terms=OF_A_KIND), (None, ()))
     assert taught.models == (dataclasses.replace(LARGE, statistics=EARLY), ())
-    assert taught.note == "from 3 earlier jobs of its kind; job 8 (train) ran on up to 8 GPUs"
+    assert taught.note == (
+        "from 3 earlier jobs of its kind; job 8 (train) ran on up to 8 GPUs; "
+        "3 completed, and tell how long it will be"
+    )
 
 
 def test_that_models_by_gpu_type_are_taught_by_type() -> None:
@@ -104,3 +107,16 @@ def test_that_a_waiting_job_of_a_known_kind_begins_with_what_its_kind_can_use() 
         assert decision.jobs[0].allocation != Allocation()
     assert sizes[0] == 1
     assert sizes[1] > 1
+
+
+def test_that_only_completed_jobs_tell_how_long_a_job_will_be() -> None:
+    examples = MODEL.limits.initial_batch_size
+    kinds = Kinds([earlier("9", progress=300.0), earlier("8"), earlier("7", progress=900.0, completed=False)])
+    seen = cluster_picture.build_picture(
+        snapshot([node("n0")], [job("1", JobState.PENDING)]), [record("1", terms=OF_A_KIND, model=ONE)]
+    )
+    problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds)
+    assert problem.jobs[0].expected_progress == 200.0 * examples
+    assert kinds.teach(record("1", terms=OF_A_KIND), (LARGE, ())).note == (
+        "from 3 earlier jobs of its kind; 2 completed, and tell how long it will be"
+    )

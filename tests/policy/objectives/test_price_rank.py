@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux_slurm.model import GoodputModel, Objective
+from pollux_slurm.model import GoodputModel, Objective, ProblemJob
 from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.objectives.price_rank import CoStates
 from tests.policy.builders import job, linear_model, nodes, problem
@@ -90,3 +91,31 @@ def test_that_sizes_beyond_a_jobs_own_bounds_move_no_weight() -> None:
 
     # On one GPU the two are the same.
     assert weights(linear_model()) == weights(linear_model(sync_s=100.0, network_s=100.0))
+
+
+def weights(*jobs: ProblemJob) -> npt.NDArray[np.float64]:
+    asked = problem(nodes(4), *jobs, name="price-rank")
+    return build_candidates(asked, list(asked.jobs)).scores.weight
+
+
+def test_that_the_length_of_a_jobs_kind_counts_as_a_declaration_does() -> None:
+    # Both have done a tenth: of 100,000 examples, or of ten epochs.
+    begun: dict[str, Any] = {"progress": 10_000.0}
+    unknown = job("c", **begun)
+    declared = job("a", **begun, epochs_done=1.0, epochs_declared=10.0)
+    by_kind = job("a", **begun, expected_progress=100_000.0)
+    np.testing.assert_allclose(weights(declared, unknown), weights(by_kind, unknown), rtol=1e-12)
+    assert weights(by_kind, unknown)[0] > weights(by_kind, unknown)[1]  # which may need 1,000 s
+
+
+def test_that_jobs_of_unknown_length_that_have_done_about_as_much_weigh_the_same() -> None:
+    # They have done 0, 900, 2,000 and 90,000 seconds.
+    young, older, old, oldest = weights(
+        *[job(str(work), progress=work * one_gpu_rate()) for work in (0.1, 900.0, 2_000.0, 90_000.0)]
+    )
+    assert young == older > old > oldest
+
+
+def one_gpu_rate() -> float:
+    asked = problem(nodes(4), job("a", progress=1.0), name="price-rank")
+    return float(build_candidates(asked, list(asked.jobs)).tables.one_gpu_goodput[0])
