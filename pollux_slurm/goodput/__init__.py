@@ -24,7 +24,7 @@ from pollux_slurm.goodput.efficiency import (
 from pollux_slurm.goodput.expected_length import expected_progress
 from pollux_slurm.goodput.fit import FitResult, fit_throughput
 from pollux_slurm.goodput.observation import Observation
-from pollux_slurm.goodput.taught_model import taught_model
+from pollux_slurm.goodput.taught_model import agrees, taught_model
 from pollux_slurm.goodput.throughput_model import gradient_time_s, iteration_time_s, sync_time_s
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "GoodputTable",
     "Observation",
     "TableCache",
+    "agrees",
     "best_batch",
     "best_of",
     "check_limits",

@@ -7,20 +7,30 @@ of an earlier run of its kind counts, scaled so that both agree on that size: no
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from pollux_slurm.goodput.throughput_model import iteration_time_s
-from pollux_slurm.model import GoodputModel, ThroughputParameters
+from pollux_slurm.model import BatchLimits, GoodputModel, ThroughputParameters
 
 MAX_KIND_ERROR = 0.3
 """A kind whose model is off by more than this part, where both have measured, does not count for a job."""
 
 
+def agrees(own: GoodputModel | None, teacher: GoodputModel) -> bool:
+    """Return whether nothing that a job has measured itself contradicts `teacher`.
+
+    Step times on the largest size of `own` may differ by `MAX_KIND_ERROR`.
+    """
+    if own is None or own.throughput is None or teacher.throughput is None:
+        return True
+    return 1 / (1 + MAX_KIND_ERROR) <= _ratio(own, teacher.throughput) <= 1 + MAX_KIND_ERROR
+
+
 def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputModel | None:
-    """Return a job's model with what `teacher` knows beyond it; None where the two contradict each other.
+    """Return a job's model with what a `teacher` that agrees with it knows beyond it.
 
     `own` is None, or without θ, before the job's first measurement: limits and gradient statistics that it
-    has not reported are the teacher's then. They contradict each other where step times on the largest size
-    of `own` differ by more than `MAX_KIND_ERROR`.
+    has not reported are the teacher's then.
     """
     if teacher.throughput is None:
         return own
@@ -31,24 +41,29 @@ def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputMode
         )
     if own.max_gpus_seen >= teacher.max_gpus_seen and own.max_nodes_seen >= teacher.max_nodes_seen:
         return own
-    ratio = _step_s(own, own.throughput) / _step_s(own, teacher.throughput)
-    if not 1 / (1 + MAX_KIND_ERROR) <= ratio <= 1 + MAX_KIND_ERROR:
-        return None
     return dataclasses.replace(
         own,
-        throughput=_scaled(teacher.throughput, ratio),
+        throughput=_scaled(teacher.throughput, _ratio(own, teacher.throughput)),
         max_gpus_seen=max(own.max_gpus_seen, teacher.max_gpus_seen),
         max_nodes_seen=max(own.max_nodes_seen, teacher.max_nodes_seen),
     )
 
 
-def _step_s(own: GoodputModel, theta: ThroughputParameters) -> float:
-    """Return the time of a step on the largest size of `own`, with its initial batch as far as it fits."""
-    gpus = max(own.max_gpus_seen, 1)
-    atomic = max(own.limits.initial_batch_size // gpus, own.limits.min_atomic)
-    if own.limits.max_atomic is not None:
-        atomic = min(atomic, own.limits.max_atomic)
-    return float(iteration_time_s(theta, max(own.max_nodes_seen, 1), gpus, atomic))
+def _ratio(own: GoodputModel, teacher: ThroughputParameters) -> float:
+    """Return how many times as long as the teacher's a job's own step is, on its largest size."""
+    assert own.throughput is not None
+    gpus, nodes = max(own.max_gpus_seen, 1), max(own.max_nodes_seen, 1)
+    return _step_s(own.limits, nodes, gpus, own.throughput) / _step_s(own.limits, nodes, gpus, teacher)
+
+
+# Jobs of a kind are compared with each other in each round, and their models seldom change.
+@functools.lru_cache(maxsize=100_000)
+def _step_s(limits: BatchLimits, nodes: int, gpus: int, theta: ThroughputParameters) -> float:
+    """Return the time of a step on a size, with the initial batch as far as it fits."""
+    atomic = max(limits.initial_batch_size // gpus, limits.min_atomic)
+    if limits.max_atomic is not None:
+        atomic = min(atomic, limits.max_atomic)
+    return float(iteration_time_s(theta, nodes, gpus, atomic))
 
 
 def _scaled(theta: ThroughputParameters, ratio: float) -> ThroughputParameters:

@@ -160,9 +160,9 @@ class SqlStore:
         with self.database.read() as connection:
             return earlier_jobs.read_earlier_jobs(connection, since=since)
 
-    def kinds(self) -> tuple[KindRecord, ...]:
+    def kinds(self, kind: str | None = None) -> tuple[KindRecord, ...]:
         with self.database.read() as connection:
-            return earlier_jobs.read_kinds(connection)
+            return earlier_jobs.read_kinds(connection, kind)
 
     def forget_kind(self, kind: str, *, user_name: str | None = None) -> int:
         with self.database.write() as connection:

@@ -12,14 +12,14 @@ from pollux_slurm.goodput import expected_progress
     [
         (0.0, (), None),
         (0.0, (100.0,), 100.0),
-        (50.0, (100.0, 300.0), 200.0),
+        (50.0, (100.0, 120.0, 9000.0), 120.0),
         (100.0, (100.0, 300.0), 300.0),
         (299.0, (100.0, 300.0), 300.0),
         (300.0, (100.0, 300.0), 375.0),
         (374.0, (100.0, 300.0), 375.0),
         (375.0, (100.0, 300.0), None),
     ],
-    ids=["nothing known", "one", "two that disagree", "as the shorter", "short of the longer", "as long",
+    ids=["nothing known", "one", "one of three disagrees", "as the shorter", "short of the longer", "as long",
          "a little longer", "refuted"],
 )  # fmt: skip
 def test_that_a_job_is_expected_to_end_as_those_of_its_kind_that_it_has_not_passed(

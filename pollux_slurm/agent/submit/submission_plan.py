@@ -65,6 +65,8 @@ POLLUX_OPTIONS = (
 )
 _POLLUX_NAMES = frozenset(option.name for option in POLLUX_OPTIONS)
 _FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
+# How long a job whose kind is known waits for the daemon, which sees it within `daemon.watch_s`.
+_PLACED_WITHIN_S = 20
 _LONGEST_TOTAL_S = 999_999_999  # nine digits in the Comment: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
 _NO_STORE = (
@@ -155,11 +157,14 @@ def plan_submission(
     identifier: str,
     read_stdin: Callable[[], bytes],
     room_for_wings: Callable[[SbatchRequest], Room] = lambda _request: Room(),
+    may_start_larger: Callable[[str, int], bool] = lambda _kind, _num_gpus: False,
 ) -> SubmissionPlan:
     """Decide what to submit for words parsed with `POLLUX_OPTIONS` as `exact`. Reads the script.
 
     `room_for_wings` is asked for a job in place only. Where it has none, the job moves by requeue, and the
     plan warns of it.
+    `may_start_larger` tells whether the daemon may start a job of a kind with more than so many GPUs. The job
+    then waits a moment for it, unless it is in place, or has a begin time of its own.
     `identifier` distinguishes this submission's files from others in the same checkpoint directory. Raises
     `UsageError` for these:
 
@@ -240,6 +245,12 @@ def plan_submission(
     own_options = ["--comment=" + encode_comment(request.value("comment") or "", terms)]
     if not request.given("job-name") and not script.names_job:
         own_options.append(f"--job-name={name}")
+    if terms.kind and not in_place and not request.given("begin") and may_start_larger(terms.kind, num_gpus):
+        own_options.append(f"--begin=now+{_PLACED_WITHIN_S}")
+        warnings.append(
+            f"earlier jobs of its kind used more than {num_gpus} GPU{'s' * (num_gpus > 1)}: it waits for at "
+            f"most {_PLACED_WITHIN_S} s, so that the daemon may start it with more"
+        )
     return SubmissionPlan(
         script=text,
         options=(*sbatch_options, *own_options),

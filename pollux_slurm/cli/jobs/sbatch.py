@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 
-from pollux_slurm.cli.shared.settings_and_store import print_note
+from pollux_slurm.cli.shared.settings_and_store import opened_store, print_note
+
+if TYPE_CHECKING:
+    from pollux_slurm.config import Config
 
 HELP = """
 Submit a batch script as an adaptive job: the daemon changes its GPUs while it runs.
@@ -97,6 +102,7 @@ def sbatch(ctx: typer.Context) -> None:
         identifier=secrets.token_hex(4),
         read_stdin=sys.stdin.buffer.read,
         room_for_wings=RoomForWings(runner, config.moves),
+        may_start_larger=partial(_may_start_larger, config),
     )
     for line in plan.warnings:
         print_note(f"pollux: {line}")
@@ -119,3 +125,26 @@ def sbatch(ctx: typer.Context) -> None:
     elif code == 0 and plan.creates_job and "quiet" not in names:
         print_note(budget)
     raise typer.Exit(code)
+
+
+def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
+    """Whether a daemon moves jobs, and knows jobs of the kind and this user on more than so many GPUs."""
+    import pwd
+
+    from pollux_slurm.errors import PolluxError
+
+    if config.store.url is None:
+        return False
+    try:
+        with opened_store(config) as store:
+            daemon = store.daemon_status()
+            if (
+                daemon.is_shadow
+                or daemon.expires_at is None
+                or daemon.expires_at < datetime.now(timezone.utc)
+            ):
+                return False
+            user = pwd.getpwuid(os.getuid()).pw_name
+            return any(one.user_name == user and one.max_gpus_seen > num_gpus for one in store.kinds(kind))
+    except (PolluxError, KeyError):  # the job starts at once, with what it requests
+        return False

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pollux_slurm.daemon.decide import model_checks
 from pollux_slurm.daemon.decide.model_checks import Models
-from pollux_slurm.goodput import taught_model
+from pollux_slurm.goodput import agrees, taught_model
 from pollux_slurm.model import GoodputModel
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord
 
@@ -56,16 +56,19 @@ class Kinds:
         if not others:
             return Taught(models=models)
         # The one that has seen most; of those, the newest.
-        teacher = max(others, key=lambda job: (job.model.max_gpus_seen, job.model.max_nodes_seen))
+        agreeing = [job for job in others if _agrees(models, job)]
+        if not agreeing:
+            return Taught(models=models, note=_doubt(max(others, key=_seen)))
+        teacher = max(agreeing, key=_seen)
         taught = _taught(models, teacher)
-        if taught is None:
-            return Taught(models=models, note=_doubt(teacher))
         lengths = tuple(
             job.progress * job.model.limits.initial_batch_size
-            for job in others
+            for job in agreeing
             if job.completed and job.progress > 0
         )
-        return Taught(models=taught, note=_note(taught != models, others, teacher, lengths), lengths=lengths)
+        return Taught(
+            models=taught, note=_note(taught != models, agreeing, teacher, lengths), lengths=lengths
+        )
 
 
 # What jobs have measured that are over is the same in each round.
@@ -76,19 +79,30 @@ def _is_believed(job: EarlierJob) -> bool:
     return model_checks.model_doubt(models, job.recent_runs) is None
 
 
-def _taught(models: Models, teacher: EarlierJob) -> Models | None:
-    """Return a job's models with what `teacher` knows beyond them; None where they contradict each other."""
+def _seen(job: EarlierJob) -> tuple[int, int]:
+    return job.model.max_gpus_seen, job.model.max_nodes_seen
+
+
+def _agrees(models: Models, teacher: EarlierJob) -> bool:
+    """Return whether no measurement of a job contradicts those of `teacher`."""
     for_all, by_type = models
     if not teacher.models:
-        taught = taught_model(for_all, _early(teacher.model, teacher))
-        return None if taught is None else (taught, by_type)
+        return agrees(for_all, teacher.model)
+    own = dict(by_type)
+    return all(agrees(own.get(name) if by_type else for_all, model) for name, model in teacher.models)
+
+
+def _taught(models: Models, teacher: EarlierJob) -> Models:
+    """Return a job's models with what `teacher`, which agrees with them, knows beyond them."""
+    for_all, by_type = models
+    if not teacher.models:
+        return taught_model(for_all, _early(teacher.model, teacher)), by_type
     found = dict(by_type)
     for gpu_type, model in teacher.models:
         own = found.get(gpu_type) if by_type else for_all
         taught = taught_model(own, _early(model, teacher))
-        if taught is None:
-            return None
-        found[gpu_type] = taught
+        if taught is not None:
+            found[gpu_type] = taught
     return None, tuple(found.items())
 
 

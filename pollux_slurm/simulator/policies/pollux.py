@@ -9,7 +9,6 @@ from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
-    GoodputModel,
     MovingRules,
     NodeCapacity,
     Objective,
@@ -79,7 +78,7 @@ class PolluxPolicy:
         nodes = self._nodes[2]
         names = [node.name for node in nodes]
         if self._shared is not None:
-            self._shared.see({job.job.name: (self._kind(job), _progress(job)) for job in jobs})
+            self._shared.see({job.job.name: _progress(job) for job in jobs})
         problem = Problem(
             nodes=nodes,
             jobs=tuple(self._problem_job(now_s, job, names, several=several) for job in jobs),
@@ -117,20 +116,6 @@ class PolluxPolicy:
     def _kind(self, job: SimulatedJob) -> str:
         return job.job.application
 
-    def _models(self, job: SimulatedJob) -> tuple[tuple[tuple[str, GoodputModel], ...], bool]:
-        """Return a job's models by GPU type, and whether what its kind knows counts for it."""
-        own = dict(self._agents.models(job))
-        if self._shared is None:
-            return tuple(own.items()), False
-        kind, found, fits = self._kind(job), dict(own), True
-        for gpu_type in dict.fromkeys([*own, *self._shared.types(kind)]):
-            taught = self._shared.teach(kind, gpu_type, own.get(gpu_type))
-            if taught is None:
-                fits = False
-            else:
-                found[gpu_type] = taught
-        return tuple(found.items()), fits
-
     def _problem_job(
         self, now_s: float, job: SimulatedJob, names: Sequence[str], *, several: bool
     ) -> ProblemJob:
@@ -144,11 +129,13 @@ class PolluxPolicy:
             if job.exact and job.num_regroups and not job.num_restarts:
                 restart_delay_s = max(restart_delay_s, in_place_delay_s)
             in_place_delay_s = min(in_place_delay_s, restart_delay_s)
-        models, fits = self._models(job)
+        models, expected = dict(self._agents.models(job)), None
+        if self._shared is not None:
+            models, expected = self._shared.teach(job.job.name, self._kind(job), models, _progress(job))
         return ProblemJob(
             job_id=job.job.name,
-            model=None if several else dict(models).get(job.gpu_type),
-            models=models if several else (),
+            model=None if several else models.get(job.gpu_type),
+            models=tuple(models.items()) if several else (),
             min_gpus=application.least_gpus,
             max_gpus=application.most_gpus,
             age_s=now_s - job.job.submitted_s,
@@ -164,9 +151,7 @@ class PolluxPolicy:
             progress=_progress(job),
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
-            expected_progress=self._shared.length(self._kind(job), _progress(job))
-            if self._shared is not None and fits
-            else None,
+            expected_progress=expected,
         )
 
 

@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from pollux_slurm.goodput import expected_progress, taught_model
+from pollux_slurm.goodput import agrees, expected_progress, taught_model
 from pollux_slurm.model import GoodputModel, GradientStatistics
+
+# The newest so many of a kind, as in the store.
+_OF_EACH_KIND = 12
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Known:
+    """What is known of a job: its models by GPU type, its first statistics, and its length once it ended."""
+
+    models: dict[str, GoodputModel] = field(default_factory=dict)
+    early: GradientStatistics | None = None
+    progress: float = 0.0
+    is_over: bool = False
+
+    def agrees(self, own: Mapping[str, GoodputModel]) -> bool:
+        return all(agrees(own.get(gpu_type), model) for gpu_type, model in self.models.items())
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        models = self.models.values()
+        return max(one.max_gpus_seen for one in models), max(one.max_nodes_seen for one in models)
 
 
 class SharedModels:
-    """The model that has seen most, by kind and GPU type; none at first, as in a new store."""
+    """The jobs that have measured steps, by kind; none at first, as in a new store."""
 
     def __init__(self) -> None:
-        self._teachers: dict[tuple[str, str], GoodputModel] = {}
-        self._early: dict[str, GradientStatistics | None] = {}
-        self._present: dict[str, tuple[str, float]] = {}
-        self._lengths: defaultdict[str, list[float]] = defaultdict(list)
+        self._jobs: dict[str, _Known] = {}
+        self._of_kind: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_OF_EACH_KIND))
+        self._present: dict[str, float] = {}
 
-    def see(self, progress: Mapping[str, tuple[str, float]]) -> None:
-        """Note the jobs that are not over, as (kind, progress) by name: the others have completed."""
+    def see(self, progress: Mapping[str, float]) -> None:
+        """Note the progress of the jobs that are not over, by name: the others have completed."""
         for name in self._present.keys() - progress.keys():
-            kind, length = self._present[name]
-            self._lengths[kind].append(length)
+            if name in self._jobs:
+                self._jobs[name].progress, self._jobs[name].is_over = self._present[name], True
         self._present = dict(progress)
 
-    def length(self, kind: str, progress: float) -> float | None:
-        """Return the progress at which a job is expected to end."""
-        return expected_progress(progress, self._lengths[kind])
+    def teach(
+        self, name: str, kind: str, own: Mapping[str, GoodputModel], progress: float
+    ) -> tuple[dict[str, GoodputModel], float | None]:
+        """Return a job's models by GPU type with what others know beyond it, and its expected progress."""
+        self._learn(name, kind, own)
+        others = [self._jobs[one] for one in self._of_kind[kind] if one != name]
+        agreeing = [one for one in others if one.agrees(own)]
+        if not agreeing:
+            return dict(own), None
+        teacher, found = max(agreeing, key=lambda one: one.seen), dict(own)
+        for gpu_type, model in teacher.models.items():
+            taught = taught_model(own.get(gpu_type), replace(model, statistics=teacher.early))
+            if taught is not None:
+                found[gpu_type] = taught
+        return found, expected_progress(progress, [one.progress for one in agreeing if one.is_over])
 
-    def types(self, kind: str) -> list[str]:
-        """Return the GPU types on which jobs of a kind were measured."""
-        return [gpu_type for name, gpu_type in self._teachers if name == kind]
-
-    def teach(self, kind: str, gpu_type: str, own: GoodputModel | None) -> GoodputModel | None:
-        """Return a job's model on a GPU type with what the others know beyond it, and learn from it.
-
-        It is None where nothing is known, or where the job's own model contradicts its kind.
-        """
-        key = (kind, gpu_type)
-        teacher = self._teachers.get(key)
-        if own is not None and own.throughput is not None:
-            early = self._early.setdefault(kind, own.statistics)
-            if teacher is None or _seen(own) >= _seen(teacher):
-                self._teachers[key] = replace(own, statistics=early)
-        return own if teacher is None else taught_model(own, teacher)
-
-
-def _seen(model: GoodputModel) -> tuple[int, int]:
-    return model.max_gpus_seen, model.max_nodes_seen
+    def _learn(self, name: str, kind: str, own: Mapping[str, GoodputModel]) -> None:
+        measured = {gpu_type: model for gpu_type, model in own.items() if model.throughput is not None}
+        if not measured:
+            return
+        if name not in self._jobs:
+            self._jobs[name] = _Known(early=next(iter(measured.values())).statistics)
+            self._of_kind[kind].append(name)
+        self._jobs[name].models = measured

@@ -223,8 +223,8 @@ class Store(JobStore, Protocol):
         among them.
         """
 
-    def kinds(self) -> tuple[KindRecord, ...]:
-        """Return the kinds of each user, those of the newest jobs first."""
+    def kinds(self, kind: str | None = None) -> tuple[KindRecord, ...]:
+        """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user."""
 
     def forget_kind(self, kind: str, *, user_name: str | None = None) -> int:
         """Take a kind from all jobs, or those of one user, and return their number."""

@@ -102,9 +102,10 @@ def _of_each(end: Any, known: Any, scope: Select[Any]) -> Select[Any]:
     return select_models().where(ModelVersionRow.id.in_(wanted))
 
 
-def read_kinds(connection: Connection) -> tuple[KindRecord, ...]:
-    """Return the kinds of each user, those of the newest jobs first."""
+def read_kinds(connection: Connection, kind: str | None = None) -> tuple[KindRecord, ...]:
+    """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user."""
     newest, seen = aliased(JobRow), func.max(ModelVersionRow.max_gpus_seen)
+    wanted = JobRow.kind.is_not(None) if kind is None else JobRow.kind == clean_text(kind)
     is_completed = case((JobRow.state == JobState.COMPLETED, 1), else_=0)
     of_each = (
         select(
@@ -114,14 +115,14 @@ def read_kinds(connection: Connection) -> tuple[KindRecord, ...]:
             func.sum(is_completed).label("num_completed"),
             func.max(JobRow.id).label("newest"),
         )
-        .where(JobRow.kind.is_not(None))
+        .where(wanted)
         .group_by(JobRow.kind, JobRow.user_id)
         .subquery()
     )
     most = (
         select(JobRow.kind, JobRow.user_id, seen.label("seen"))
         .join(ModelVersionRow, ModelVersionRow.job_id == JobRow.id)
-        .where(JobRow.kind.is_not(None), ModelVersionRow.alpha_g.is_not(None))
+        .where(wanted, ModelVersionRow.alpha_g.is_not(None))
         .group_by(JobRow.kind, JobRow.user_id)
         .subquery()
     )
