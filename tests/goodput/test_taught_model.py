@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pollux_slurm.goodput import iteration_time_s, taught_model
+from pollux_slurm.goodput import agrees, iteration_time_s, taught_model
 from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, ThroughputParameters
 
 THETA = ThroughputParameters(
@@ -54,9 +54,17 @@ def test_that_larger_sizes_are_the_kinds_scaled_to_what_the_job_measured(factor:
         assert float(iteration_time_s(found.throughput, nodes, gpus, 16)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("factor", [0.7, 1.4])
-def test_that_a_kind_that_is_off_by_more_than_30_percent_does_not_count(factor: float) -> None:
-    assert taught_model(slower(factor), TEACHER) is None
+@pytest.mark.parametrize(
+    ("factor", "counts"), [(0.7, False), (0.8, True), (1.0, True), (1.25, True), (1.4, False)]
+)
+def test_that_a_job_that_is_off_by_more_than_30_percent_does_not_agree(factor: float, counts: bool) -> None:
+    assert agrees(slower(factor), TEACHER) is counts
+
+
+def test_that_nothing_measured_contradicts_nothing() -> None:
+    assert agrees(None, TEACHER)
+    assert agrees(dataclasses.replace(slower(9.0), throughput=None), TEACHER)
+    assert agrees(slower(9.0), dataclasses.replace(TEACHER, throughput=None))
 
 
 def test_that_own_measurements_override_the_kinds() -> None:

@@ -116,7 +116,21 @@ def test_that_only_completed_jobs_tell_how_long_a_job_will_be() -> None:
         snapshot([node("n0")], [job("1", JobState.PENDING)]), [record("1", terms=OF_A_KIND, model=ONE)]
     )
     problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds)
-    assert problem.jobs[0].expected_progress == 200.0 * examples
+    assert problem.jobs[0].expected_progress == 100.0 * examples
     assert kinds.teach(record("1", terms=OF_A_KIND), (LARGE, ())).note == (
         "from 3 earlier jobs of its kind; 2 completed, and tell how long it will be"
     )
+
+
+def test_that_of_a_kind_only_jobs_that_agree_with_what_a_job_measured_teach_it() -> None:
+    assert MODEL.throughput is not None
+    theta = dataclasses.replace(MODEL.throughput, alpha_g=0.2, beta_g=0.01)
+    other = dataclasses.replace(LARGE, throughput=theta, max_gpus_seen=64)
+    kinds = Kinds([earlier("9", other, progress=9000.0), earlier("8"), earlier("7", progress=300.0)])
+    taught = kinds.teach(record("1", terms=OF_A_KIND), (ONE, ()))
+    model = taught.models[0]
+    assert model is not None
+    assert model.max_gpus_seen == 8
+    examples = MODEL.limits.initial_batch_size
+    assert sorted(taught.lengths) == [100.0 * examples, 300.0 * examples]
+    assert (taught.note or "").startswith("from 2 earlier jobs of its kind; job 8 ")
