@@ -1,4 +1,4 @@
-"""The objective `price-rank`: short average completion times, by the epochs that jobs declare.
+"""The objective `price-rank`: short average completion times, by the lengths that are known of jobs.
 
 Suppose that no further job arrives, and that speedups s_i and remaining one-GPU times T_i are known. Then the
 allocations with the least total completion time maximise Σ w_i·s_i at any time, for constant weights w_i.
@@ -69,8 +69,9 @@ _NUM_PRICES = 96
 def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
     """Return the terms of `price-rank`: p = 0.9, weights are co-states × T^−0.1.
 
-    T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, where φ is the part of the epochs that is done;
-    without a declaration φ = ½. On change, f = 1 − δ/min(H, T/s + δ) with the horizon H = 270 s, longer
+    T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, where φ is the part of the epochs that is done.
+    Without a declaration, T follows from the length of the job's kind, and without that from the work that it
+    has done (`_guessed_remaining_s`). On change, f = 1 − δ/min(H, T/s + δ) with the horizon H = 270 s, longer
     above δ = 30 s (`horizon_s`). A job that resumes after a pause has this f, too. Only configurations that
     pack well are used, and weights count no GPUs beyond a job's own bounds. Jobs that never ran on several
     nodes have the multi-node cap. No weight is above `MAX_DECLARED_WEIGHT` times the median, so a false

@@ -57,6 +57,35 @@ def added(script: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in ours.splitlines() if line.startswith("#SBATCH ")]
 
 
+@pytest.mark.parametrize(
+    ("words", "known", "waits"),
+    [
+        ([], 4, True),
+        (["--gpus=4"], 4, False),
+        ([], 0, False),
+        (["--in-place"], 4, False),
+        (["--begin=now+1hour"], 4, False),
+        (["--kind", ""], 4, False),
+    ],
+    ids=["larger", "as large", "unknown", "in place", "a begin time", "no kind"],
+)
+def test_that_a_job_whose_kind_used_more_gpus_waits_a_moment_for_the_daemon(
+    words: list[str], known: int, waits: bool
+) -> None:
+    found = plan_submission(
+        parse_words([*words, "--max-gpus=8"], exact=POLLUX_OPTIONS),
+        environ={},
+        cwd=Path("/home/ada/work"),
+        config=STORED,
+        token=TOKEN,
+        identifier="1a2b3c4d",
+        read_stdin=SIMPLE.encode,
+        may_start_larger=lambda kind, num_gpus: bool(kind) and known > num_gpus,
+    )
+    assert ("--begin=now+20" in found.options) is waits
+    assert any("earlier jobs of its kind used more than 1 GPU:" in one for one in found.warnings) is waits
+
+
 def test_that_a_job_in_place_moves_by_requeue_where_slurm_has_no_room_for_wings() -> None:
     def planned(because: str | None) -> SubmissionPlan:
         return plan_submission(

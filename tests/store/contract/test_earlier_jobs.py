@@ -75,6 +75,7 @@ def test_that_kinds_are_listed_by_user_and_can_be_forgotten(any_store: Store) ->
         for kind in any_store.kinds()
     ]
     assert found == [("gpt2", 1, 0, "4", 8), ("bert", 1, 0, "3", 0), ("gpt2", 2, 1, "2", 8)]
+    assert [kind.newest_job for kind in any_store.kinds("gpt2")] == ["4", "2"]
     assert any_store.forget_kind("gpt2", user_name="nobody") == 0
     assert any_store.forget_kind("gpt2") == 3
     assert [kind.kind for kind in any_store.kinds()] == ["bert"]
