@@ -13,6 +13,7 @@ from pollux_slurm.model.allocations import (
     Configuration,
 )
 from pollux_slurm.model.cluster import (
+    PLACED_WITHIN_S,
     AccountedRun,
     ClusterSnapshot,
     JobShape,
@@ -47,6 +48,7 @@ from pollux_slurm.model.warnings import JobWarning
 from pollux_slurm.model.wings import WingChanges, wing_changes
 
 __all__ = [
+    "PLACED_WITHIN_S",
     "AccountedRun",
     "Allocation",
     "BatchChoice",

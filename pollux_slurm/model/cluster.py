@@ -75,6 +75,10 @@ class SlurmNode:
     threads_per_core: int = 1
 
 
+PLACED_WITHIN_S = 20
+"""How long a new job whose kind is known waits for the daemon, which sees it within `daemon.watch_s`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
     """One job as Slurm shows it. `job_id` is Slurm's number as a string (`123`; each array task has its own).
@@ -190,6 +194,13 @@ class SlurmJob:
     expected_start_at: datetime | None = None
     deadline_at: datetime | None = None
     array_id: str | None = None
+
+    @property
+    def waits_for_placing(self) -> bool:
+        """Whether it was submitted to begin a moment later, so that the daemon may place it before."""
+        if self.restart_count or self.begins_at is None or self.submitted_at is None:
+            return False
+        return 0 < (self.begins_at - self.submitted_at).total_seconds() <= PLACED_WITHIN_S
 
     @property
     def partitions(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest,
 from pollux_slurm.config import Config
 from pollux_slurm.durations import DURATION_FORMS, parse_duration, parse_min_run
 from pollux_slurm.errors import UsageError
-from pollux_slurm.model import JobTerms
+from pollux_slurm.model import PLACED_WITHIN_S, JobTerms
 from pollux_slurm.rendering import render
 from pollux_slurm.slurm.parsing.comment_terms import MAX_GPUS, encode_comment
 from pollux_slurm.slurm.sbatch.batch_script import BatchScript, parse_script
@@ -65,8 +65,6 @@ POLLUX_OPTIONS = (
 )
 _POLLUX_NAMES = frozenset(option.name for option in POLLUX_OPTIONS)
 _FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
-# How long a job whose kind is known waits for the daemon, which sees it within `daemon.watch_s`.
-_PLACED_WITHIN_S = 20
 _LONGEST_TOTAL_S = 999_999_999  # nine digits in the Comment: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
 _NO_STORE = (
@@ -246,10 +244,10 @@ def plan_submission(
     if not request.given("job-name") and not script.names_job:
         own_options.append(f"--job-name={name}")
     if terms.kind and not in_place and not request.given("begin") and may_start_larger(terms.kind, num_gpus):
-        own_options.append(f"--begin=now+{_PLACED_WITHIN_S}")
+        own_options.append(f"--begin=now+{PLACED_WITHIN_S}")
         warnings.append(
             f"earlier jobs of its kind used more than {num_gpus} GPU{'s' * (num_gpus > 1)}: it waits for at "
-            f"most {_PLACED_WITHIN_S} s, so that the daemon may start it with more"
+            f"most {PLACED_WITHIN_S} s, so that the daemon may start it with more"
         )
     return SubmissionPlan(
         script=text,

@@ -147,14 +147,15 @@ def _queue_order(move: PlannedMove) -> tuple[datetime, str]:
 def _slurm_will_start(move: PlannedMove, free: Mapping[str, int], now: datetime) -> bool:
     """Whether Slurm is about to start the pending job in the shape that it was submitted with.
 
-    A new job that fits is left to Slurm, since its owner chose that shape. That holds only while nothing else
-    moves, or it might start on GPUs of another job's target. A job that is still pending after some seconds
-    lacks something else, such as CPUs, and is placed by the daemon.
+    A new job that fits is left to Slurm, since its owner chose that shape, unless it waits to be placed. That
+    holds only while nothing else moves, or it might start on GPUs of another job's target. A job that is
+    still pending after some seconds lacks something else, such as CPUs, and is placed by the daemon.
     """
     job = move.job.slurm
     return (
         job.state is JobState.PENDING
         and job.restart_count == 0
+        and not job.waits_for_placing
         and (now - move.job.record.submitted_at).total_seconds() < _SLURM_START_S
         and any(gpus >= job.requested_gpus for gpus in free.values())
     )

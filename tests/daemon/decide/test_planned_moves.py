@@ -63,6 +63,19 @@ def test_that_a_job_that_has_just_come_and_fits_is_left_to_start_in_its_owners_s
     assert names(drained, decided(j1={"n1": 1})) == ["1"]
 
 
+@pytest.mark.parametrize(("begins_after_s", "placed"), [(20, True), (45, False), (0, False)])
+def test_that_a_job_that_was_submitted_to_wait_for_its_size_is_placed(
+    begins_after_s: float, placed: bool
+) -> None:
+    came_at = NOON - timedelta(seconds=3)
+    begins_at = came_at + timedelta(seconds=begins_after_s)
+    new = job("1", JobState.PENDING, requested_gpus=1, submitted_at=came_at, begins_at=begins_at)
+    picture = cluster_picture.build_picture(
+        snapshot([node("n0")], [new]), [record("1", submitted_at=came_at)]
+    )
+    assert (names(picture, decided(j1={"n0": 4})) == ["1"]) is placed
+
+
 def test_that_a_job_that_fits_but_does_not_start_is_placed() -> None:
     stuck = job("1", JobState.PENDING, requested_gpus=1)
     old = record("1", submitted_at=NOON - timedelta(seconds=60))
