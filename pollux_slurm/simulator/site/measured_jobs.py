@@ -95,6 +95,7 @@ class MeasuredApplication:
     """
 
     fixed_batch: int | None = None
+    gpu_types: frozenset[str] = frozenset()
 
     def __init__(self, job: MeasuredJob) -> None:
         self.name, self.num_epochs, self.limits = job.name, job.num_epochs, job.limits
@@ -120,7 +121,7 @@ class MeasuredApplication:
     def max_batch_size(self) -> int:
         return self.batch_sizes[-1]
 
-    def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
+    def step_time(self, placement: Placement, atomic_batch_size: int, gpu_type: str = "") -> StepTime:
         """Return the time of a step by the job's own model."""
         key = (len(placement) > 1, sum(placement), atomic_batch_size)
         found = self._step_times.get(key)
@@ -129,6 +130,14 @@ class MeasuredApplication:
             micro_batch_s = float(gradient_time_s(self._theta, atomic_batch_size))
             found = self._step_times[key] = StepTime(step_s=step_s, sync_s=step_s - micro_batch_s)
         return found
+
+    def placements(
+        self, num_gpus: int, num_nodes: int, gpus_per_node: int, gpu_type: str = ""
+    ) -> tuple[Placement, ...]:
+        """Return one on a node and one on several, where they fit: the model has no other use for nodes."""
+        one = ((num_gpus,),) if num_gpus <= gpus_per_node else ()
+        several = ((num_gpus - 1, 1),) if num_gpus > 1 and num_nodes > 1 else ()
+        return one + several
 
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
         """Return the job's gradient statistics of an epoch; they are those at the initial batch size."""

@@ -176,6 +176,7 @@ def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
     os.close(master)
     assert b"1 simulations" in shown
     assert b"100 %" in shown
+    assert b"2 of 2 jobs ended" in shown
     assert json.loads(out)["policy"] == "tiresias"
 
 
@@ -231,7 +232,7 @@ def test_that_accounting_becomes_a_workload(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].startswith("5,0,")
-    assert done.stderr == "1 jobs; left out: 1 without GPUs, 0 that have not ended\n"
+    assert done.stderr == "1 jobs with 0.0 GPU hours; left out: 1 without GPUs, 0 that have not ended\n"
 
 
 def test_that_a_sweep_continues_where_it_was_stopped(
