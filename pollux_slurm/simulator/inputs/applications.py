@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import gain
 from pollux_slurm.model import BatchLimits, GradientStatistics
@@ -30,6 +33,8 @@ __all__ = [
     "read_application",
     "read_applications",
 ]
+
+FloatArray = npt.NDArray[np.float64]
 
 # Constants of the artifact's applications; others train for all epochs of their shortest run.
 _NUM_EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
@@ -81,6 +86,10 @@ class Application(Protocol):
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
         """Return the progress of a step at a batch size."""
+        ...
+
+    def step_progresses(self, batch_sizes: Sequence[int]) -> FloatArray:
+        """Return the progress of a step in each epoch and at each batch size, (E, B)."""
         ...
 
     def useful_part(self, batch_size: int, epoch: int) -> float:
@@ -185,6 +194,17 @@ class TracedApplication:
             found = self._progress[key] = float(gain(statistics, self.initial_batch_size, batch_size))
         return found
 
+    def step_progresses(self, batch_sizes: Sequence[int]) -> FloatArray:
+        """Return the progress of a step in each epoch and at each batch size, (E, B)."""
+        runs = [self._runs[size] for size in self.batch_sizes]
+        found = []
+        for epoch in range(self.num_epochs):
+            sqr = np.interp(batch_sizes, self.batch_sizes, [run.sqr[epoch] for run in runs])
+            var = np.interp(batch_sizes, self.batch_sizes, [run.var[epoch] for run in runs])
+            rest = var * self.initial_batch_size / np.array(batch_sizes) + sqr
+            found.append(np.divide(var + sqr, rest, out=np.ones_like(rest), where=rest > 0))
+        return np.array(found)
+
     def useful_part(self, batch_size: int, epoch: int) -> float:
         return 1.0
 
@@ -250,8 +270,8 @@ def _gpu_types(folder: Path) -> list[str]:
     names = sorted(file.name for file in folder.glob("placements-*.csv"))
     if names and not (folder / "placements.csv").is_file():
         raise TraceError(
-            f"{folder}: {names[0]}, but no placements.csv: copy placements-TYPE.csv and "
-            "scalability-TYPE.csv of one type to placements.csv and scalability.csv; speeds are relative to it"
+            f"{folder}: {names[0]}, but no placements.csv: copy placements-TYPE.csv and scalability-TYPE.csv "
+            "of one type to placements.csv and scalability.csv; speeds are relative to it"
         )
     found = {name: _OF_TYPE.fullmatch(name) for name in names}
     for name, matched in found.items():

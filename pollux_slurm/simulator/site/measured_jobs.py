@@ -10,9 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from pollux_slurm.errors import InvalidModelError, InvalidProblemError, SimulationError, TraceError
 from pollux_slurm.goodput import check_model, gain, gradient_time_s, iteration_time_s
@@ -145,6 +148,11 @@ class MeasuredApplication:
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
         return batch_size / self.initial_batch_size
+
+    def step_progresses(self, batch_sizes: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Return the progress of a step in each epoch and at each batch size, (E, B)."""
+        of_epoch = np.array(batch_sizes) / self.initial_batch_size
+        return np.tile(of_epoch, (self.num_epochs, 1))
 
     def useful_part(self, batch_size: int, epoch: int) -> float:
         """Return the statistical efficiency of a batch."""

@@ -57,7 +57,7 @@ def test_that_an_application_may_have_a_speed_of_its_own(tmp_path: Path) -> None
 
 
 def write_types(folder: Path, step_s: float) -> Mapping[str, Application]:
-    """Write step times on v100: `step_s` on one GPU, half of it on two, 0.05 s of it synchronisation."""
+    """Write step times on v100: `step_s` on one GPU, half of it on two, 0.05 s for synchronisation."""
     write_traces(folder / "made")
     lines = [
         f"{placement},{size},{time_s},0.05"
@@ -101,7 +101,9 @@ def test_that_files_of_a_type_are_not_overlooked(tmp_path: Path) -> None:
     ):
         simulate([made_job("a")], applications, SlurmPolicy(), Cluster(groups=(V100,)))
     (tmp_path / "other" / "placements.csv").rename(tmp_path / "other" / "placements-v100.csv")
-    with pytest.raises(TraceError, match=r"other: placements-v100.csv, but no placements.csv: copy the"):
+    with pytest.raises(
+        TraceError, match=r"other: placements-v100.csv, but no placements.csv: copy placements-TYPE"
+    ):
         read_applications(tmp_path)
 
 

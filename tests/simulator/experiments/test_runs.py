@@ -31,11 +31,16 @@ def test_that_what_is_done_is_told_within_runs_too(tmp_path: Path) -> None:
     reported: list[tuple[float, str]] = []
     specs = [spec("tiresias"), spec("optimus")]
     applications = read_applications(tmp_path)
-    found = run_all(specs, tmp_path, applications, on_done=lambda *told: reported.append(told))
+
+    def keep(num_done: float, text: str) -> None:
+        reported.append((num_done, text))
+
+    found = run_all(specs, tmp_path, applications, on_done=keep)
     assert [one.summary.policy for one in found] == ["tiresias", "optimus"]
-    assert reported == sorted(reported, key=lambda told: told[0])
-    assert reported[0] == (0, "0 of 2 jobs ended; 0.0 h simulated of w, tiresias")
-    assert reported[-1] == (2, "2 of 2 jobs ended; 0.1 h simulated of w, optimus")
+    assert [told[0] for told in reported] == sorted(told[0] for told in reported)
+    assert (reported[0][0], reported[-1][0]) == (0, 2)
+    assert reported[0][1] == "0 of 2 jobs ended; 0.0 h simulated of w, tiresias"
+    assert reported[-1][1] == "2 of 2 jobs ended; 0.1 h simulated of w, optimus"
 
 
 def test_that_other_processes_tell_how_far_they_are(tmp_path: Path) -> None:
