@@ -47,10 +47,11 @@ class BestReplies:
         left = np.maximum(epoch_s, 1e-9)[:, ::-1].cumsum(axis=1)[:, ::-1]
         left = np.concatenate([left, np.zeros((len(left), 1))], axis=1)
         epochs = np.arange(left.shape[1])
-        # Each option has q cells before its k = 0, for what is left of a round in which the job ends.
-        counts = np.floor(left[:, 0] / cell_s).astype(np.int64) + 1 + self._q
+        # Each option has cells before its k = 0, for what is left of a round in which the job ends.
+        before = max(self._q, math.ceil(trained_s / cell_s) + 1)
+        counts = np.floor(left[:, 0] / cell_s).astype(np.int64) + 1 + before
         ends = counts.cumsum()
-        self._zero = ends - counts + self._q
+        self._zero = ends - counts + before
         size = int(ends[-1]) + 1  # the last cell is that of a job that never started
         self._option = np.repeat(np.arange(len(counts)), counts)
         self._gpus = np.append(num_gpus[self._option], 0).astype(np.float64)

@@ -30,7 +30,7 @@ _WORK_WIDTH = 1.05
 _ROUNDING_S = 0.5
 # A cell is this part of the delay, or less where the training is short: it has at least so many cells, and
 # at most so many.
-_CELLS_A_DELAY, _CELLS = 6, (100, 20_000)
+_CELLS_A_DELAY, _CELLS = 4, (100, 20_000)
 # The coarse model: rounds, cells, and how far apart options are.
 _COARSE_ROUNDS, _COARSE_CELL_S, _COARSE_CELLS, _COARSE_RATIO = 240, 60.0, (30, 300), 2.0
 # The search of prices: its steps, where it begins, as a part of the jobs per GPU, and what a step aims at.
@@ -93,7 +93,7 @@ def _kinds(
     workload: Sequence[WorkloadJob], applications: Mapping[str, Application], cluster: Cluster
 ) -> list[_Kind]:
     batch_sizes: dict[str, set[int]] = {}
-    most_gpus: dict[str, int] = {}
+    most_gpus: dict[str, int] = {}  # of applications with a fixed batch; others may have all
     members: dict[tuple[str, float], list[float]] = {}
     for job in workload:
         name = job.application
@@ -102,7 +102,12 @@ def _kinds(
         members.setdefault((name, _least_work(job.work)), []).append(job.submitted_s)
     epoch_s = {
         name: epoch_seconds(
-            applications[name], cluster, batch_sizes[name], min(most_gpus[name], cluster.num_gpus)
+            applications[name],
+            cluster,
+            batch_sizes[name],
+            cluster.num_gpus
+            if applications[name].fixed_batch is None
+            else min(most_gpus[name], cluster.num_gpus),
         )
         for name in batch_sizes
     }

