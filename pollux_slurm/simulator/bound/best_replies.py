@@ -87,16 +87,17 @@ class BestReplies:
         """
         round_s, q = self._round_s, self._q
         stopped = self._fastest_left + self._delay_s
-        ahead = deque([np.minimum(self._fastest_left, stopped)] * (self._held + 1))
-        for copy in range(len(ahead)):
-            ahead[copy] = ahead[copy].copy()
-            ahead[copy][self._pads] = self._pad_s
-        rates = 1 + self._option_gpus * np.zeros(1)
-        hold = deque([rates * round_s] * self._held)
+        # The costs of running jobs in the next rounds, and of each option's GPUs in the rounds of a delay.
+        ahead: deque[FloatArray] = deque()
+        for _ in range(self._held + 1):
+            ahead.append(np.minimum(self._fastest_left, stopped))
+            ahead[-1][self._pads] = self._pad_s
+        hold = deque([np.full(len(self._option_gpus), round_s)] * self._held)
         found = np.empty(len(prices) + 1)
         found[-1] = stopped[-1]
         self._targets, self._stays = [], []
-        best, entered, target = np.empty(len(stopped)), np.empty(len(stopped)), None
+        best, entered = np.empty(len(stopped)), np.empty(len(stopped))
+        target: npt.NDArray[np.int8] | None = None
         for turn in range(len(prices) - 1, -1, -1):
             hold.appendleft((1 + self._option_gpus * prices[turn]) * round_s)
             hold.pop()

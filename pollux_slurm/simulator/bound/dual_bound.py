@@ -86,7 +86,7 @@ def _paid(kind: _Kind, start_costs: FloatArray, round_s: float) -> float:
 
 def _first_rounds(kind: _Kind, round_s: float) -> FloatArray:
     """Return the first rounds in which the jobs are seen; no decision is made at time 0."""
-    return np.maximum(np.ceil(kind.submitted_s / round_s), 1.0)
+    return np.asarray(np.maximum(np.ceil(kind.submitted_s / round_s), 1.0), dtype=np.float64)
 
 
 def _kinds(
