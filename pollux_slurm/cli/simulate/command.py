@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,7 +50,10 @@ from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
+    from pollux_slurm.simulator import Application
+    from pollux_slurm.simulator.experiments.runs import RunSpec
     from pollux_slurm.simulator.experiments.sweep import SweepResult
+    from pollux_slurm.simulator.results.summary import RunOutcome
 
 
 app = typer.Typer(name="simulate", add_completion=False, invoke_without_command=True)
@@ -136,6 +140,14 @@ def simulate(
             help="With --autoscale: time to start a new node, seconds or 5m.",
         ),
     ] = 120.0,
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound",
+            help="Also compute what no policy's average is below: up to a minute for each workload of 160 "
+            "jobs. Rules osdi21, moves by requeue.",
+        ),
+    ] = False,
     num_processes: JobsOption = 1,
     output: Annotated[
         Path | None,
@@ -182,6 +194,8 @@ def simulate(
         noise=noise,
         in_place_shares=(0.0 if moved_in_place is None else moved_in_place.share,),
     )
+    if bound and (rules != "osdi21" or in_place):
+        raise UsageError("--bound is of rules osdi21 and moves by requeue: it does not hold for others")
     scaling_options = ("--min-nodes", "--boot-time")
     refuse_unused(context, scaling_options, "it is of --autoscale LOW:HIGH", where=autoscale is None)
     from pollux_slurm.simulator import load_applications, read_queue
@@ -240,6 +254,8 @@ def simulate(
         make_folder(output)
     with ProgressBar(len(specs), f"{len(specs)} simulations") as progress:
         outcomes = run_all(specs, traces, applications, num_processes=num_processes, on_done=progress.update)
+    if bound:
+        outcomes = _with_bounds(outcomes, specs, applications)
     labels = [spec.settings.label for spec in specs]
     if output is not None:
         write_results(output, outcomes)
@@ -252,6 +268,28 @@ def simulate(
         print_json(found[0] if len(found) == 1 else found)
     else:
         print_comparison([one.summary for one in outcomes], labels, node_hours=scaling is not None)
+
+
+def _with_bounds(
+    outcomes: Sequence[RunOutcome], specs: Sequence[RunSpec], applications: Mapping[str, Application]
+) -> list[RunOutcome]:
+    """Return the outcomes with the bounds of their workloads; settings have one cluster."""
+    from pollux_slurm.simulator.bound.dual_bound import average_bound
+
+    cluster = specs[0].settings.cluster()
+    workloads = {spec.workload: spec.jobs for spec in specs}
+    bounds: dict[str, float] = {}
+    with ProgressBar(len(workloads), "bound") as progress:
+        for name, jobs in workloads.items():
+
+            def report(part: float, text: str) -> None:
+                progress.update(len(bounds) + part, text)
+
+            bounds[name] = average_bound(jobs, applications, cluster, on_done=report)
+    return [
+        replace(one, summary=replace(one.summary, bound_avg_jct_s=bounds[one.summary.workload]))
+        for one in outcomes
+    ]
 
 
 def _read_sweep(folder: Path) -> Sequence[SweepResult]:

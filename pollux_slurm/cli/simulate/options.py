@@ -60,8 +60,9 @@ GroupOption = Annotated[
     list[str] | None,
     typer.Option(
         "--node-group",
-        metavar="NODESxGPUS:TYPE[=SPEED]",
-        help="Instead of --nodes, such as 8x4:t4 and 4x8:a100=2.5; repeatable.",
+        metavar="NODESxGPUS:TYPE[=SPEED][,APPLICATION=SPEED]",
+        help="Instead of --nodes, such as 8x4:t4 and 4x8:a100=2.5,bert=3; repeatable. Speeds are relative to "
+        "placements.csv; placements-TYPE.csv counts instead, where traces have it.",
     ),
 ]
 PlainRequeueOption = Annotated[

@@ -39,6 +39,7 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
         first.setdefault(one.workload, one.avg_jct_s)
 
     regroups = any(one.regroups_per_job for one in summaries)
+    bounds = all(one.bound_avg_jct_s is not None for one in summaries)
 
     def column(title: str, rank: int, text: Callable[[Summary], str]) -> Column:
         return Column(title=title, cells=tuple(text(one) for one in summaries), rank=rank)
@@ -53,6 +54,8 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
         Column(title="policy", cells=tuple(labels), left=True),
         column("average", 0, lambda one: f"{one.avg_jct_s:,.0f}"),
         column("ratio", 0, lambda one: f"{one.avg_jct_s / first[one.workload]:.3f}"),
+        *([column("bound", 0, lambda one: f"{one.bound_avg_jct_s or 0:,.0f}")] if bounds else []),
+        *([column("to bound", 0, _to_bound)] if bounds else []),
         column("median", 5, lambda one: f"{one.p50_jct_s:,.0f}"),
         column("p90", 6, lambda one: f"{one.p90_jct_s:,.0f}"),
         column("p99", 3, lambda one: f"{one.p99_jct_s:,.0f}"),
@@ -73,11 +76,17 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
     print_table(
         columns,
         "Simulated. Completion times and makespan in seconds; ratio: average over that of the first policy; "
-        "restarts per job"
+        + ("bound: no policy's average is below it; " if bounds else "")
+        + "restarts per job"
         + ("; regroups: moves in place per job" if regroups else "")
         + "; lost: share of GPU time without progress at starts, moves and failures; "
         "ρ: completion time over that on an equal share alone; solve: 95th percentile, ms.",
     )
+
+
+def _to_bound(summary: Summary) -> str:
+    """Return how far the bound is from the average."""
+    return f"{100 * ((summary.bound_avg_jct_s or 0) / summary.avg_jct_s - 1):+.1f} %".replace("-", "−")
 
 
 def number_or_dash(value: float | None) -> str:

@@ -88,7 +88,7 @@ def import_sacct(
 ) -> None:
     """Make a workload of a site's own jobs, from Slurm's accounting.
 
-    Each job is simulated as an application of the same class of GPU time.
+    Each job is simulated as an application of the same class of GPU time, and keeps its own GPU time.
 
     Example: SLURM_TIME_FORMAT=%s sacct -a -X -P -S 2026-01-01 -E 2026-01-31
     --format=JobIDRaw,Account,Submit,ElapsedRaw,AllocTRES,State
@@ -102,8 +102,8 @@ def import_sacct(
         found = read(lines, applications, seed=seed)
     _write(found.jobs, output)
     print_note(
-        f"{len(found.jobs)} jobs; left out: {found.num_without_gpus} without GPUs, "
-        f"{found.num_not_ended} that have not ended"
+        f"{len(found.jobs)} jobs with {found.gpu_hours:,.1f} GPU hours; left out: "
+        f"{found.num_without_gpus} without GPUs, {found.num_not_ended} that have not ended"
     )
 
 

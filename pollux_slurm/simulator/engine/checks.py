@@ -30,6 +30,8 @@ def check_workload(workload: Sequence[WorkloadJob], applications: Mapping[str, A
                 f"job {job.name} needs a time of submission, GPUs and a batch size, not "
                 f"{job.submitted_s}, {job.num_replicas} and {job.batch_size}"
             )
+        if not 0 < job.work < math.inf:
+            raise SimulationError(f"job {job.name}: its work must be above 0, not {job.work}")
 
 
 def check_times(workload: Sequence[WorkloadJob], cluster: Cluster) -> None:

@@ -19,7 +19,8 @@ class NodeGroup:
     """Equal nodes with GPUs of one type.
 
     One GPU computes `speed` times as fast as the measured type; `speeds` has factors of single applications.
-    Synchronisation takes as long as measured.
+    Synchronisation takes as long as measured. Step times of the type itself count instead, where an
+    application has them.
     """
 
     num_nodes: int

@@ -52,13 +52,13 @@ class SimulatedJob:
     The policy sizes and moves `adaptive` jobs. `choose_batch` is called at the start of each run, and when
     the allocation, the measurements or the gradient statistics have changed; it may depend on nothing else.
     `gpu_type` is that of its GPUs, the slowest of several. `speed` is how fast one computes relative to the
-    measured type. `interference` is the part of its speed lost to other jobs on its nodes. `measurements` are
-    its agent's, by GPU type. `num_measured` counts them: each situation once without `noisy`, once in each
-    round with it.
+    plain nodes' type; it counts where the type has no step times of its own. `interference` is the part of
+    its speed lost to other jobs on its nodes. `measurements` are its agent's, by GPU type. `num_measured`
+    counts them: each situation once without `noisy`, once in each round with it.
 
     With `exact`, it behaves as on a Slurm cluster: it writes a checkpoint for `write_s` after each
-    `checkpoint_interval_s` of training, and ends at any fraction of a second. Otherwise it ends at a whole
-    second, as in the artifact.
+    `checkpoint_interval_s` of training, and ends at any fraction of a second. Otherwise its epochs end at
+    whole seconds, as in the artifact, unless its `work` is not 1: such epochs may be shorter than a second.
 
     `first_started_s` is when it first got GPUs; `num_restarts` is None until then, and does not count the
     `num_regroups`, which are moves in place. `gpu_seconds` counts every GPU while the job owns it.
@@ -169,6 +169,10 @@ class SimulatedJob:
     def nodes(self) -> frozenset[int]:
         """The nodes of its allocation, and of its source while it moves."""
         return frozenset(node for node, _ in (*self.allocation, *self.source))
+
+    def epoch_end(self, epoch: int) -> float:
+        """Return the progress at which `epoch`, counted from 0, ends."""
+        return self.application.epoch_end(epoch) * self.job.work
 
     def update_expected_delay(self, cost_s: float) -> None:
         """Update the expected restart delay, the mean over the job's moves."""
@@ -318,7 +322,7 @@ class SimulatedJob:
     def _train(self, now_s: float, left_s: float) -> float:
         """Train to the end of the epoch, for at most `left_s`; return how long it took."""
         rate = self._measure()
-        end = self.application.epoch_end(self.epoch)
+        end = self.epoch_end(self.epoch)
         gained = rate * left_s
         if self.progress + gained < end:
             self.progress += gained
@@ -326,7 +330,7 @@ class SimulatedJob:
             return left_s
         self._wasted_progress += (end - self.progress) * (1.0 - self._useful_part)
         spent_s = (end - self.progress) / rate
-        if not self.exact:
+        if not self.exact and self.job.work == 1.0:
             spent_s = round(spent_s)
         self.epoch += 1
         self.progress = end
@@ -355,11 +359,12 @@ class SimulatedJob:
         """Return the seconds of a step, and record what an agent would measure of it."""
         placement, atomic = self.placement, batch.atomic_batch_size
         try:
-            time = self.application.step_time(placement, atomic)
+            time = self.application.step_time(placement, atomic, self.gpu_type)
         except TraceError as error:
             raise TraceError(f"job {self.job.name}: {error}") from None
-        micro_batch_s = time.micro_batch_s / self.speed
-        step_s = time.step_s if self.speed == 1.0 else micro_batch_s + time.sync_s
+        speed = 1.0 if self.gpu_type in self.application.gpu_types else self.speed
+        micro_batch_s = time.micro_batch_s / speed
+        step_s = time.step_s if speed == 1.0 else micro_batch_s + time.sync_s
         situation = (len(placement), self.num_gpus, atomic)
         measured = self.measurements.setdefault(self.gpu_type, {})
         if situation not in measured or self.noisy is not None:

@@ -25,6 +25,7 @@ from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.engine.checks import check_allocations, check_sizes, check_times, check_workload
 from pollux_slurm.simulator.engine.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
 from pollux_slurm.simulator.engine.cluster_rules import OSDI21, InPlace, Rules
+from pollux_slurm.simulator.engine.gpu_speeds import with_traced_speeds
 from pollux_slurm.simulator.engine.in_place import expected_standstill_s, expected_warm_up_s
 from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, SimulatedJob
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
@@ -53,6 +54,7 @@ def simulate(
     with the simulated time and the number of unfinished jobs.
     Raises `SimulationError` for an impossible workload or allocation, or a workload that does not end.
     """
+    cluster = with_traced_speeds(cluster, applications)
     run = _Simulation(workload, applications, policy, cluster, rules, autoscaler)
     while run.unfinished:
         run.advance()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator.engine.simulation import simulate
@@ -18,6 +20,12 @@ from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 from pollux_slurm.simulator.results.summary import RunOutcome, make_outcome
 from pollux_slurm.simulator.site.measured_jobs import load_applications
+
+# Called with the number of runs done, and how far they are as a text.
+OnDone: TypeAlias = Callable[[float, str], None]
+# How far a run is: its simulated seconds, and its jobs that have not ended.
+_ENTRY = struct.Struct("dq")
+_SHOWN_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +73,7 @@ def run_all(
     applications: Mapping[str, Application],
     *,
     num_processes: int = 1,
-    on_done: Callable[[float], None] = lambda num_done: None,
+    on_done: OnDone = lambda num_done, text: None,
 ) -> list[RunOutcome]:
     """Run `specs` and return their outcomes in order. See `run_each`."""
     found = dict(run_each(specs, traces, applications, num_processes=num_processes, on_done=on_done))
@@ -78,51 +86,87 @@ def run_each(
     applications: Mapping[str, Application],
     *,
     num_processes: int = 1,
-    on_done: Callable[[float], None] = lambda num_done: None,
+    on_done: OnDone = lambda num_done, text: None,
 ) -> Iterator[tuple[int, RunOutcome]]:
     """Run `specs` and yield (index, outcome) of each as it ends.
 
     `applications` were read from `traces`, which every process reads again. `on_done` is called with the
-    number of runs done; in one process it includes the part of the present run, by finished jobs. Raises
+    number of runs done, parts of the present ones by ended jobs included, and a text for people. Raises
     `SimulationError` for a run that does not end, or a process that was killed.
     """
     if num_processes > 1 and len(specs) > 1:
         yield from _in_processes(specs, traces, num_processes, on_done)
         return
+    progress = _Progress(specs, on_done)
     for index, spec in enumerate(specs):
-        num_jobs = len(spec.jobs)
 
-        def report(now_s: float, num_left: int, index: int = index, num_jobs: int = num_jobs) -> None:
-            on_done(index + 1 - num_left / num_jobs)
+        def report(now_s: float, num_left: int, index: int = index) -> None:
+            progress.show(index, now_s, num_left)
 
         yield index, run_one(spec, applications, on_round=report)
-        on_done(index + 1)
+
+
+class _Progress:
+    """How far some runs are: the ended jobs of each."""
+
+    def __init__(self, specs: Sequence[RunSpec], on_done: OnDone) -> None:
+        self._specs, self._on_done = specs, on_done
+        self._num_ended = [0] * len(specs)
+        self._num_jobs = sum(len(spec.jobs) for spec in specs)
+
+    def show(self, index: int, now_s: float, num_left: int) -> None:
+        """Tell that a run is at `now_s`, with `num_left` jobs that have not ended."""
+        spec = self._specs[index]
+        self._num_ended[index] = len(spec.jobs) - num_left
+        parts = (ended / len(one.jobs) for ended, one in zip(self._num_ended, self._specs, strict=True))
+        self._on_done(
+            sum(parts),
+            f"{sum(self._num_ended):,} of {self._num_jobs:,} jobs ended; {now_s / 3600:,.1f} h simulated of "
+            f"{spec.workload}, {spec.settings.label}",
+        )
 
 
 def _in_processes(
-    specs: Sequence[RunSpec], traces: Path, num_processes: int, on_done: Callable[[float], None]
+    specs: Sequence[RunSpec], traces: Path, num_processes: int, on_done: OnDone
 ) -> Iterator[tuple[int, RunOutcome]]:
     # Imported here so that runs in one process do not wait for them.
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
     from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing.shared_memory import SharedMemory
 
     # Spawned, because a fork would inherit the locks of numpy's and the progress bar's threads.
     context = multiprocessing.get_context("spawn")
     workers = min(num_processes, len(specs))
-    with ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_start_worker) as pool:
-        places = {pool.submit(_run_in_worker, spec, traces): index for index, spec in enumerate(specs)}
-        try:
-            for num_done, future in enumerate(as_completed(places), start=1):
-                outcome = future.result()
-                on_done(num_done)
-                yield places[future], outcome
-        except BrokenProcessPool:
-            raise SimulationError(
-                "a process that ran a simulation was killed, perhaps for lack of memory: try fewer --jobs"
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    progress = _Progress(specs, on_done)
+    # Where each run writes how far it is.
+    board = SharedMemory(create=True, size=len(specs) * _ENTRY.size)
+    assert board.buf is not None
+    try:
+        for index, spec in enumerate(specs):
+            _ENTRY.pack_into(board.buf, index * _ENTRY.size, 0.0, len(spec.jobs))
+        with ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_start_worker) as pool:
+            places = {
+                pool.submit(_run_in_worker, spec, traces, board.name, index): index
+                for index, spec in enumerate(specs)
+            }
+            running = set(places)
+            try:
+                while running:
+                    ended, running = wait(running, timeout=_SHOWN_EVERY_S, return_when=FIRST_COMPLETED)
+                    for future in sorted(ended, key=places.__getitem__):
+                        yield places[future], future.result()
+                    for index in [places[future] for future in (*running, *ended)]:
+                        progress.show(index, *_ENTRY.unpack_from(board.buf, index * _ENTRY.size))
+            except BrokenProcessPool:
+                raise SimulationError(
+                    "a process that ran a simulation was killed, perhaps for lack of memory: try fewer --jobs"
+                ) from None
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+    finally:
+        board.close()
+        board.unlink()
 
 
 def _start_worker() -> None:
@@ -143,8 +187,19 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_in_worker(spec: RunSpec, traces: Path) -> RunOutcome:
-    return run_one(spec, _applications_of_worker(traces))
+def _run_in_worker(spec: RunSpec, traces: Path, board_name: str, index: int) -> RunOutcome:
+    from multiprocessing.shared_memory import SharedMemory
+
+    board = SharedMemory(board_name)
+    assert board.buf is not None
+    try:
+        return run_one(
+            spec,
+            _applications_of_worker(traces),
+            on_round=functools.partial(_ENTRY.pack_into, board.buf, index * _ENTRY.size),
+        )
+    finally:
+        board.close()
 
 
 @functools.lru_cache(maxsize=1)

@@ -121,6 +121,7 @@ class RunSettings:
             return ", ".join(
                 f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}"
                 + (f" at {one.speed:g} times the speed" if one.speed != 1 else "")
+                + "".join(f" ({name}: {speed:g})" for name, speed in one.speeds)
                 for one in self.groups
             )
         size = f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} × {self.gpus_per_node} GPUs"
@@ -201,23 +202,29 @@ class RunSettings:
 
 
 def parse_group(text: str) -> NodeGroup:
-    """Parse a group of nodes such as `8x4:t4` or `4x8:a100=2.5`: nodes × GPUs, type, speed.
+    """Parse a group of nodes such as `8x4:t4`, `4x8:a100=2.5` or `4x8:a100=2.5,bert=3`.
 
-    Raises `UsageError`.
+    These are nodes × GPUs, type, speed, and speeds of single applications. Raises `UsageError`.
     """
-    found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4}):([A-Za-z0-9_.-]+)(?:=([0-9.eE+-]+))?", text)
+    first, *others = text.split(",")
+    found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4}):([A-Za-z0-9_.-]+)(?:=([0-9.eE+-]+))?", first)
     try:
         if found is None:
+            raise ValueError
+        speeds = {name: float(speed) for name, _, speed in (one.rpartition("=") for one in others) if name}
+        if len(speeds) < len(others):
             raise ValueError
         return NodeGroup(
             num_nodes=int(found[1]),
             gpus_per_node=int(found[2]),
             gpu_type=found[3],
             speed=float(found[4] or 1),
+            speeds=tuple(speeds.items()),
         )
     except ValueError:
         raise UsageError(
-            f"a group of nodes is {text!r}; expected such as 8x4:t4 or 4x8:a100=2.5 (nodes x GPUs:type=speed)"
+            f"a group of nodes is {text!r}; expected such as 8x4:t4, 4x8:a100=2.5 or 4x8:a100=2.5,bert=3 "
+            "(nodes x GPUs:type=speed,application=speed)"
         ) from None
     except SimulationError as error:
         raise UsageError(f"a group of nodes is {text!r}: {error}") from None

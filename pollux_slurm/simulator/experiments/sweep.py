@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from pollux_slurm.errors import TraceError, UsageError
 from pollux_slurm.simulator.engine.cluster_rules import InPlace
-from pollux_slurm.simulator.experiments.runs import RunSpec, run_each
+from pollux_slurm.simulator.experiments.runs import OnDone, RunSpec, run_each
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.generate import generate_workload, tuned_choices
@@ -182,7 +182,7 @@ def run_sweep(
     *,
     shared: Mapping[str, Any],
     num_processes: int = 1,
-    on_done: Callable[[float], None] = lambda num_done: None,
+    on_done: OnDone = lambda num_done, text: None,
 ) -> tuple[SweepResult, ...]:
     """Run those of `runs` that `folder` does not contain yet, and return the results of all in order.
 
@@ -194,14 +194,14 @@ def run_sweep(
     missing = [run for run in runs if run.name not in results]
     specs = [RunSpec(workload=run.workload, jobs=run.jobs, settings=run.settings) for run in missing]
     order = {run.name: index for index, run in enumerate(runs)}
-    on_done(len(results))
+    on_done(len(results), "")
     known = len(results)
     ended = run_each(
         specs,
         traces,
         applications,
         num_processes=num_processes,
-        on_done=lambda num_done: on_done(known + num_done),
+        on_done=lambda num_done, text: on_done(known + num_done, text),
     )
     for index, outcome in ended:
         run, summary = missing[index], summary_as_dict(outcome.summary)

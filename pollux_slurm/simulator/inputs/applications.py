@@ -3,33 +3,38 @@
 `Application` is the interface; `site/measured_jobs.py` implements it with a site's own jobs. This module
 reads traces in the format of the Pollux artifact (OSDI 2021): `placements.csv` (step times on placements of 1
 to 4 nodes), `scalability.csv` (on more nodes), and `validation-B.csv` (one row per epoch of a whole run at
-batch size B).
+batch size B). `placements-TYPE.csv` and `scalability-TYPE.csv` are the same on GPUs of another type.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 import operator
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import gain
 from pollux_slurm.model import BatchLimits, GradientStatistics
-from pollux_slurm.simulator.inputs.csv_tables import numbers, read_columns, whole_numbers
-from pollux_slurm.simulator.inputs.interpolation import LinearInterpolator, linear_interpolator
+from pollux_slurm.simulator.inputs.csv_tables import numbers, read_columns
+from pollux_slurm.simulator.inputs.step_times import MeasuredStepTimes, Placement, StepTime
 
-# The number of GPUs on each node of an allocation, in its order.
-Placement = tuple[int, ...]
-# Local batch sizes, ascending, and (step, sync) seconds of each.
-_Table: TypeAlias = tuple[list[float], list[list[float]]]
+__all__ = [
+    "Application",
+    "Placement",
+    "StepTime",
+    "TracedApplication",
+    "read_application",
+    "read_applications",
+]
+
+FloatArray = npt.NDArray[np.float64]
 
 # Constants of the artifact's applications; others train for all epochs of their shortest run.
 _NUM_EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
@@ -37,30 +42,15 @@ _MAX_ATOMIC = {"yolov3": 8}
 # The artifact's limits: no trace has more GPUs, and ncf always runs on one GPU with this batch.
 _MOST_GPUS = 64
 _FIXED_BATCH = {"ncf": 32768}
-_PLACEMENT = re.compile("[1-9]+")
-# No step time was measured on more nodes.
-_MOST_NODES = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
-    """Seconds of one step with a single micro-batch, and the part of them spent synchronising."""
-
-    step_s: float
-    sync_s: float
-
-    @property
-    def micro_batch_s(self) -> float:
-        """Seconds of one micro-batch without synchronisation."""
-        return self.step_s - self.sync_s
+_OF_TYPE = re.compile(r"placements-([A-Za-z0-9_.-]+)\.csv")
 
 
 class Application(Protocol):
     """The truth about one application. Batch sizes in examples; progress in units of M0.
 
     `batch_sizes` were measured, in ascending order; `limits` are its user's. A job may have `least_gpus` to
-    `most_gpus`, and with a `fixed_batch` only that batch. Methods raise `TraceError` for what was never
-    measured.
+    `most_gpus`, and with a `fixed_batch` only that batch. `gpu_types` have step times of their own; all
+    others have those of the plain nodes. Methods raise `TraceError` for what was never measured.
     """
 
     name: str
@@ -72,6 +62,7 @@ class Application(Protocol):
     least_gpus: int
     most_gpus: int
     fixed_batch: int | None
+    gpu_types: frozenset[str]
 
     @property
     def initial_batch_size(self) -> int: ...
@@ -79,8 +70,14 @@ class Application(Protocol):
     @property
     def max_batch_size(self) -> int: ...
 
-    def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
+    def step_time(self, placement: Placement, atomic_batch_size: int, gpu_type: str = "") -> StepTime:
         """Return the time of a step with `placement` GPUs per node."""
+        ...
+
+    def placements(
+        self, num_gpus: int, num_nodes: int, gpus_per_node: int, gpu_type: str = ""
+    ) -> Collection[Placement]:
+        """Return placements of `num_gpus` GPUs that have all step times that there are on such nodes."""
         ...
 
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
@@ -89,6 +86,10 @@ class Application(Protocol):
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
         """Return the progress of a step at a batch size."""
+        ...
+
+    def step_progresses(self, batch_sizes: Sequence[int]) -> FloatArray:
+        """Return the progress of a step in each epoch and at each batch size, (E, B)."""
         ...
 
     def useful_part(self, batch_size: int, epoch: int) -> float:
@@ -117,7 +118,8 @@ class _Epochs:
 class TracedApplication:
     """An `Application` read from traces.
 
-    Its epochs end at a given progress, so all progress is useful.
+    Its epochs end at a given progress, so all progress is useful. `step_times` are by GPU type; those of the
+    plain nodes are under the empty text.
     """
 
     least_gpus = 1
@@ -127,8 +129,7 @@ class TracedApplication:
         name: str,
         *,
         runs: dict[int, _Epochs],
-        measured: dict[Placement, _Table],
-        interpolated: Callable[[], LinearInterpolator],
+        step_times: Mapping[str, MeasuredStepTimes],
         atomic_bounds: tuple[int, int],
         num_epochs: int,
     ) -> None:
@@ -146,10 +147,8 @@ class TracedApplication:
             max_atomic=self.max_atomic,
             accumulation=True,
         )
-        self._runs, self._measured = runs, measured
-        self._most_a_node = max(map(max, measured))
-        self._interpolated = functools.cache(interpolated)
-        self._step_times: dict[tuple[Placement, int], StepTime] = {}
+        self.gpu_types = frozenset(gpu_type for gpu_type in step_times if gpu_type)
+        self._runs, self._step_times = runs, step_times
         self._statistics: dict[tuple[int, int], GradientStatistics] = {}
         self._progress: dict[tuple[int, int], float] = {}
         self._ends: list[float] = list(
@@ -164,41 +163,18 @@ class TracedApplication:
     def max_batch_size(self) -> int:
         return self.batch_sizes[-1]
 
-    def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
-        """Return the time of a step with `placement` GPUs per node.
+    def step_time(self, placement: Placement, atomic_batch_size: int, gpu_type: str = "") -> StepTime:
+        """Return the time of a step with `placement` GPUs per node."""
+        return self._on(gpu_type).step_time(placement, atomic_batch_size)
 
-        On a measured placement, it is interpolated between the measured batch sizes; on others, over (nodes,
-        replicas, local batch size). A node with more GPUs than any trace has is treated as several nodes of
-        the largest measured size.
-        """
-        key = (placement, atomic_batch_size)
-        found = self._step_times.get(key)
-        if found is None:
-            found = self._measured_step_time(placement, atomic_batch_size)
-            if found is None and max(placement) > self._most_a_node:
-                cut = tuple(part for gpus in placement for part in _cut(gpus, self._most_a_node))
-                found = self._measured_step_time(cut, atomic_batch_size)
-            if found is None:
-                raise TraceError(
-                    f"{self.name}: the traces have no step time on {'+'.join(map(str, placement))} GPUs with "
-                    f"{atomic_batch_size} examples each"
-                )
-            self._step_times[key] = found
-        return found
+    def placements(
+        self, num_gpus: int, num_nodes: int, gpus_per_node: int, gpu_type: str = ""
+    ) -> Collection[Placement]:
+        """Return placements of `num_gpus` GPUs that have all step times that there are on such nodes."""
+        return self._on(gpu_type).placements(num_gpus, num_nodes, gpus_per_node)
 
-    def _measured_step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime | None:
-        normal = min(placement[i:] + placement[:i] for i in range(len(placement)))
-        if normal in self._measured:
-            sizes, times = self._measured[normal]
-            if sizes[0] <= atomic_batch_size <= sizes[-1]:
-                step_s, sync_s = _interpolate(atomic_batch_size, sizes, times)
-                return StepTime(step_s=step_s, sync_s=sync_s)
-        else:
-            at = (min(len(placement), _MOST_NODES), sum(placement), atomic_batch_size)
-            step_s, sync_s = self._interpolated()(at)
-            if math.isfinite(step_s):
-                return StepTime(step_s=step_s, sync_s=sync_s)
-        return None
+    def _on(self, gpu_type: str) -> MeasuredStepTimes:
+        return self._step_times[gpu_type if gpu_type in self.gpu_types else ""]
 
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
         """Return the gradient statistics of an epoch, interpolated between measured batch sizes."""
@@ -217,6 +193,17 @@ class TracedApplication:
             statistics = self.statistics(batch_size, epoch)
             found = self._progress[key] = float(gain(statistics, self.initial_batch_size, batch_size))
         return found
+
+    def step_progresses(self, batch_sizes: Sequence[int]) -> FloatArray:
+        """Return the progress of a step in each epoch and at each batch size, (E, B)."""
+        runs = [self._runs[size] for size in self.batch_sizes]
+        found = []
+        for epoch in range(self.num_epochs):
+            sqr = np.interp(batch_sizes, self.batch_sizes, [run.sqr[epoch] for run in runs])
+            var = np.interp(batch_sizes, self.batch_sizes, [run.var[epoch] for run in runs])
+            rest = var * self.initial_batch_size / np.array(batch_sizes) + sqr
+            found.append(np.divide(var + sqr, rest, out=np.ones_like(rest), where=rest > 0))
+        return np.array(found)
 
     def useful_part(self, batch_size: int, epoch: int) -> float:
         return 1.0
@@ -243,29 +230,11 @@ class TracedApplication:
         return self._ends[epoch]
 
 
-def _cut(gpus: int, most: int) -> Placement:
-    """Split `gpus` over nodes of at most `most`."""
-    whole, rest = divmod(gpus, most)
-    return (most,) * whole + ((rest,) if rest else ())
-
-
-def _interpolate(size: float, sizes: Sequence[float], times: Sequence[Sequence[float]]) -> list[float]:
-    """Return the times at a size within `sizes`, like numpy's `interp`."""
-    above = bisect_right(sizes, size)
-    if above == len(sizes):
-        return list(times[-1])
-    low, high, part = sizes[above - 1], sizes[above], size - sizes[above - 1]
-    return [
-        (after - before) / (high - low) * part + before
-        for before, after in zip(*times[above - 1 : above + 1], strict=True)
-    ]
-
-
 def read_applications(folder: Path) -> dict[str, Application]:
     """Read the traces of all applications, by name, each from a folder in `folder`. Raises `TraceError`."""
     if not folder.is_dir():
         raise TraceError(f"{folder}: no such folder; expected one with a folder for each application")
-    folders = sorted(path for path in folder.iterdir() if (path / "placements.csv").is_file())
+    folders = sorted(path for path in folder.iterdir() if any(path.glob("placements*.csv")))
     if not folders:
         raise TraceError(f"{folder}: no APPLICATION/placements.csv in it")
     applications: dict[str, Application] = {path.name: read_application(path) for path in folders}
@@ -275,9 +244,13 @@ def read_applications(folder: Path) -> dict[str, Application]:
 def read_application(folder: Path) -> TracedApplication:
     """Read the traces of one application from its folder. Raises `TraceError`."""
     runs = _read_runs(folder)
-    measured = _by_placement(folder / "placements.csv")
-    smallest = min(int(sizes[0]) for sizes, _ in measured.values())
-    largest = max(int(sizes[-1]) for sizes, _ in measured.values())
+    step_times = {
+        gpu_type: MeasuredStepTimes.read(folder, gpu_type) for gpu_type in ("", *_gpu_types(folder))
+    }
+    bounds = [of_type.atomic_bounds for of_type in step_times.values()]
+    smallest, largest = max(low for low, _ in bounds), min(high for _, high in bounds)
+    if smallest > largest:
+        raise TraceError(f"{folder}: no local batch size was measured on all GPU types")
     name = folder.name
     shortest = min(len(run.progress) for run in runs.values())
     num_epochs = _NUM_EPOCHS.get(name, shortest)
@@ -286,11 +259,25 @@ def read_application(folder: Path) -> TracedApplication:
     return TracedApplication(
         name,
         runs=runs,
-        measured=measured,
-        interpolated=functools.partial(_interpolator, folder, measured),
+        step_times=step_times,
         atomic_bounds=(smallest, _MAX_ATOMIC.get(name, largest)),
         num_epochs=num_epochs,
     )
+
+
+def _gpu_types(folder: Path) -> list[str]:
+    """Return the GPU types with files of their own. Raises `TraceError` if there is none of plain nodes."""
+    names = sorted(file.name for file in folder.glob("placements-*.csv"))
+    if names and not (folder / "placements.csv").is_file():
+        raise TraceError(
+            f"{folder}: {names[0]}, but no placements.csv: copy placements-TYPE.csv and scalability-TYPE.csv "
+            "of one type to placements.csv and scalability.csv; speeds are relative to it"
+        )
+    found = {name: _OF_TYPE.fullmatch(name) for name in names}
+    for name, matched in found.items():
+        if matched is None:
+            raise TraceError(f"{folder / name}: a GPU type has letters, digits, and any of _.-")
+    return [matched[1] for matched in found.values() if matched is not None]
 
 
 def _read_runs(folder: Path) -> dict[int, _Epochs]:
@@ -312,61 +299,3 @@ def _read_runs(folder: Path) -> dict[int, _Epochs]:
     if not runs:
         raise TraceError(f"{folder}: no validation-BATCHSIZE.csv; expected the traces of one application")
     return runs
-
-
-def _by_placement(file: Path) -> dict[Placement, _Table]:
-    """Return the measured step times by placement."""
-    found: dict[Placement, list[tuple[int, float, float]]] = {}
-    texts, sizes, steps, syncs = read_columns(file, ("placement", "local_bsz", "step_time", "sync_time"))
-    placements = {text: tuple(map(int, text)) if _PLACEMENT.fullmatch(text) else () for text in set(texts)}
-    if () in placements.values():
-        text = next(text for text in texts if not placements[text])
-        raise TraceError(f"{file}: placement is {text!r}; expected a digit for each node")
-    rows = zip(whole_numbers(file, "local_bsz", sizes, low=1), *_times(file, steps, syncs), strict=True)
-    for text, row in zip(texts, rows, strict=True):
-        found.setdefault(placements[text], []).append(row)
-    if not found:
-        raise TraceError(f"{file}: no measurements")
-    tables = {}
-    for placement, values in found.items():
-        values.sort()
-        tables[placement] = (
-            [float(size) for size, _, _ in values],
-            [[step_s, sync_s] for _, step_s, sync_s in values],
-        )
-    return tables
-
-
-def _times(file: Path, steps: Sequence[str], syncs: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Return the seconds of each step, and the part of them spent synchronising."""
-    step_s, sync_s = numbers(file, "step_time", steps), numbers(file, "sync_time", syncs)
-    if not all(map(operator.lt, sync_s, step_s)):
-        step, sync = next(pair for pair in zip(steps, syncs, strict=True) if float(pair[1]) >= float(pair[0]))
-        raise TraceError(f"{file}: step_time is {step!r}; expected more than sync_time, which is {sync!r}")
-    return step_s, sync_s
-
-
-def _interpolator(folder: Path, measured: dict[Placement, _Table]) -> LinearInterpolator:
-    """Return (nodes, replicas, local batch size) → (step, sync) seconds.
-
-    The points are the means of the measured placements, in ascending order, then `scalability.csv`: the
-    triangulation of such a grid depends on the order of its points.
-    """
-    groups: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
-    for placement, (sizes, times) in measured.items():
-        for size, (step_s, sync_s) in zip(sizes, times, strict=True):
-            groups.setdefault((len(placement), sum(placement), int(size)), []).append((step_s, sync_s))
-    points: list[tuple[int, int, int]] = sorted(groups)
-    values = [[sum(times) / len(times) for times in zip(*groups[point], strict=True)] for point in points]
-    file = folder / "scalability.csv"
-    columns = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
-    *where, step_times, sync_times = read_columns(file, columns)
-    points += zip(
-        *(whole_numbers(file, column, texts, low=1) for column, texts in zip(columns, where, strict=False)),
-        strict=True,
-    )
-    values += map(list, zip(*_times(file, step_times, sync_times), strict=True))
-    try:
-        return linear_interpolator(np.array(points, dtype=np.float64), np.array(values))
-    except ValueError as error:
-        raise TraceError(f"{folder}: step times cannot be interpolated: {error}") from None

@@ -67,4 +67,4 @@ def user_training_time_s(job: WorkloadJob, application: Application, gpus_per_no
         end = application.epoch_end(epoch)
         gained = application.step_progress(batch.global_batch_size, epoch)
         total_s, begin = total_s + (end - begin) / gained * step_s, end
-    return total_s
+    return total_s * job.work

@@ -13,14 +13,17 @@ from pollux_slurm.simulator.inputs.csv_tables import number, read_rows, whole
 
 _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 _MOST_LISTED = 10
+# The least work of a job, in trainings of its application.
+_LEAST_WORK = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadJob:
     """One job of a workload. `num_replicas` and `batch_size` are those of a user who tuned the job manually.
 
-    `account` and `user` are empty where unknown. Under rules `slurm`, an adaptive job is submitted with
-    `start_gpus`, and Slurm starts it as soon as a node has that many free; 0 leaves the start to the policy.
+    It trains `work` times as long as its application. `account` and `user` are empty where unknown. Under
+    rules `slurm`, an adaptive job is submitted with `start_gpus`, and Slurm starts it as soon as a node has
+    that many free; 0 leaves the start to the policy.
     """
 
     name: str
@@ -31,6 +34,7 @@ class WorkloadJob:
     account: str = ""
     start_gpus: int = 0
     user: str = ""
+    work: float = 1.0
 
 
 def listed(applications: Collection[str]) -> str:
@@ -43,8 +47,8 @@ def listed(applications: Collection[str]) -> str:
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
-    Columns account, user and start_gpus are optional. Raises `TraceError` for a file that cannot be read, an
-    impossible number, an application that is not one of `applications`, or two jobs of one name.
+    Columns account, user, start_gpus and work are optional. Raises `TraceError` for a file that cannot be
+    read, an impossible number, an application that is not one of `applications`, or two jobs of one name.
     """
     jobs = []
     names: set[str] = set()
@@ -68,6 +72,7 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
                 account=row.get("account") or "",
                 user=row.get("user") or "",
                 start_gpus=whole(where, row, "start_gpus") if row.get("start_gpus") else 0,
+                work=number(where, row, "work", low=_LEAST_WORK) if row.get("work") else 1.0,
             )
         )
     if not jobs:
@@ -94,10 +99,12 @@ def workload_text(jobs: Sequence[WorkloadJob]) -> str:
     """Return the CSV text that `read_workload` reads; whole seconds are written without a fraction."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    has_users = any(job.user for job in jobs)
-    writer.writerow((*_COLUMNS, "account", *(["user"] if has_users else [])))
+    has_users, has_work = any(job.user for job in jobs), any(job.work != 1.0 for job in jobs)
+    optional = [*(["user"] if has_users else []), *(["work"] if has_work else [])]
+    writer.writerow((*_COLUMNS, "account", *optional))
     for job in jobs:
         time = int(job.submitted_s) if job.submitted_s == int(job.submitted_s) else job.submitted_s
         row = (job.name, time, job.application, job.num_replicas, job.batch_size, job.account)
-        writer.writerow((*row, *([job.user] if has_users else [])))
+        given = {"user": job.user, "work": f"{job.work:.7g}"}
+        writer.writerow((*row, *(given[column] for column in optional)))
     return out.getvalue()

@@ -65,7 +65,8 @@ def _remaining_steps(job: SimulatedJob) -> float:
     last = application.num_epochs - 1
     if last <= job.epoch:
         return 1.0
-    return application.iterations(batch_size, last) - application.iterations(batch_size, job.epoch)
+    steps = application.iterations(batch_size, last) - application.iterations(batch_size, job.epoch)
+    return steps * job.job.work
 
 
 def _step_s(job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:

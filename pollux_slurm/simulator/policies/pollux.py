@@ -121,8 +121,8 @@ class PolluxPolicy:
     ) -> ProblemJob:
         application = job.application
         # A real training loop knows the part of the epoch from its data; here progress approximates it.
-        begin = application.epoch_end(job.epoch - 1) if job.epoch else 0.0
-        part = (job.progress - begin) / (application.epoch_end(job.epoch) - begin)
+        begin = job.epoch_end(job.epoch - 1) if job.epoch else 0.0
+        part = (job.progress - begin) / (job.epoch_end(job.epoch) - begin)
         restart_delay_s, in_place_delay_s = job.expected_delay_s, job.in_place_delay_s
         if in_place_delay_s is not None:
             # As in the daemon: once a warm-up is known, no requeue is expected to be shorter.

@@ -144,7 +144,7 @@ def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | Non
         if training_s is None:
             found.append(None)
             continue
-        found.append(waits_s + _first_start_s(result, job) + training_s)
+        found.append(waits_s + _first_start_s(result, job) + training_s * job.job.work)
     return found
 
 

@@ -32,7 +32,8 @@ class Summary:
     `restart_share` is their ratio. `rho_*` is finish-time fairness (see `fairness`), None without traces for
     it. `avg_goodput` is the mean goodput of all jobs over the rounds, in one-GPU equivalents. `node_hours` is
     the node time paid for, by GPU type. `solve_s` has the median, the 95th percentile and the maximum of the
-    decisions' times. `jobs` are completion times by name. Where all jobs ended before the first round,
+    decisions' times. `jobs` are completion times by name. `bound_avg_jct_s` is below what any policy's
+    `avg_jct_s` can be; None where it was not computed. Where all jobs ended before the first round,
     `avg_goodput` and `solve_s` are 0.
     """
 
@@ -58,6 +59,7 @@ class Summary:
     wall_s: float
     solve_s: Mapping[str, float]
     jobs: Mapping[str, float]
+    bound_avg_jct_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

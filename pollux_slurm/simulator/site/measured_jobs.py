@@ -10,9 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from pollux_slurm.errors import InvalidModelError, InvalidProblemError, SimulationError, TraceError
 from pollux_slurm.goodput import check_model, gain, gradient_time_s, iteration_time_s
@@ -95,6 +98,7 @@ class MeasuredApplication:
     """
 
     fixed_batch: int | None = None
+    gpu_types: frozenset[str] = frozenset()
 
     def __init__(self, job: MeasuredJob) -> None:
         self.name, self.num_epochs, self.limits = job.name, job.num_epochs, job.limits
@@ -120,7 +124,7 @@ class MeasuredApplication:
     def max_batch_size(self) -> int:
         return self.batch_sizes[-1]
 
-    def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
+    def step_time(self, placement: Placement, atomic_batch_size: int, gpu_type: str = "") -> StepTime:
         """Return the time of a step by the job's own model."""
         key = (len(placement) > 1, sum(placement), atomic_batch_size)
         found = self._step_times.get(key)
@@ -130,12 +134,25 @@ class MeasuredApplication:
             found = self._step_times[key] = StepTime(step_s=step_s, sync_s=step_s - micro_batch_s)
         return found
 
+    def placements(
+        self, num_gpus: int, num_nodes: int, gpus_per_node: int, gpu_type: str = ""
+    ) -> tuple[Placement, ...]:
+        """Return one on a node and one on several, where they fit: the model has no other use for nodes."""
+        one = ((num_gpus,),) if num_gpus <= gpus_per_node else ()
+        several = ((num_gpus - 1, 1),) if num_gpus > 1 and num_nodes > 1 else ()
+        return one + several
+
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
         """Return the job's gradient statistics of an epoch; they are those at the initial batch size."""
         return self._statistics[max(bisect_right(self._epochs, epoch) - 1, 0)]
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
         return batch_size / self.initial_batch_size
+
+    def step_progresses(self, batch_sizes: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Return the progress of a step in each epoch and at each batch size, (E, B)."""
+        of_epoch = np.array(batch_sizes) / self.initial_batch_size
+        return np.tile(of_epoch, (self.num_epochs, 1))
 
     def useful_part(self, batch_size: int, epoch: int) -> float:
         """Return the statistical efficiency of a batch."""

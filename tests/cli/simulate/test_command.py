@@ -160,6 +160,25 @@ def test_that_regroups_are_counted_apart_from_restarts(
     )
 
 
+def test_that_a_bound_stands_beside_each_run(inputs: tuple[str, ...], here: Command) -> None:
+    options = ("--policy", "tiresias", "--policy", "pollux", "--bound", "--nodes", "1")
+    runs = json.loads(here(*inputs, *options, "--json").stdout)
+    assert runs[0]["bound_avg_jct_s"] == runs[1]["bound_avg_jct_s"]
+    for run in runs:
+        assert 0.5 * run["avg_jct_s"] < run["bound_avg_jct_s"] < run["avg_jct_s"]
+    shown = here(*inputs, *options).stdout.splitlines()
+    assert shown[0].split()[4:7] == ["bound", "to", "bound"]
+    assert shown[1].split()[4] == f"{runs[0]['bound_avg_jct_s']:,.0f}"
+    assert shown[1].split()[5].startswith("−")
+
+
+@pytest.mark.parametrize("option", [("--rules", "slurm"), ("--in-place",)])
+def test_that_a_bound_that_does_not_hold_is_refused(
+    inputs: tuple[str, ...], refused: Refused, option: tuple[str, ...]
+) -> None:
+    refused([*inputs, "--bound", *option], "--bound is of rules osdi21 and moves by requeue")
+
+
 def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
     """A progress bar on stderr, which is cleared at the end, and only the table on stdout."""
     master, terminal = pty.openpty()
@@ -176,6 +195,7 @@ def test_that_a_terminal_shows_the_progress(inputs: tuple[str, ...]) -> None:
     os.close(master)
     assert b"1 simulations" in shown
     assert b"100 %" in shown
+    assert b"2 of 2 jobs ended" in shown
     assert json.loads(out)["policy"] == "tiresias"
 
 
@@ -231,7 +251,7 @@ def test_that_accounting_becomes_a_workload(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].startswith("5,0,")
-    assert done.stderr == "1 jobs; left out: 1 without GPUs, 0 that have not ended\n"
+    assert done.stderr == "1 jobs with 0.0 GPU hours; left out: 1 without GPUs, 0 that have not ended\n"
 
 
 def test_that_a_sweep_continues_where_it_was_stopped(

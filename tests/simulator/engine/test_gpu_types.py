@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pollux_slurm.errors import SimulationError
+from pollux_slurm.errors import SimulationError, TraceError
 from pollux_slurm.model import Objective
-from pollux_slurm.simulator import Cluster, NodeGroup, slurm_rules
+from pollux_slurm.simulator import (
+    Application,
+    Cluster,
+    NodeGroup,
+    read_applications,
+    simulate,
+    slurm_rules,
+)
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies import PolluxPolicy, SiaPolicy, SlurmPolicy
-from tests.simulator.builders import made_job
-from tests.simulator.scripted import run
+from tests.simulator.builders import made_job, write_traces
+from tests.simulator.scripted import Scripted, run
 
 MIXED = Cluster(
     groups=(NodeGroup(num_nodes=2), NodeGroup(num_nodes=1, gpu_type="a100", speed=2.5)),
@@ -42,10 +50,72 @@ def test_that_only_computing_takes_less_on_a_faster_gpu(
 
 
 def test_that_an_application_may_have_a_speed_of_its_own(tmp_path: Path) -> None:
-    special = NodeGroup(num_nodes=1, gpu_type="v100", speed=2.0, speeds=(("made", 5.0), ("other", 3.0)))
+    special = NodeGroup(num_nodes=1, gpu_type="v100", speed=2.0, speeds=(("made", 5.0),))
     cluster = Cluster(groups=(special,), restart_delay_s=0)
     (job,) = run(tmp_path, lambda *_: {"a": ((0, 1),)}, made_job("a"), cluster=cluster).jobs
     assert job.finished_s == pytest.approx(60 + 150.25 / 5, abs=1)
+
+
+def write_types(folder: Path, step_s: float) -> Mapping[str, Application]:
+    """Write step times on v100: `step_s` on one GPU, half of it on two, 0.05 s for synchronisation."""
+    write_traces(folder / "made")
+    lines = [
+        f"{placement},{size},{time_s},0.05"
+        for placement, time_s in (("1", step_s), ("2", step_s / 2))
+        for size in (2, 16)
+    ]
+    head = "placement,local_bsz,step_time,sync_time\n"
+    (folder / "made" / "placements-v100.csv").write_text(head + "\n".join(lines) + "\n")
+    return read_applications(folder)
+
+
+V100 = NodeGroup(num_nodes=1, gpu_type="v100")
+
+
+@pytest.mark.parametrize(("node", "gpus", "step_s"), [(0, 1, 1.0), (1, 1, 0.2), (1, 2, 0.1)])
+def test_that_a_type_has_the_step_times_of_its_own_file(
+    tmp_path: Path, node: int, gpus: int, step_s: float
+) -> None:
+    applications = write_types(tmp_path, 0.2)
+    cluster = Cluster(groups=(NodeGroup(num_nodes=1), V100), restart_delay_s=0)
+    policy = Scripted(lambda *_: {"a": ((node, gpus),)})
+    result = simulate([made_job("a")], applications, policy, cluster)
+    assert result.jobs[0].finished_s == pytest.approx(60 + 150.25 * step_s, abs=1)
+    assert [group.speed for group in result.cluster.groups] == pytest.approx([1.0, 5.0])
+
+
+def test_that_files_of_a_type_are_not_overlooked(tmp_path: Path) -> None:
+    applications = write_types(tmp_path, 0.2)
+    for group, message in (
+        (replace(V100, speed=2.0), "every application has step times on v100: leave out its speed"),
+        (replace(V100, speeds=(("made", 2.0),)), "made has step times on v100: leave out its speed"),
+        (replace(V100, speeds=(("bort", 2.0),)), r"no traces of application 'bort' \(there are: made\)"),
+    ):
+        with pytest.raises(SimulationError, match=message):
+            simulate([made_job("a")], applications, SlurmPolicy(), Cluster(groups=(group,)))
+    write_traces(tmp_path / "other")
+    applications = read_applications(tmp_path)
+    with pytest.raises(
+        SimulationError,
+        match=r"other has no placements-v100.csv, unlike made: give its speed, such as 1x4:v100,other=2",
+    ):
+        simulate([made_job("a")], applications, SlurmPolicy(), Cluster(groups=(V100,)))
+    (tmp_path / "other" / "placements.csv").rename(tmp_path / "other" / "placements-v100.csv")
+    with pytest.raises(
+        TraceError, match=r"other: placements-v100.csv, but no placements.csv: copy placements-TYPE"
+    ):
+        read_applications(tmp_path)
+
+
+def test_that_other_applications_keep_the_speed_of_the_type(tmp_path: Path) -> None:
+    write_types(tmp_path, 0.2)
+    write_traces(tmp_path / "other")
+    cluster = Cluster(groups=(replace(V100, speeds=(("other", 2.0),)),), restart_delay_s=0)
+    policy = Scripted(lambda *_: {"a": ((0, 1),)})
+    job = replace(made_job("a"), application="other")
+    result = simulate([job], read_applications(tmp_path), policy, cluster)
+    assert result.jobs[0].finished_s == pytest.approx(60 + 150.25 / 2, abs=1)
+    assert result.cluster.groups[0].speed == pytest.approx(10**0.5)
 
 
 def test_that_a_jobs_measurements_are_by_gpu_type(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator import SimulatedJob
@@ -53,3 +56,17 @@ def test_that_a_job_on_other_gpus_has_their_rate(tmp_path: Path) -> None:
         job.advance(0.0, 4.0)
         made.append(job.progress - before)
     assert made == [4.0, 8.0, 4.0, 8.0]
+
+
+@pytest.mark.parametrize(("work", "end_s"), [(1.0, 150), (3.0, 450.75), (0.004, 0.601)])
+def test_that_a_job_trains_as_long_as_its_work(tmp_path: Path, work: float, end_s: float) -> None:
+    """Epochs of 100 and 50.25 s; those of a job with other work are not rounded to seconds."""
+    job = SimulatedJob(
+        job=replace(made_job("one"), work=work),
+        application=made_application(tmp_path),
+        choose_batch=lambda job: WHOLE,
+        adaptive=True,
+    )
+    job.reallocate(((0, 1),), now_s=0.0)
+    job.advance(0.0, 1000.0)
+    assert job.finished_s == pytest.approx(end_s)

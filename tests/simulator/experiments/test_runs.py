@@ -28,12 +28,38 @@ def spec(policy: str, *, replicas: int = 1, interval_s: float = 60.0) -> RunSpec
 
 def test_that_what_is_done_is_told_within_runs_too(tmp_path: Path) -> None:
     write_traces(tmp_path / "made")
-    reported: list[float] = []
+    reported: list[tuple[float, str]] = []
     specs = [spec("tiresias"), spec("optimus")]
-    found = run_all(specs, tmp_path, read_applications(tmp_path), on_done=reported.append)
+    applications = read_applications(tmp_path)
+
+    def keep(num_done: float, text: str) -> None:
+        reported.append((num_done, text))
+
+    found = run_all(specs, tmp_path, applications, on_done=keep)
     assert [one.summary.policy for one in found] == ["tiresias", "optimus"]
+    assert [told[0] for told in reported] == sorted(told[0] for told in reported)
+    assert (reported[0][0], reported[-1][0]) == (0, 2)
+    assert reported[0][1] == "0 of 2 jobs ended; 0.0 h simulated of w, tiresias"
+    assert reported[-1][1] == "2 of 2 jobs ended; 0.1 h simulated of w, optimus"
+
+
+def test_that_other_processes_tell_how_far_they_are(tmp_path: Path) -> None:
+    """Two runs of 50 jobs that are submitted a day apart: each takes longer than a look at it."""
+    write_traces(tmp_path / "made")
+    days = tuple(made_job(f"{day}", at_s=86400.0 * day) for day in range(50))
+    settings = RunSettings(policy="tiresias", num_nodes=1, gpus_per_node=2)
+    specs = [RunSpec(workload="w", jobs=days, settings=settings)] * 2
+    reported: list[float] = []
+    run_all(
+        specs,
+        tmp_path,
+        read_applications(tmp_path),
+        num_processes=2,
+        on_done=lambda done, text: reported.append(done),
+    )
     assert reported == sorted(reported)
-    assert (reported[0], reported[-1]) == (0, 2)
+    assert reported[-1] == 2
+    assert any(0 < done < 1 for done in reported)
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
@@ -118,11 +144,28 @@ def test_that_the_papers_rules_know_nothing_of_slurm() -> None:
 def test_that_groups_of_nodes_are_read() -> None:
     assert parse_group("4x8:a100=2.5") == NodeGroup(num_nodes=4, gpus_per_node=8, gpu_type="a100", speed=2.5)
     assert parse_group("8x4:t4").speed == 1
+    with_own = parse_group("4x8:a100=2.5,bert=3,ncf=1.5")
+    assert (with_own.speed, with_own.speeds) == (2.5, (("bert", 3.0), ("ncf", 1.5)))
+    assert RunSettings(groups=(with_own,)).cluster_text.endswith("2.5 times the speed (bert: 3) (ncf: 1.5)")
+    assert parse_group("4x8:a100,bert=3").speed_of("other") == 1
     assert RunSettings(groups=(parse_group("8x4:t4"),)).cluster().num_gpus == 32
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8x4", "0x4:t4", "8x0:t4", "8x4:", "8x4:t4=", "8x4:t4=nan", "8x4:t4=-1"]
+    "text",
+    [
+        "",
+        "8x4",
+        "0x4:t4",
+        "8x0:t4",
+        "8x4:",
+        "8x4:t4=",
+        "8x4:t4=nan",
+        "8x4:t4=-1",
+        "8x4:t4,",
+        "8x4:t4,bert",
+        "8x4:t4,b=1,b=2",
+    ],
 )
 def test_that_other_groups_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="a group of nodes is"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +117,22 @@ def test_that_a_step_of_many_nodes_takes_time(tmp_path: Path) -> None:
     made = read_application(tmp_path / "made")
     with pytest.raises(TraceError, match=r"scalability\.csv: step_time is '0'"):
         made.step_time((4,) * 12, 8)
+
+
+@pytest.mark.parametrize("gpus_per_node", [4, 8])
+def test_that_some_placements_have_all_step_times(tmp_path: Path, gpus_per_node: int) -> None:
+    """Of all on three nodes, also those of six GPUs on one, which count as four and two."""
+    made = made_application(tmp_path)
+
+    def step_times(placements: Iterable[tuple[int, ...]]) -> set[float]:
+        found = set()
+        for placement in placements:
+            with contextlib.suppress(TraceError):
+                found.add(round(made.step_time(placement, 8).step_s, 9))
+        return found
+
+    sizes = range(1, gpus_per_node + 1)
+    every = [one for nodes in (1, 2, 3) for one in itertools.product(sizes, repeat=nodes)]
+    for num_gpus in range(1, 13):
+        there = step_times(one for one in every if sum(one) == num_gpus)
+        assert there <= step_times(made.placements(num_gpus, 3, gpus_per_node))

@@ -29,6 +29,18 @@ def test_that_a_row_may_have_account_and_user(tmp_path: Path) -> None:
     assert read_workload(file, {"made"}) == jobs
 
 
+def test_that_a_row_may_say_how_much_a_job_trains(tmp_path: Path) -> None:
+    file = tmp_path / "w.csv"
+    file.write_text(HEAD.strip() + ",work\na,1,made,1,8,0.25\nb,1,made,1,8,\n")
+    jobs = read_workload(file, {"made"})
+    assert [job.work for job in jobs] == [0.25, 1.0]
+    file.write_text(workload_text(jobs))
+    assert read_workload(file, {"made"}) == jobs
+    file.write_text(HEAD.strip() + ",work\na,1,made,1,8,0\n")
+    with pytest.raises(TraceError, match="job a: work is '0'; expected a number of 1e-09 or more"):
+        read_workload(file, {"made"})
+
+
 def test_that_an_error_lists_at_most_ten_applications(tmp_path: Path) -> None:
     file = tmp_path / "w.csv"
     file.write_text(HEAD + "a,1,other,1,8\n")

@@ -129,3 +129,14 @@ def test_that_a_user_with_eight_jobs_keeps_no_other_waiting(tmp_path: Path, betw
     later = started_s("jobs")
     assert later is not None
     assert later > 60.0
+
+
+def test_that_optimus_knows_the_work_of_a_job(tmp_path: Path) -> None:
+    """Of three GPUs, the third goes to the job with twice the steps."""
+    jobs = [made_job("one", batch_size=32), dataclasses.replace(made_job("two", batch_size=32), work=2.0)]
+    policy = make_policy("optimus", objective="generalized-mean", declared=False)
+    result = simulate(
+        jobs, {"made": made_application(tmp_path)}, policy, Cluster(num_nodes=1, gpus_per_node=3)
+    )
+    first = result.rounds[0].allocations
+    assert {name: sum(gpus for _, gpus in nodes) for name, nodes in first.items()} == {"one": 1, "two": 2}

@@ -73,3 +73,11 @@ def test_that_faster_gpus_are_a_larger_share(tmp_path: Path) -> None:
 def test_that_only_ratios_above_one_count() -> None:
     assert share_above_one([0.5, 1.0, 1.01, 3.0]) == 0.5
     assert share_above_one([]) is None
+
+
+def test_that_a_job_with_twice_the_work_takes_twice_as_long_alone(tmp_path: Path) -> None:
+    made = {"made": made_application(tmp_path)}
+    policy = make_policy("tiresias", objective="generalized-mean", declared=False)
+    job = dataclasses.replace(made_job("a", at_s=60), work=2.0)
+    result = simulate([job], made, policy, Cluster(num_nodes=1, gpus_per_node=1, restart_delay_s=0))
+    assert alone_times(result, AloneTimes(1)) == [2 * 150]
