@@ -12,12 +12,23 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.json_texts import parse_json
+
 PACKAGE = Path(__file__).resolve().parent.parent / "pollux_slurm"
 
 # From the bottom up. A part may import from parts on a lower line, and from itself.
 LAYERS = (
     {"errors", "extras", "resources", "__init__", "safe_texts"},
-    {"model", "config", "durations", "whole_numbers", "rendering", "process_control", "unproved_connections"},
+    {
+        "model",
+        "config",
+        "durations",
+        "whole_numbers",
+        "rendering",
+        "process_control",
+        "unproved_connections",
+        "json_texts",
+    },
     {"goodput"},
     {"policy"},
     {"slurm", "store"},
@@ -232,3 +243,27 @@ def test_that_no_worker_imports_torch_for_files_that_others_run() -> None:
         and heavy.search(re.sub(r'""".*?"""', "", file.read_text(encoding="utf-8"), flags=re.S))
     ]
     assert wrong == [], "import it inside of the tests"
+
+
+# PySlurm's own process imports nothing of the package, and is asked by the daemon alone.
+PARSERS = {"json_texts.py", "slurm/pyslurm/worker.py"}
+
+
+def test_that_what_cannot_be_parsed_is_one_kind_of_error() -> None:
+    assert parse_json(b'{"a": [1, null]}') == {"a": [1, None]}
+    for text in ("", "{", "[" * 100_000, '{"a":' * 100_000, "9" * 5_000, b"\xff", '"\n"'):
+        with pytest.raises(ValueError, match=r".+"):
+            parse_json(text)
+
+
+def test_that_nothing_else_parses_json() -> None:
+    found = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in FILES
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("load", "loads", "JSONDecoder")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "json"
+    }
+    assert found == PARSERS

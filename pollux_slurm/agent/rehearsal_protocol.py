@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pollux_slurm.errors import ConfigError
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.store.contract.interface import Move, Poll, Report
 
 RUN_PLAN_VARIABLE = "POLLUX_REHEARSAL"
@@ -103,7 +104,7 @@ def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
     if not name:
         return None
     try:
-        data = json.loads(Path(name).read_text(encoding="utf-8"))
+        data = parse_json(Path(name).read_text(encoding="utf-8"))
         return RunPlan(
             folder=Path(data["folder"]),
             varies_batch=bool(data["varies_batch"]),
@@ -113,7 +114,7 @@ def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
             repeats=None if data["repeats"] is None else Path(data["repeats"]),
             reverses=bool(data["reverses"]),
         )
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
             f"{RUN_PLAN_VARIABLE}={name}: {error}; it is set by `pollux rehearse` alone"
         ) from None

@@ -25,6 +25,7 @@ from typing import Any
 from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.agent.private_files import read_private, write_private
 from pollux_slurm.errors import ConfigError, JobFailedError, PrivateFileError
+from pollux_slurm.json_texts import parse_json
 
 CALL, CALL_INFO, JOB = "call.pkl", "call.json", "job.json"
 
@@ -81,8 +82,8 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     for path in sorted(folder.glob("rank-*.outcome")):
         header, _, pickled = read_own(path).partition(b"\n")
         try:
-            found.append(Outcome(**json.loads(header), pickled=pickled))
-        except (ValueError, TypeError, RecursionError) as error:
+            found.append(Outcome(**parse_json(header), pickled=pickled))
+        except (ValueError, TypeError) as error:
             raise JobFailedError(f"{path} is not what pollux has written ({error})") from None
     if not found:
         return []
@@ -93,8 +94,8 @@ def read_outcomes(folder: Path) -> list[Outcome]:
 def remove_older_outcomes(folder: Path, run: str) -> None:
     """Remove what earlier runs have left."""
     for path in folder.glob("rank-*.outcome"):
-        with contextlib.suppress(JobFailedError, FileNotFoundError, ValueError, RecursionError):
-            if json.loads(read_own(path).partition(b"\n")[0])["run"] != run:
+        with contextlib.suppress(JobFailedError, FileNotFoundError, ValueError, TypeError, KeyError):
+            if parse_json(read_own(path).partition(b"\n")[0])["run"] != run:
                 path.unlink()
 
 
@@ -106,8 +107,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the plain data of a file of this folder."""
     try:
-        content: dict[str, Any] = json.loads(read_own(path))
-    except (ValueError, RecursionError) as error:
+        content: dict[str, Any] = parse_json(read_own(path))
+    except ValueError as error:
         raise JobFailedError(f"{path} is not what pollux has written ({error})") from None
     return content
 

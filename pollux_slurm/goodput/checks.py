@@ -36,7 +36,7 @@ def check_limits(limits: BatchLimits) -> None:
     if limits.max_atomic is not None:
         _whole("limits.max_atomic", limits.max_atomic, smallest_atomic, MAX_BATCH_SIZE)
     if not isinstance(limits.accumulation, bool):
-        raise InvalidModelError(f"limits.accumulation must be true or false, not {limits.accumulation!r}")
+        raise InvalidModelError("limits.accumulation must be true or false")
 
 
 def _check_statistics(statistics: GradientStatistics) -> None:

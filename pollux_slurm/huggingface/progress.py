@@ -11,6 +11,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.torch.api.state import State
 from pollux_slurm.torch.checkpoint.default_names import OWN
 from pollux_slurm.torch.session.current_session import current_session
@@ -102,9 +103,9 @@ class TrainerProgress(State):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in json.loads(state["state"]).items():
+        for name, value in parse_json(state["state"]).items():
             setattr(self._trainer.state, name, value)
-        saved = json.loads(state["callbacks"])
+        saved = parse_json(state["callbacks"])
         for callback in self._own():
             mine = next((one for one in saved if one[0] == type(callback).__name__), None)
             if mine is not None:

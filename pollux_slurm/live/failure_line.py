@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -78,14 +79,29 @@ def line_in_log(log: Path, job_id: str) -> str | None:
     """Return the newest such line near the end of a log; None where there is none, or it cannot be read."""
     begin = f"pollux: job {job_id} {HAS_FAILED} "
     try:
-        # It may be another user's: a FIFO is not waited for.
-        with os.fdopen(os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            file.seek(max(status.st_size - _MAX_BYTES, 0))
-            lines = file.read(_MAX_BYTES).decode("utf-8", errors="replace").splitlines()
+        lines = _end_of(log).decode("utf-8", errors="replace").splitlines()
     except OSError:
         return None
     newest = next((line for line in reversed(lines) if line.startswith(begin)), None)
     return None if newest is None else newest.removeprefix("pollux: ")[:_MAX_CHARACTERS]
+
+
+def _end_of(log: Path) -> bytes:
+    """Return the end of a file that another user may have named: no device is opened, nothing waited for.
+
+    Raises `OSError`, also for anything but a file.
+    """
+    name = os.open(log, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status = os.fstat(name)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(log))
+        handle = os.open(f"/proc/self/fd/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    finally:
+        os.close(name)
+    try:
+        # Files of /proc have no bytes by their size, and a read of some waits for the kernel.
+        length = min(status.st_size, _MAX_BYTES)
+        return os.pread(handle, length, status.st_size - length)
+    finally:
+        os.close(handle)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.errors import SandboxError, SlurmError
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.process_control import ProcessRecord, is_running, send_signal, spawn, stop_all
 from pollux_slurm.sandbox.daemons import (
     PortTaken,
@@ -304,7 +305,7 @@ def _locked(layout: Layout) -> Iterator[None]:
 
 def _load(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
     try:
-        content: Any = json.loads(layout.record.read_text(encoding="utf-8"))
+        content: Any = parse_json(layout.record.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise SandboxError(f"{layout.record}: written by another release of pollux; remove {layout.dir}")
         return Sandbox(
@@ -316,7 +317,7 @@ def _load(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise SandboxError(f"{layout.record}: not a sandbox's record ({error})") from None
 
 

@@ -17,9 +17,8 @@ from pollux_slurm.daemon.observe import association_limits, cluster_picture
 from pollux_slurm.model import JobShape, JobState, Problem, ProblemJob, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
-from pollux_slurm.slurm.commands.accounting import JOB_COLUMNS, Accounting
+from pollux_slurm.slurm.commands.accounting import Accounting
 from pollux_slurm.slurm.commands.command_client import CommandClient
-from pollux_slurm.slurm.parsing.sacct_text import parse_sacct
 from tests.conftest import running_sandbox
 from tests.daemon.builders import record
 from tests.slurm.accounting_site import accounting_of, missing_programs, sacctmgr
@@ -109,8 +108,7 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
 
     def accounted() -> dict[str, tuple[str, int, bool]]:
         now = datetime.now(timezone.utc)
-        text = Accounting(site.runner()).jobs_text(now - timedelta(hours=1), now + timedelta(hours=1))
-        jobs = parse_sacct(text, command="sacct", required=JOB_COLUMNS[1:-1])
+        jobs = Accounting(site.runner()).jobs(now - timedelta(hours=1), now + timedelta(hours=1))
         return {job.job_id: (job.account, job.num_gpus, job.started_at is None) for job in jobs}
 
     # What `pollux report before-after` reads of them; slurmdbd hears of a start within seconds.

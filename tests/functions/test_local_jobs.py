@@ -18,6 +18,7 @@ import pollux_slurm
 from pollux_slurm.agent.exit_codes import LeftTraining
 from pollux_slurm.agent.node.rank_environments import place_variables
 from pollux_slurm.errors import FunctionError, JobFailedError
+from pollux_slurm.functions.files import remove_older_outcomes
 from pollux_slurm.functions.job import SubmittedJob
 
 TIMEOUT_S = 240.0
@@ -247,6 +248,7 @@ def test_that_what_another_user_may_have_written_is_not_unpickled(submit: Submit
         file.write_bytes(damaged)
         with pytest.raises(JobFailedError, match="not what pollux has written"):
             job.result()
+        remove_older_outcomes(job.folder, "another")
     file.write_bytes(content)
     file.chmod(0o602)
     with pytest.raises(JobFailedError, match="may contain another user's code"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from pollux_slurm.live.decision_text import owners_lines
 from pollux_slurm.live.failure_line import line_in_log, missing_folder
 
@@ -63,6 +65,27 @@ def test_that_other_logs_have_no_such_line(tmp_path: Path) -> None:
     assert line_in_log(tmp_path, "7") is None
     os.mkfifo(tmp_path / "fifo")
     assert line_in_log(tmp_path / "fifo", "7") is None
+
+
+def test_that_nothing_but_a_file_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's job may name any path as its log: to open a watchdog, or a tape, is to start it."""
+    opened: list[int] = []
+    open_file = os.open
+
+    def noted(path: str, flags: int) -> int:
+        opened.append(flags)
+        return open_file(path, flags)
+
+    monkeypatch.setattr(os, "open", noted)
+    os.mkfifo(tmp_path / "fifo")
+    assert line_in_log(tmp_path / "fifo", "7") is None
+    assert opened
+    assert all(flags & os.O_PATH for flags in opened)
+
+
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="only root reads the kernel's messages")
+def test_that_a_file_of_proc_is_not_waited_for() -> None:
+    assert line_in_log(Path("/proc/kmsg"), "7") is None
 
 
 def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() -> None:

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import math
 import queue
 import secrets
 import socket
@@ -26,6 +27,7 @@ from typing import Any
 
 from pollux_slurm.agent.node.watched_processes import start_thread
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.unproved_connections import QUEUE, WITHIN_S, UnprovedConnections, has_ended
 
 SILENCE_S = 10.0
@@ -57,19 +59,22 @@ class Link:
                 return False
         return True
 
-    def receive(self, max_bytes: int = _MAX_LINE_BYTES) -> Message | None:
-        """Return the next message; None at the connection's end, or for anything that is no message."""
+    def receive(self, max_bytes: int = _MAX_LINE_BYTES, *, until_s: float = math.inf) -> Message | None:
+        """Return the next message; None at the connection's end, or for anything that is no message.
+
+        None also at the time `until_s`, by `time.monotonic`: a stranger may send a byte now and then.
+        """
         try:
             while b"\n" not in self._buffer:
-                if len(self._buffer) > max_bytes:
+                if len(self._buffer) > max_bytes or time.monotonic() >= until_s:
                     return None
                 received = self._connection.recv(min(max_bytes + 1, 65536))
                 if not received:
                     return None
                 self._buffer += received
             line, _, self._buffer = self._buffer.partition(b"\n")
-            message = json.loads(line)
-        except (OSError, ValueError, RecursionError):
+            message = parse_json(line)
+        except (OSError, ValueError):
             return None
         return message if isinstance(message, dict) else None
 
@@ -118,10 +123,11 @@ def _connect_once(address: str, port: int, secret: str) -> Link:
         link = Link(socket.create_connection((address, port), timeout=WITHIN_S))
     except OSError as error:
         raise LaunchError(f"the anchor cannot be reached at {address}, port {port}: {error}") from None
-    greeting = link.receive(_MAX_CHALLENGE_BYTES) or {}
+    until_s = time.monotonic() + WITHIN_S
+    greeting = link.receive(_MAX_CHALLENGE_BYTES, until_s=until_s) or {}
     challenge = secrets.token_hex(32)
     link.send({"challenge": challenge, "answer": _answer(secret, "wing", greeting.get("challenge"))})
-    reply = link.receive(_MAX_CHALLENGE_BYTES) or {}
+    reply = link.receive(_MAX_CHALLENGE_BYTES, until_s=until_s) or {}
     if not _is_answer(reply, secret, "anchor", challenge):
         link.close()
         raise LaunchError(f"what answers at {address}, port {port}, is not this job's anchor")

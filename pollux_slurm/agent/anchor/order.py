@@ -14,6 +14,7 @@ from typing import Any
 
 from pollux_slurm.agent.private_files import read_private, write_private
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.json_texts import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +45,11 @@ class Order:
     def read(cls, file: Path) -> Order:
         """Return the order of a file that only its reader can write. Raises `LaunchError`."""
         try:
-            data = json.loads(read_private(file, is_secret=True))
+            data = parse_json(read_private(file, is_secret=True))
             for name in ("command", "wrapper", "srun_arguments"):
                 data[name] = tuple(data[name])
             return cls(**data)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise LaunchError(f"the anchor's order cannot be read: {error}") from None
 
 
@@ -63,11 +64,11 @@ class Starts:
     def read(cls, file: Path) -> Starts:
         """Return what the file says; none where there is no file. Raises `LaunchError`."""
         try:
-            data = json.loads(read_private(file))
+            data = parse_json(read_private(file))
             return cls(count=int(data["count"]), trained_s=float(data["trained_s"]))
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
             # To count anew would give two starts the same number.
             raise LaunchError(
                 f"{file}, which counts the starts of the training, cannot be read ({error}): write "

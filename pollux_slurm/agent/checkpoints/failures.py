@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.private_files import read_data, write_data
+from pollux_slurm.json_texts import parse_json
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = "failures"
@@ -66,8 +67,8 @@ def read_failures(directory: Path, *, since_run: int) -> Sequence[RankFailure]:
         if match is None or int(match[1]) < since_run:
             continue
         try:
-            failure = RankFailure(**json.loads(read_data(path)))
-        except (OSError, ValueError, TypeError, RecursionError):
+            failure = RankFailure(**parse_json(read_data(path)))
+        except (OSError, ValueError, TypeError):
             continue
         numbers, texts = (failure.rank, failure.at_s), (failure.host, failure.error, failure.place)
         if all(isinstance(one, int | float) for one in numbers) and all(

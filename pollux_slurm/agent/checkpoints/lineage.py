@@ -35,6 +35,7 @@ from typing import BinaryIO
 from pollux_slurm.agent.checkpoints.disk_space import has_room, is_disk_full
 from pollux_slurm.agent.private_files import data_draft, read_data, write_data
 from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, DiskFullError, SupersededRunError
+from pollux_slurm.json_texts import parse_json
 
 _LOG = logging.getLogger(__name__)
 _CLAIM = re.compile(r"([0-9]{6,20})\.json")
@@ -281,12 +282,12 @@ def read_claim(directory: Path, run_number: int) -> RunClaim:
     """Return the claim of one run. Raises `CheckpointError` when it is missing or not a claim."""
     path = directory / "runs" / f"{run_number:06d}.json"
     try:
-        content = json.loads(read_data(path))
+        content = parse_json(read_data(path))
         name = content["resumed_from"]
         start = None if name is None else CheckpointId.parse(name)
         if name is not None and (start is None or start.run_number >= run_number):
             raise ValueError(f"resumed_from {name!r}")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path}: not the claim of a run ({error}); restore it or move it away"
         ) from None

@@ -18,6 +18,7 @@ from pathlib import Path
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
 from pollux_slurm.agent.private_files import read_data, write_data
 from pollux_slurm.errors import CheckpointError
+from pollux_slurm.json_texts import parse_json
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = "memory"
@@ -54,13 +55,13 @@ def read_bounds(directory: Path) -> tuple[MemoryBound, ...]:
     bounds = []
     for path in sorted((directory / _FOLDER).glob("*.json")):
         try:
-            bound = MemoryBound(**json.loads(read_data(path)))
+            bound = MemoryBound(**parse_json(read_data(path)))
             numbers = (bound.failed, bound.largest, bound.device_bytes)
             if not isinstance(bound.loader, str) or any(type(number) is not int for number in numbers):
                 raise ValueError("fields of a wrong type")
             if bound.largest < 1 or bound.device_bytes < 0:
                 raise ValueError("numbers out of range")
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError) as error:
             _LOG.warning("%s: not a memory bound: %s", path, error)
             continue
         bounds.append(bound)

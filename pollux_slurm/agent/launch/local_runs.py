@@ -31,7 +31,8 @@ def find_local_run(pid: int | None) -> ResizeRequests:
     found: list[tuple[AnnouncedRun, ResizeRequests]] = []
     for path in Path(tempfile.gettempdir()).glob(f"{RUN_FOLDER_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if path.stat().st_uid == os.getuid():
+            # A link would be a second name of a run, which anybody may make in /tmp.
+            if path.lstat().st_uid == os.getuid():
                 requests = ResizeRequests(path)
                 run = requests.run()
                 if run is not None:

@@ -25,6 +25,7 @@ from typing import Any
 from pollux_slurm.agent.membership.generation import Generation, Member
 from pollux_slurm.agent.private_files import read_private, write_private
 from pollux_slurm.errors import PrivateFileError, StoreUnavailable
+from pollux_slurm.json_texts import parse_json
 
 # Rank 0 looks for a plan at step boundaries, which may be a millisecond apart.
 _LOOK_INTERVAL_S = 0.02
@@ -198,8 +199,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return a file's content; None where there is none of this user's, or it is no object."""
     try:
-        content = json.loads(read_private(path))
-    except (OSError, ValueError, RecursionError, PrivateFileError):
+        content = parse_json(read_private(path))
+    except (OSError, ValueError, PrivateFileError):
         return None
     return content if isinstance(content, dict) else None
 

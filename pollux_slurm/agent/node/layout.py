@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.json_texts import parse_json
 
 STEP_VARIABLE = "POLLUX_STEP"
 """Passes the layout from the batch script's `pollux run` to those in the step."""
@@ -142,7 +143,7 @@ class RunLayout:
     def decode(cls, text: str) -> RunLayout:
         """Return the layout that `encode` wrote. Raises `LaunchError` for anything else."""
         try:
-            data = json.loads(text)
+            data = parse_json(text)
             exit_file = data["exit"]
             layout = cls(
                 nodes=tuple((str(name), int(count)) for name, count in data["nodes"]),
@@ -159,7 +160,7 @@ class RunLayout:
                 restart_count=None if data["restart"] is None else int(data["restart"]),
                 membership=None if data["members"] is None else _membership(data["members"]),
             )
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise LaunchError(f"{STEP_VARIABLE} is malformed ({error}): only `pollux run` sets it") from None
         if not layout.nodes or any(count < 1 for _, count in layout.nodes):
             raise LaunchError(f"{STEP_VARIABLE} is malformed (no processes): only `pollux run` sets it")

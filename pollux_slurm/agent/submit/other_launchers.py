@@ -19,7 +19,9 @@ _LAUNCHERS = frozenset(
 )
 _ENV_WITH_VALUE = frozenset({"-u", "-C"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-_RUN = re.compile(r"\b(?:pollux|pollux_slurm)[ \t]+run\b[^\n;|&#]*?[ \t]--[ \t]+([^\n;|&]+)")
+_COMMAND = re.compile(r"[^\n;|&]+")
+_RUN = re.compile(r"\b(?:pollux|pollux_slurm)[ \t]+run\b")
+_COMMAND_OF_RUN = re.compile(r"[^#]*?[ \t]--[ \t]+(.+)", re.DOTALL)
 _STARTED = re.compile(
     rf"^[ \t]*(?:\w+=\S*[ \t]+)*({'|'.join(re.escape(name) for name in sorted(_LAUNCHERS))})[ \t]([^\n]*)",
     re.MULTILINE,
@@ -53,7 +55,11 @@ def refusal_within_run(command: Sequence[str]) -> str | None:
 
 def refusal_of_script(body: str) -> str | None:
     """Return why the body of a batch script would wait for ever; None where it does not show that."""
-    for match in _RUN.finditer(_logical_lines(body)):
+    for command in _COMMAND.findall(_logical_lines(body)):
+        run = _RUN.search(command)
+        match = None if run is None else _COMMAND_OF_RUN.match(command, run.end())
+        if match is None:
+            continue
         try:
             refusal = refusal_within_run(shlex.split(match[1], comments=True))
         except ValueError:  # a quote that ends on another line

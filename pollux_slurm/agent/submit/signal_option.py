@@ -8,7 +8,7 @@ from pollux_slurm.slurm.sbatch.request import SbatchRequest
 
 _WITH_CHECKPOINT = frozenset({"TERM", "15", "HUP", "1", "USR1", "10", "USR2", "12"})
 # A batch script that does something with a signal, or is replaced by a program that does.
-_HANDLES = re.compile(r"^\s*(trap|exec)\s", re.MULTILINE)
+_HANDLES = re.compile(r"^[ \t]*(trap|exec)\s", re.MULTILINE)
 
 
 def signal_warnings(request: SbatchRequest, body: str) -> list[str]:

@@ -329,12 +329,19 @@ def _is_script(path: Path) -> bool:
 def _find_script(name: str, folder: Path, environ: Mapping[str, str]) -> Path:
     """Search as sbatch does: the path itself, the working directory, and for a bare name PATH."""
     here = folder / name
-    if name.startswith(("/", ".")) or here.is_file():
+    if name.startswith(("/", ".")) or _is_file(here):
         return here
     for place in environ.get("PATH", "").split(os.pathsep):
-        if place and (folder / place / name).is_file():
+        if place and _is_file(folder / place / name):
             return folder / place / name
     return here
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # no name that a file could have
+        return False
 
 
 def _decoded(content: bytes) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.private_files import read_private, write_private
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.rendering import render
 
 ANCHOR_VARIABLE = "POLLUX_ANCHOR"
@@ -88,9 +89,9 @@ class WingRequest:
     def read(cls, file: Path) -> WingRequest:
         """Return the request in a file. Raises `LaunchError`."""
         try:
-            data = json.loads(read_private(file))
+            data = parse_json(read_private(file))
             return cls(**(data | {"options": tuple(str(option) for option in data["options"])}))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise LaunchError(f"what the job's wings ask for cannot be read: {error}") from None
 
 

@@ -40,12 +40,11 @@ def both_spans(
             if files:
                 return [job for one in read for job in one]
             try:
-                text = accounting(config.slurm, os.environ).jobs_text(range_.since, range_.until)
+                return list(accounting(config.slurm, os.environ).jobs(range_.since, range_.until))
             except SlurmError as error:
                 raise SlurmUnavailable(
                     f"{error}; or run on a host with Slurm: {command}, and give it by --sacct sacct.txt"
                 ) from None
-            return list(parse_sacct(text, command=command))
 
         def span(name: str, range_: Range) -> Span:
             jobs = accounted(range_)
@@ -80,6 +79,6 @@ def _why_none(span: Span, accounted: list[SacctJob]) -> str:
 
 def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return file.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None

@@ -12,6 +12,7 @@ from typing import Any
 from pollux_slurm.agent.checkpoints.folder_permissions import who_else_may_write
 from pollux_slurm.daemon.doctor.findings import Finding, Verdict
 from pollux_slurm.errors import PolluxError
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.slurm.commands.node_probe import NodeOutput
 
 # Clocks are compared to a second, beside the time that srun itself takes.
@@ -109,11 +110,11 @@ def _content(answer: NodeOutput, num_folders: int) -> dict[str, Any] | None:
     if answer.error_text:
         return None
     try:
-        found = json.loads(answer.output.strip().splitlines()[-1])
+        found = parse_json(answer.output.strip().splitlines()[-1])
         texts = (found["store"], *found["folders"])
         whole = all(isinstance(text, str) for text in texts) and len(texts) == 1 + num_folders
         is_time = isinstance(found["time"], int | float) and math.isfinite(found["time"])
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError):
         return None
     return found if whole and is_time and isinstance(found["folders"], list) else None
 

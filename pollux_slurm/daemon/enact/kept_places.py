@@ -297,7 +297,9 @@ def _asks_for_cpus_of(job: SlurmJob, record: JobRecord | None) -> bool:
 def _asks_for_more(job: SlurmJob, given: SlurmJob) -> bool:
     """Whether a job asks for more memory or time than when it got its priority."""
     limits = [math.inf if one.time_limit_s is None else one.time_limit_s for one in (job, given)]
-    return job.least_memory_mb > given.least_memory_mb or limits[0] > limits[1]
+    # MinMemoryNode=0 is all memory of a node, for which it would keep others out (22.05).
+    of_node = job.least_memory_mb == 0 < given.least_memory_mb
+    return of_node or job.least_memory_mb > given.least_memory_mb or limits[0] > limits[1]
 
 
 def _may_wait(reallocation: Reallocation) -> bool:

@@ -14,7 +14,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import generate_latest
 
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import ConfigError
@@ -23,6 +23,7 @@ from pollux_slurm.unproved_connections import QUEUE, UnprovedConnections, has_en
 _log = logging.getLogger(__name__)
 
 OFF = "off"
+_TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
@@ -63,12 +64,12 @@ def serve_metrics(metrics: DaemonMetrics, *, listen: str) -> Iterator[int | None
 
 def _wsgi_application(metrics: DaemonMetrics) -> Callable[..., Iterable[bytes]]:
     """Return the WSGI application for `/metrics` and `/health`."""
-    metrics_page = make_wsgi_app(metrics.registry)
 
     def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/metrics":
-            return metrics_page(environ, start_response)  # type: ignore[no-any-return]
-        if environ["PATH_INFO"] == "/health":
+            # Not by `make_wsgi_app`, which fails on some headers and logs that (prometheus_client 0.26).
+            status, kind, body = "200 OK", _TEXT_FORMAT, generate_latest(metrics.registry)
+        elif environ["PATH_INFO"] == "/health":
             healthy, facts = metrics.health()
             status, kind = "200 OK" if healthy else "503 Service Unavailable", "application/json"
             body = json.dumps(facts).encode() + b"\n"

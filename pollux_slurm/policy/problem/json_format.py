@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from pollux_slurm.errors import InvalidProblemError
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.model import Allocation, Decision, Problem
 
 VERSION = 1
@@ -118,8 +119,8 @@ def _encode(value: Any, place: str) -> Any:
 
 def _from_text(kind: str, target: type[T], text: str | bytes) -> T:
     try:
-        document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except ValueError as error:
         raise InvalidProblemError(f"{kind}: not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != f"pollux-{kind}":
         _refuse(kind, f'expected an object with "format": "pollux-{kind}"')

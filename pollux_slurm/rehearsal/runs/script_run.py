@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from pollux_slurm.agent.rehearsal_protocol import (
     StopMoment,
     events_file,
 )
+from pollux_slurm.json_texts import parse_json
 
 Event = Mapping[str, Any]
 
@@ -319,8 +319,8 @@ def read_events(file: Path, offset: int) -> tuple[list[Event], int]:
 def _decoded(lines: Sequence[bytes]) -> Iterator[Event]:
     """Yield the events of lines; a process that is killed, or a full disk, may leave a part of one."""
     for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            event = json.loads(line)
+        with contextlib.suppress(ValueError):
+            event = parse_json(line)
             if isinstance(event, dict) and "kind" in event:
                 yield event
 

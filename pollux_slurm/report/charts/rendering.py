@@ -13,6 +13,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.report.charts.encodings import altair
 from pollux_slurm.report.charts.palette import on_paper
 from pollux_slurm.resources import resource_dir
@@ -67,7 +68,7 @@ def picture(chart: Chart, kind: str) -> bytes:
 def notebook_chart(chart: Chart) -> ChartType:
     """Return the chart for a notebook: an Altair object, in the colours for paper."""
     alt = altair()
-    found = json.loads(on_paper(json.dumps(_dict(chart))))
+    found = parse_json(on_paper(json.dumps(_dict(chart))))
     kinds = {"layer": alt.LayerChart, "vconcat": alt.VConcatChart, "hconcat": alt.HConcatChart}
     kind = next((of for key, of in kinds.items() if key in found), alt.Chart)
     return kind.from_dict(found, validate=False)  # type: ignore[no-any-return]

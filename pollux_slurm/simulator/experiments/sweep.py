@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pollux_slurm.errors import TraceError, UsageError
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.simulator.engine.cluster_rules import InPlace
 from pollux_slurm.simulator.experiments.runs import OnDone, RunSpec, run_each
 from pollux_slurm.simulator.experiments.settings import RunSettings
@@ -363,8 +364,8 @@ def _result(file: Path) -> SweepResult:
 
 def _load(file: Path, *, then: str = "remove it and run the sweep again") -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        found = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {file} ({error}): {then}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{file} is no JSON object: {then}")

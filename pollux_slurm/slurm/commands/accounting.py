@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,6 +14,7 @@ from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.gres import accounted_gpus
 from pollux_slurm.slurm.parsing.job_json import state_of
 from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
+from pollux_slurm.slurm.parsing.sacct_text import SacctJob, parse_delimited
 from pollux_slurm.whole_numbers import whole_number
 
 LIMITS_LIFTED_BY_UPDATES = ("cpu", "mem", "node")
@@ -151,10 +153,11 @@ class Accounting:
                 found.append(_run_of(row, found))
         return tuple(found)
 
-    def jobs_text(self, since: datetime, until: datetime) -> list[str]:
-        """Return sacct's text of all runs of all users' jobs in a range of time, for `parse_sacct`."""
+    def jobs(self, since: datetime, until: datetime) -> tuple[SacctJob, ...]:
+        """Return all users' jobs in a range of time. Raises as `admin_level`, and `TraceError`."""
+        delimiter = f"\x1f{secrets.token_hex(8)}"
         answer = self.runner.run(
-            "sacct", "-D", "-X", "-P", "--noconvert", "--allusers",
+            "sacct", "-D", "-X", "-P", "-n", "--noconvert", "--allusers", f"--delimiter={delimiter}",
             f"--starttime={since.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}",
             f"--endtime={until.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}",
             f"--format={','.join(JOB_COLUMNS)}",
@@ -162,7 +165,7 @@ class Accounting:
         )  # fmt: skip
         if answer.exit_code != 0:
             raise SlurmReadError(f"sacct failed: {answer.error_text}")
-        return answer.stdout.splitlines()
+        return parse_delimited(answer.stdout, delimiter, JOB_COLUMNS)
 
     def _table(self, columns: tuple[str, ...], *query: str) -> list[list[str]]:
         answer = self.runner.run("sacctmgr", "-n", "-P", *query, f"format={','.join(columns)}")

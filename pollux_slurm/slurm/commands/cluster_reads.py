@@ -125,16 +125,16 @@ class ClusterReads:
         """Return (job id, squeue's row) of these jobs, or of all; those that Slurm has forgotten lack."""
         if job_ids is not None and not job_ids:
             return []
-        end = f"\x1f{secrets.token_hex(8)}"
+        word = secrets.token_urlsafe(6)
         chosen = () if job_ids is None else (f"--jobs={','.join(sorted(job_ids))}",)
-        answer = self._runner.run(*_JOBS_TEXT, *chosen, f"--Format={row_format(end)}")
+        answer = self._runner.run(*_JOBS_TEXT, *chosen, f"--Format={row_format(word)}")
         if answer.exit_code != 0:
             if job_ids is not None and is_unknown_job(answer):
                 return []
             raise error_of_result(answer, SlurmReadError)
         # The number of an array is also that of its last task: `--jobs` shows all tasks.
         return [
-            (own, row) for own, row in split_rows(answer.stdout, end) if job_ids is None or own in job_ids
+            (own, row) for own, row in split_rows(answer.stdout, word) if job_ids is None or own in job_ids
         ]
 
     def _in_context(self, job: SlurmJob) -> SlurmJob:

@@ -5,8 +5,8 @@ JSON is the complete read, and costs seconds where thousands of jobs wait (22.05
 is read against the job of the last complete read, `known`: a run that this showed keeps its resources. A new
 run has the GPUs that it requests, evenly on its nodes; where that may be wrong, `read_row` says so.
 
-Only the Comment is text of the job's owner. It is the last column, and a row ends with a word that nobody can
-guess: no Comment can pass for a row of another job.
+The job's owner chooses the Comment, and the account where Slurm does not check that (22.05). So columns and
+rows end with words that nobody can guess: no such text can pass for another column, or for another job's row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.slurm.parsing.gres import count_gpus, parse_gres
 from pollux_slurm.slurm.parsing.job_json import HELD_DESCRIPTIONS, parse_job
+from pollux_slurm.slurm.parsing.json_fields import LAST_SECOND
 from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
 from pollux_slurm.whole_numbers import whole_number
 
 _SEPARATOR = "\x1f"
+_OF_OWNER = "\N{REPLACEMENT CHARACTER}"
+"""Stands for a separator in a text of the job's owner."""
+
 # Column of `squeue --Format` (22.05 to 26.05), and the field of its JSON that it stands for.
 _COLUMNS = {
     "JobID": "job_id",
@@ -75,6 +79,7 @@ _NOTHING = ("(null)", "N/A", "None assigned")
 _TIME_LIMIT = re.compile(r"(?:(?:([0-9]{1,9})-)?([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})|([0-9]{1,9})")
 _MEMORY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,6}))?([KMGTP]?)")
 _MB_OF = {"K": 2**-10, "": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
+_BEYOND_CALENDAR = re.compile(r"[0-9]{5,}-")
 _CODE_AND_SIGNAL = re.compile(r"(\d{1,3}):(\d{1,3})")
 _CHANGING = (
     *("state", "held", "reason", "priority", "restart_count", "comment", "allocation"),
@@ -98,19 +103,26 @@ _KEPT = (
 )
 
 
-def row_format(end: str) -> str:
-    """Return the value of `squeue --Format`; each row ends with `end`, which no Comment may contain."""
+def row_format(word: str) -> str:
+    """Return the value of `squeue --Format`; `word` is one that no owner's text may contain."""
     *columns, last = _COLUMNS
-    return ",".join([*(f"{column}:{_SEPARATOR}" for column in columns), f"{last}:{end}"])
+    return ",".join([*(f"{column}:{_SEPARATOR}{word}" for column in columns), f"{last}:{_end(word)}"])
 
 
-def split_rows(text: str, end: str) -> Iterator[tuple[str, str]]:
+def split_rows(text: str, word: str) -> Iterator[tuple[str, str]]:
     """Yield (job id, row). Raises `SlurmReadError` for a text that is cut."""
-    *rows, rest = text.split(f"{end}\n")
+    *rows, rest = text.split(f"{_end(word)}\n")
     if rest:
         raise SlurmReadError(f"squeue: the answer is cut: {rest[-80:]!r}")
     for row in rows:
-        yield row.partition(_SEPARATOR)[0], row
+        # The Comment is the last column: it may stay as it is.
+        *cells, comment = row.split(f"{_SEPARATOR}{word}", len(_COLUMNS) - 1)
+        cells = [cell.replace(_SEPARATOR, _OF_OWNER) for cell in cells]
+        yield row.partition(_SEPARATOR)[0], _SEPARATOR.join((*cells, comment))
+
+
+def _end(word: str) -> str:
+    return f"{_SEPARATOR}end{word}"
 
 
 def read_row(row: str, known: SlurmJob | None, *, tells_exclusive: bool = True) -> tuple[SlurmJob, bool]:
@@ -223,6 +235,8 @@ def _add_resources(fields: dict[str, Any]) -> tuple[tuple[str, ...], bool]:
 def _time(text: str) -> int | None:
     if not text or not text[0].isdecimal():  # NONE, Unknown
         return None
+    if _BEYOND_CALENDAR.match(text):
+        return LAST_SECOND
     try:
         # The runner sets TZ=UTC.
         return int(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from pollux_slurm.errors import SlurmReadError
@@ -61,7 +60,6 @@ _REQUEUED_HELD = "job requeued in held state"
 HELD_DESCRIPTIONS = frozenset({"launch failed requeued held", _REQUEUED_HELD})
 # slurmctld starts a job without a time limit with one of a year.
 _UNLIMITED_MINUTES = 365 * 24 * 60
-_LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
 MAY_NOT_BE_REQUEUED = "it may not be requeued; submit with --requeue"
 """The reason of a job with --no-requeue, or of any job that does not ask for it where the site says so."""
 
@@ -115,15 +113,16 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         # For a pending job Slurm writes the expected start here.
         started_at=None if state is JobState.PENDING else fields.time("start_time"),
         array_id=str(array_id) if array_id else None,
-        deadline_at=fields.time("deadline"),
-        expected_start_at=fields.time("start_time") if state is JobState.PENDING else None,
+        deadline_at=fields.owners_time("deadline"),
+        # Not before its begin time.
+        expected_start_at=fields.owners_time("start_time") if state is JobState.PENDING else None,
         ended_at=fields.time("end_time") if has_ended else None,
         time_limit_s=_time_limit_s(fields),
         exit_code=_exit_code(fields) if state.is_over else None,
         unschedulable_reason=problem,
         requested_gpu_type=request.gpu_type,
         priority=fields.number("priority"),
-        begins_at=_begins_at(fields) if state is JobState.PENDING else None,
+        begins_at=fields.owners_time("eligible_time") if state is JobState.PENDING else None,
         # 24.11 also sets memory_per_node for a running job with --mem-per-gpu.
         memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
         least_memory_mb=_least_memory_mb(fields) if state is JobState.PENDING else 0,
@@ -171,12 +170,6 @@ def _state(fields: Fields) -> JobState:
     if state is None:
         raise fields.bad("job_state")
     return state
-
-
-def _begins_at(fields: Fields) -> datetime | None:
-    """Return a job's begin time. An owner may name any second, such as --begin=uts999999999999."""
-    seconds = min(max(fields.number("eligible_time") or 0, 0), _LAST_SECOND)
-    return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
 
 
 def _is_held(fields: Fields) -> bool:

@@ -6,17 +6,19 @@ in 22.05 and a list of strings since. Other forms raise `SlurmReadError` that na
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from pollux_slurm.errors import SlurmReadError
+from pollux_slurm.json_texts import parse_json
 
 # NO_VAL ("not set") and INFINITE ("no limit") of slurm.h in 32 and 64 bits. No field read here has 16 bits,
 # and those values would hide user 65534 (nobody) and two jobs.
 _NO_VALUE = frozenset(base - offset for base in (1 << 32, 1 << 64) for offset in (1, 2))
+LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
+"""Stands for all later times of an owner's, such as --begin=uts999999999999, which no calendar has."""
 
 
 def load_json(text: str, command: str) -> dict[str, Any]:
@@ -25,8 +27,8 @@ def load_json(text: str, command: str) -> dict[str, Any]:
     Control characters inside strings are accepted: any user can put them into a job's name.
     """
     try:
-        content = json.loads(text, strict=False, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text, strict=False, parse_constant=_refuse_constant)
+    except ValueError as error:
         raise SlurmReadError(f"{command}: the answer is cut or not JSON ({error})") from None
     if not isinstance(content, dict):
         raise SlurmReadError(f"{command}: the answer is no JSON object")
@@ -120,6 +122,11 @@ class Fields:
             return datetime.fromtimestamp(value, timezone.utc)
         except (OverflowError, ValueError, OSError):
             raise self.bad(key) from None
+
+    def owners_time(self, key: str) -> datetime | None:
+        """Return a time that the job's owner may choose: `LAST_SECOND` at most, None for one before 1970."""
+        seconds = min(self.number(key) or 0, LAST_SECOND)
+        return datetime.fromtimestamp(seconds, timezone.utc) if seconds > 0 else None
 
     def words(self, key: str) -> tuple[str, ...]:
         """Return a list of strings; a single string counts as a list of one, null and missing as none."""

@@ -19,6 +19,7 @@ _ITEM = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _RANGES = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _MOST_HOSTS = 100_000
+_MOST_RANGES, _MOST_CHARACTERS = 8, 255
 # Reasons for which a job waits whatever GPUs and nodes it is given, in 22.05 to 26.05.
 _BLOCKED = frozenset(
     {
@@ -122,8 +123,10 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     if ",".join(items) != text.strip(","):
         raise ValueError(f"{text!r} is no list of hosts")
     for item in items:
-        names = [""]
-        for position, part in enumerate(_RANGES.split(item)):
+        names, parts = [""], _RANGES.split(item)
+        if len(parts) // 2 > _MOST_RANGES or sum(map(len, parts[::2])) > _MOST_CHARACTERS:
+            raise ValueError(f"{item[:60]!r} is too long for the names of hosts")
+        for position, part in enumerate(parts):
             ends = [part] if position % 2 == 0 else _numbers(part)
             if len(names) * len(ends) > _MOST_HOSTS:
                 raise ValueError(f"{text[:60]!r} has more than {_MOST_HOSTS} hosts")

@@ -84,6 +84,29 @@ def parse_sacct(lines: Iterable[str], *, command: str, required: Sequence[str] =
     return _whole_jobs(runs)
 
 
+def parse_delimited(text: str, delimiter: str, columns: Sequence[str]) -> tuple[SacctJob, ...]:
+    """Return the jobs of sacct's text without a header, of at least two `columns`, the first a JobIDRaw.
+
+    The `delimiter` is one that nobody can guess. So whatever an owner has written into a name or an account,
+    also lines of its own, is no other column and no other job. Raises `TraceError`.
+    """
+    runs: list[_Run] = []
+    names = ["JobID", *columns[1:]]
+    row, *rest = text.split(delimiter, 1)
+    values = [row]
+    for cell in "".join(rest).split(delimiter) if rest else ():
+        if len(values) < len(names) - 1:
+            values.append(cell)
+            continue
+        # A number has no line: what follows the last one is that of the next job.
+        last, _, following = cell.rpartition("\n")
+        runs.append(_run(dict(zip(names, [*values, last], strict=True)), len(runs) + 1))
+        values = [following]
+    if values != [""]:
+        raise TraceError(f"sacct's text ends within job {values[0][:20]!r}")
+    return _whole_jobs(runs)
+
+
 def _columns(line: str, required: Sequence[str], command: str) -> list[str]:
     columns = line.split("|")
     missing = [name for name in required if name not in columns]

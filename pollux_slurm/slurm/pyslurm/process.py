@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pollux_slurm.errors import SlurmError, SlurmUnavailable
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.slurm.commands.runner import clean_environ
 
 _MAX_ANSWER_BYTES = 1 << 16
@@ -118,7 +119,7 @@ class PySlurmWorker:
             if request is not None and running.process.stdin is not None:
                 running.process.stdin.write(request.encode() + b"\n")
             line = self._line(running)
-            answer = json.loads(line)
+            answer = parse_json(line)
             if not isinstance(answer, dict):
                 raise ValueError("no object")
         except TimeoutError:
@@ -126,7 +127,7 @@ class PySlurmWorker:
             raise SlurmUnavailable(
                 f"PySlurm gave no answer within {self._timeout_s:g} s: slurmctld does not answer"
             ) from None
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError):
             reason = _last_stderr_lines(running)
             self._drop()
             raise SlurmUnavailable(

@@ -79,30 +79,26 @@ def directive_words(text: str) -> list[str]:
     ends the line, even within a word.
     """
     words: list[str] = []
-    word: str | None = None
+    word, has_begun = "", False
     quote = ""
     escaped = False
     for letter in text.rstrip("\n"):
         if letter in _BLANKS and not quote:
-            if word is not None:
+            if has_begun:
                 words.append(word)
-            word, escaped = None, False
-        elif escaped:
-            word, escaped = (word or "") + letter, False
-        elif letter == "\\":
+            word, has_begun, escaped = "", False, False
+        elif letter == "\\" and not escaped:
             escaped = True
-        elif quote:
-            if letter == quote:
-                quote = ""
-            else:
-                word = (word or "") + letter
-        elif letter in "\"'":
-            quote, word = letter, word or ""
-        elif letter == "#":
+        elif quote and letter == quote and not escaped:
+            quote = ""
+        elif not quote and letter in "\"'" and not escaped:
+            quote, has_begun = letter, True
+        elif not quote and letter == "#" and not escaped:
             break
         else:
-            word = (word or "") + letter
-    return words if word is None else [*words, word]
+            word += letter
+            has_begun, escaped = True, False
+    return [*words, word] if has_begun else words
 
 
 def _require_shell(first_line: str, source: str) -> None:

@@ -176,6 +176,8 @@ PYXIS_OPTIONS: tuple[SbatchOption, ...] = (
 """What the plug-in pyxis adds to sbatch, to run jobs in containers (read in its source of 2025)."""
 _KNOWN = SBATCH_OPTIONS + PYXIS_OPTIONS
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
+# The first option of a letter counts.
+_BY_LETTER = {option.letter: option for option in reversed(SBATCH_OPTIONS) if option.letter}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +284,7 @@ def _letters(word: str, following: str | None) -> list[GivenOption]:
     found: list[tuple[str | None, str | None]] = []
     words: tuple[str, ...] = (word,)
     for index, letter in enumerate(word[1:], start=1):
-        option = next((known for known in SBATCH_OPTIONS if known.letter == letter), None)
+        option = _BY_LETTER.get(letter)
         takes = option.takes if option is not None else Takes.NOTHING
         value = word[index + 1 :] or None
         if takes is Takes.VALUE and value is None:

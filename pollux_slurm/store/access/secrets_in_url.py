@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 HIDDEN = "***"
 _USER = re.compile(r"//[^:/@]*:")
 _PAIR = re.compile(r"([?&;])([^?=&;]*)=([^&;]*)")
-_URL = re.compile(r"postgres\w*(?:\+\w+)?://[^\s'\"`<>|()]+")
+_URL = re.compile(r"postgres\w{0,20}(?:\+\w{1,20})?://[^\s'\"`<>|()]+")
 
 
 def redacted(url: str) -> str:

@@ -116,7 +116,10 @@ def _plain_number(value: Any) -> Any:
         return value
     if isinstance(value, numbers.Integral):
         return int(value)
-    return float(value) if isinstance(value, numbers.Real) else value
+    try:
+        return float(value) if isinstance(value, numbers.Real) else value
+    except OverflowError:  # a fraction beyond a float's range
+        return math.inf
 
 
 def _batch(batch: BatchChoice) -> BatchChoice:

@@ -24,9 +24,9 @@ from pollux_slurm.torch.data.loop_exit import is_left_by_break
 from pollux_slurm.torch.data.micro_batches import (
     MicroBatchPlan,
     StepPlan,
+    checked_size,
     first_choice,
     plan_epoch,
-    whole_number,
 )
 from pollux_slurm.torch.data.sampling_order import SamplerOrder, SamplingOrder, derived_seed, shuffled
 from pollux_slurm.torch.data.workers import ShieldedWorker
@@ -95,7 +95,7 @@ class AdaptiveDataLoader:
                     "batches typically have"
                 )
         batch_size = 1 if batch_size is None else batch_size
-        batch_size = whole_number(batch_size, "batch_size")
+        batch_size = checked_size(batch_size, "batch_size")
         self._shuffle, self._drop_last = shuffle, drop_last
         generator = options.get("generator")
         self._seed = (0 if generator is None else generator.initial_seed()) if seed is None else seed
@@ -165,9 +165,9 @@ class AdaptiveDataLoader:
         `local_bsz_bounds` bounds the examples of a micro-batch; `gradient_accumulation` allows several
         micro-batches a step. Without this call the global batch size is always `batch_size`.
         """
-        max_batch_size = whole_number(max_batch_size, "max_batch_size")
+        max_batch_size = checked_size(max_batch_size, "max_batch_size")
         low, high = (
-            None if bound is None else whole_number(bound, "each of local_bsz_bounds")
+            None if bound is None else checked_size(bound, "each of local_bsz_bounds")
             for bound in local_bsz_bounds or (None, None)
         )
         low = 1 if low is None else low

@@ -21,7 +21,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
 
 
-def whole_number(value: Any, name: str) -> int:
+def checked_size(value: Any, name: str) -> int:
     """Return a size as an int, be it one of numpy's or a float like 32.0. Raises `UsageError` for others."""
     try:
         number = int(value)

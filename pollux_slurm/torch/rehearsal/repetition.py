@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from pollux_slurm.agent.rehearsal_protocol import EventLog, RunPlan
+from pollux_slurm.json_texts import parse_json
 from pollux_slurm.torch.data.batch_sources import IterableSource
 from pollux_slurm.torch.regroup.user_frames import user_frames
 from pollux_slurm.torch.rehearsal.random_states import Root, read_states, set_states
@@ -50,7 +51,7 @@ class Repetition:
         self._kept: dict[str, Any] | None = None
         if plan.repeats is not None:
             file = plan.repeats / _states_file(rank)
-            self._kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+            self._kept = parse_json(file.read_text(encoding="utf-8")) if file.exists() else None
 
     def roots(self) -> Iterator[Root]:
         """Yield what may have generators: the dataset of the loop under way, and the script's variables."""

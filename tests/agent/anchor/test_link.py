@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pollux_slurm.agent.anchor import link
 from pollux_slurm.agent.anchor.link import Link, Listener, _answer, connect, watch_anchor
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.unproved_connections import MOST_OF_ADDRESS, WITHIN_S
@@ -64,6 +65,28 @@ def test_that_a_wing_does_not_trust_whoever_answers() -> None:
         with pytest.raises(LaunchError, match="is not this job's anchor"):
             connect("127.0.0.1", server.getsockname()[1], SECRET, timeout_s=0)
         thread.join(DEADLINE_S)
+
+
+def test_that_a_stranger_who_says_a_byte_now_and_then_does_not_keep_a_wing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "WITHIN_S", 0.2)
+    sent, is_over = [], threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                while not is_over.wait(0.02):
+                    sent.append(connection.send(b"x"))
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(LaunchError, match="is not this job's anchor"):
+            connect("127.0.0.1", server.getsockname()[1], SECRET, timeout_s=0)
+        is_over.set()
+        thread.join(DEADLINE_S)
+    assert len(sent) < 250, "it has not waited for what is too long"
 
 
 JUNK = [

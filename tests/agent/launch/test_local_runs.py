@@ -43,6 +43,16 @@ def test_that_the_only_run_is_meant_or_the_one_that_is_named(home: Path) -> None
             find_local_run(None)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's link")
+def test_that_another_user_s_link_to_a_run_is_no_second_run(home: Path) -> None:
+    run, link = ResizeRequests(home / "pollux-run-a"), home / "pollux-run-b"
+    run.folder.mkdir()
+    link.symlink_to(run.folder)
+    os.lchown(link, 65534, 65534)
+    with run.announced(["python", "one.py"]):
+        assert find_local_run(None).folder == run.folder
+
+
 def test_that_what_a_killed_launcher_has_left_is_no_run(runs: list[ResizableRun], home: Path) -> None:
     runs.append(ResizableRun(home, count=1))
     runs[0].wait_for("run.json", folder=runs[0].folder)

@@ -258,6 +258,22 @@ def test_that_a_job_that_its_owner_changes_loses_its_priority_for_good(
         assert not is_first(harness, job_id)
 
 
+def test_that_a_job_whose_owner_then_asks_for_all_memory_of_a_node_loses_its_priority(
+    harness: Harness,
+) -> None:
+    """Slurm shows the default of the partition for a job that was reshaped (22.05), and 0 for all memory."""
+    job_id = busy(harness)
+    harness.slurm.before["release"] = lambda: harness.slurm.set_job(job_id, least_memory_mb=512)
+    daemon = at_release(harness, job_id)
+    harness.targets = {}
+    daemon.tick()
+    assert is_first(harness, job_id)
+    harness.slurm.set_job(job_id, least_memory_mb=0)
+    harness.clock.advance(0.5)
+    daemon.tick()
+    assert not is_first(harness, job_id)
+
+
 def test_that_a_job_that_asks_for_more_cpus_while_it_is_held_gets_no_priority(harness: Harness) -> None:
     job_id = busy(harness)
     harness.slurm.before["release"] = lambda: harness.slurm.set_job(job_id, num_cpus=8)

@@ -42,15 +42,24 @@ def has_ipv6() -> bool:
     return True
 
 
-def asked(port: int | None, path: str) -> tuple[int, str]:
+def asked(port: int | None, path: str, **headers: str) -> tuple[int, str]:
     assert port is not None
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+def test_that_no_header_of_a_stranger_s_ends_in_the_daemon_s_log(capfd: pytest.CaptureFixture[str]) -> None:
+    with serve_metrics(DaemonMetrics(monotonic=Clock()), listen="127.0.0.1:0") as port:
+        for header in ("application/openmetrics-text; version=x.0.0", "text/plain; version=", "\x1b[31m"):
+            status, text = asked(port, "/metrics", Accept=header)
+            assert status == 200
+            assert text.startswith("# HELP ")
+    assert capfd.readouterr().err == ""
 
 
 def test_that_metrics_count_rounds_moves_and_commands() -> None:

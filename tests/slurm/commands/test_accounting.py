@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.errors import SlurmReadError, SlurmUnavailable
+from pollux_slurm.errors import SlurmReadError, SlurmUnavailable, TraceError
 from pollux_slurm.model import JobState
 from pollux_slurm.slurm.commands.accounting import Accounting, Association, QosLimits, gpus_of
 from pollux_slurm.slurm.commands.runner import CommandRunner
@@ -136,14 +136,43 @@ def test_that_a_malformed_run_is_an_error(tmp_path: Path, old: str, new: str, na
         asked.runs(["3"], since=datetime(2026, 11, 22, tzinfo=timezone.utc))
 
 
-def test_that_jobs_of_a_range_of_time_are_asked_for_with_their_names_last(tmp_path: Path) -> None:
+ROW = "1@ann@rich@2026-09-02T00:00:00@2026-09-02T00:01:00@Unknown@60@gres/gpu=2@RUNNING@a|b"
+# What 22.05 takes as a name, or as an account that it does not check.
+FORGED = "x\n" + ROW.replace("@", "|") + "\u2028\x1f\f7|"
+
+
+def sacct(folder: Path, answer: str) -> Accounting:
+    """Return an `Accounting` whose sacct prints `answer`, with the delimiter that it is given for each @."""
+    asked = accounting(folder, answer)
+    delimiter = "for one; do case $one in --delimiter=*) d=${one#*=};; esac; done"
+    (folder / "sacct").write_text(
+        f'#!/bin/sh\necho "$@" > {folder}/asked\n{delimiter}\nsed "s/@/$d/g" {folder}/answer\n'
+    )
+    (folder / "sacct").chmod(0o755)
+    return asked
+
+
+def test_that_jobs_of_a_range_of_time_are_read_whatever_their_owners_have_named_them(tmp_path: Path) -> None:
     since = datetime(2026, 9, 1, tzinfo=timezone.utc)
-    asked = accounting(tmp_path, "JobIDRaw|JobName\n1|a|b\n")
-    (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
-    assert asked.jobs_text(since, since.replace(month=10)) == ["JobIDRaw|JobName", "1|a|b"]
+    rows = [
+        ROW,
+        ROW.replace("1@", "2@", 1).replace("a|b", FORGED),
+        ROW.replace("1@", "3@", 1).replace("rich", FORGED),
+    ]
+    found = sacct(tmp_path, "".join(f"{row}\n" for row in rows)).jobs(since, since.replace(month=10))
     words = (tmp_path / "asked").read_text()
     assert "--starttime=2026-09-01T00:00:00 --endtime=2026-10-01T00:00:00" in words
     assert words.rstrip().endswith("State,JobName")
+    assert [(job.job_id, job.account, job.name, job.num_gpus) for job in found] == [
+        ("1", "rich", "a|b", 2),
+        ("2", "rich", FORGED, 2),
+        ("3", FORGED, "a|b", 2),
+    ]
+    assert sacct(tmp_path, "").jobs(since, since) == ()
+    with pytest.raises(TraceError, match="ends within job"):
+        sacct(tmp_path, ROW).jobs(since, since)
+    (tmp_path / "sacct").unlink()
     silent = accounting(tmp_path, "", exit_code=1)
+    (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
     with pytest.raises(SlurmReadError, match="sacct failed"):
-        silent.jobs_text(since, since)
+        silent.jobs(since, since)

@@ -9,7 +9,7 @@ from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.slurm.parsing.job_columns import is_as_read, read_row, row_format, split_rows
 
-END = "\x1fe4d909c2"
+WORD = "e4d909c2"
 DEADLINE = datetime(2026, 1, 2, tzinfo=timezone.utc)
 # As 22.05 prints a job with `--gpus=2` that runs on n3.
 RUNNING = {
@@ -43,6 +43,13 @@ def row(**changes: str) -> str:
         key.replace("_", "-") if key.startswith("tres") else key: value for key, value in changes.items()
     }
     return "\x1f".join((RUNNING | names).values())
+
+
+def printed(*rows: str) -> str:
+    """Return rows as squeue prints them."""
+    return "".join(
+        f"{one}\x1fend\n".replace("\x1f", "\x1f" + WORD).replace(f"{WORD}end", f"end{WORD}") for one in rows
+    )
 
 
 def read(known: SlurmJob | None = None, **changes: str) -> SlurmJob:
@@ -121,26 +128,46 @@ def test_that_no_means_whole_nodes_only_in_releases_whose_column_tells() -> None
 
 def test_that_no_comment_passes_for_another_jobs_row() -> None:
     forged = f"x\n{row(JobID='18')}\n\x1f"
-    text = "".join(f"{one}{END}\n" for one in (row(Comment=forged), row(JobID="19")))
-    rows = dict(split_rows(text, END))
+    text = printed(row(Comment="HERE"), row(JobID="19")).replace("HERE", forged)
+    rows = dict(split_rows(text, WORD))
     assert list(rows) == ["17", "19"]
     assert read_row(rows["17"], None)[0].comment == forged
-    assert row_format(END).endswith(f"Comment:{END}")
+    assert row_format(WORD).endswith(f"OverSubscribe:\x1f{WORD},Comment:\x1fend{WORD}")
+
+
+def test_that_no_account_passes_for_other_columns() -> None:
+    """Where no accounting is enforced, 22.05 takes any account."""
+    text = printed(row(Account="HERE"), row(JobID="19")).replace("HERE", "\x1frich\n\x1fend\n|")
+    rows = dict(split_rows(text, WORD))
+    assert list(rows) == ["17", "19"]
+    job, _ = read_row(rows["17"], None)
+    assert (job.account, job.partition, job.comment) == ("\ufffdrich\n\ufffdend\n|", "main", "mine")
+
+
+def test_that_no_time_of_an_owners_stops_a_read() -> None:
+    """Slurm accepts `--begin=uts999999999999`, which no calendar has."""
+    waiting = read(
+        State="PENDING",
+        NodeList="",
+        EligibleTime="33658-09-27T01:46:39",
+        StartTime="292277026596-12-04T15:30:07",
+    )
+    assert waiting.begins_at == waiting.expected_start_at == datetime(9999, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         row(),
-        f"{row()}{END}\n{row()[:50]}",
-        f"17{END}\n",
-        f"{row(UserID='x')}{END}\n",
-        f"{row(UserID='9' * 5000)}{END}\n",
+        f"{printed(row())}{row()[:50]}",
+        printed("17"),
+        printed(row(UserID="x")),
+        printed(row(UserID="9" * 5000)),
     ],
 )
 def test_that_a_cut_or_malformed_text_is_refused(text: str) -> None:
     with pytest.raises(SlurmReadError, match=r"cut|cannot parse"):
-        [read_row(one, None) for _, one in split_rows(text, END)]
+        [read_row(one, None) for _, one in split_rows(text, WORD)]
 
 
 def test_that_a_row_that_was_read_adds_nothing_unless_the_job_was_read_differently_since() -> None:

@@ -281,10 +281,11 @@ def test_that_a_user_without_a_name_is_shown_by_number() -> None:
 
 
 @pytest.mark.parametrize("begin", [10**12, 2**63 - 1, -(2**62)])
-def test_that_no_begin_time_of_an_owners_stops_a_read(begin: int) -> None:
+def test_that_no_time_of_an_owners_stops_a_read(begin: int) -> None:
     """Slurm accepts `--begin=uts999999999999`, which no calendar has."""
-    shown = parse_job(pending(eligible_time=begin)).begins_at
-    assert shown is None if begin < 0 else (shown is not None and shown.year == 9999)
+    job = parse_job(pending(eligible_time=begin, start_time=begin, deadline=begin))
+    for shown in (job.begins_at, job.expected_start_at, job.deadline_at):
+        assert shown is None if begin < 0 else (shown is not None and shown.year == 9999)
 
 
 @given(st.text(), st.text(), st.text(max_size=20), st.text(max_size=20))

@@ -37,6 +37,13 @@ def test_that_too_large_ranges_of_hosts_are_refused(text: str) -> None:
         expand_hosts(text)
 
 
+@pytest.mark.parametrize("text", ["n" * 300, "n[0-1]" * 9, "n" * 90_000 + "[0-9]" * 5])
+def test_that_names_that_no_host_can_have_are_refused(text: str) -> None:
+    """A hundred thousand of them would fill the memory."""
+    with pytest.raises(ValueError, match="too long"):
+        expand_hosts(text)
+
+
 def test_that_constraints_that_can_be_checked_node_by_node_are_read() -> None:
     assert feature_sets("") == ()
     assert feature_sets("v100-32g") == ({"v100-32g"},)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ HOSTILE = [
     np.float64("nan"),
     np.array([1.0, 2.0]),
 ]
+BEYOND = Fraction(10**400, 3)
+"""A number beyond a float's range."""
 NUMBERS = [
     "run_number",
     "restart_count",
@@ -135,11 +138,21 @@ def test_that_a_hostile_number_is_refused_by_name(field: str, value: Any) -> Non
             {"model": dataclasses.replace(MODEL, limits=BatchLimits(initial_batch_size=10**12))},
             "initial_batch_size",
         ),
+        (
+            {"model": dataclasses.replace(MODEL, throughput=dataclasses.replace(THETA, alpha_g=BEYOND))},
+            "alpha_g",
+        ),
     ],
 )
 def test_that_a_bad_part_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ReportRefusedError, match=named):
         checked_report(report(1, **changes))
+
+
+def test_that_a_number_of_too_many_digits_to_be_printed_is_refused() -> None:
+    limits = dataclasses.replace(MODEL.limits, accumulation=10**5000)  # type: ignore[arg-type]
+    with pytest.raises(ReportRefusedError, match="accumulation"):
+        checked_report(report(1, model=dataclasses.replace(MODEL, limits=limits)))
 
 
 def test_that_what_is_no_report_is_refused() -> None:
