@@ -15,16 +15,21 @@ from dataclasses import dataclass
 from pollux_slurm.daemon.decide import model_checks
 from pollux_slurm.daemon.decide.model_checks import Models
 from pollux_slurm.goodput import taught_model
+from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR
 from pollux_slurm.model import GoodputModel
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taught:
-    """The models of a job with what its kind knows beyond them, and a note on that for its owner."""
+    """The models of a job with what its kind knows beyond them, and a note on that for its owner.
+
+    `work` is the useful examples of a whole training, None where completed jobs of the kind do not agree.
+    """
 
     models: Models
     note: str | None = None
+    work: float | None = None
 
 
 class Kinds:
@@ -56,7 +61,8 @@ class Kinds:
         taught = _taught(models, teacher)
         if taught is None:
             return Taught(models=models, note=_doubt(teacher))
-        return Taught(models=taught, note=None if taught == models else _from(len(others), teacher))
+        note = None if taught == models else _from(len(others), teacher)
+        return Taught(models=taught, note=note, work=_work(others))
 
 
 # What jobs have measured that are over is the same in each round.
@@ -81,6 +87,14 @@ def _taught(models: Models, teacher: EarlierJob) -> Models | None:
             return None
         found[gpu_type] = taught
     return None, tuple(found.items())
+
+
+def _work(jobs: Iterable[EarlierJob]) -> float | None:
+    """Return the most useful examples of the completed jobs; None where they differ by more than 30 %."""
+    found = [job.progress * job.model.limits.initial_batch_size for job in jobs if job.completed]
+    if not found or max(found) > (1 + MAX_KIND_ERROR) * min(found):
+        return None
+    return max(found)
 
 
 def _early(model: GoodputModel, job: EarlierJob) -> GoodputModel:

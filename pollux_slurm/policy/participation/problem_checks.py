@@ -121,6 +121,10 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and (job.progress is None or (type(job.progress) in _NUMBERS and 0 <= job.progress <= MAX_TIME_S))
         and job.epochs_done is None
         and job.epochs_declared is None
+        and job.expected_work is None
+        and job.finish_by_s is None
+        and type(job.promised_gpus) is int
+        and 0 <= job.promised_gpus <= MAX_COUNT
         and (not current or _is_valid_allocation(current, nodes))
         and (
             job.in_place_delay_s is None
@@ -172,10 +176,15 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
         return f"prediction_error must be from 0 to 1, not {shown(job.prediction_error)}"
     if not _is_number(job.weight) or not 1e-6 <= job.weight <= 1e6:
         return f"weight must be a number from 1e-6 to 1e6, not {shown(job.weight)}"
-    for name in ("progress", "epochs_done", "epochs_declared"):
+    for name in ("progress", "epochs_done", "epochs_declared", "expected_work"):
         value = getattr(job, name)
         if value is not None and not _is_time(value):
             return f"{name} must be finite and at least 0, not {shown(value)}"
+    by_s = job.finish_by_s
+    if by_s is not None and not (_is_number(by_s) and -MAX_TIME_S <= by_s <= MAX_TIME_S):
+        return f"finish_by_s must be finite, not {shown(by_s)}"
+    if not _is_count(job.promised_gpus):
+        return f"promised_gpus must be a whole number of at least 0, not {shown(job.promised_gpus)}"
     return None
 
 

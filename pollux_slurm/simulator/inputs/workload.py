@@ -19,7 +19,8 @@ _MOST_LISTED = 10
 class WorkloadJob:
     """One job of a workload. `num_replicas` and `batch_size` are those of a user who tuned the job manually.
 
-    `account` and `user` are empty where unknown. Under rules `slurm`, an adaptive job is submitted with
+    `account` and `user` are empty where unknown. Its user asks that it be finished by `finish_by_s`, in seconds
+    of the simulation's clock; None: asks nothing. Under rules `slurm`, an adaptive job is submitted with
     `start_gpus`, and Slurm starts it as soon as a node has that many free; 0 leaves the start to the policy.
     """
 
@@ -31,6 +32,7 @@ class WorkloadJob:
     account: str = ""
     start_gpus: int = 0
     user: str = ""
+    finish_by_s: float | None = None
 
 
 def listed(applications: Collection[str]) -> str:
@@ -43,7 +45,7 @@ def listed(applications: Collection[str]) -> str:
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
-    Columns account, user and start_gpus are optional. Raises `TraceError` for a file that cannot be read, an
+    Columns account, user, start_gpus and finish_by (s) are optional. Raises `TraceError` for a file that cannot be read, an
     impossible number, an application that is not one of `applications`, or two jobs of one name.
     """
     jobs = []
@@ -68,6 +70,7 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
                 account=row.get("account") or "",
                 user=row.get("user") or "",
                 start_gpus=whole(where, row, "start_gpus") if row.get("start_gpus") else 0,
+                finish_by_s=number(where, row, "finish_by") if row.get("finish_by") else None,
             )
         )
     if not jobs:
@@ -95,9 +98,24 @@ def workload_text(jobs: Sequence[WorkloadJob]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     has_users = any(job.user for job in jobs)
-    writer.writerow((*_COLUMNS, "account", *(["user"] if has_users else [])))
+    has_moments = any(job.finish_by_s is not None for job in jobs)
+    more = [*(["user"] if has_users else []), *(["finish_by"] if has_moments else [])]
+    writer.writerow((*_COLUMNS, "account", *more))
     for job in jobs:
-        time = int(job.submitted_s) if job.submitted_s == int(job.submitted_s) else job.submitted_s
-        row = (job.name, time, job.application, job.num_replicas, job.batch_size, job.account)
-        writer.writerow((*row, *([job.user] if has_users else [])))
+        row = (
+            job.name,
+            _time(job.submitted_s),
+            job.application,
+            job.num_replicas,
+            job.batch_size,
+            job.account,
+        )
+        values = {"user": job.user, "finish_by": _time(job.finish_by_s)}
+        writer.writerow((*row, *(values[name] for name in more)))
     return out.getvalue()
+
+
+def _time(at_s: float | None) -> float | str:
+    if at_s is None:
+        return ""
+    return int(at_s) if at_s == int(at_s) else at_s

@@ -15,8 +15,10 @@ from pollux_slurm.model import (
     Objective,
     Problem,
     ProblemJob,
+    PromiseState,
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
+from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.in_place import node_name
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
@@ -58,6 +60,8 @@ class PolluxPolicy:
         self._agents = Agents() if agents is None else agents
         self._shared = SharedModels() if kinds else None
         self._allocations: dict[GpusByNode, Allocation] = {}
+        self._promise_tables = TableCache()
+        self._unfinished: dict[str, SimulatedJob] = {}
         # Of the last cluster seen, and whether its nodes may have several wings of a job.
         self._nodes: tuple[Cluster | None, bool, tuple[NodeCapacity, ...]] = (None, False, ())
 
@@ -71,6 +75,7 @@ class PolluxPolicy:
     def allocate(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
+        self._learn_work(jobs)
         several = len(cluster.gpu_types) > 1
         several_wings = any(job.in_place is not None and job.in_place.several_wings for job in jobs)
         if self._nodes[:2] != (cluster, several_wings):
@@ -85,6 +90,7 @@ class PolluxPolicy:
             moving=self._moving,
             gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
         )
+        problem = self._keep_promises(now_s, problem, jobs)
         given = allocate(
             problem,
             solver=self._solver,
@@ -102,6 +108,28 @@ class PolluxPolicy:
             for job_id, allocation in given.allocations.items()
             if allocation
         }
+
+    def _keep_promises(self, now_s: float, problem: Problem, jobs: Sequence[SimulatedJob]) -> Problem:
+        """Answer the jobs with a moment, and return the problem in which accepted ones have their GPUs."""
+        answers = answer_promises(problem, self._promise_tables)
+        for job in jobs:
+            answer = answers.get(job.job.name)
+            if answer is None:
+                continue
+            job.promise = answer.state
+            if job.accepted_s is None and answer.state is PromiseState.ACCEPTED:
+                job.accepted_s = now_s
+        return with_promised_gpus(problem, answers)
+
+    def _learn_work(self, jobs: Sequence[SimulatedJob]) -> None:
+        """Learn the lengths of jobs that have ended since the last decision."""
+        if self._shared is None:
+            return
+        for job in self._unfinished.values():
+            if job.finished_s is not None:
+                examples = job.useful_progress * job.application.initial_batch_size
+                self._shared.learn_work(job.job.application, examples)
+        self._unfinished = {job.job.name: job for job in jobs}
 
     def _allocation(self, allocation: GpusByNode, names: Sequence[str]) -> Allocation:
         # Jobs keep an allocation for many rounds. A node's name follows from its number.
@@ -156,6 +184,11 @@ class PolluxPolicy:
             progress=job.useful_progress * application.initial_batch_size,
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
+            expected_work=None
+            if self._shared is None or job.job.finish_by_s is None
+            else self._shared.expected_work(job.job.application),
+            finish_by_s=None if job.job.finish_by_s is None else job.job.finish_by_s - now_s,
+            promise=job.promise,
         )
 
 

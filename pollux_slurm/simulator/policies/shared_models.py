@@ -14,6 +14,7 @@ class SharedModels:
     def __init__(self) -> None:
         self._teachers: dict[tuple[str, str], GoodputModel] = {}
         self._early: dict[str, GradientStatistics | None] = {}
+        self._work: dict[str, float] = {}
 
     def types(self, application: str) -> list[str]:
         """Return the GPU types on which jobs of an application were measured."""
@@ -28,6 +29,14 @@ class SharedModels:
             if teacher is None or _seen(own) >= _seen(teacher):
                 self._teachers[key] = replace(own, statistics=early)
         return own if teacher is None else taught_model(own, teacher) or own
+
+    def learn_work(self, application: str, work: float) -> None:
+        """Learn the useful examples of a completed job; the most of any counts."""
+        self._work[application] = max(work, self._work.get(application, 0.0))
+
+    def expected_work(self, application: str) -> float | None:
+        """Return the useful examples of a whole training, None before one was completed."""
+        return self._work.get(application)
 
 
 def _seen(model: GoodputModel) -> tuple[int, int]:

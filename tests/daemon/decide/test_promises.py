@@ -1,0 +1,119 @@
+"""The answers that a round records, and what a problem says of a job with a moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from pollux_slurm.daemon.decide import problem_building
+from pollux_slurm.daemon.decide.kinds import Kinds
+from pollux_slurm.daemon.decide.promises import new_answers
+from pollux_slurm.daemon.observe import cluster_picture
+from pollux_slurm.daemon.observe.promise_text import promise_text, slack_text
+from pollux_slurm.model import Promise, PromiseState
+from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord
+from tests.daemon.builders import NOON, TERMS, job, node, record, snapshot
+from tests.daemon.decide.test_kinds import OF_A_KIND, earlier
+
+BY = NOON + timedelta(hours=2)
+ACCEPTED = PromiseRecord(
+    state=PromiseState.ACCEPTED, least_gpus=2, finish_at=NOON + timedelta(hours=1, minutes=30)
+)
+
+
+def asking(promise: PromiseRecord | None = None) -> JobRecord:
+    return record("1", terms=dataclasses.replace(TERMS, finish_by=BY), promise=promise)
+
+
+def answer(**fields: object) -> Promise:
+    return Promise(
+        job_id="1", **{"state": PromiseState.ACCEPTED, "least_gpus": 2, "finish_s": 5400.0, **fields}
+    )
+
+
+def test_that_a_changed_answer_is_recorded_and_the_same_one_is_not() -> None:
+    assert new_answers([asking()], {"1": answer()}, NOON) == {"1": ACCEPTED}
+    assert new_answers([asking(ACCEPTED)], {"1": answer(finish_s=5430.0)}, NOON) == {}
+    for change in ({"finish_s": 5460.0}, {"finish_s": None}, {"least_gpus": 1}, {"reason": "other"}):
+        assert list(new_answers([asking(ACCEPTED)], {"1": answer(**change)}, NOON)) == ["1"]
+    assert new_answers([asking(ACCEPTED)], {}, NOON) == {}
+
+
+def test_that_the_reason_why_a_promise_ended_stays() -> None:
+    ended = PromiseRecord(state=PromiseState.ENDED, reason="its length is refuted")
+    assert new_answers([asking(ended)], {"1": answer(state=PromiseState.ENDED)}, NOON) == {}
+
+
+def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -> None:
+    seen = cluster_picture.build_picture(
+        snapshot([node("n0", used=2)], [job("1", on={"n0": 2})]),
+        [
+            record(
+                "1",
+                terms=dataclasses.replace(OF_A_KIND, finish_by=BY),
+                promise=ACCEPTED,
+            )
+        ],
+    )
+
+    def work(*progress: float, completed: bool = True) -> float | None:
+        jobs = [
+            dataclasses.replace(earlier(str(9 - index)), progress=one, completed=completed)
+            for index, one in enumerate(progress)
+        ]
+        problem = problem_building.build_problem(
+            seen, now=NOON, default_restart_delay_s=30, kinds=Kinds(jobs)
+        )
+        (one,) = problem.jobs
+        assert (one.finish_by_s, one.promise) == (7200.0, PromiseState.ACCEPTED)
+        return one.expected_work
+
+    initial = earlier("9").model.limits.initial_batch_size
+    assert work(100.0, 120.0) == 120.0 * initial
+    assert work(100.0, 131.0) is None
+    assert work(100.0, completed=False) is None
+
+
+@pytest.mark.parametrize(
+    ("promise", "text", "slack"),
+    [
+        (None, "no round has answered yet", "not answered"),
+        (
+            PromiseRecord(state=PromiseState.UNKNOWN, reason="no length"),
+            "not known yet: no length",
+            "unknown",
+        ),
+        (
+            PromiseRecord(state=PromiseState.REFUSED, finish_at=BY + timedelta(hours=1)),
+            "does not fit: earliest 2026-01-01 15:00:00 UTC",
+            "refused",
+        ),
+        (
+            PromiseRecord(state=PromiseState.REFUSED),
+            "does not fit: never within the user's share",
+            "refused",
+        ),
+        (
+            ACCEPTED,
+            "fits with 2 GPUs until 2026-01-01 13:30:00 UTC at 90 %; 30 min to spare",
+            "30 min to spare",
+        ),
+        (
+            dataclasses.replace(ACCEPTED, least_gpus=0, finish_at=BY + timedelta(minutes=10)),
+            "fits without GPUs for now, until 2026-01-01 14:10:00 UTC at 90 %; 10 min late",
+            "10 min late",
+        ),
+        (
+            PromiseRecord(state=PromiseState.ENDED, reason="it lies"),
+            "the promise has ended: it lies",
+            "ended",
+        ),
+    ],
+)
+def test_that_people_read_the_answer_and_the_slack(
+    promise: PromiseRecord | None, text: str, slack: str
+) -> None:
+    assert promise_text(BY, promise) == f"by 2026-01-01 14:00:00 UTC: {text}"
+    assert slack_text(BY, promise) == slack

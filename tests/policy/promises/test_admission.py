@@ -1,0 +1,203 @@
+"""Which jobs are promised to be finished by a moment, with how many GPUs, and when a promise ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pollux_slurm.model import (
+    GpuLimit,
+    MovingRules,
+    Objective,
+    Problem,
+    ProblemJob,
+    Promise,
+    PromiseState,
+)
+from pollux_slurm.policy import decide
+from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
+from pollux_slurm.policy.promises.needs import NO_LENGTH, NO_LENGTH_YET, NO_SPEED
+from tests.policy.builders import job, linear_model, nodes, sizes
+
+# Ten of eleven epochs are left: 1e7 examples, 1.08e7 with the reserve for an error of 5 %. One GPU makes a
+# thousand a second, so that they take 10,800 s on one GPU.
+LEFT: dict[str, Any] = {"progress": 1e6, "epochs_done": 1.0, "epochs_declared": 11.0, "restart_delay_s": 0.0}
+
+
+def asking(job_id: str = "a", by_s: float = 5500.0, **fields: Any) -> ProblemJob:
+    return job(job_id, **{**LEFT, "user": "ada", "finish_by_s": by_s, **fields})
+
+
+def problem(*jobs: ProblemJob, between: str = "users", **fields: Any) -> Problem:
+    return Problem(nodes=nodes(2, 4), jobs=jobs, objective=Objective(between=between), **fields)
+
+
+def answer(*jobs: ProblemJob, **fields: Any) -> Promise:
+    """Return the answer to the first job."""
+    return answer_promises(problem(*jobs, **fields))[jobs[0].job_id]
+
+
+BOB = job("b", user="bob")
+
+
+def test_that_a_job_is_promised_the_least_gpus_that_finish_it() -> None:
+    found = answer(asking(by_s=5500.0))
+    assert (found.state, found.least_gpus) == (PromiseState.ACCEPTED, 2)
+    assert found.finish_s == pytest.approx(5400.0)
+    assert answer(asking(by_s=3000.0)).least_gpus == 4
+    assert answer(asking(by_s=20_000.0)).least_gpus == 1
+
+
+def test_that_a_promise_lies_within_the_users_share() -> None:
+    # Eight GPUs on two nodes count as √2 times four, as it never ran on two: 1909 s.
+    alone = answer(asking(by_s=2000.0))
+    assert (alone.state, alone.least_gpus) == (PromiseState.ACCEPTED, 8)
+    beside = answer(asking(by_s=2000.0), BOB)
+    assert (beside.state, beside.least_gpus) == (PromiseState.REFUSED, 0)
+    assert beside.finish_s == pytest.approx(2700.0)
+    # Between jobs, Ada's two have two thirds: five GPUs, which is four for a job that packs.
+    more = answer(asking(by_s=2000.0), job("c", user="ada"), BOB, between="jobs")
+    assert more.finish_s == pytest.approx(2700.0)
+
+
+def test_that_a_job_is_within_limits_and_its_own_bounds() -> None:
+    limit = GpuLimit(kind="user", name="ada", max_gpus=2)
+    assert answer(asking(by_s=3000.0), limits=(limit,)).finish_s == pytest.approx(5400.0)
+    assert answer(asking(by_s=3000.0, max_gpus=2)).state is PromiseState.REFUSED
+    unmeasured = dataclasses.replace(linear_model(), max_gpus_seen=1)
+    assert answer(asking(by_s=3000.0, model=unmeasured)).least_gpus == 4
+    assert answer(asking(by_s=2000.0, model=unmeasured)).state is PromiseState.REFUSED
+
+
+def test_that_a_new_job_is_accepted_beside_earlier_promises_only() -> None:
+    first = asking("first", 3000.0, promise=PromiseState.ACCEPTED)
+    found = answer_promises(problem(asking("new", 5300.0), first, BOB))
+    assert found["first"].least_gpus == 4
+    # Four GPUs of her share are free from 2700 s on.
+    assert found["new"].state is PromiseState.REFUSED
+    assert found["new"].finish_s == pytest.approx(5400.0)
+    found = answer_promises(problem(asking("new", 5500.0), first, BOB))
+    assert (found["new"].state, found["new"].least_gpus) == (PromiseState.ACCEPTED, 0)
+    # One that would come before is refused where it breaks the first.
+    found = answer_promises(problem(asking("new", 2900.0), first, BOB))
+    assert found["new"].state is PromiseState.REFUSED
+    assert found["first"].least_gpus == 4
+
+
+def test_that_of_two_new_jobs_the_older_is_accepted() -> None:
+    jobs = (asking("young", 3000.0, age_s=10.0), asking("old", 3000.0, age_s=20.0))
+    states = {name: found.state for name, found in answer_promises(problem(*jobs, BOB)).items()}
+    assert states == {"young": PromiseState.REFUSED, "old": PromiseState.ACCEPTED}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"epochs_done": None, "epochs_declared": None}, NO_LENGTH),
+        ({"epochs_done": 0.0, "progress": None}, NO_LENGTH_YET),
+        ({"model": None}, NO_SPEED),
+    ],
+)
+def test_that_the_answer_says_what_is_missing(fields: dict[str, Any], reason: str) -> None:
+    assert answer(asking(**fields)) == Promise(job_id="a", state=PromiseState.UNKNOWN, reason=reason)
+
+
+def test_that_the_length_of_its_kind_counts_until_its_own_is_known() -> None:
+    new = {"progress": None, "epochs_done": 0.0, "expected_work": 1e7}
+    # The reserve is for an error of 10 %.
+    assert answer(asking(by_s=6000.0, **new)).finish_s == pytest.approx(1.16e7 / 2000)
+    assert answer(asking(by_s=6000.0, expected_work=5e7)).finish_s == pytest.approx(5400.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"declaration_doubt": "it trains on"}, "its declared epochs do not count: it trains on"),
+        ({"model_doubt": "it lies"}, "its model does not count: it lies"),
+        ({"prediction_error": 0.31}, "its predictions are off by 31 %, more than 30 %"),
+        ({"finish_by_s": 0.0}, "its moment has passed"),
+    ],
+)
+def test_that_a_promise_ends_for_good(fields: dict[str, Any], reason: str) -> None:
+    ended = answer(asking(**{"promise": PromiseState.ACCEPTED, **fields}))
+    assert ended == Promise(job_id="a", state=PromiseState.ENDED, reason=reason)
+    assert answer(asking(promise=PromiseState.ENDED)).state is PromiseState.ENDED
+
+
+def test_that_errors_and_moves_cost_reserve() -> None:
+    assert answer(asking(prediction_error=0.25)).finish_s == pytest.approx(1.4e7 / 4000)
+    # Two moves are reserved, and the start costs one more.
+    assert answer(asking(by_s=5500.0, restart_delay_s=30.0)).finish_s == pytest.approx(5490.0)
+    assert answer(asking(by_s=5480.0, restart_delay_s=30.0)).least_gpus == 4
+
+
+def test_that_a_late_promise_keeps_what_its_share_allows() -> None:
+    late = answer(asking(by_s=1000.0, promise=PromiseState.ACCEPTED), BOB)
+    assert (late.state, late.least_gpus) == (PromiseState.ACCEPTED, 4)
+    assert late.finish_s == pytest.approx(2700.0)
+
+
+def test_that_osdi21_keeps_no_promises() -> None:
+    found = answer_promises(Problem(nodes=nodes(2), jobs=(asking(),), objective=Objective(name="osdi21")))
+    assert found["a"].state is PromiseState.UNKNOWN
+
+
+# ------------------------------------------------------------------------------------- what a round gives
+
+
+def promised(least: int, **fields: Any) -> ProblemJob:
+    return job("a", user="ada", promised_gpus=least, **fields)
+
+
+@pytest.mark.parametrize("name", ["generalized-mean", "price-rank", "attained-work"])
+@pytest.mark.parametrize("has", [0, 1, 4])
+def test_that_a_job_gets_its_promised_gpus_before_others(name: str, has: int) -> None:
+    others = [
+        job(f"b{number}", {"n1": 1} if number < 4 else {}, user="ada", age_s=60.0) for number in range(8)
+    ]
+    one = Problem(
+        nodes=nodes(2, 4),
+        jobs=(promised(4, current={"n0": has} if has else {}), *others),
+        objective=Objective(name=name),
+        moving=MovingRules(pauses=name != "generalized-mean"),
+    )
+    found = decide(one)
+    assert sizes(found)["a"] == 4
+    assert sum(sizes(found).values()) == 8
+    assert found.upper_bound is not None
+    assert found.gap is not None
+    assert found.gap < 0.05
+    without = decide(
+        dataclasses.replace(one, jobs=tuple(dataclasses.replace(j, promised_gpus=0) for j in one.jobs))
+    )
+    assert sizes(without)["a"] < 4
+
+
+def test_that_idle_gpus_go_to_a_promised_job_as_to_any_other() -> None:
+    assert sizes(decide(problem(promised(2, current={"n0": 2}))))["a"] == 8
+
+
+def test_that_a_promise_that_cannot_be_kept_counts_for_nothing() -> None:
+    one = problem(promised(16), job("b"))
+    assert sizes(decide(one)) == sizes(decide(problem(job("a", user="ada"), job("b"))))
+
+
+def test_that_a_promise_takes_nothing_lent_while_a_rigid_job_waits() -> None:
+    answers = {"a": Promise(job_id="a", state=PromiseState.ACCEPTED, least_gpus=4)}
+    rigid = job("r", model=None, rigid=True, min_gpus=8)
+    alone = with_promised_gpus(problem(asking()), answers, {"a": 2})
+    assert alone.jobs[0].promised_gpus == 4
+    beside = with_promised_gpus(problem(asking(), rigid), answers, {"a": 2})
+    assert beside.jobs[0].promised_gpus == 2
+    assert with_promised_gpus(problem(asking(), rigid), answers).jobs[0].promised_gpus == 1
+
+
+def test_that_between_users_a_promised_job_comes_first_within_its_share() -> None:
+    # Bob's job has waited longer, and takes his half; of Ada's half her promise takes all.
+    jobs = [job(f"a{number}", user="ada", waiting_s=100.0) for number in range(4)]
+    mine = promised(4, waiting_s=1.0)
+    found = sizes(decide(problem(*jobs, mine, job("b", user="bob", waiting_s=1000.0))))
+    assert found["a"] == 4
+    assert found["b"] == 4
