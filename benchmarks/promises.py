@@ -151,9 +151,7 @@ def measure(options: argparse.Namespace, load: float, seed: int) -> Result:
         refused_by_elasticflow=sum(not elastic.admit(job) for job in asked),
         later=_mean(runs["with"], others) / _mean(runs["without"], others),
         all_later=_mean(runs["with"], list(runs["with"])) / _mean(runs["without"], list(runs["with"])),
-        missed_by_s=tuple(
-            one.finished_s - (one.finish_by_s or 0.0) for one in promised if not one.is_kept
-        ),
+        missed_by_s=tuple(one.finished_s - (one.finish_by_s or 0.0) for one in promised if not one.is_kept),
     )
 
 
@@ -187,9 +185,7 @@ def main() -> None:
     seeds = [int(seed) for seed in options.seeds.split(",")]
     print("load | asked | refused | by ElasticFlow | kept | others | all | missed by, s")
     with ProcessPoolExecutor(max_workers=options.processes) as pool:
-        runs = {
-            load: [pool.submit(measure, options, load, seed) for seed in seeds] for load in loads
-        }
+        runs = {load: [pool.submit(measure, options, load, seed) for seed in seeds] for load in loads}
         everything: list[Result] = []
         for load in loads:
             results = [run.result() for run in runs[load]]

@@ -71,12 +71,16 @@ def _parse_moment(text: str, now: datetime, zone: tzinfo | None) -> datetime | N
     if (clock := _CLOCK.fullmatch(text)) is None:
         return _in_zone(datetime.fromisoformat(text.replace("Z", "+00:00")), zone) if ":" in text else None
     day, at = clock[1], time(int(clock[2]), int(clock[3]), int(clock[4] or 0))
-    weekdays = [number for number, name in enumerate(_WEEKDAYS) if name.startswith(day.lower())] if day else []
+    weekdays = (
+        [number for number, name in enumerate(_WEEKDAYS) if name.startswith(day.lower())] if day else []
+    )
     if day and not weekdays:
         return None
     today = now.astimezone(zone).date()
     dates = (today + timedelta(days=ahead) for ahead in range(8))
-    moments = (_in_zone(datetime.combine(date, at), zone) for date in dates if not day or date.weekday() in weekdays)
+    moments = (
+        _in_zone(datetime.combine(date, at), zone) for date in dates if not day or date.weekday() in weekdays
+    )
     return next(moment for moment in moments if moment > now)
 
 

@@ -39,14 +39,18 @@ def test_that_a_moment_is_the_next_one_in_local_time(text: str, moment: datetime
     assert found.utcoffset() == timedelta(0)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "25:00", "Mon", "Foo 09:00", "2026-12-01", "2026-13-01 09:00", "-8h"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "25:00", "Mon", "Foo 09:00", "2026-12-01", "2026-13-01 09:00", "-8h"]
+)
 def test_that_an_unreadable_moment_is_refused_with_the_forms(text: str) -> None:
     with pytest.raises(UsageError, match=r"--finish-by takes 'Mon 09:00' or .* such as 8h; .*; not "):
         parse_finish_by(text, now=NOW, zone=BERLIN)
 
 
 def test_that_a_moment_in_the_past_is_refused_unless_it_may_be() -> None:
-    with pytest.raises(UsageError, match="'2026-10-24 00:30' is in the past: that is 2026-10-23 22:30:00 UTC"):
+    with pytest.raises(
+        UsageError, match="'2026-10-24 00:30' is in the past: that is 2026-10-23 22:30:00 UTC"
+    ):
         parse_finish_by("2026-10-24 00:30", now=NOW, zone=BERLIN)
     assert parse_finish_by("2026-10-24 00:30", now=NOW, zone=BERLIN, may_be_past=True) == NOW
 

@@ -27,6 +27,7 @@ from pollux_slurm.model.goodput import (
     GoodputModel,
     GradientStatistics,
     ThroughputParameters,
+    TrainingCourse,
 )
 from pollux_slurm.model.problem import (
     Decision,
@@ -79,6 +80,7 @@ __all__ = [
     "SlurmJob",
     "SlurmNode",
     "ThroughputParameters",
+    "TrainingCourse",
     "WingChanges",
     "wing_changes",
 ]

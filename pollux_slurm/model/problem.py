@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pollux_slurm.model.allocations import Allocation, Configuration
-from pollux_slurm.model.goodput import BatchChoice, GoodputModel
+from pollux_slurm.model.goodput import BatchChoice, GoodputModel, TrainingCourse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class ProblemJob:
     - `progress`: useful examples so far (goodput integrated over time)
     - `epochs_done`, `epochs_declared`: its own declaration of its length; `declaration_doubt` is the reason
       why a declaration does not count
-    - `expected_work`: the useful examples of its whole training, by completed jobs of its kind
+    - `course`: that of a completed training of its kind
 
     Its promise:
 
@@ -142,7 +142,7 @@ class ProblemJob:
     held_off: bool = False
     one_node: bool = False
     refused: tuple[RefusedConfiguration, ...] = ()
-    expected_work: float | None = None
+    course: TrainingCourse | None = None
     finish_by_s: float | None = None
     promise: PromiseState | None = None
     promised_gpus: int = 0

@@ -55,9 +55,7 @@ def test_that_a_promise_is_recorded_kept_and_ended(
     harness.run_until(daemon, until=lambda: state() is PromiseState.ENDED)
     promise = harness.store.job(job_id).promise
     assert promise is not None
-    assert promise.reason == (
-        "its declared epochs do not count: it declared 3 epochs before it declared 30"
-    )
+    assert promise.reason == ("its declared epochs do not count: it declared 3 epochs before it declared 30")
     assert problems[-1].jobs[0].promised_gpus == 0
     ended = [line for line in caplog.records if "the promise has ended" in line.getMessage()]
     harness.run_until(daemon, seconds=30)

@@ -44,9 +44,7 @@ def bound_for_number_served(
         enough = worth + _SMALL_GAP * abs(worth)
         if total > enough:
             served = float(of_broken[~first].sum())
-            total = min(
-                total, _bound_leaving(candidates, cluster, solution, first, enough - served) + served
-            )
+            total = min(total, _bound_leaving(candidates, cluster, solution, first, enough - served) + served)
     return total
 
 

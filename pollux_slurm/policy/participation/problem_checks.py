@@ -121,7 +121,7 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and (job.progress is None or (type(job.progress) in _NUMBERS and 0 <= job.progress <= MAX_TIME_S))
         and job.epochs_done is None
         and job.epochs_declared is None
-        and job.expected_work is None
+        and job.course is None
         and job.finish_by_s is None
         and type(job.promised_gpus) is int
         and 0 <= job.promised_gpus <= MAX_COUNT
@@ -176,10 +176,12 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
         return f"prediction_error must be from 0 to 1, not {shown(job.prediction_error)}"
     if not _is_number(job.weight) or not 1e-6 <= job.weight <= 1e6:
         return f"weight must be a number from 1e-6 to 1e6, not {shown(job.weight)}"
-    for name in ("progress", "epochs_done", "epochs_declared", "expected_work"):
+    for name in ("progress", "epochs_done", "epochs_declared"):
         value = getattr(job, name)
         if value is not None and not _is_time(value):
             return f"{name} must be finite and at least 0, not {shown(value)}"
+    if job.course is not None and not _is_time(job.course.work):
+        return f"the work of its course must be finite and at least 0, not {shown(job.course.work)}"
     by_s = job.finish_by_s
     if by_s is not None and not (_is_number(by_s) and -MAX_TIME_S <= by_s <= MAX_TIME_S):
         return f"finish_by_s must be finite, not {shown(by_s)}"

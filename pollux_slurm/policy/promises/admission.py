@@ -77,9 +77,7 @@ def _without(job: ProblemJob, reason: str) -> Promise:
     return Promise(job_id=job.job_id, state=state, reason=reason)
 
 
-def _accepted(
-    problem: Problem, asking: Sequence[ProblemJob], needs: Mapping[str, Need]
-) -> list[Need]:
+def _accepted(problem: Problem, asking: Sequence[ProblemJob], needs: Mapping[str, Need]) -> list[Need]:
     """Return what accepted jobs need: those from before, and each new one that fits beside them, oldest first."""
     accepted = [needs[job.job_id] for job in asking if job.promise is PromiseState.ACCEPTED]
     plans = plan_all(accepted, pools_of(problem, asking))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.goodput import TableCache
-from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.model import GradientStatistics, Problem, ProblemJob
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.node_facts import NodeFacts
@@ -31,9 +32,7 @@ _USUAL_ERROR, _TAUGHT_ERROR = 0.05, 0.1
 # A plan reserves so many moves beside its own: the policy gives idle GPUs, and takes them back.
 _RESERVED_MOVES = 2.0
 
-NO_LENGTH = (
-    "it declares no number of epochs (remaining_epochs_until), and no completed job of its kind tells its length"
-)
+NO_LENGTH = "it declares no number of epochs (remaining_epochs_until), and no completed job of its kind tells its length"
 NO_LENGTH_YET = (
     "its length is not known before its first epoch has ended, as no completed job of its kind tells it"
 )
@@ -48,7 +47,7 @@ def remaining_work(job: ProblemJob) -> float | None:
     done, declared, progress = job.epochs_done, job.epochs_declared, job.progress or 0.0
     if done is not None and declared is not None and progress > 0 and 0 < done < declared:
         return progress * (declared - done) / done
-    return None if job.expected_work is None else max(job.expected_work - progress, 0.0)
+    return None if job.course is None else max(job.course.work - progress, 0.0)
 
 
 def why_not_kept(job: ProblemJob) -> str | None:
@@ -68,21 +67,60 @@ def find_needs(
     """Return what each of `jobs` needs, by job id; a text says what is missing."""
     if not jobs:
         return {}
+    # Each job as it will be: one row for each part of its training that is left.
+    parts = [(job, part, share) for job in jobs for share, part in _parts_left(job)]
+    rows = [part for _, part, _ in parts]
     facts = NodeFacts(problem.nodes)
-    tables = build_tables(jobs, problem.nodes, gpu_speeds=problem.gpu_speeds, cache=cache, facts=facts)
-    goodput = capped_speedup(jobs, tables) * tables.reference_goodput[:, None]
-    usable = packing_columns(problem, jobs, tables)
+    tables = build_tables(rows, problem.nodes, gpu_speeds=problem.gpu_speeds, cache=cache, facts=facts)
+    goodput = capped_speedup(rows, tables) * tables.reference_goodput[:, None]
+    goodput = np.where(packing_columns(problem, rows, tables), goodput, 0.0)
     found: dict[str, Need | str] = {}
-    for row, job in enumerate(jobs):
+    for job in jobs:
         work = remaining_work(job)
-        rates = _rates(problem, job, tables, np.where(usable[row], goodput[row], 0.0), row)
+        mine = [row for row, (of, _, _) in enumerate(parts) if of is job]
+        row = mine[0]
+        shares = np.array([parts[row][2] for row in mine])
+        with np.errstate(divide="ignore"):
+            mean = 1.0 / (shares[:, None] / goodput[mine]).sum(axis=0)
+        rates = _rates(problem, job, tables, mean, row)
         if not rates or (tables.rows[row] < 0).all():
             found[job.job_id] = NO_SPEED
         elif work is None:
-            found[job.job_id] = NO_LENGTH if job.epochs_declared is None and job.progress else NO_LENGTH_YET
+            reported = job.progress is not None
+            found[job.job_id] = NO_LENGTH if reported and job.epochs_declared is None else NO_LENGTH_YET
         else:
             found[job.job_id] = _need(job, work, rates)
     return found
+
+
+def _parts_left(job: ProblemJob) -> list[tuple[float, ProblemJob]]:
+    """Return the parts of a training that are left, each with its share of the remaining work.
+
+    Gradient noise grows during a training, and with it the rate at large batches. It is that of its kind at
+    the same part of the training; without a course it stays as it is.
+    """
+    course, left = job.course, remaining_work(job)
+    if course is None or not course.statistics or not left:
+        return [(1.0, job)]
+    done = job.progress or 0.0
+    scale = course.work / (done + left)
+    begins = [begin for begin, _ in course.statistics]
+    found = []
+    for begin, end, (_, statistics) in zip(begins, [*begins[1:], math.inf], course.statistics, strict=True):
+        share = (min(end, course.work) - max(begin, done * scale)) / (left * scale)
+        if share > 0:
+            found.append((share, _with_statistics(job, statistics)))
+    total = sum(share for share, _ in found)
+    return [(share / total, part) for share, part in found] or [(1.0, job)]
+
+
+def _with_statistics(job: ProblemJob, statistics: GradientStatistics) -> ProblemJob:
+    models = [replace(model, statistics=statistics) for _, model in job.models]
+    return replace(
+        job,
+        model=None if job.model is None else replace(job.model, statistics=statistics),
+        models=tuple((kind, model) for (kind, _), model in zip(job.models, models, strict=True)),
+    )
 
 
 def _need(job: ProblemJob, work: float, rates: tuple[tuple[int, float], ...]) -> Need:

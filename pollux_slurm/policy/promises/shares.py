@@ -24,9 +24,7 @@ def pools_of(problem: Problem, jobs: Sequence[ProblemJob]) -> dict[str, list[Poo
         mine = found[job.job_id] = []
         for nodes in dict.fromkeys((None, job.partition_nodes)):
             if (name, nodes) not in shared:
-                total = sum(
-                    node.num_gpus for node in problem.nodes if nodes is None or node.name in nodes
-                )
+                total = sum(node.num_gpus for node in problem.nodes if nodes is None or node.name in nodes)
                 shared[name, nodes] = Pool(int(total * parts[name] + 1e-9))
             mine.append(shared[name, nodes])
     for limit in problem.limits:
@@ -53,8 +51,6 @@ def _parts(problem: Problem) -> dict[str, float]:
         if not job.rigid:
             weights[_group(problem, job)].append(job.weight)
     between_jobs = problem.objective.between == "jobs"
-    of_group = {
-        name: sum(values) / (1 if between_jobs else len(values)) for name, values in weights.items()
-    }
+    of_group = {name: sum(values) / (1 if between_jobs else len(values)) for name, values in weights.items()}
     total = sum(of_group.values())
     return {name: weight / total for name, weight in of_group.items()}

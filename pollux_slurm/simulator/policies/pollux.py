@@ -61,7 +61,7 @@ class PolluxPolicy:
         self._shared = SharedModels() if kinds else None
         self._allocations: dict[GpusByNode, Allocation] = {}
         self._promise_tables = TableCache()
-        self._unfinished: dict[str, SimulatedJob] = {}
+        self._unfinished: Sequence[SimulatedJob] = ()
         # Of the last cluster seen, and whether its nodes may have several wings of a job.
         self._nodes: tuple[Cluster | None, bool, tuple[NodeCapacity, ...]] = (None, False, ())
 
@@ -75,7 +75,9 @@ class PolluxPolicy:
     def allocate(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
-        self._learn_work(jobs)
+        if self._shared is not None:
+            self._shared.watch(self._unfinished)
+            self._unfinished = jobs
         several = len(cluster.gpu_types) > 1
         several_wings = any(job.in_place is not None and job.in_place.several_wings for job in jobs)
         if self._nodes[:2] != (cluster, several_wings):
@@ -121,16 +123,6 @@ class PolluxPolicy:
                 job.accepted_s = now_s
         return with_promised_gpus(problem, answers)
 
-    def _learn_work(self, jobs: Sequence[SimulatedJob]) -> None:
-        """Learn the lengths of jobs that have ended since the last decision."""
-        if self._shared is None:
-            return
-        for job in self._unfinished.values():
-            if job.finished_s is not None:
-                examples = job.useful_progress * job.application.initial_batch_size
-                self._shared.learn_work(job.job.application, examples)
-        self._unfinished = {job.job.name: job for job in jobs}
-
     def _allocation(self, allocation: GpusByNode, names: Sequence[str]) -> Allocation:
         # Jobs keep an allocation for many rounds. A node's name follows from its number.
         found = self._allocations.get(allocation)
@@ -165,6 +157,7 @@ class PolluxPolicy:
             if job.exact and job.num_regroups and not job.num_restarts:
                 restart_delay_s = max(restart_delay_s, in_place_delay_s)
             in_place_delay_s = min(in_place_delay_s, restart_delay_s)
+        asks = job.job.finish_by_s
         return ProblemJob(
             job_id=job.job.name,
             model=None if several else self._model(job, job.gpu_type),
@@ -184,10 +177,8 @@ class PolluxPolicy:
             progress=job.useful_progress * application.initial_batch_size,
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
-            expected_work=None
-            if self._shared is None or job.job.finish_by_s is None
-            else self._shared.expected_work(job.job.application),
-            finish_by_s=None if job.job.finish_by_s is None else job.job.finish_by_s - now_s,
+            course=None if self._shared is None or asks is None else self._shared.course(job.job.application),
+            finish_by_s=None if asks is None else asks - now_s,
             promise=job.promise,
         )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from pollux_slurm.goodput import taught_model
-from pollux_slurm.model import GoodputModel, GradientStatistics
+from pollux_slurm.goodput import taught_model, training_course
+from pollux_slurm.model import GoodputModel, GradientStatistics, TrainingCourse
+from pollux_slurm.simulator.engine.job import SimulatedJob
 
 
 class SharedModels:
@@ -14,7 +16,8 @@ class SharedModels:
     def __init__(self) -> None:
         self._teachers: dict[tuple[str, str], GoodputModel] = {}
         self._early: dict[str, GradientStatistics | None] = {}
-        self._work: dict[str, float] = {}
+        self._courses: dict[str, TrainingCourse] = {}
+        self._seen: dict[str, list[tuple[float, GradientStatistics]]] = {}
 
     def types(self, application: str) -> list[str]:
         """Return the GPU types on which jobs of an application were measured."""
@@ -30,13 +33,21 @@ class SharedModels:
                 self._teachers[key] = replace(own, statistics=early)
         return own if teacher is None else taught_model(own, teacher) or own
 
-    def learn_work(self, application: str, work: float) -> None:
-        """Learn the useful examples of a completed job; the most of any counts."""
-        self._work[application] = max(work, self._work.get(application, 0.0))
+    def watch(self, jobs: Iterable[SimulatedJob]) -> None:
+        """Learn the courses of trainings: `jobs` are those that were not over at the last call."""
+        for job in jobs:
+            name, examples = job.job.application, job.useful_progress * job.application.initial_batch_size
+            if name in self._courses:
+                continue
+            seen = self._seen.setdefault(job.job.name, [])
+            if job.finished_s is not None:
+                self._courses[name] = training_course(examples, seen)
+            elif job.statistics is not None:
+                seen.append((examples, job.statistics))
 
-    def expected_work(self, application: str) -> float | None:
-        """Return the useful examples of a whole training, None before one was completed."""
-        return self._work.get(application)
+    def course(self, application: str) -> TrainingCourse | None:
+        """Return the course of a whole training, None before one was completed."""
+        return self._courses.get(application)
 
 
 def _seen(model: GoodputModel) -> tuple[int, int]:

@@ -40,7 +40,6 @@ class JobOutcome:
     accepted_s: float | None
     gpu_changes: tuple[tuple[float, int], ...]
 
-
     @property
     def is_kept(self) -> bool:
         """Whether a promise was made, and the job finished by its moment."""
