@@ -1,4 +1,4 @@
-"""Jobs that ask to be finished by a moment: how many are promised it, and what becomes of these and of others.
+"""Jobs that ask to be finished by a moment: how many are promised it, and what becomes of them and others.
 
     python -m benchmarks.promises TRACES [--loads 0.5,1,1.5,2] [--seeds 401,402,403,404] [--share 0.3]
         [--tightness 0.5:1.5] [--objective price-rank] [--users 1] [--in-place] [--processes 2]
@@ -8,7 +8,8 @@ moments. A part of its jobs (`--share`) asks for a moment: after its submission 
 size and batch take, times a factor drawn from `--tightness` (ElasticFlow draws it from 0.5 to 1.5).
 
 Refusals are compared with those of ElasticFlow's admission (ASPLOS 2023) on the same moments. That knows the
-true speeds and lengths, has all GPUs to itself, and reserves slots of one round.
+true speeds and lengths, has all GPUs to itself, and reserves slots of one round. The policy knows the kinds:
+each application was trained once before.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from pathlib import Path
 
 from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator.engine.cluster_rules import InPlace
-from pollux_slurm.simulator.experiments.runs import RunSpec, run_one
+from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application, read_applications
 from pollux_slurm.simulator.inputs.batch_splits import packed_step_time_s, split_batch, user_training_time_s
 from pollux_slurm.simulator.inputs.generate import generate_workload, with_users
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
-from pollux_slurm.simulator.results.outcomes import JobOutcome
+from pollux_slurm.simulator.results.fairness import AloneTimes
+from pollux_slurm.simulator.results.outcomes import JobOutcome, job_outcomes
 
 NUM_GPUS, GPUS_PER_NODE = 64, 4
 SLOT_S, START_S = 60.0, 30.0
@@ -39,7 +41,10 @@ SLOT_S, START_S = 60.0, 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One workload. `later` is the mean completion time of jobs without a promise over that without moments."""
+    """One workload.
+
+    `later` is the mean completion time of jobs without a promise, over that of the run without moments.
+    """
 
     asked: int
     accepted: int
@@ -133,11 +138,7 @@ def measure(options: argparse.Namespace, load: float, seed: int) -> Result:
         in_place=InPlace() if options.in_place else None,
     )
     runs = {
-        name: {job.name: job for job in run_one(spec, applications).jobs}
-        for name, spec in (
-            ("with", RunSpec(workload="with", jobs=jobs, settings=settings)),
-            ("without", RunSpec(workload="without", jobs=plain, settings=settings)),
-        )
+        name: _outcomes(settings, applications, one) for name, one in (("with", jobs), ("without", plain))
     }
     asked = [job for job in jobs if job.finish_by_s is not None]
     promised = [one for one in runs["with"].values() if one.accepted_s is not None]
@@ -153,6 +154,20 @@ def measure(options: argparse.Namespace, load: float, seed: int) -> Result:
         all_later=_mean(runs["with"], list(runs["with"])) / _mean(runs["without"], list(runs["with"])),
         missed_by_s=tuple(one.finished_s - (one.finish_by_s or 0.0) for one in promised if not one.is_kept),
     )
+
+
+def _outcomes(
+    settings: RunSettings, applications: Mapping[str, Application], jobs: Sequence[WorkloadJob]
+) -> dict[str, JobOutcome]:
+    """Simulate a workload on a cluster where each application was trained once before."""
+    policy, rules = settings.make_policy(), settings.make_rules()
+    before = [
+        WorkloadJob(name=f"before-{name}", submitted_s=0.0, application=name, num_replicas=1, batch_size=1)
+        for name in applications
+    ]
+    simulate(before, applications, policy, settings.cluster(), rules=rules)
+    result = simulate(jobs, applications, policy, settings.cluster(), rules=rules)
+    return {job.name: job for job in job_outcomes(result, AloneTimes(GPUS_PER_NODE))}
 
 
 def _mean(jobs: Mapping[str, JobOutcome], names: Sequence[str]) -> float:

@@ -24,7 +24,7 @@ from pollux_slurm.daemon.decide import (
     unanswered_requests,
     unmanaged_jobs,
 )
-from pollux_slurm.daemon.decide.kinds import Kinds
+from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
 from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes
 from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
 from pollux_slurm.daemon.decide.promises import new_answers
@@ -64,10 +64,11 @@ from pollux_slurm.model import (
     PromiseState,
     ReallocationWay,
     SlurmJob,
+    TrainingCourse,
 )
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Reallocation, Store
+from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, JobRegistration, Reallocation, Store
 
 _log = logging.getLogger(__name__)
 
@@ -141,6 +142,7 @@ class Rounds:
         self._next_correction = datetime.min.replace(tzinfo=timezone.utc)
         self._reasons = LastingReasons()
         self._promise_tables = TableCache()
+        self._courses: dict[tuple[str, float], TrainingCourse] = {}
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -309,7 +311,16 @@ class Rounds:
         if shared_by == "nobody" or all(job.record.terms.kind is None for job in picture.managed):
             return Kinds()
         since = now - timedelta(seconds=self._kinds_config.expires_s)
-        return Kinds(self._store.earlier_jobs(since=since), shared_by=shared_by)
+        return Kinds(self._store.earlier_jobs(since=since), shared_by=shared_by, course_of=self._course_of)
+
+    def _course_of(self, job: EarlierJob) -> TrainingCourse:
+        """Return the course of a completed job, read once."""
+        key = (job.slurm_job_id, job.progress)
+        if key not in self._courses:
+            models = self._store.model_history(job.slurm_job_id)
+            samples = self._store.sample_history(job.slurm_job_id)
+            self._courses[key] = course_of_job(job, models, samples)
+        return self._courses[key]
 
     def _decided(
         self,

@@ -1,4 +1,4 @@
-"""What became of a job's wish to be finished by a moment, for `pollux sbatch`, `explain`, `status` and pages."""
+"""What became of a job's wish to be finished by a moment: for `pollux sbatch`, `explain`, `status`, pages."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ class RunOptions:
     """The options of `pollux run`.
 
     `num_processes` is per node; None stands for one on each GPU, or one where there is no GPU. `min_gpus`,
-    `max_gpus`, `allow_unconfirmed`, `min_run_s`, `kind` and `finish_by` are for jobs submitted with plain sbatch. When a
-    process fails, the others get SIGTERM, and SIGKILL `kill_after_s` later. `wrapper` comes before the
-    command of each process, `srun_arguments` are further options of srun (`containers.py`). With `in_place`,
-    processes may join and leave while the others train.
+    `max_gpus`, `allow_unconfirmed`, `min_run_s`, `kind` and `finish_by` are for jobs submitted with plain
+    sbatch. When a process fails, the others get SIGTERM, and SIGKILL `kill_after_s` later. `wrapper` comes
+    before the command of each process, `srun_arguments` are further options of srun (`containers.py`). With
+    `in_place`, processes may join and leave while the others train.
     """
 
     num_processes: int | None = None

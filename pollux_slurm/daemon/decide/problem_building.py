@@ -111,7 +111,7 @@ def build_problem(
                 epochs_declared=declaration.epochs_declared,
                 declaration_doubt=declaration.doubt,
                 prediction_error=record.prediction_error,
-                expected_work=taught.work,
+                course=taught.course,
                 finish_by_s=finish_by_s(record, now),
                 promise=None if record.promise is None else record.promise.state,
                 waiting_s=0.0 if current else max((now - idle_since).total_seconds(), 0.0),

@@ -24,7 +24,10 @@ def finish_by_s(record: JobRecord, now: datetime) -> float | None:
 def new_answers(
     records: Iterable[JobRecord], answers: Mapping[str, Promise], now: datetime
 ) -> dict[str, PromiseRecord]:
-    """Return the answers that differ from those on record, by job id. A promise that has ended keeps its own."""
+    """Return the answers that differ from those on record, by job id.
+
+    A promise that has ended keeps its answer.
+    """
     found = {}
     for record in records:
         answer, known = answers.get(record.slurm_job_id), record.promise

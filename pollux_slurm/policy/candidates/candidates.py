@@ -119,7 +119,7 @@ class Candidates:
         self.waiting_cost: FloatArray = np.full(len(jobs), 2.0 * (len(jobs) + 1) * spread)
         self.promised, self.broken_cost = np.zeros(len(jobs), dtype=np.int64), np.zeros(len(jobs))
         broken = np.zeros((len(jobs), 1))
-        if any([job.promised_gpus for job in jobs]):
+        if any(job.promised_gpus for job in jobs):
             broken = self._find_promises(2.0 * (len(jobs) + 1) * spread)
             value, by_requeue = value - broken[:, :-1], by_requeue - broken[:, :-1]
             in_place = None if in_place is None else in_place - broken[:, :-1]
@@ -137,7 +137,7 @@ class Candidates:
         self.idle_worth = idle
 
     def _find_promises(self, waiting_cost: float) -> FloatArray:
-        """Return what each column, and last what a job has now, costs by a promise that it breaks, (J, C + 1).
+        """Return what each column, and last what a job has, costs by a promise that it breaks, (J, C + 1).
 
         That is more than all jobs cost that could have the promised GPUs, and wait. Where no column keeps a
         promise, it counts for nothing.

@@ -89,8 +89,8 @@ class _Search:
         )
         self._movable = np.flatnonzero(~candidates.settled).tolist()
         self._few, self._many = len(self._movable) <= _BRANCH_JOBS, len(self._movable) > _MANY_JOBS
-        # The value of the bound without the costs of waiting and of broken promises, which are so large that a
-        # gap in proportion to them would hide all that served jobs can gain.
+        # The value of the bound without the costs of waiting and of broken promises, which are so large that
+        # a gap in proportion to them would hide all that served jobs can gain.
         waits = (self._dual.choice < 0) & candidates.waits
         costs = float(candidates.waiting_cost[waits].sum())
         if candidates.promised.any():

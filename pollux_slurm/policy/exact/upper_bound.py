@@ -30,9 +30,9 @@ _SMALL_GAP = 1e-4
 def bound_for_number_served(
     candidates: Candidates, cluster: Cluster, solution: Solution, num_gpus: IntArray
 ) -> float:
-    """Return an upper bound for solutions that serve as many jobs as this one, whose jobs get `num_gpus` (J,).
+    """Return an upper bound for solutions that serve as many jobs as this one, and keep as many promises.
 
-    They keep as many promises. What waiting and broken promises cost is not counted.
+    Its jobs get `num_gpus` (J,). What waiting and broken promises cost is not counted.
     """
     first = (num_gpus == 0) & (candidates.waiting_cost > 0)
     of_broken = candidates.cost_of_broken(num_gpus)

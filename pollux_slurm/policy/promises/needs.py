@@ -27,12 +27,14 @@ MAX_ERROR = 0.3
 
 # The 90 % quantile of a normal distribution over its mean absolute value: 1.28·√(π/2).
 _QUANTILE = 1.6
-# The error of a good model; that of one that other jobs of the kind have measured.
-_USUAL_ERROR, _TAUGHT_ERROR = 0.05, 0.1
-# A plan reserves so many moves beside its own: the policy gives idle GPUs, and takes them back.
-_RESERVED_MOVES = 2.0
+# The error of a good model.
+_USUAL_ERROR = 0.05
+# Moves that a plan reserves beside its own: the policy gives idle GPUs, and takes them back.
+_RESERVED_MOVES = 1.0
 
-NO_LENGTH = "it declares no number of epochs (remaining_epochs_until), and no completed job of its kind tells its length"
+NO_LENGTH = (
+    "it declares no epochs (remaining_epochs_until), and no completed job of its kind tells its length"
+)
 NO_LENGTH_YET = (
     "its length is not known before its first epoch has ended, as no completed job of its kind tells it"
 )
@@ -57,7 +59,7 @@ def why_not_kept(job: ProblemJob) -> str | None:
     if job.model_doubt is not None:
         return f"its model does not count: {job.model_doubt}"
     if job.prediction_error > MAX_ERROR:
-        return f"its predictions are off by {100 * job.prediction_error:.0f} %, more than {100 * MAX_ERROR:.0f} %"
+        return f"its predictions are off by {job.prediction_error:.0%}, more than {MAX_ERROR:.0%}"
     return None
 
 
@@ -68,7 +70,7 @@ def find_needs(
     if not jobs:
         return {}
     # Each job as it will be: one row for each part of its training that is left.
-    parts = [(job, part, share) for job in jobs for share, part in _parts_left(job)]
+    parts = [(job, part, share) for job in jobs for share, part in parts_left(job)]
     rows = [part for _, part, _ in parts]
     facts = NodeFacts(problem.nodes)
     tables = build_tables(rows, problem.nodes, gpu_speeds=problem.gpu_speeds, cache=cache, facts=facts)
@@ -93,7 +95,7 @@ def find_needs(
     return found
 
 
-def _parts_left(job: ProblemJob) -> list[tuple[float, ProblemJob]]:
+def parts_left(job: ProblemJob) -> list[tuple[float, ProblemJob]]:
     """Return the parts of a training that are left, each with its share of the remaining work.
 
     Gradient noise grows during a training, and with it the rate at large batches. It is that of its kind at
@@ -125,7 +127,7 @@ def _with_statistics(job: ProblemJob, statistics: GradientStatistics) -> Problem
 
 def _need(job: ProblemJob, work: float, rates: tuple[tuple[int, float], ...]) -> Need:
     by_s = math.inf if job.finish_by_s is None else job.finish_by_s
-    error = max(job.prediction_error, _USUAL_ERROR if job.progress else _TAUGHT_ERROR)
+    error = max(job.prediction_error, _USUAL_ERROR)
     return Need(
         job_id=job.job_id,
         work=work * (1.0 + _QUANTILE * error),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -9,14 +10,19 @@ from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.participation.user_shares import group_of
 from pollux_slurm.policy.promises.plans import Pool
 
+# Where the user has other jobs, a new promise leaves their minimums, but at most the half of the share. Jobs
+# that are still to come need more: later than this, promises take a quarter of the share.
+_NEAR_S, _NEAR_PART, _LATER_PART = 1800.0, 0.5, 0.25
 
-def pools_of(problem: Problem, jobs: Sequence[ProblemJob]) -> dict[str, list[Pool]]:
+
+def pools_of(problem: Problem, jobs: Sequence[ProblemJob], *, new: bool = False) -> dict[str, list[Pool]]:
     """Return the pools of GPUs that each of `jobs` may be promised, by job id; jobs share pools.
 
-    A user's share is that part of the GPUs of the nodes that the job may use; with several sets of nodes, each
-    set is a pool, beside that of all nodes. A limit is a pool of the jobs that it counts.
+    A pool is the user's share of the nodes that a job may use; with several sets of nodes, each set is one,
+    beside that of all nodes. A limit is a pool of the jobs that it counts. What is promised for the first
+    time, `new`, leaves some of the share to the user's other jobs.
     """
-    parts = _parts(problem)
+    parts, others = _parts(problem), _minimums_of_others(problem)
     shared: dict[tuple[str, frozenset[str] | None], Pool] = {}
     found: dict[str, list[Pool]] = {}
     for job in jobs:
@@ -25,7 +31,7 @@ def pools_of(problem: Problem, jobs: Sequence[ProblemJob]) -> dict[str, list[Poo
         for nodes in dict.fromkeys((None, job.partition_nodes)):
             if (name, nodes) not in shared:
                 total = sum(node.num_gpus for node in problem.nodes if nodes is None or node.name in nodes)
-                shared[name, nodes] = Pool(int(total * parts[name] + 1e-9))
+                shared[name, nodes] = _pool(total * parts[name], others[name] if new else 0)
             mine.append(shared[name, nodes])
     for limit in problem.limits:
         pool = Pool(limit.max_gpus)
@@ -33,6 +39,15 @@ def pools_of(problem: Problem, jobs: Sequence[ProblemJob]) -> dict[str, list[Poo
             if counts:
                 found[job.job_id].append(pool)
     return found
+
+
+def _pool(share: float, others: int) -> Pool:
+    """Return the pool of a share that is left beside the minimums of `others`."""
+    near = int(max(share - others, _NEAR_PART * share) + 1e-9)
+    pool = Pool(near)
+    if others:
+        pool.take([(_NEAR_S, math.inf, near - min(int(_LATER_PART * share), near))])
+    return pool
 
 
 def _group(problem: Problem, job: ProblemJob) -> str:
@@ -54,3 +69,12 @@ def _parts(problem: Problem) -> dict[str, float]:
     of_group = {name: sum(values) / (1 if between_jobs else len(values)) for name, values in weights.items()}
     total = sum(of_group.values())
     return {name: weight / total for name, weight in of_group.items()}
+
+
+def _minimums_of_others(problem: Problem) -> defaultdict[str, int]:
+    """Return the minimums of each user's jobs that ask for no moment, together."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for job in problem.jobs:
+        if job.finish_by_s is None and not job.rigid:
+            found[_group(problem, job)] += job.min_gpus
+    return found

@@ -19,8 +19,8 @@ _MOST_LISTED = 10
 class WorkloadJob:
     """One job of a workload. `num_replicas` and `batch_size` are those of a user who tuned the job manually.
 
-    `account` and `user` are empty where unknown. Its user asks that it be finished by `finish_by_s`, in seconds
-    of the simulation's clock; None: asks nothing. Under rules `slurm`, an adaptive job is submitted with
+    `account` and `user` are empty where unknown. Its user wants it finished by `finish_by_s`, in seconds of
+    the simulation's clock; None for no wish. Under rules `slurm`, an adaptive job is submitted with
     `start_gpus`, and Slurm starts it as soon as a node has that many free; 0 leaves the start to the policy.
     """
 
@@ -45,8 +45,9 @@ def listed(applications: Collection[str]) -> str:
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
-    Columns account, user, start_gpus and finish_by (s) are optional. Raises `TraceError` for a file that cannot be read, an
-    impossible number, an application that is not one of `applications`, or two jobs of one name.
+    Columns account, user, start_gpus and finish_by (s) are optional. Raises `TraceError` for a file that
+    cannot be read, an impossible number, an application that is not one of `applications`, or two jobs of one
+    name.
     """
     jobs = []
     names: set[str] = set()

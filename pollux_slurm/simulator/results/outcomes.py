@@ -16,9 +16,9 @@ class JobOutcome:
 
     `completion_s` is finish − submission, `alone_s` the same alone on a 1/J share, and `rho` their ratio (see
     `fairness`; None without traces for it). `lost_gpu_seconds` is the part of `gpu_seconds` without progress
-    at starts and moves, or whose progress a failure destroyed. `finish_by_s` is the moment that its user asked
-    for, `accepted_s` when the policy promised it; None for neither. `gpu_changes` are (time, number of GPUs
-    from then on).
+    at starts and moves, or whose progress a failure destroyed. `finish_by_s` is the moment that its user
+    asked for, `accepted_s` when the policy promised it; None for neither. `gpu_changes` are (time, number of
+    GPUs from then on).
     """
 
     name: str

@@ -31,10 +31,10 @@ class Summary:
     `gpu_hours_lost` is the part without progress at starts and moves, or whose progress a failure destroyed;
     `restart_share` is their ratio. `rho_*` is finish-time fairness (see `fairness`), None without traces for
     it. `num_asked` jobs have a moment to be finished by, which the policy promised to `num_accepted`, and
-    `num_kept` of these were finished by it. `avg_goodput` is the mean goodput of all jobs over the rounds, in one-GPU equivalents. `node_hours` is
-    the node time paid for, by GPU type. `solve_s` has the median, the 95th percentile and the maximum of the
-    decisions' times. `jobs` are completion times by name. Where all jobs ended before the first round,
-    `avg_goodput` and `solve_s` are 0.
+    `num_kept` of these were finished by it. `avg_goodput` is the mean goodput of all jobs over the rounds, in
+    one-GPU equivalents. `node_hours` is the node time paid for, by GPU type. `solve_s` has the median, the
+    95th percentile and the maximum of the decisions' times. `jobs` are completion times by name. Where all
+    jobs ended before the first round, `avg_goodput` and `solve_s` are 0.
     """
 
     policy: str

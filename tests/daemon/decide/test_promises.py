@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from pollux_slurm.daemon.decide import problem_building
-from pollux_slurm.daemon.decide.kinds import Kinds
+from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
 from pollux_slurm.daemon.decide.promises import new_answers
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.daemon.observe.promise_text import promise_text, slack_text
-from pollux_slurm.model import Promise, PromiseState
+from pollux_slurm.goodput.taught_model import COURSE_PARTS
+from pollux_slurm.model import GradientStatistics, Promise, PromiseState, TrainingCourse
 from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord
-from tests.daemon.builders import NOON, TERMS, job, node, record, snapshot
+from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, sample, snapshot
 from tests.daemon.decide.test_kinds import OF_A_KIND, earlier
 
 BY = NOON + timedelta(hours=2)
@@ -58,22 +59,45 @@ def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -
         ],
     )
 
-    def work(*progress: float, completed: bool = True) -> float | None:
+    def work(*progress: float, completed: bool = True, by: datetime | None = BY) -> float | None:
         jobs = [
             dataclasses.replace(earlier(str(9 - index)), progress=one, completed=completed)
             for index, one in enumerate(progress)
         ]
-        problem = problem_building.build_problem(
-            seen, now=NOON, default_restart_delay_s=30, kinds=Kinds(jobs)
+        terms = dataclasses.replace(OF_A_KIND, finish_by=by)
+        taught = Kinds(jobs, course_of=lambda job: TrainingCourse(work=job.progress)).teach(
+            record("1", terms=terms), (None, ())
         )
-        (one,) = problem.jobs
-        assert (one.finish_by_s, one.promise) == (7200.0, PromiseState.ACCEPTED)
-        return one.expected_work
+        return None if taught.course is None else taught.course.work
 
-    initial = earlier("9").model.limits.initial_batch_size
-    assert work(100.0, 120.0) == 120.0 * initial
+    assert work(100.0, 120.0) == 120.0
     assert work(100.0, 131.0) is None
     assert work(100.0, completed=False) is None
+    assert work(100.0, by=None) is None
+    kinds = Kinds([earlier("9")], course_of=lambda job: TrainingCourse(work=job.progress))
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds).jobs
+    assert (one.finish_by_s, one.promise) == (7200.0, PromiseState.ACCEPTED)
+    assert one.course == TrainingCourse(work=100.0)
+
+
+def test_that_the_course_of_a_job_is_read_from_its_history() -> None:
+    first, second = (GradientStatistics(sqr=1.0, var=var) for var in (2.0, 8.0))
+    models = [
+        (NOON + timedelta(seconds=second_), dataclasses.replace(MODEL, statistics=statistics))
+        for second_, statistics in ((5, first), (35, second))
+    ]
+    samples = [
+        sample(at=NOON + timedelta(seconds=10 * number), progress=10.0 * number) for number in range(10)
+    ]
+    found = course_of_job(earlier("9"), models, samples)
+    initial = MODEL.limits.initial_batch_size
+    assert found.work == 100.0 * initial
+    part = found.work / COURSE_PARTS
+    # Parts without a sample have no statistics of their own, and there are none before the first model.
+    assert [(round(begin / part), statistics) for begin, statistics in found.statistics] == [
+        *((number, first) for number in (1, 3, 4)),
+        *((number, second) for number in (6, 8, 9, 11, 12, 14)),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,18 @@ import pytest
 
 from pollux_slurm.model import (
     GpuLimit,
+    GradientStatistics,
     MovingRules,
     Objective,
     Problem,
     ProblemJob,
     Promise,
     PromiseState,
+    TrainingCourse,
 )
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
-from pollux_slurm.policy.promises.needs import NO_LENGTH, NO_LENGTH_YET, NO_SPEED
+from pollux_slurm.policy.promises.needs import NO_LENGTH, NO_LENGTH_YET, NO_SPEED, parts_left
 from tests.policy.builders import job, linear_model, nodes, sizes
 
 # Ten of eleven epochs are left: 1e7 examples, 1.08e7 with the reserve for an error of 5 %. One GPU makes a
@@ -58,8 +60,20 @@ def test_that_a_promise_lies_within_the_users_share() -> None:
     assert (beside.state, beside.least_gpus) == (PromiseState.REFUSED, 0)
     assert beside.finish_s == pytest.approx(2700.0)
     # Between jobs, Ada's two have two thirds: five GPUs, which is four for a job that packs.
-    more = answer(asking(by_s=2000.0), job("c", user="ada"), BOB, between="jobs")
+    more = answer(asking(by_s=2000.0), asking("c", by_s=1e6), BOB, between="jobs")
     assert more.finish_s == pytest.approx(2700.0)
+
+
+def test_that_a_new_promise_leaves_gpus_to_the_users_other_jobs() -> None:
+    others = [job(f"c{number}", user="ada") for number in range(3)]
+    # Four GPUs for half an hour, then a quarter of her eight.
+    found = answer(asking(by_s=3000.0), *others)
+    assert (found.state, found.finish_s) == (PromiseState.REFUSED, pytest.approx(3600.0))
+    # Once accepted, it has four for as long as it needs them.
+    for promise, by_s in ((None, 3700.0), (PromiseState.ACCEPTED, 3000.0)):
+        found = answer(asking(by_s=by_s, promise=promise), *others)
+        assert (found.state, found.least_gpus) == (PromiseState.ACCEPTED, 4)
+        assert found.finish_s == pytest.approx(2700.0)
 
 
 def test_that_a_job_is_within_limits_and_its_own_bounds() -> None:
@@ -105,10 +119,28 @@ def test_that_the_answer_says_what_is_missing(fields: dict[str, Any], reason: st
 
 
 def test_that_the_length_of_its_kind_counts_until_its_own_is_known() -> None:
-    new = {"progress": None, "epochs_done": 0.0, "expected_work": 1e7}
-    # The reserve is for an error of 10 %.
-    assert answer(asking(by_s=6000.0, **new)).finish_s == pytest.approx(1.16e7 / 2000)
-    assert answer(asking(by_s=6000.0, expected_work=5e7)).finish_s == pytest.approx(5400.0)
+    course = TrainingCourse(work=2e7)
+    new = {"progress": None, "epochs_done": 0.0, "course": course}
+    assert answer(asking(by_s=11_000.0, **new)).finish_s == pytest.approx(10_800.0)
+    assert answer(asking(by_s=11_000.0, course=course)).finish_s == pytest.approx(10_800.0)
+
+
+def test_that_gradient_noise_goes_as_in_the_course_of_its_kind() -> None:
+    early, late = (GradientStatistics(sqr=1.0, var=var) for var in (1.0, 9.0))
+    course = TrainingCourse(work=1e6, statistics=((0.0, early), (5e5, late)))
+
+    def parts(**fields: Any) -> list[tuple[float, GradientStatistics | None]]:
+        one = asking(course=course, **fields)
+        return [
+            (round(share, 3), None if part.model is None else part.model.statistics)
+            for share, part in parts_left(one)
+        ]
+
+    unknown = {"epochs_done": None, "epochs_declared": None}
+    assert parts(progress=2e5, **unknown) == [(0.375, early), (0.625, late)]
+    assert parts(progress=8e5, **unknown) == [(1.0, late)]
+    # It is half as long as those of its kind.
+    assert parts(progress=2e5, epochs_done=2.0, epochs_declared=5.0) == [(0.167, early), (0.833, late)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +148,7 @@ def test_that_the_length_of_its_kind_counts_until_its_own_is_known() -> None:
     [
         ({"declaration_doubt": "it trains on"}, "its declared epochs do not count: it trains on"),
         ({"model_doubt": "it lies"}, "its model does not count: it lies"),
-        ({"prediction_error": 0.31}, "its predictions are off by 31 %, more than 30 %"),
+        ({"prediction_error": 0.31}, "its predictions are off by 31%, more than 30%"),
         ({"finish_by_s": 0.0}, "its moment has passed"),
     ],
 )
@@ -128,9 +160,9 @@ def test_that_a_promise_ends_for_good(fields: dict[str, Any], reason: str) -> No
 
 def test_that_errors_and_moves_cost_reserve() -> None:
     assert answer(asking(prediction_error=0.25)).finish_s == pytest.approx(1.4e7 / 4000)
-    # Two moves are reserved, and the start costs one more.
-    assert answer(asking(by_s=5500.0, restart_delay_s=30.0)).finish_s == pytest.approx(5490.0)
-    assert answer(asking(by_s=5480.0, restart_delay_s=30.0)).least_gpus == 4
+    # One move is reserved, and the start costs another.
+    assert answer(asking(by_s=5500.0, restart_delay_s=30.0)).finish_s == pytest.approx(5460.0)
+    assert answer(asking(by_s=5450.0, restart_delay_s=30.0)).least_gpus == 4
 
 
 def test_that_a_late_promise_keeps_what_its_share_allows() -> None:
