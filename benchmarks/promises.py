@@ -1,7 +1,7 @@
 """Jobs that ask to be finished by a moment: how many are promised it, and what becomes of them and others.
 
     python -m benchmarks.promises TRACES [--loads 0.5,1,1.5,2] [--seeds 401,402,403,404] [--share 0.3]
-        [--tightness 0.5:1.5] [--objective price-rank] [--users 1] [--in-place] [--processes 2]
+        [--tightness 1:3] [--objective price-rank] [--users 1] [--in-place] [--processes 2]
 
 TRACES is the artifact's folder of traces. Each generated workload is simulated twice, with and without its
 moments. A part of its jobs (`--share`) asks for a moment: after its submission by the time that its user's
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--loads", default="0.5,1,1.5,2")
     parser.add_argument("--seeds", default="401,402,403,404")
     parser.add_argument("--share", type=float, default=0.3)
-    parser.add_argument("--tightness", type=_range, default=(0.5, 1.5))
+    parser.add_argument("--tightness", type=_range, default=(1.0, 3.0))
     parser.add_argument("--objective", default="price-rank")
     parser.add_argument("--users", type=int, default=1)
     parser.add_argument("--in-place", action="store_true")

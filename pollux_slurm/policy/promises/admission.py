@@ -23,8 +23,8 @@ _IS_PAST = "its moment has passed"
 def answer_promises(problem: Problem, cache: TableCache | None = None) -> dict[str, Promise]:
     """Return the answer to each job of the problem with a `finish_by_s`, by job id.
 
-    Those that were accepted earlier stay accepted while length and model count, and the moment is ahead, even
-    where they cannot be kept any more; those that ended stay so. `cache` is one of goodput tables.
+    Those that were accepted earlier stay accepted while length and model count, and the moment is ahead. One
+    that is late keeps its GPUs, and takes no more from others. `cache` is one of goodput tables.
     """
     asking = [job for job in problem.jobs if job.finish_by_s is not None]
     if not asking:
@@ -51,13 +51,14 @@ def answer_promises(problem: Problem, cache: TableCache | None = None) -> dict[s
         need = needs[job.job_id]
         if job.job_id in plans:
             plan, state = plans[job.job_id], PromiseState.ACCEPTED
+            least = plan.gpus_now if not _is_late(need, plans) else min(plan.gpus_now, need.num_gpus)
         else:
-            plan, state = earliest_plan(need, left[job.job_id]), PromiseState.REFUSED
+            plan, state, least = earliest_plan(need, left[job.job_id]), PromiseState.REFUSED, 0
         finish_s = plan.finish_s + (job.finish_by_s or 0.0) - need.finish_by_s
         found[job.job_id] = Promise(
             job_id=job.job_id,
             state=state,
-            least_gpus=plan.gpus_now if state is PromiseState.ACCEPTED else 0,
+            least_gpus=least,
             finish_s=finish_s if math.isfinite(finish_s) else None,
         )
     return found

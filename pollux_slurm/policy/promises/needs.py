@@ -30,7 +30,9 @@ _QUANTILE = 1.6
 # The error of a good model.
 _USUAL_ERROR = 0.05
 # Moves that a plan reserves beside its own: the policy gives idle GPUs, and takes them back.
-_RESERVED_MOVES = 1.0
+_RESERVED_MOVES = 2.0
+# A promise takes no size on which a GPU does less than this part of what it does where it does most.
+_LEAST_EFFICIENCY = 0.5
 
 NO_LENGTH = (
     "it declares no epochs (remaining_epochs_until), and no completed job of its kind tells its length"
@@ -141,7 +143,7 @@ def _need(job: ProblemJob, work: float, rates: tuple[tuple[int, float], ...]) ->
 def _rates(
     problem: Problem, job: ProblemJob, tables: SpeedupTables, goodput: FloatArray, row: int
 ) -> tuple[tuple[int, float], ...]:
-    """Return the sizes of a job at which more GPUs are faster, and its rates on the slowest GPU type."""
+    """Return the sizes of a job that a promise may take, and its rates there on the slowest GPU type."""
     nodes = [
         node.name
         for node in problem.nodes
@@ -164,4 +166,5 @@ def _rates(
         rate = min(sizes.get(gpus, 0.0) for sizes in best.values())
         if rate > (found[-1][1] if found else 0.0):
             found.append((gpus, rate))
-    return tuple(found)
+    most_per_gpu = max((rate / gpus for gpus, rate in found), default=0.0)
+    return tuple((gpus, rate) for gpus, rate in found if rate / gpus >= _LEAST_EFFICIENCY * most_per_gpu)

@@ -10,8 +10,8 @@ from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.participation.user_shares import group_of
 from pollux_slurm.policy.promises.plans import Pool
 
-# Where the user has other jobs, a new promise leaves their minimums, but at most the half of the share. Jobs
-# that are still to come need more: later than this, promises take a quarter of the share.
+# Where the user has other jobs, new promises take up to half of the share, and a quarter of it later than this:
+# jobs are still to come.
 _NEAR_S, _NEAR_PART, _LATER_PART = 1800.0, 0.5, 0.25
 
 
@@ -22,7 +22,7 @@ def pools_of(problem: Problem, jobs: Sequence[ProblemJob], *, new: bool = False)
     beside that of all nodes. A limit is a pool of the jobs that it counts. What is promised for the first
     time, `new`, leaves some of the share to the user's other jobs.
     """
-    parts, others = _parts(problem), _minimums_of_others(problem)
+    parts, others = _parts(problem), _have_others(problem)
     shared: dict[tuple[str, frozenset[str] | None], Pool] = {}
     found: dict[str, list[Pool]] = {}
     for job in jobs:
@@ -31,7 +31,7 @@ def pools_of(problem: Problem, jobs: Sequence[ProblemJob], *, new: bool = False)
         for nodes in dict.fromkeys((None, job.partition_nodes)):
             if (name, nodes) not in shared:
                 total = sum(node.num_gpus for node in problem.nodes if nodes is None or node.name in nodes)
-                shared[name, nodes] = _pool(total * parts[name], others[name] if new else 0)
+                shared[name, nodes] = _pool(total * parts[name], has_others=new and others[name])
             mine.append(shared[name, nodes])
     for limit in problem.limits:
         pool = Pool(limit.max_gpus)
@@ -41,12 +41,13 @@ def pools_of(problem: Problem, jobs: Sequence[ProblemJob], *, new: bool = False)
     return found
 
 
-def _pool(share: float, others: int) -> Pool:
-    """Return the pool of a share that is left beside the minimums of `others`."""
-    near = int(max(share - others, _NEAR_PART * share) + 1e-9)
+def _pool(share: float, *, has_others: bool) -> Pool:
+    """Return the pool of a share, or of what its other jobs leave of it."""
+    if not has_others:
+        return Pool(int(share + 1e-9))
+    near, later = int(_NEAR_PART * share + 1e-9), int(_LATER_PART * share + 1e-9)
     pool = Pool(near)
-    if others:
-        pool.take([(_NEAR_S, math.inf, near - min(int(_LATER_PART * share), near))])
+    pool.take([(_NEAR_S, math.inf, near - later)])
     return pool
 
 
@@ -71,10 +72,10 @@ def _parts(problem: Problem) -> dict[str, float]:
     return {name: weight / total for name, weight in of_group.items()}
 
 
-def _minimums_of_others(problem: Problem) -> defaultdict[str, int]:
-    """Return the minimums of each user's jobs that ask for no moment, together."""
-    found: defaultdict[str, int] = defaultdict(int)
+def _have_others(problem: Problem) -> defaultdict[str, bool]:
+    """Return which users have jobs that ask for no moment."""
+    found: defaultdict[str, bool] = defaultdict(bool)
     for job in problem.jobs:
         if job.finish_by_s is None and not job.rigid:
-            found[_group(problem, job)] += job.min_gpus
+            found[_group(problem, job)] = True
     return found

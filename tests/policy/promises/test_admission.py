@@ -66,7 +66,7 @@ def test_that_a_promise_lies_within_the_users_share() -> None:
 
 def test_that_a_new_promise_leaves_gpus_to_the_users_other_jobs() -> None:
     others = [job(f"c{number}", user="ada") for number in range(3)]
-    # Four GPUs for half an hour, then a quarter of her eight.
+    # Half of her eight GPUs for half an hour, then a quarter.
     found = answer(asking(by_s=3000.0), *others)
     assert (found.state, found.finish_s) == (PromiseState.REFUSED, pytest.approx(3600.0))
     # Once accepted, it has four for as long as it needs them.
@@ -160,15 +160,23 @@ def test_that_a_promise_ends_for_good(fields: dict[str, Any], reason: str) -> No
 
 def test_that_errors_and_moves_cost_reserve() -> None:
     assert answer(asking(prediction_error=0.25)).finish_s == pytest.approx(1.4e7 / 4000)
-    # One move is reserved, and the start costs another.
-    assert answer(asking(by_s=5500.0, restart_delay_s=30.0)).finish_s == pytest.approx(5460.0)
-    assert answer(asking(by_s=5450.0, restart_delay_s=30.0)).least_gpus == 4
+    # Two moves are reserved, and the start costs one more.
+    assert answer(asking(by_s=5500.0, restart_delay_s=30.0)).finish_s == pytest.approx(5490.0)
+    assert answer(asking(by_s=5480.0, restart_delay_s=30.0)).least_gpus == 4
 
 
-def test_that_a_late_promise_keeps_what_its_share_allows() -> None:
-    late = answer(asking(by_s=1000.0, promise=PromiseState.ACCEPTED), BOB)
-    assert (late.state, late.least_gpus) == (PromiseState.ACCEPTED, 4)
+@pytest.mark.parametrize(("has", "keeps"), [({}, 0), ({"n0": 2}, 2), ({"n0": 4, "n1": 4}, 4)])
+def test_that_a_late_promise_keeps_its_gpus_and_takes_no_more(has: dict[str, int], keeps: int) -> None:
+    late = answer(asking(by_s=1000.0, promise=PromiseState.ACCEPTED, current=has), BOB)
+    assert (late.state, late.least_gpus) == (PromiseState.ACCEPTED, keeps)
     assert late.finish_s == pytest.approx(2700.0)
+
+
+def test_that_a_promise_takes_no_size_on_which_gpus_do_little() -> None:
+    # With 3 s of synchronisation, four GPUs are 5040/(1260 + 3000) of one: 1.2 times as fast.
+    poor = linear_model(sync_s=3.0)
+    found = answer(asking(by_s=9500.0, model=poor))
+    assert (found.state, found.finish_s) == (PromiseState.REFUSED, pytest.approx(10_800.0))
 
 
 def test_that_osdi21_keeps_no_promises() -> None:
