@@ -10,8 +10,8 @@ from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.participation.user_shares import group_of
 from pollux_slurm.policy.promises.plans import Pool
 
-# Where the user has other jobs, new promises take up to half of the share, and a quarter of it later than this:
-# jobs are still to come.
+# Where the user has other jobs, new promises take up to half of the share, and a quarter of it later than
+# this: jobs are still to come.
 _NEAR_S, _NEAR_PART, _LATER_PART = 1800.0, 0.5, 0.25
 
 

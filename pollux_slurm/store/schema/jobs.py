@@ -152,7 +152,7 @@ class JobRow(Base):
         Integer, comment="Fewest GPUs that keep an accepted promise now; null for any other answer."
     )
     promise_finish_at: Mapped[datetime | None] = nullable_time_column(
-        "When it is finished with these, at 90 %; of a refused one the earliest; null where unknown."
+        "When it is finished with these, in nine of ten cases; of a refused one the earliest; or null."
     )
     promise_reason: Mapped[str | None] = mapped_column(
         Text, comment="What the answer lacks, or why the promise ended; null for neither."
