@@ -15,8 +15,8 @@ BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 10, 23, 22, 30, tzinfo=timezone.utc)
 
 
-def utc(*parts: int) -> datetime:
-    return datetime(*parts, tzinfo=timezone.utc)  # type: ignore[arg-type, misc]
+def utc(year: int, month: int, day: int, hour: int, minute: int, second: int = 0) -> datetime:
+    return datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize(

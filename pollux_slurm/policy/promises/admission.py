@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Problem, ProblemJob, Promise, PromiseState
+from pollux_slurm.policy.participation.problem_checks import find_exclusions
 from pollux_slurm.policy.promises.needs import find_needs, why_not_kept
 from pollux_slurm.policy.promises.plans import Need, Plan, earliest_plan, plan_all
 from pollux_slurm.policy.promises.shares import pools_of
@@ -30,10 +31,12 @@ def answer_promises(problem: Problem, cache: TableCache | None = None) -> dict[s
     if not asking:
         return {}
     found: dict[str, Promise] = {}
+    excluded = find_exclusions(dataclasses.replace(problem, jobs=tuple(asking)))
     for job in asking:
+        reason = excluded.get(job.job_id) or _why_not(problem, job)
         if job.promise is PromiseState.ENDED:
             found[job.job_id] = Promise(job_id=job.job_id, state=PromiseState.ENDED)
-        elif (reason := _why_not(problem, job)) is not None:
+        elif reason is not None:
             found[job.job_id] = _without(job, reason)
     asking = [job for job in asking if job.job_id not in found]
     needs: dict[str, Need] = {}

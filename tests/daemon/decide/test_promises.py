@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,9 @@ def asking(promise: PromiseRecord | None = None) -> JobRecord:
     return record("1", terms=dataclasses.replace(TERMS, finish_by=BY), promise=promise)
 
 
-def answer(**fields: object) -> Promise:
-    return Promise(
-        job_id="1", **{"state": PromiseState.ACCEPTED, "least_gpus": 2, "finish_s": 5400.0, **fields}
-    )
+def answer(**fields: Any) -> Promise:
+    accepted: dict[str, Any] = {"state": PromiseState.ACCEPTED, "least_gpus": 2, "finish_s": 5400.0}
+    return Promise(job_id="1", **(accepted | fields))
 
 
 def test_that_a_changed_answer_is_recorded_and_the_same_one_is_not() -> None:

@@ -150,6 +150,7 @@ def test_that_gradient_noise_goes_as_in_the_course_of_its_kind() -> None:
         ({"model_doubt": "it lies"}, "its model does not count: it lies"),
         ({"prediction_error": 0.31}, "its predictions are off by 31%, more than 30%"),
         ({"finish_by_s": 0.0}, "its moment has passed"),
+        ({"min_gpus": 0}, "min_gpus must be a whole number of at least 1, not 0"),
     ],
 )
 def test_that_a_promise_ends_for_good(fields: dict[str, Any], reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,8 @@ from pollux_slurm.policy.promises.plans import Need, Plan, Pool, earliest_plan, 
 RATES = ((1, 1.0), (2, 2.0), (4, 3.0))
 
 
-def need(work: float, by_s: float, job_id: str = "a", **fields: object) -> Need:
-    return Need(job_id=job_id, work=work, finish_by_s=by_s, **{"rates": RATES, **fields})
+def need(work: float, by_s: float, job_id: str = "a", **fields: Any) -> Need:
+    return Need(job_id=job_id, work=work, finish_by_s=by_s, rates=RATES, **fields)
 
 
 def test_that_a_job_gets_the_least_gpus_that_finish_it_in_time() -> None:
