@@ -150,7 +150,8 @@ def _rates(
         if node.num_gpus and (job.partition_nodes is None or node.name in job.partition_nodes)
     ]
     kinds = {tables.kind_of_node[name] for name in nodes}
-    most = min(job.max_gpus or tables.caps[row], tables.caps[row])
+    cap = int(tables.caps[row])
+    most = min(job.max_gpus or cap, cap)
     best: dict[int, dict[int, float]] = {kind: {} for kind in kinds}
     for kind, of_nodes, gpus, rate in zip(
         tables.kind.tolist(),
