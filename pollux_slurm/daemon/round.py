@@ -24,9 +24,10 @@ from pollux_slurm.daemon.decide import (
     unanswered_requests,
     unmanaged_jobs,
 )
-from pollux_slurm.daemon.decide.kinds import Kinds
+from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
 from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes
 from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
+from pollux_slurm.daemon.decide.promises import new_answers
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.enact import admin_orders, upkeep
 from pollux_slurm.daemon.enact.maintenance import Maintenance
@@ -36,6 +37,7 @@ from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.daemon.observe.configuration_watch import ConfigurationWatch
 from pollux_slurm.daemon.observe.events import WatchedState
+from pollux_slurm.daemon.observe.promise_text import promise_text
 from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
 from pollux_slurm.daemon.obstacles.tried_allocations import Tried, decide_within
@@ -52,9 +54,21 @@ from pollux_slurm.errors import (
     SlurmError,
     StoreError,
 )
-from pollux_slurm.model import Allocation, ClusterSnapshot, Decision, Problem, ReallocationWay, SlurmJob
+from pollux_slurm.goodput import TableCache
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    Decision,
+    Problem,
+    Promise,
+    PromiseState,
+    ReallocationWay,
+    SlurmJob,
+    TrainingCourse,
+)
+from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Reallocation, Store
+from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, JobRegistration, Reallocation, Store
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +141,8 @@ class Rounds:
         self._vanished: frozenset[str] = frozenset()
         self._next_correction = datetime.min.replace(tzinfo=timezone.utc)
         self._reasons = LastingReasons()
+        self._promise_tables = TableCache()
+        self._courses: dict[tuple[str, float], TrainingCourse] = {}
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -221,7 +237,9 @@ class Rounds:
         picture = unmanaged_jobs.wait_in_order(picture, self._policy)
         stopped = stopped_jobs(picture, self._store.reallocations, now)
         self._count_lost_places(stopped, now)
-        tried = self._decided(self._problem_of(picture, now), picture, stopped, now)
+        problem = self._problem_of(picture, now)
+        promises = {} if self._config.shadow else answer_promises(problem, self._promise_tables)
+        tried = self._decided(problem, promises, picture, stopped, now)
         problem, decision = tried.problem, tried.decision
         self._note_left_out(picture, records, tried)
         self._reasons.warn(
@@ -243,6 +261,7 @@ class Rounds:
         self._lease.check()
         with self.metrics.phase("record"):
             round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
+        self._record_promises(records, promises, now)
         self._save_problem(round_id, problem)
         open_moves += self._plan(moves, round_id, snapshot, problem)
         # Set again, with the targets of the moves that this round planned.
@@ -292,11 +311,21 @@ class Rounds:
         if shared_by == "nobody" or all(job.record.terms.kind is None for job in picture.managed):
             return Kinds()
         since = now - timedelta(seconds=self._kinds_config.expires_s)
-        return Kinds(self._store.earlier_jobs(since=since), shared_by=shared_by)
+        return Kinds(self._store.earlier_jobs(since=since), shared_by=shared_by, course_of=self._course_of)
+
+    def _course_of(self, job: EarlierJob) -> TrainingCourse:
+        """Return the course of a completed job, read once."""
+        key = (job.slurm_job_id, job.progress)
+        if key not in self._courses:
+            models = self._store.model_history(job.slurm_job_id)
+            samples = self._store.sample_history(job.slurm_job_id)
+            self._courses[key] = course_of_job(job, models, samples)
+        return self._courses[key]
 
     def _decided(
         self,
         problem: Problem,
+        promises: Mapping[str, Promise],
         picture: Picture,
         stopped: Mapping[str, Reallocation],
         now: datetime,
@@ -306,6 +335,7 @@ class Rounds:
         by_id = {job.slurm.job_id: job for job in picture.managed}
         submitted = {job.slurm.job_id: job.record.submitted_gpus for job in picture.managed}
         with self.metrics.phase("decide"):
+            problem = with_promised_gpus(problem, promises, submitted)
             problem = keep_submitted_shapes(problem, self._decide_in_thread, submitted)
             checks = MoveChecks(
                 snapshot=snapshot,
@@ -345,6 +375,19 @@ class Rounds:
         if left_out != {job.slurm_job_id: job.not_moved_reason for job in records if job.not_moved_reason}:
             self._store.record_not_moved(left_out)
         self._reasons.warn("job %s: left as it is: %s", left_out | dict(decision.excluded))
+
+    def _record_promises(
+        self, records: Sequence[JobRecord], promises: Mapping[str, Promise], now: datetime
+    ) -> None:
+        """Record the answers to jobs with a moment that have changed, and log each change of state."""
+        new = new_answers(records, promises, now)
+        self._store.record_promises(new)
+        for record in records:
+            answer, by = new.get(record.slurm_job_id), record.terms.finish_by
+            if answer is None or by is None or (record.promise and record.promise.state is answer.state):
+                continue
+            level = logging.WARNING if answer.state is PromiseState.ENDED else logging.INFO
+            _log.log(level, "job %s: %s", record.slurm_job_id, promise_text(by, answer))
 
     def _plan(
         self, moves: Sequence[PlannedMove], round_id: int, snapshot: ClusterSnapshot, problem: Problem

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 
 from pollux_slurm.goodput.throughput_model import iteration_time_s
-from pollux_slurm.model import BatchLimits, GoodputModel, ThroughputParameters
+from pollux_slurm.model import (
+    BatchLimits,
+    GoodputModel,
+    GradientStatistics,
+    ThroughputParameters,
+    TrainingCourse,
+)
 
 MAX_KIND_ERROR = 0.3
 """A kind whose model is off by more than this part, where both have measured, does not count for a job."""
+
+COURSE_PARTS = 16
+"""A course has at most so many statistics."""
 
 
 def agrees(own: GoodputModel | None, teacher: GoodputModel) -> bool:
@@ -47,6 +57,23 @@ def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputMode
         max_gpus_seen=max(own.max_gpus_seen, teacher.max_gpus_seen),
         max_nodes_seen=max(own.max_nodes_seen, teacher.max_nodes_seen),
     )
+
+
+def training_course(work: float, seen: Iterable[tuple[float, GradientStatistics]]) -> TrainingCourse:
+    """Return the course of a training from the statistics seen in it, each with the useful examples done.
+
+    It has a few of them, evenly spaced: of each part of the work those in its middle.
+    """
+    parts: dict[int, list[tuple[float, GradientStatistics]]] = {}
+    for done, statistics in seen:
+        if 0 <= done < work:
+            parts.setdefault(int(COURSE_PARTS * done / work), []).append((done, statistics))
+    course = []
+    for part, of_part in sorted(parts.items()):
+        middle = (part + 0.5) * work / COURSE_PARTS
+        nearest = min(of_part, key=lambda one: abs(one[0] - middle))
+        course.append((part * work / COURSE_PARTS, nearest[1]))
+    return TrainingCourse(work=work, statistics=tuple(course))
 
 
 def _ratio(own: GoodputModel, teacher: ThroughputParameters) -> float:

@@ -130,6 +130,8 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the lines for a job's owner, from the facts that `pollux explain --json` prints."""
     is_over = facts.get("ended") is not None
     found = _over(facts) if is_over else _headlines(facts)
+    if (promise := facts.get("promise")) is not None:
+        found += _line("finish", promise["text"])
     if is_over and facts.get("state") == JobState.FAILED.value:
         # What was predicted does not matter any more.
         rest = [*_restarts(facts), *_line("report", f"pollux report job {facts['job_id']}")]

@@ -28,6 +28,7 @@ from pollux_slurm.model.goodput import (
     GoodputModel,
     GradientStatistics,
     ThroughputParameters,
+    TrainingCourse,
 )
 from pollux_slurm.model.problem import (
     Decision,
@@ -38,6 +39,8 @@ from pollux_slurm.model.problem import (
     Objective,
     Problem,
     ProblemJob,
+    Promise,
+    PromiseState,
     ReallocationCause,
     ReallocationStep,
     ReallocationWay,
@@ -69,6 +72,8 @@ __all__ = [
     "Objective",
     "Problem",
     "ProblemJob",
+    "Promise",
+    "PromiseState",
     "ReallocationCause",
     "ReallocationStep",
     "ReallocationWay",
@@ -77,6 +82,7 @@ __all__ = [
     "SlurmJob",
     "SlurmNode",
     "ThroughputParameters",
+    "TrainingCourse",
     "WingChanges",
     "wing_changes",
 ]

@@ -297,6 +297,7 @@ class JobTerms:
     - `min_run_s`: for so long after a start the job neither grows nor moves to other nodes; infinite: never.
       None is the site's default
     - `kind`: earlier jobs of the same kind teach this one (`agent.kind`); None for no kind
+    - `finish_by`: when its owner wants it finished, to the second; None for no wish
     """
 
     token_sha256: str
@@ -309,6 +310,7 @@ class JobTerms:
     in_place: bool = False
     min_run_s: float | None = None
     kind: str | None = None
+    finish_by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

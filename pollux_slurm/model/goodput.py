@@ -43,6 +43,17 @@ class GradientStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCourse:
+    """A whole training of a job's kind: its `work` in useful examples, and how the gradient noise went.
+
+    `statistics` are those from so many useful examples on, in order, each until the next.
+    """
+
+    work: float
+    statistics: tuple[tuple[float, GradientStatistics], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
     """The batch sizes that the user allows, in examples.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pollux_slurm.model.allocations import Allocation, Configuration
-from pollux_slurm.model.goodput import BatchChoice, GoodputModel
+from pollux_slurm.model.goodput import BatchChoice, GoodputModel, TrainingCourse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,36 @@ class RefusedConfiguration:
     num_nodes: int
     least_gpus: int
     most_gpus: int | None = None
+
+
+class PromiseState(enum.Enum):
+    """What became of an owner's request that a job be finished by a moment."""
+
+    UNKNOWN = "unknown"
+    """The job's length or speed is not known yet."""
+    REFUSED = "refused"
+    """It does not fit now; each round asks again."""
+    ACCEPTED = "accepted"
+    """The job gets at least the GPUs that keep it."""
+    ENDED = "ended"
+    """It was accepted, and does not bind any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """A round's answer to such a request. Times in seconds from the round on.
+
+    - `least_gpus`: what keeps an accepted one from now on; 0 while it can wait
+    - `finish_s`: when the job is finished with these, with a probability of 90 %; for a refused one, when it
+      could be at the earliest. None where that is not known
+    - `reason`: what is missing, or why it ended
+    """
+
+    job_id: str
+    state: PromiseState
+    least_gpus: int = 0
+    finish_s: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +102,13 @@ class ProblemJob:
     - `epochs_done`, `epochs_declared`: its own declaration of its length; `declaration_doubt` is the reason
       why a declaration does not count
     - `expected_progress`: the progress at which it will end by the lengths of its kind, None where unknown
+    - `course`: that of a completed training of its kind
+
+    Its promise:
+
+    - `finish_by_s`: the seconds until its owner wants it finished, below 0 afterwards; None for no wish
+    - `promise`: the answer of earlier rounds, None before the first
+    - `promised_gpus`: the fewest GPUs that keep an accepted promise now
     """
 
     job_id: str
@@ -107,6 +144,10 @@ class ProblemJob:
     held_off: bool = False
     one_node: bool = False
     refused: tuple[RefusedConfiguration, ...] = ()
+    course: TrainingCourse | None = None
+    finish_by_s: float | None = None
+    promise: PromiseState | None = None
+    promised_gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

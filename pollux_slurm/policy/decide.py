@@ -90,8 +90,8 @@ def decide(
     - Limits and the budget of reallocations are kept.
     - Pinned jobs and excluded jobs keep exactly the allocation that they have.
 
-    Under all objectives but "osdi21", as many waiting jobs as possible get their minimum before any job gets
-    more.
+    Under all objectives but "osdi21", jobs get what keeps their promises, as far as possible. Then as many
+    waiting jobs as possible get their minimum before any job gets more.
 
     The same problem and effort give the same answer: work is bounded by counting, never by time. The bounds
     grow with `effort`: 1 suits a daemon that has seconds, a few hundredths a simulation.
@@ -118,9 +118,9 @@ def decide(
     fitness = scores.fitness([candidate.penalty * candidate.speedup for candidate in chosen])
     upper_bound = None
     if candidates.num_jobs:
-        waiting = np.array([candidate.num_gpus == 0 for candidate in chosen], dtype=bool)
+        num_gpus = np.array([candidate.num_gpus for candidate in chosen], dtype=np.int64)
         # The bound is over answers that leave as many jobs waiting. One that serves more may be better.
-        total = bound_for_number_served(candidates, solved.cluster, solution, waiting)
+        total = bound_for_number_served(candidates, solved.cluster, solution, num_gpus)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
     explained = with_share_bounds(explain_all(solution, candidates), candidates.jobs, problem)
     decisions = {one.job_id: one for one in explained}

@@ -36,6 +36,7 @@ from pollux_slurm.store.contract.interface import (
     Move,
     NodeRecord,
     Poll,
+    PromiseRecord,
     Reallocation,
     Refusal,
     Report,
@@ -144,6 +145,11 @@ class SqlStore:
     def record_not_moved(self, reasons: Mapping[str, str]) -> None:
         with self.database.write() as connection:
             observation.record_not_moved(connection, reasons)
+
+    def record_promises(self, answers: Mapping[str, PromiseRecord]) -> None:
+        if answers:
+            with self.database.write() as connection:
+                observation.record_promises(connection, answers)
 
     def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
         with self.database.read() as connection:

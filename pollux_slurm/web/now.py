@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.live.picture import LiveNode, Picture
+from pollux_slurm.live.promises import slack_of
 from pollux_slurm.report.charts.scales import duration_text
 from pollux_slurm.report.document.document import Kind, text_of
 from pollux_slurm.report.document.page import Table
@@ -53,6 +54,7 @@ def now_page(picture: Picture) -> NowPage:
     styles = {job.record.slurm_job_id: index for index, job in enumerate(active)}
     total = sum(node.num_gpus for node in picture.nodes)
     free = sum(node.num_free for node in picture.nodes)
+    asks = any(job.record.terms.finish_by is not None for job in shown)
     running = sum(job.record.allocation.num_gpus > 0 for job in active)
     rows = tuple(
         (
@@ -66,6 +68,7 @@ def now_page(picture: Picture) -> NowPage:
             text_of(None if measured is None else measured.goodput, Kind.NUMBER),
             "–" if sample is None else f"{sample.epoch}/{sample.total_epochs or '?'}",
             _ago(None if sample is None else sample.at, picture.read_at),
+            *([slack_of(job.record)] if asks else []),
         )
         for job in shown
         for sample, measured in [(job.record.sample, job.measured)]
@@ -89,6 +92,7 @@ def now_page(picture: Picture) -> NowPage:
                 "goodput (/s)",
                 "epoch",
                 "reported",
+                *(["slack"] if asks else []),
             ),
             keys=(
                 "slurm_job_id",
@@ -101,6 +105,7 @@ def now_page(picture: Picture) -> NowPage:
                 "goodput",
                 "epoch",
                 "at",
+                *(["slack"] if asks else []),
             ),
             rows=rows,
             values=tuple(

@@ -1,4 +1,4 @@
--- Schema 0104 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0105 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -139,6 +139,11 @@ CREATE TABLE jobs (
     required_nodes TEXT,
     submitted_gpus INTEGER,
     kind VARCHAR(32),
+    finish_by TIMESTAMP WITH TIME ZONE,
+    promise VARCHAR(32),
+    promise_gpus INTEGER,
+    promise_finish_at TIMESTAMP WITH TIME ZONE,
+    promise_reason TEXT,
     not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
@@ -151,7 +156,8 @@ CREATE TABLE jobs (
     CONSTRAINT ck_jobs_finished_at CHECK ((finished_at IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled', 'timeout'))),
     CONSTRAINT fk_jobs_user_id_users FOREIGN KEY(user_id) REFERENCES users (user_id),
     CONSTRAINT fk_jobs_account_accounts FOREIGN KEY(account) REFERENCES accounts (account),
-    CONSTRAINT ck_jobs_state CHECK (state IN ('pending', 'running', 'completing', 'suspended', 'completed', 'failed', 'cancelled', 'timeout'))
+    CONSTRAINT ck_jobs_state CHECK (state IN ('pending', 'running', 'completing', 'suspended', 'completed', 'failed', 'cancelled', 'timeout')),
+    CONSTRAINT ck_jobs_promise CHECK (promise IN ('unknown', 'refused', 'accepted', 'ended'))
 );
 
 CREATE INDEX ix_jobs_account_submitted_at ON jobs (account, submitted_at);
@@ -198,6 +204,11 @@ COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was regist
 COMMENT ON COLUMN jobs.required_nodes IS 'Nodes that its owner named, separated by commas; null for none.';
 COMMENT ON COLUMN jobs.submitted_gpus IS 'GPUs that its owner submitted it with; null where unknown.';
 COMMENT ON COLUMN jobs.kind IS 'What it trains: its owner''s name for it, or a digest; null for none.';
+COMMENT ON COLUMN jobs.finish_by IS 'When its owner wants it finished; null for no wish.';
+COMMENT ON COLUMN jobs.promise IS 'The last round''s answer to that; null before one.';
+COMMENT ON COLUMN jobs.promise_gpus IS 'Fewest GPUs that keep an accepted promise now; null for any other answer.';
+COMMENT ON COLUMN jobs.promise_finish_at IS 'When it is finished with these, in nine of ten cases; of a refused one the earliest; or null.';
+COMMENT ON COLUMN jobs.promise_reason IS 'What the answer lacks, or why the promise ended; null for neither.';
 COMMENT ON COLUMN jobs.not_moved_reason IS 'Why the last round could not move it; null when it could.';
 COMMENT ON COLUMN jobs.estimated IS 'Is an interval of it, or its end, an estimate, because Slurm''s records lack it?';
 

@@ -1,4 +1,4 @@
--- Schema 0104 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0105 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -140,6 +140,11 @@ CREATE TABLE gpu_prices (
 --   required_nodes: Nodes that its owner named, separated by commas; null for none.
 --   submitted_gpus: GPUs that its owner submitted it with; null where unknown.
 --   kind: What it trains: its owner's name for it, or a digest; null for none.
+--   finish_by: When its owner wants it finished; null for no wish.
+--   promise: The last round's answer to that; null before one.
+--   promise_gpus: Fewest GPUs that keep an accepted promise now; null for any other answer.
+--   promise_finish_at: When it is finished with these, in nine of ten cases; of a refused one the earliest; or null.
+--   promise_reason: What the answer lacks, or why the promise ended; null for neither.
 --   not_moved_reason: Why the last round could not move it; null when it could.
 --   estimated: Is an interval of it, or its end, an estimate, because Slurm's records lack it?
 
@@ -167,6 +172,11 @@ CREATE TABLE jobs (
     required_nodes TEXT,
     submitted_gpus INTEGER,
     kind VARCHAR(32),
+    finish_by DATETIME,
+    promise VARCHAR(32),
+    promise_gpus INTEGER,
+    promise_finish_at DATETIME,
+    promise_reason TEXT,
     not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
@@ -181,7 +191,8 @@ CREATE TABLE jobs (
     CONSTRAINT fk_jobs_account_accounts FOREIGN KEY(account) REFERENCES accounts (account),
     CONSTRAINT ck_jobs_allow_unconfirmed CHECK (allow_unconfirmed IN (0, 1)),
     CONSTRAINT ck_jobs_in_place CHECK (in_place IN (0, 1)),
-    CONSTRAINT ck_jobs_state CHECK (state IN ('pending', 'running', 'completing', 'suspended', 'completed', 'failed', 'cancelled', 'timeout'))
+    CONSTRAINT ck_jobs_state CHECK (state IN ('pending', 'running', 'completing', 'suspended', 'completed', 'failed', 'cancelled', 'timeout')),
+    CONSTRAINT ck_jobs_promise CHECK (promise IN ('unknown', 'refused', 'accepted', 'ended'))
 );
 
 CREATE INDEX ix_jobs_account_submitted_at ON jobs (account, submitted_at);

@@ -48,6 +48,8 @@ class Agent:
         self.waits_to_be_stopped = True
         self.reports = True
         self.counts: tuple[int, ...] | None = None
+        self.epoch = 0
+        self.total_epochs: int | None = None
         self._sequence = 0
         self._progress, self._acted_at = 0.0, harness.clock()
         self._confirmed: int | None = None
@@ -82,6 +84,8 @@ class Agent:
                     efficiency=0.9,
                     num_steps=5,
                     progress=self._progress,
+                    epoch=self.epoch,
+                    total_epochs=self.total_epochs,
                     first_step_s=3.0,
                     checkpoint=CheckpointConfirmation(request_id=request, blocked_s=0.5, size_bytes=1000)
                     if new

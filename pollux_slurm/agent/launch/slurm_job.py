@@ -131,7 +131,7 @@ def _ensure_token(
             "POLLUX_STORE_URL, or [store] url in /etc/pollux/pollux.toml, on the job's nodes"
         )
     if environ.get("POLLUX_TOKEN_FILE"):
-        given = (options.min_gpus, options.max_gpus, options.min_run_s)
+        given = (options.min_gpus, options.max_gpus, options.min_run_s, options.finish_by)
         if options.allow_unconfirmed or any(one is not None for one in given):
             warn("the bounds given to pollux sbatch apply; those given to pollux run are for plain sbatch")
         return
@@ -146,6 +146,7 @@ def _ensure_token(
             allow_unconfirmed=options.allow_unconfirmed,
             min_run_s=options.min_run_s,
             kind=options.kind,
+            finish_by=options.finish_by,
             client=connect(config.slurm, environ),
             runner=runner,
         )

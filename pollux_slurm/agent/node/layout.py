@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,10 @@ class RunOptions:
     """The options of `pollux run`.
 
     `num_processes` is per node; None stands for one on each GPU, or one where there is no GPU. `min_gpus`,
-    `max_gpus`, `allow_unconfirmed`, `min_run_s` and `kind` are for jobs submitted with plain sbatch. When a
-    process fails, the others get SIGTERM, and SIGKILL `kill_after_s` later. `wrapper` comes before the
-    command of each process, `srun_arguments` are further options of srun (`containers.py`). With `in_place`,
-    processes may join and leave while the others train.
+    `max_gpus`, `allow_unconfirmed`, `min_run_s`, `kind` and `finish_by` are for jobs submitted with plain
+    sbatch. When a process fails, the others get SIGTERM, and SIGKILL `kill_after_s` later. `wrapper` comes
+    before the command of each process, `srun_arguments` are further options of srun (`containers.py`). With
+    `in_place`, processes may join and leave while the others train.
     """
 
     num_processes: int | None = None
@@ -59,6 +60,7 @@ class RunOptions:
     allow_unconfirmed: bool = False
     min_run_s: float | None = None
     kind: str | None = None
+    finish_by: datetime | None = None
     master_addr: str | None = None
     kill_after_s: float = 15.0
     wrapper: tuple[str, ...] = ()

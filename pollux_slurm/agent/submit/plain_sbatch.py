@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from pollux_slurm.agent.submit.token import ensure_token, token_sha256
@@ -39,6 +40,7 @@ def make_adaptive(
     allow_unconfirmed: bool,
     min_run_s: float | None = None,
     kind: str | None = None,
+    finish_by: datetime | None = None,
     client: SlurmClient,
     runner: CommandRunner,
     pause: Callable[[float], None] = time.sleep,
@@ -73,6 +75,7 @@ def make_adaptive(
             allow_unconfirmed=allow_unconfirmed,
             min_run_s=min_run_s,
             kind=kind,
+            finish_by=finish_by,
         )
         known = parse_comment(job.comment).terms
         if known is None or (known.token_sha256, known.user_id) != (terms.token_sha256, terms.user_id):

@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from pollux_slurm.agent.kind import chosen_kind
@@ -26,7 +27,7 @@ from pollux_slurm.agent.submit.start_size import start_gpus
 from pollux_slurm.agent.submit.token import checkpoints_folder, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
 from pollux_slurm.config import Config
-from pollux_slurm.durations import DURATION_FORMS, parse_duration, parse_min_run
+from pollux_slurm.durations import DURATION_FORMS, parse_duration, parse_finish_by, parse_min_run
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import PLACED_WITHIN_S, JobTerms
 from pollux_slurm.rendering import render
@@ -58,6 +59,7 @@ POLLUX_OPTIONS = (
     SbatchOption("total-time"),
     SbatchOption("min-run"),
     SbatchOption("kind"),
+    SbatchOption("finish-by"),
     SbatchOption("in-place", Takes.NOTHING),
     SbatchOption("no-in-place", Takes.NOTHING),
     SbatchOption("dry-run", Takes.NOTHING),
@@ -156,6 +158,7 @@ def plan_submission(
     read_stdin: Callable[[], bytes],
     room_for_wings: Callable[[SbatchRequest], Room] = lambda _request: Room(),
     may_start_larger: Callable[[str, int], bool] = lambda _kind, _num_gpus: False,
+    clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> SubmissionPlan:
     """Decide what to submit for words parsed with `POLLUX_OPTIONS` as `exact`. Reads the script.
 
@@ -215,6 +218,9 @@ def plan_submission(
         in_place=in_place,
         min_run_s=None if (min_run := _last(options, "min-run")) is None else parse_min_run(min_run),
         kind=chosen_kind(_last(options, "kind"), script.body, rest[1:]),
+        finish_by=None
+        if (finish_by := _last(options, "finish-by")) is None
+        else parse_finish_by(finish_by, now=clock()),
     )
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir

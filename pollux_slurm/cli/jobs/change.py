@@ -1,8 +1,9 @@
-"""`pollux change`: another minimum, maximum or shortest run for a job that waits or runs."""
+"""`pollux change`: another minimum, maximum, shortest run or moment for a job that waits or runs."""
 
 from __future__ import annotations
 
 import os
+from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,10 @@ def change(
             help="No growth and no move to other nodes sooner after a start: 90s, 5m, 2h; always; 0.",
         ),
     ] = None,
+    finish_by: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Ask to be finished by then: 'Mon 09:00', 8h; none: by no moment."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Print the new Comment, and change nothing.")] = False,
     config_file: ConfigOption = None,
 ) -> None:
@@ -36,7 +41,7 @@ def change(
     """
     from pollux_slurm.agent.submit.changed_terms import changed_terms
     from pollux_slurm.agent.submit.submission_plan import gpu_count
-    from pollux_slurm.durations import parse_min_run
+    from pollux_slurm.durations import parse_finish_by, parse_min_run
     from pollux_slurm.slurm.connection import connect
 
     changes: dict[str, Any] = {}
@@ -46,8 +51,11 @@ def change(
         changes["max_gpus"] = None if max_gpus == "none" else gpu_count(max_gpus, "--max-gpus")
     if min_run is not None:
         changes["min_run_s"] = parse_min_run(min_run)
+    if finish_by is not None:
+        now = datetime.now(timezone.utc)
+        changes["finish_by"] = None if finish_by == "none" else parse_finish_by(finish_by, now=now)
     if not changes:
-        raise UsageError("nothing to change: give --min-gpus, --max-gpus or --min-run")
+        raise UsageError("nothing to change: give --min-gpus, --max-gpus, --min-run or --finish-by")
     client = connect(settings(config_file, None).slurm, os.environ)
     terms, comment = changed_terms(client, job, **changes)
     if dry_run:

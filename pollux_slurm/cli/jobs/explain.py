@@ -26,6 +26,7 @@ from pollux_slurm.live.decision_text import ended, moment, move_text, moved_sinc
 from pollux_slurm.live.failure_line import failure_of_job
 from pollux_slurm.live.job_warnings import missing_reports, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
+from pollux_slurm.live.promises import promise_as_dict
 from pollux_slurm.live.slurm_reading import read_slurm
 from pollux_slurm.model import JobState
 
@@ -177,6 +178,7 @@ def _present(shown: CurrentJob, round_id: int | None) -> dict[str, Any]:
         }
     return {
         "state": record.state.value,
+        "promise": promise_as_dict(record),
         "finished_at": finished_at,
         "ended": ended(record.state, finished_at) if record.state.is_over else None,
         "moving": None if move is None or record.state.is_over else move_text(move, record.state),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +46,10 @@ def run(
         typer.Option(
             metavar="NAME", help="Plain sbatch only: the job's kind (default: by its command); '' for none."
         ),
+    ] = None,
+    finish_by: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Plain sbatch only: ask to be finished by then: 'Mon 09:00', 8h."),
     ] = None,
     master_addr: Annotated[
         str | None, typer.Option(metavar="HOST", help="Address of the first node for the other nodes.")
@@ -89,7 +94,7 @@ def run(
     from pollux_slurm.agent.node.layout import RunOptions
     from pollux_slurm.agent.submit.submission_plan import absolute
     from pollux_slurm.config import load_config
-    from pollux_slurm.durations import parse_min_run
+    from pollux_slurm.durations import parse_finish_by, parse_min_run
 
     environ, cwd = dict(os.environ), Path.cwd()
     options = RunOptions(
@@ -100,6 +105,10 @@ def run(
         allow_unconfirmed=allow_unconfirmed,
         min_run_s=None if min_run is None else parse_min_run(min_run),
         kind=chosen_kind(kind, "", command or ()),
+        # A later run may begin after the moment.
+        finish_by=None
+        if finish_by is None
+        else parse_finish_by(finish_by, now=datetime.now(timezone.utc), may_be_past=True),
         master_addr=master_addr,
         kill_after_s=kill_after,
         in_place=in_place,

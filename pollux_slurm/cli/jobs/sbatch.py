@@ -1,4 +1,4 @@
-"""`pollux sbatch`: submit an adaptive job. All options but ten are passed to sbatch."""
+"""`pollux sbatch`: submit an adaptive job. All options but eleven are passed to sbatch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from typer.core import TyperCommand
 from pollux_slurm.cli.shared.settings_and_store import opened_store, print_note
 
 if TYPE_CHECKING:
+    from pollux_slurm.agent.submit.submission_plan import SubmissionPlan
     from pollux_slurm.config import Config
+    from pollux_slurm.slurm.commands.runner import CommandRunner
 
 HELP = """
 Submit a batch script as an adaptive job: the daemon changes its GPUs while it runs.
 
-It takes sbatch's options and prints what sbatch prints. Ten options are pollux's own. Like sbatch's,
+It takes sbatch's options and prints what sbatch prints. Eleven options are pollux's own. Like sbatch's,
 they come before the script:
 
 \b
@@ -38,12 +40,14 @@ they come before the script:
                         (default: policy.min_age_s). GPUs that others are owed are given up at any time
   --kind NAME           what it trains: the daemon predicts its speed from your earlier jobs of this kind
                         (default: by script and arguments, but for seeds, names and outputs; '': none)
+  --finish-by WHEN      ask to be finished by then: 'Mon 09:00', '2026-12-01 09:00', 8h; the daemon answers
+                        whether your share allows it, here within 30 s or in pollux explain
   --in-place            its processes may join and leave while it trains: GPUs are in jobs of their own,
                         and this one, the anchor, takes a CPU (--no-in-place: not so; docs/moves.md)
   --allow-unconfirmed   the daemon may requeue the job even when it does not confirm a checkpoint in time
   --dry-run             print what would be submitted, and submit nothing
 
-Words after the script are the script's arguments. One of the ten options there is an error, and nothing
+Words after the script are the script's arguments. One of the eleven options there is an error, and nothing
 is submitted. If the script has an option of that name, put -- before the script.
 
 The script's body calls `pollux run -- python train.py`. Request CPUs and memory per GPU
@@ -124,6 +128,8 @@ def sbatch(ctx: typer.Context) -> None:
             print_note(f"pollux: {error}")
     elif code == 0 and plan.creates_job and "quiet" not in names:
         print_note(budget)
+        if plan.terms.finish_by is not None and not plan.waits:
+            print_note(f"pollux: {_answer(plan, config, runner)}")
     raise typer.Exit(code)
 
 
@@ -148,3 +154,20 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
             return any(one.user_name == user and one.max_gpus_seen > num_gpus for one in store.kinds(kind))
     except (PolluxError, KeyError):  # the job starts at once, with what it requests
         return False
+
+
+def _answer(plan: SubmissionPlan, config: Config, runner: CommandRunner) -> str:
+    """Return the daemon's answer to a job that was just submitted, if it comes within 30 s."""
+    from pollux_slurm.errors import PolluxError
+    from pollux_slurm.live.promises import wait_for_answer
+    from pollux_slurm.slurm.commands.sbatch_answer import find_submitted_job
+
+    found = None
+    try:
+        job_id = find_submitted_job(runner, plan.terms.token_sha256, clusters=plan.clusters)
+        if job_id is not None and config.store.url is not None:
+            with opened_store(config) as store:
+                found = wait_for_answer(store, job_id)
+    except PolluxError:
+        job_id = None
+    return found or f"whether it is finished by then, say: pollux explain {job_id or 'JOB'}"

@@ -29,6 +29,7 @@ from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
 from pollux_slurm.live.decision_text import has_maximum, move_text, paused, summary
 from pollux_slurm.live.job_warnings import missing_reports, warning_lines, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
+from pollux_slurm.live.promises import promise_as_dict, slack_of
 from pollux_slurm.live.slurm_reading import read_slurm
 
 if TYPE_CHECKING:
@@ -239,6 +240,7 @@ def job_as_dict(shown: CurrentJob) -> dict[str, Any]:
         "reported_at": _iso(sample.at if sample else None),
         "silent": missing_reports(record, datetime.now(timezone.utc)),
         "excluded_reason": record.not_moved_reason,
+        "promise": promise_as_dict(record),
         "reallocation": None
         if reallocation is None
         else {
@@ -266,6 +268,9 @@ def jobs_table(picture: Picture, *, width: int) -> Table:
         {column: safe_texts.shown(text) for column, text in job_cells(job, picture).items()}
         for job in picture.jobs
     ]
+    if all(job.record.terms.finish_by is None for job in picture.jobs):
+        for row in rows:
+            del row["SLACK"]
     left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
     narrow = {"USER", "RESTARTS", "CHECKPOINT", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
     columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
@@ -306,6 +311,7 @@ def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
         "GOODPUT/s": _number(measured.goodput if measured else None),
         "×SHARE": _number(record.last_decision_speedup if record.model else None),
         "EPOCH": _epochs(record),
+        "SLACK": slack_of(record),
         "RESTARTS": str(record.num_restarts),
         "CHECKPOINT": "-" if record.checkpoint_bytes is None else bytes_text(record.checkpoint_bytes),
         "AGE": _duration((record.finished_at or now) - record.submitted_at),

@@ -32,7 +32,7 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
     """Print a row for each run. `ratio` is its average over that of the first run of the same workload.
 
     With `node_hours`, a column has the hours that nodes were up. Where jobs were moved in place, a column has
-    these regroups.
+    these regroups; where jobs have a moment, two have the promises made and kept.
     """
     first: dict[str, float] = {}
     for one in summaries:
@@ -40,6 +40,7 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
 
     regroups = any(one.regroups_per_job for one in summaries)
     bounds = all(one.bound_avg_jct_s is not None for one in summaries)
+    asked = any(one.num_asked for one in summaries)
 
     def column(title: str, rank: int, text: Callable[[Summary], str]) -> Column:
         return Column(title=title, cells=tuple(text(one) for one in summaries), rank=rank)
@@ -71,6 +72,8 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
             4,
             lambda one: "–" if one.rho_share_above_1 is None else f"{100 * one.rho_share_above_1:.0f} %",
         ),
+        *([column("promised", 1, lambda one: f"{one.num_accepted} of {one.num_asked}")] if asked else []),
+        *([column("kept", 1, lambda one: f"{one.num_kept}")] if asked else []),
         column("solve", 7, lambda one: f"{1000 * one.solve_s['p95']:.1f}"),
     ]
     print_table(
@@ -80,7 +83,9 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
         + "restarts per job"
         + ("; regroups: moves in place per job" if regroups else "")
         + "; lost: share of GPU time without progress at starts, moves and failures; "
-        "ρ: completion time over that on an equal share alone; solve: 95th percentile, ms.",
+        "ρ: completion time over that on an equal share alone; "
+        + ("promised: moments (finish_by), and how many of these were kept; " if asked else "")
+        + "solve: 95th percentile, ms.",
     )
 
 

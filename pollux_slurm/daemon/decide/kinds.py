@@ -9,36 +9,47 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pollux_slurm.daemon.decide import model_checks
 from pollux_slurm.daemon.decide.model_checks import Models
-from pollux_slurm.goodput import agrees, taught_model
-from pollux_slurm.model import GoodputModel
-from pollux_slurm.store.contract.interface import EarlierJob, JobRecord
+from pollux_slurm.goodput import agrees, taught_model, training_course
+from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR
+from pollux_slurm.model import GoodputModel, TrainingCourse
+from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taught:
     """The models of a job with what its kind knows beyond them, and a note on that for its owner.
 
-    `lengths` are the useful examples of the completed jobs of its kind.
+    `lengths` are the useful examples of the completed jobs of its kind. `course` is that of a whole training,
+    None where these do not agree on its length.
     """
 
     models: Models
     note: str | None = None
     lengths: tuple[float, ...] = ()
+    course: TrainingCourse | None = None
 
 
 class Kinds:
     """The kinds of the jobs that are not over, by the earlier jobs that have measured step times.
 
-    `shared_by` is "user", "account" or "nobody".
+    `shared_by` is "user", "account" or "nobody". `course_of` returns the course of a completed job; it is
+    asked for jobs with a moment only.
     """
 
-    def __init__(self, earlier: Iterable[EarlierJob] = (), *, shared_by: str = "user") -> None:
-        self._shared_by = shared_by
+    def __init__(
+        self,
+        earlier: Iterable[EarlierJob] = (),
+        *,
+        shared_by: str = "user",
+        course_of: Callable[[EarlierJob], TrainingCourse] | None = None,
+    ) -> None:
+        self._shared_by, self._course_of = shared_by, course_of
         self._jobs: defaultdict[tuple[object, str], list[EarlierJob]] = defaultdict(list)
         if shared_by == "nobody":
             return
@@ -67,8 +78,34 @@ class Kinds:
             if job.completed and job.progress > 0
         )
         return Taught(
-            models=taught, note=_note(taught != models, agreeing, teacher, lengths), lengths=lengths
+            models=taught,
+            note=_note(taught != models, agreeing, teacher, lengths),
+            lengths=lengths,
+            course=self._course(record, agreeing),
         )
+
+    def _course(self, record: JobRecord, others: Iterable[EarlierJob]) -> TrainingCourse | None:
+        completed = [job for job in others if job.completed and job.progress > 0]
+        if record.terms.finish_by is None or self._course_of is None or not completed:
+            return None
+        lengths = [job.progress for job in completed]
+        if max(lengths) > (1 + MAX_KIND_ERROR) * min(lengths):
+            return None
+        return self._course_of(max(completed, key=lambda job: job.progress))
+
+
+def course_of_job(
+    job: EarlierJob, models: Sequence[tuple[datetime, GoodputModel]], samples: Sequence[Sample]
+) -> TrainingCourse:
+    """Return the course of a completed job from its history, oldest first."""
+    initial, seen, newest = job.model.limits.initial_batch_size, [], -1
+    for sample in sorted(samples, key=lambda sample: sample.at):
+        while newest + 1 < len(models) and models[newest + 1][0] <= sample.at:
+            newest += 1
+        statistics = models[newest][1].statistics if newest >= 0 else None
+        if statistics is not None:
+            seen.append((sample.progress * initial, statistics))
+    return training_course(job.progress * initial, seen)
 
 
 # What jobs have measured that are over is the same in each round.

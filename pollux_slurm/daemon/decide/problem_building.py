@@ -11,6 +11,7 @@ from datetime import datetime
 from pollux_slurm.config import MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import declared_epochs, in_place, model_checks, policy_settings
 from pollux_slurm.daemon.decide.kinds import Kinds, Taught
+from pollux_slurm.daemon.decide.promises import finish_by_s
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.goodput import expected_progress
 from pollux_slurm.model import (
@@ -112,6 +113,9 @@ def build_problem(
                 declaration_doubt=declaration.doubt,
                 expected_progress=expected_progress(declaration.progress or 0.0, taught.lengths),
                 prediction_error=record.prediction_error,
+                course=taught.course,
+                finish_by_s=finish_by_s(record, now),
+                promise=None if record.promise is None else record.promise.state,
                 waiting_s=0.0 if current else max((now - idle_since).total_seconds(), 0.0),
             )
         )

@@ -35,7 +35,8 @@ class Candidates:
 
     `value` (J, C) is −inf where a column is not allowed; `stay_value` (J,) is what keeping what it has, or
     waiting, adds to the sum; `stay_use` (J, R) and `use` what it takes. `left_out` jobs follow the J, which
-    are `num_jobs`: they take part in the placement only.
+    are `num_jobs`: they take part in the placement only. Fewer GPUs than `promised` (J,) cost `broken_cost`
+    (J,), which is part of these values.
 
     Where a column may be reached by requeue and in place (`in_place_moves`), `value` is the higher of both,
     so that bounds are bounds, and `sure_value` the lower. They are in `value_by_requeue` and in
@@ -108,7 +109,6 @@ class Candidates:
         by_requeue, in_place = value, None if self.in_place is None else self._values_in_place(self.in_place)
         if in_place is not None:
             value = np.maximum(by_requeue, in_place)
-        self.value = np.where(self.allowed, value, -np.inf)
         best = np.maximum(np.where(self.allowed, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
         # The value if every job had its best candidate.
@@ -117,6 +117,13 @@ class Candidates:
         # this holds only for jobs without measurements, whose speedups are unknown.
         spread = float((best - idle).max(initial=0.0)) if scores.serves_all else 0.0
         self.waiting_cost: FloatArray = np.full(len(jobs), 2.0 * (len(jobs) + 1) * spread)
+        self.promised, self.broken_cost = np.zeros(len(jobs), dtype=np.int64), np.zeros(len(jobs))
+        broken = np.zeros((len(jobs), 1))
+        if any(job.promised_gpus for job in jobs):
+            broken = self._find_promises(2.0 * (len(jobs) + 1) * spread)
+            value, by_requeue = value - broken[:, :-1], by_requeue - broken[:, :-1]
+            in_place = None if in_place is None else in_place - broken[:, :-1]
+        self.value = np.where(self.allowed, value, -np.inf)
         if nothing is not None:
             self.waiting_cost[(tables.rows >= 0).any(axis=1)] = 0.0
             self.value -= np.where(nothing, self.waiting_cost[:, None], 0.0)
@@ -125,9 +132,35 @@ class Candidates:
             possible = np.isfinite(in_place)
             self.value_by_requeue = np.where(possible, by_requeue, self.value)
             self.sure_value = np.where(possible, np.minimum(by_requeue, in_place), self.value)
-        self.stay_value = np.where(waits, idle - self.waiting_cost, stay)
+        self.stay_value = np.where(waits, idle - self.waiting_cost, stay) - broken[:, -1]
         self.stay_worth = np.where(waits, idle, stay)
         self.idle_worth = idle
+
+    def _find_promises(self, waiting_cost: float) -> FloatArray:
+        """Return what each column, and last what a job has, costs by a promise that it breaks, (J, C + 1).
+
+        That is more than all jobs cost that could have the promised GPUs, and wait. Where no column keeps a
+        promise, it counts for nothing.
+        """
+        gpus = self.tables.num_gpus
+        promised = np.array([job.promised_gpus for job in self.jobs], dtype=np.int64)
+        current = np.array([job.current.num_gpus for job in self.jobs], dtype=np.int64)
+        possible = np.maximum(np.where(self.allowed, gpus[None, :], 0).max(axis=1, initial=0), current)
+        self.promised = np.where(possible >= promised, promised, 0)
+        self.broken_cost = np.where(self.promised > 0, waiting_cost * (1.0 + self.promised), 0.0)
+        all_gpus = np.column_stack([np.broadcast_to(gpus, (self.num_jobs, len(gpus))), current])
+        broken: FloatArray = np.where(all_gpus < self.promised[:, None], self.broken_cost[:, None], 0.0)
+        return broken
+
+    def gpus_of(self, columns: IntArray) -> IntArray:
+        """Return the GPUs of one column of each job, (J,); those that it has for −1."""
+        has = self.stay_gpus[: self.num_jobs].sum(axis=1)
+        return np.where(columns < 0, has, self.tables.num_gpus[columns])
+
+    def cost_of_broken(self, num_gpus: IntArray) -> FloatArray:
+        """Return what promises cost that are broken by so many GPUs of each job, (J,)."""
+        found: FloatArray = np.where(num_gpus < self.promised, self.broken_cost, 0.0)
+        return found
 
     def _values_in_place(self, moves: InPlaceMoves) -> FloatArray:
         """Return the values of changes in place, (J, C); −inf where no placement can keep a wing."""

@@ -89,10 +89,13 @@ class _Search:
         )
         self._movable = np.flatnonzero(~candidates.settled).tolist()
         self._few, self._many = len(self._movable) <= _BRANCH_JOBS, len(self._movable) > _MANY_JOBS
-        # The value of the bound without the cost of waiting, which is so large that a gap in proportion to it
-        # would hide all that served jobs can gain.
+        # The value of the bound without the costs of waiting and of broken promises, which are so large that
+        # a gap in proportion to them would hide all that served jobs can gain.
         waits = (self._dual.choice < 0) & candidates.waits
-        self._worth = abs(self._dual.bound + float(candidates.waiting_cost[waits].sum()))
+        costs = float(candidates.waiting_cost[waits].sum())
+        if candidates.promised.any():
+            costs += float(candidates.cost_of_broken(candidates.gpus_of(self._dual.choice)).sum())
+        self._worth = abs(self._dual.bound + costs)
         # For few jobs the search goes on to the optimum, and proves it.
         self._enough = self._below_bound(0.0 if self._few and effort >= 1 else accepted)
         self._initial = InitialSolutions(

@@ -18,6 +18,7 @@ from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # How often the waiting jobs are chosen again, and the prices without them.
@@ -27,21 +28,23 @@ _SMALL_GAP = 1e-4
 
 
 def bound_for_number_served(
-    candidates: Candidates, cluster: Cluster, solution: Solution, waiting: BoolArray
+    candidates: Candidates, cluster: Cluster, solution: Solution, num_gpus: IntArray
 ) -> float:
-    """Return an upper bound for solutions that serve as many jobs as this one, whose `waiting` (J,) wait.
+    """Return an upper bound for solutions that serve as many jobs as this one, and keep as many promises.
 
-    What waiting costs is not counted.
+    Its jobs get `num_gpus` (J,). What waiting and broken promises cost is not counted.
     """
-    first = waiting & (candidates.waiting_cost > 0)
-    cost = float(candidates.waiting_cost[first].sum())
+    first = (num_gpus == 0) & (candidates.waiting_cost > 0)
+    of_broken = candidates.cost_of_broken(num_gpus)
+    cost = float(candidates.waiting_cost[first].sum() + of_broken.sum())
     # The searches treat solutions that differ by less as equal.
     total = min(solution.bound + (above(solution.value) - solution.value) + cost, candidates.most_worth)
     if first.any():
-        worth = float(np.where(first, candidates.idle_worth, _values(candidates, solution)).sum())
+        worth = float(np.where(first, candidates.idle_worth, _values(candidates, solution) + of_broken).sum())
         enough = worth + _SMALL_GAP * abs(worth)
         if total > enough:
-            total = min(total, _bound_leaving(candidates, cluster, solution, first, enough))
+            served = float(of_broken[~first].sum())
+            total = min(total, _bound_leaving(candidates, cluster, solution, first, enough - served) + served)
     return total
 
 

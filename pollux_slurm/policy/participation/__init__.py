@@ -1,4 +1,4 @@
 """Which jobs take part in a decision: valid ones, within their users' shares, the longest waiting first.
 
-May be imported by `daemon`, `policy/explain`, `simulator`.
+May be imported by `daemon`, `policy/explain`, `policy/promises`, `simulator`.
 """

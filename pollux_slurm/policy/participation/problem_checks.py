@@ -122,6 +122,10 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and job.epochs_done is None
         and job.epochs_declared is None
         and job.expected_progress is None
+        and job.course is None
+        and job.finish_by_s is None
+        and type(job.promised_gpus) is int
+        and 0 <= job.promised_gpus <= MAX_COUNT
         and (not current or _is_valid_allocation(current, nodes))
         and (
             job.in_place_delay_s is None
@@ -177,6 +181,13 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
         value = getattr(job, name)
         if value is not None and not _is_time(value):
             return f"{name} must be finite and at least 0, not {shown(value)}"
+    if job.course is not None and not _is_time(job.course.work):
+        return f"the work of its course must be finite and at least 0, not {shown(job.course.work)}"
+    by_s = job.finish_by_s
+    if by_s is not None and not (_is_number(by_s) and -MAX_TIME_S <= by_s <= MAX_TIME_S):
+        return f"finish_by_s must be finite, not {shown(by_s)}"
+    if not _is_count(job.promised_gpus):
+        return f"promised_gpus must be a whole number of at least 0, not {shown(job.promised_gpus)}"
     return None
 
 

@@ -176,7 +176,7 @@ def useful_gpus(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> IntArray:
 
 def _need(job: ProblemJob) -> int:
     """Return the fewest GPUs that a job must have."""
-    return job.current.num_gpus if job.pinned else job.min_gpus
+    return job.current.num_gpus if job.pinned else max(job.min_gpus, job.promised_gpus)
 
 
 def _weights(shares: UserShares, jobs: Sequence[ProblemJob]) -> FloatArray:
@@ -262,8 +262,8 @@ class _Division:
     def _ordered(self, max_wait_s: float | None) -> list[int]:
         """Return the jobs in the order in which their users give them their minimums.
 
-        Running jobs come first, for they have GPUs already; but a user's longest waiting job comes before
-        them once it has waited for `max_wait_s`.
+        Jobs with a promise come first, then running jobs, for they have GPUs already; but a user's longest
+        waiting job comes before these once it has waited for `max_wait_s`.
         """
         jobs = self._jobs
         longest: dict[int, tuple[float, int]] = {}
@@ -275,6 +275,7 @@ class _Division:
         return sorted(
             range(len(jobs)),
             key=lambda row: (
+                jobs[row].promised_gpus == 0,
                 row not in starving,
                 not jobs[row].current,
                 -jobs[row].weight,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import Observation
-from pollux_slurm.model import BatchChoice, GradientStatistics
+from pollux_slurm.model import BatchChoice, GradientStatistics, PromiseState
 from pollux_slurm.simulator.engine.cluster_rules import InPlace
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
 from pollux_slurm.simulator.inputs.applications import Application, Placement
@@ -65,7 +65,8 @@ class SimulatedJob:
     `lost_gpu_seconds` is the part without progress, or whose progress a failure destroyed (`lost_progress`).
     `interrupted_s` is the time without progress by kind. `expected_delay_s` is the delay that the policy
     expects of its next requeue. A job with `in_place` can be moved so: it has its GPUs in `wings`, and the
-    policy expects `in_place_delay_s` of such a move.
+    policy expects `in_place_delay_s` of such a move. `promise` is the policy's last answer to a job that asks
+    to be finished by a moment, and `accepted_s` when it was first accepted.
     """
 
     job: WorkloadJob
@@ -93,6 +94,8 @@ class SimulatedJob:
     num_restarts: int | None = None
     num_regroups: int = 0
     num_failures: int = 0
+    promise: PromiseState | None = None
+    accepted_s: float | None = None
     gpu_seconds: float = 0.0
     lost_gpu_seconds: float = 0.0
     lost_progress: float = 0.0

@@ -21,9 +21,10 @@ _LEAST_WORK = 1e-9
 class WorkloadJob:
     """One job of a workload. `num_replicas` and `batch_size` are those of a user who tuned the job manually.
 
-    It trains `work` times as long as its application. `account` and `user` are empty where unknown. Under
-    rules `slurm`, an adaptive job is submitted with `start_gpus`, and Slurm starts it as soon as a node has
-    that many free; 0 leaves the start to the policy.
+    It trains `work` times as long as its application. `account` and `user` are empty where unknown. Its user
+    wants it finished by `finish_by_s`, in seconds of the simulation's clock; None for no wish. Under rules
+    `slurm`, an adaptive job is submitted with `start_gpus`, and Slurm starts it as soon as a node has that
+    many free; 0 leaves the start to the policy.
     """
 
     name: str
@@ -35,6 +36,7 @@ class WorkloadJob:
     start_gpus: int = 0
     user: str = ""
     work: float = 1.0
+    finish_by_s: float | None = None
 
 
 def listed(applications: Collection[str]) -> str:
@@ -47,8 +49,9 @@ def listed(applications: Collection[str]) -> str:
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
-    Columns account, user, start_gpus and work are optional. Raises `TraceError` for a file that cannot be
-    read, an impossible number, an application that is not one of `applications`, or two jobs of one name.
+    Columns account, user, start_gpus, work and finish_by (s) are optional. Raises `TraceError` for a file
+    that cannot be read, an impossible number, an application that is not one of `applications`, or two jobs
+    of one name.
     """
     jobs = []
     names: set[str] = set()
@@ -73,6 +76,7 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
                 user=row.get("user") or "",
                 start_gpus=whole(where, row, "start_gpus") if row.get("start_gpus") else 0,
                 work=number(where, row, "work", low=_LEAST_WORK) if row.get("work") else 1.0,
+                finish_by_s=number(where, row, "finish_by") if row.get("finish_by") else None,
             )
         )
     if not jobs:
@@ -99,12 +103,22 @@ def workload_text(jobs: Sequence[WorkloadJob]) -> str:
     """Return the CSV text that `read_workload` reads; whole seconds are written without a fraction."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    has_users, has_work = any(job.user for job in jobs), any(job.work != 1.0 for job in jobs)
-    optional = [*(["user"] if has_users else []), *(["work"] if has_work else [])]
+    has = {
+        "user": any(job.user for job in jobs),
+        "work": any(job.work != 1.0 for job in jobs),
+        "finish_by": any(job.finish_by_s is not None for job in jobs),
+    }
+    optional = [column for column, is_given in has.items() if is_given]
     writer.writerow((*_COLUMNS, "account", *optional))
     for job in jobs:
-        time = int(job.submitted_s) if job.submitted_s == int(job.submitted_s) else job.submitted_s
-        row = (job.name, time, job.application, job.num_replicas, job.batch_size, job.account)
-        given = {"user": job.user, "work": f"{job.work:.7g}"}
+        at_s = _time(job.submitted_s)
+        row = (job.name, at_s, job.application, job.num_replicas, job.batch_size, job.account)
+        given = {"user": job.user, "work": f"{job.work:.7g}", "finish_by": _time(job.finish_by_s)}
         writer.writerow((*row, *(given[column] for column in optional)))
     return out.getvalue()
+
+
+def _time(at_s: float | None) -> float | str:
+    if at_s is None:
+        return ""
+    return int(at_s) if at_s == int(at_s) else at_s

@@ -14,8 +14,10 @@ from pollux_slurm.model import (
     Objective,
     Problem,
     ProblemJob,
+    PromiseState,
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
+from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.in_place import node_name
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
@@ -57,6 +59,8 @@ class PolluxPolicy:
         self._agents = Agents() if agents is None else agents
         self._shared = SharedModels() if kinds else None
         self._allocations: dict[GpusByNode, Allocation] = {}
+        self._promise_tables = TableCache()
+        self._unfinished: Sequence[SimulatedJob] = ()
         # Of the last cluster seen, and whether its nodes may have several wings of a job.
         self._nodes: tuple[Cluster | None, bool, tuple[NodeCapacity, ...]] = (None, False, ())
 
@@ -70,6 +74,11 @@ class PolluxPolicy:
     def allocate(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
+        if self._shared is not None:
+            for job in self._unfinished:
+                name, kind, is_over = job.job.name, self._kind(job), job.finished_s is not None
+                self._shared.watch(name, kind, _progress(job), job.statistics, is_over=is_over)
+            self._unfinished = jobs
         several = len(cluster.gpu_types) > 1
         several_wings = any(job.in_place is not None and job.in_place.several_wings for job in jobs)
         if self._nodes[:2] != (cluster, several_wings):
@@ -77,8 +86,6 @@ class PolluxPolicy:
             self._nodes = (cluster, several_wings, capacities)
         nodes = self._nodes[2]
         names = [node.name for node in nodes]
-        if self._shared is not None:
-            self._shared.see({job.job.name: _progress(job) for job in jobs})
         problem = Problem(
             nodes=nodes,
             jobs=tuple(self._problem_job(now_s, job, names, several=several) for job in jobs),
@@ -86,6 +93,7 @@ class PolluxPolicy:
             moving=self._moving,
             gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
         )
+        problem = self._keep_promises(now_s, problem, jobs)
         given = allocate(
             problem,
             solver=self._solver,
@@ -103,6 +111,18 @@ class PolluxPolicy:
             for job_id, allocation in given.allocations.items()
             if allocation
         }
+
+    def _keep_promises(self, now_s: float, problem: Problem, jobs: Sequence[SimulatedJob]) -> Problem:
+        """Answer the jobs with a moment, and return the problem in which accepted ones have their GPUs."""
+        answers = answer_promises(problem, self._promise_tables)
+        for job in jobs:
+            answer = answers.get(job.job.name)
+            if answer is None:
+                continue
+            job.promise = answer.state
+            if job.accepted_s is None and answer.state is PromiseState.ACCEPTED:
+                job.accepted_s = now_s
+        return with_promised_gpus(problem, answers)
 
     def _allocation(self, allocation: GpusByNode, names: Sequence[str]) -> Allocation:
         # Jobs keep an allocation for many rounds. A node's name follows from its number.
@@ -132,6 +152,7 @@ class PolluxPolicy:
         models, expected = dict(self._agents.models(job)), None
         if self._shared is not None:
             models, expected = self._shared.teach(job.job.name, self._kind(job), models, _progress(job))
+        asks = job.job.finish_by_s
         return ProblemJob(
             job_id=job.job.name,
             model=None if several else models.get(job.gpu_type),
@@ -152,6 +173,9 @@ class PolluxPolicy:
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
             expected_progress=expected,
+            course=None if self._shared is None or asks is None else self._shared.course(self._kind(job)),
+            finish_by_s=None if asks is None else asks - now_s,
+            promise=job.promise,
         )
 
 

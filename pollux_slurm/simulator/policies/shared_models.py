@@ -6,8 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pollux_slurm.goodput import agrees, expected_progress, taught_model
-from pollux_slurm.model import GoodputModel, GradientStatistics
+from pollux_slurm.goodput import agrees, expected_progress, taught_model, training_course
+from pollux_slurm.model import GoodputModel, GradientStatistics, TrainingCourse
 
 # The newest so many of a kind, as in the store.
 _OF_EACH_KIND = 12
@@ -37,14 +37,21 @@ class SharedModels:
     def __init__(self) -> None:
         self._jobs: dict[str, _Known] = {}
         self._of_kind: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_OF_EACH_KIND))
-        self._present: dict[str, float] = {}
+        self._courses: dict[str, TrainingCourse] = {}
+        self._seen: defaultdict[str, list[tuple[float, GradientStatistics]]] = defaultdict(list)
 
-    def see(self, progress: Mapping[str, float]) -> None:
-        """Note the progress of the jobs that are not over, by name: the others have completed."""
-        for name in self._present.keys() - progress.keys():
-            if name in self._jobs:
-                self._jobs[name].progress, self._jobs[name].is_over = self._present[name], True
-        self._present = dict(progress)
+    def watch(
+        self, name: str, kind: str, progress: float, statistics: GradientStatistics | None, *, is_over: bool
+    ) -> None:
+        """Note how far a job is that was not over at the last call: its length, and its training's course."""
+        if is_over and name in self._jobs:
+            self._jobs[name].progress, self._jobs[name].is_over = progress, True
+        if kind in self._courses:
+            return
+        if is_over:
+            self._courses[kind] = training_course(progress, self._seen[name])
+        elif statistics is not None:
+            self._seen[name].append((progress, statistics))
 
     def teach(
         self, name: str, kind: str, own: Mapping[str, GoodputModel], progress: float
@@ -70,3 +77,7 @@ class SharedModels:
             self._jobs[name] = _Known(early=next(iter(measured.values())).statistics)
             self._of_kind[kind].append(name)
         self._jobs[name].models = measured
+
+    def course(self, kind: str) -> TrainingCourse | None:
+        """Return the course of a whole training, None before one was completed."""
+        return self._courses.get(kind)

@@ -16,8 +16,9 @@ class JobOutcome:
 
     `completion_s` is finish − submission, `alone_s` the same alone on a 1/J share, and `rho` their ratio (see
     `fairness`; None without traces for it). `lost_gpu_seconds` is the part of `gpu_seconds` without progress
-    at starts and moves, or whose progress a failure destroyed. `gpu_changes` are (time, number of GPUs from
-    then on).
+    at starts and moves, or whose progress a failure destroyed. `finish_by_s` is the moment that its user
+    asked for, `accepted_s` when the policy promised it; None for neither. `gpu_changes` are (time, number of
+    GPUs from then on).
     """
 
     name: str
@@ -35,7 +36,14 @@ class JobOutcome:
     num_failures: int
     gpu_seconds: float
     lost_gpu_seconds: float
+    finish_by_s: float | None
+    accepted_s: float | None
     gpu_changes: tuple[tuple[float, int], ...]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a promise was made, and the job finished by its moment."""
+        return self.accepted_s is not None and self.finished_s <= (self.finish_by_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +105,8 @@ def _job_outcome(job: SimulatedJob, alone_s: float | None, changes: list[tuple[f
         num_failures=job.num_failures,
         gpu_seconds=job.gpu_seconds,
         lost_gpu_seconds=job.lost_gpu_seconds,
+        finish_by_s=job.job.finish_by_s,
+        accepted_s=job.accepted_s,
         gpu_changes=tuple(change for change in changes if change[0] < job.finished_s),
     )
 

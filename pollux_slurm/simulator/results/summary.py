@@ -30,11 +30,12 @@ class Summary:
     `makespan_s` is last finish − first submission. `gpu_hours` counts every GPU while a job owned it.
     `gpu_hours_lost` is the part without progress at starts and moves, or whose progress a failure destroyed;
     `restart_share` is their ratio. `rho_*` is finish-time fairness (see `fairness`), None without traces for
-    it. `avg_goodput` is the mean goodput of all jobs over the rounds, in one-GPU equivalents. `node_hours` is
-    the node time paid for, by GPU type. `solve_s` has the median, the 95th percentile and the maximum of the
-    decisions' times. `jobs` are completion times by name. `bound_avg_jct_s` is below what any policy's
-    `avg_jct_s` can be; None where it was not computed. Where all jobs ended before the first round,
-    `avg_goodput` and `solve_s` are 0.
+    it. `num_asked` jobs have a moment to be finished by, which the policy promised to `num_accepted`, and
+    `num_kept` of these were finished by it. `avg_goodput` is the mean goodput of all jobs over the rounds, in
+    one-GPU equivalents. `node_hours` is the node time paid for, by GPU type. `solve_s` has the median, the
+    95th percentile and the maximum of the decisions' times. `jobs` are completion times by name.
+    `bound_avg_jct_s` is below what any policy's `avg_jct_s` can be; None where it was not computed. Where all
+    jobs ended before the first round, `avg_goodput` and `solve_s` are 0.
     """
 
     policy: str
@@ -54,6 +55,9 @@ class Summary:
     avg_goodput: float
     rho_worst: float | None
     rho_share_above_1: float | None
+    num_asked: int
+    num_accepted: int
+    num_kept: int
     accounts: Mapping[str, AccountSummary]
     node_hours: Mapping[str, float]
     wall_s: float
@@ -98,6 +102,9 @@ def make_outcome(
         avg_goodput=sum(record.goodput for record in rounds) / max(len(rounds), 1),
         rho_worst=_worst(jobs),
         rho_share_above_1=share_above_one(_ratios(jobs)),
+        num_asked=sum(job.finish_by_s is not None for job in jobs),
+        num_accepted=sum(job.accepted_s is not None for job in jobs),
+        num_kept=sum(job.is_kept for job in jobs),
         accounts=_by_account(jobs),
         node_hours={kind: seconds / 3600 for kind, seconds in result.node_seconds.items()},
         wall_s=wall_s,

@@ -10,8 +10,9 @@ Grammar (one word, no blanks inside; fields in any order, each at most once, `sh
             | "inplace=1"                                (not with slice and total)
             | "minrun=" ("0" | seconds | "always")
             | "kind=" 1 to 32 letters, digits, ".", "-", "_"
+            | "finishby=" seconds since 1970, UTC
     count   = a decimal number from 1 to 1000000, without leading zeros
-    seconds = a decimal number from 1 to 999999999, without leading zeros
+    seconds = a decimal number from 1 to 999999999, since 1970 to 99999999999, without leading zeros
 
 Any user can write any text into the Comment of their own job, so reading never raises: a comment is an
 unmanaged job's, an adaptive job's, or malformed, with a reason.
@@ -23,6 +24,7 @@ import functools
 import math
 import re
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobTerms
@@ -44,6 +46,7 @@ _FIELDS = {
     "inplace": re.compile(r"1"),
     "minrun": re.compile(r"always|0|[1-9][0-9]{0,8}"),
     "kind": KIND,
+    "finishby": re.compile(r"[1-9][0-9]{0,10}"),
 }
 
 
@@ -76,6 +79,8 @@ def encode_comment(user_comment: str, terms: JobTerms) -> str:
         fields.append(f"minrun={'always' if math.isinf(terms.min_run_s) else math.ceil(terms.min_run_s)}")
     if terms.kind is not None:
         fields.append(f"kind={terms.kind}")
+    if terms.finish_by is not None:
+        fields.append(f"finishby={math.floor(terms.finish_by.timestamp())}")
     payload = _VERSION + ",".join(fields)
     checked = _parse_payload(payload)
     if isinstance(checked, str):
@@ -161,4 +166,7 @@ def _parse_payload(payload: str) -> JobTerms | str:
         in_place="inplace" in values,
         min_run_s=float(values["minrun"].replace("always", "inf")) if "minrun" in values else None,
         kind=values.get("kind"),
+        finish_by=datetime.fromtimestamp(int(values["finishby"]), timezone.utc)
+        if "finishby" in values
+        else None,
     )

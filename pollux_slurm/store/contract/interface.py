@@ -66,6 +66,7 @@ from pollux_slurm.store.contract.types import (
     Move,
     NodeRecord,
     Poll,
+    PromiseRecord,
     Reallocation,
     RecentRun,
     Refusal,
@@ -101,6 +102,7 @@ __all__ = [
     "Move",
     "NodeRecord",
     "Poll",
+    "PromiseRecord",
     "Reallocation",
     "RecentRun",
     "Refusal",
@@ -212,6 +214,9 @@ class Store(JobStore, Protocol):
 
     def record_not_moved(self, reasons: Mapping[str, str]) -> None:
         """Record why the last round could not move jobs; clear those of all others that are not over."""
+
+    def record_promises(self, answers: Mapping[str, PromiseRecord]) -> None:
+        """Record a round's answers to jobs that ask to be finished by a moment; ignore unknown ids."""
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         """Return every job that is not over, in a bounded number of statements."""

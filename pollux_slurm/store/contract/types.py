@@ -20,6 +20,7 @@ from pollux_slurm.model import (
     JobState,
     JobTerms,
     JobWarning,
+    PromiseState,
     ReallocationCause,
     ReallocationStep,
     ReallocationWay,
@@ -139,6 +140,16 @@ class JobRegistration:
     restart_count: int = 0
     is_running: bool = False
     submitted_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseRecord:
+    """The last round's answer to a job that asks to be finished by a moment: see `model.Promise`."""
+
+    state: PromiseState
+    least_gpus: int | None = None
+    finish_at: datetime | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +440,7 @@ class JobRecord:
 
     An owner may put a new token into the job's Comment. Moves and declarations from before still count, and
     `first_submitted_at` is when the first row of the job was submitted; None where this is the first.
+    `promise` is the answer to its moment, None before the first.
     """
 
     slurm_job_id: str
@@ -472,6 +484,7 @@ class JobRecord:
     recent_runs: tuple[RecentRun, ...] = ()
     generations: tuple[GenerationRecord, ...] = ()
     first_submitted_at: datetime | None = None
+    promise: PromiseRecord | None = None
 
     @property
     def paused_at(self) -> datetime | None:

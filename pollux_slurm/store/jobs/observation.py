@@ -12,7 +12,7 @@ from sqlalchemy.orm import aliased
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.store.access.sanitizing import clean_text, utc
 from pollux_slurm.store.access.statements import is_one_of, is_one_of_ids
-from pollux_slurm.store.contract.interface import JobObservation
+from pollux_slurm.store.contract.interface import JobObservation, PromiseRecord
 from pollux_slurm.store.jobs.allocation_intervals import (
     EndBounds,
     IntervalChange,
@@ -94,6 +94,30 @@ def record_not_moved(connection: Connection, reasons: Mapping[str, str]) -> None
             .values(not_moved_reason=bindparam("reason")),
             [{"number": number, "reason": clean_text(reason)} for number, reason in reasons.items()],
         )
+
+
+def record_promises(connection: Connection, answers: Mapping[str, PromiseRecord]) -> None:
+    """Record the answers to jobs with a moment: see `Store.record_promises`."""
+    connection.execute(
+        update(JobRow)
+        .where(JobRow.finished_at.is_(None), JobRow.slurm_job_id == bindparam("b_number"))
+        .values(
+            promise=bindparam("b_state"),
+            promise_gpus=bindparam("b_gpus"),
+            promise_finish_at=bindparam("b_finish_at"),
+            promise_reason=bindparam("b_reason"),
+        ),
+        [
+            {
+                "b_number": number,
+                "b_state": answer.state,
+                "b_gpus": answer.least_gpus,
+                "b_finish_at": answer.finish_at,
+                "b_reason": None if answer.reason is None else clean_text(answer.reason),
+            }
+            for number, answer in answers.items()
+        ],
+    )
 
 
 class _Changes:

@@ -15,7 +15,7 @@ from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import Allocation, JobTerms
 from pollux_slurm.store.access.sanitizing import clean_text
 from pollux_slurm.store.access.statements import cached_statement
-from pollux_slurm.store.contract.interface import JobRecord, RunPhase, TrainingRun
+from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord, RunPhase, TrainingRun
 from pollux_slurm.store.jobs.declarations import read_declarations
 from pollux_slurm.store.jobs.goodput_models import read_models_by_type
 from pollux_slurm.store.jobs.latest import (
@@ -100,6 +100,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                     allow_unconfirmed=row.allow_unconfirmed,
                     in_place=row.in_place,
                     kind=row.kind,
+                    finish_by=row.finish_by,
                 ),
                 name=row.name,
                 user_name=row.user_name,
@@ -139,6 +140,14 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 submitted_gpus=row.submitted_gpus,
                 recent_runs=tuple(recent_runs[row.id]),
                 first_submitted_at=row.first_submitted_at,
+                promise=None
+                if row.promise is None
+                else PromiseRecord(
+                    state=row.promise,
+                    least_gpus=row.promise_gpus,
+                    finish_at=row.promise_finish_at,
+                    reason=row.promise_reason,
+                ),
                 generations=tuple(generations[row.id]),
             )
         )
@@ -179,6 +188,11 @@ def _select_jobs(scope: Scope) -> Executable:
             JobRow.required_nodes,
             JobRow.submitted_gpus,
             JobRow.not_moved_reason,
+            JobRow.finish_by,
+            JobRow.promise,
+            JobRow.promise_gpus,
+            JobRow.promise_finish_at,
+            JobRow.promise_reason,
             first.submitted_at.label("first_submitted_at"),
         )
         .outerjoin(first, first.id == JobRow.first_job_id)

@@ -38,6 +38,7 @@ class _Known:
     min_gpus: int
     max_gpus: int | None
     allow_unconfirmed: bool
+    finish_by: datetime | None
     submitted_at: datetime
     finished_at: datetime | None
     open_reallocation_id: int | None
@@ -115,8 +116,8 @@ def _has_other_terms(before: _Known, job: JobRegistration) -> bool:
     """Return whether the owner of a job has changed its terms in its Comment (`pollux change`)."""
     terms = job.terms
     return before.token_sha256 == terms.token_sha256 and (
-        (before.min_gpus, before.max_gpus, before.allow_unconfirmed)
-        != (terms.min_gpus, terms.max_gpus, terms.allow_unconfirmed)
+        (before.min_gpus, before.max_gpus, before.allow_unconfirmed, before.finish_by)
+        != (terms.min_gpus, terms.max_gpus, terms.allow_unconfirmed, terms.finish_by)
     )
 
 
@@ -137,6 +138,21 @@ def _change_terms(connection: Connection, pairs: Sequence[tuple[_Known, JobRegis
             for before, job in pairs
         ],
     )
+    # Another moment is another request.
+    moments = [pair for pair in pairs if pair[0].finish_by != pair[1].terms.finish_by]
+    if moments:
+        connection.execute(
+            update(JobRow)
+            .where(JobRow.id == bindparam("b_id"))
+            .values(
+                finish_by=bindparam("b_finish_by"),
+                promise=None,
+                promise_gpus=None,
+                promise_finish_at=None,
+                promise_reason=None,
+            ),
+            [{"b_id": before.id, "b_finish_by": job.terms.finish_by} for before, job in moments],
+        )
 
 
 def _is_same_submission(before: _Known, job: JobRegistration) -> bool:
@@ -221,6 +237,7 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             JobRow.min_gpus,
             JobRow.max_gpus,
             JobRow.allow_unconfirmed,
+            JobRow.finish_by,
             JobRow.submitted_at,
             JobRow.finished_at,
             ReallocationRow.id.label("open_reallocation_id"),
@@ -247,6 +264,7 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             min_gpus=row.min_gpus,
             max_gpus=row.max_gpus,
             allow_unconfirmed=row.allow_unconfirmed,
+            finish_by=row.finish_by,
             submitted_at=row.submitted_at,
             finished_at=row.finished_at,
             open_reallocation_id=row.open_reallocation_id,
@@ -303,6 +321,7 @@ def _insert(
                 "allow_unconfirmed": job.terms.allow_unconfirmed,
                 "in_place": job.terms.in_place,
                 "kind": job.terms.kind,
+                "finish_by": job.terms.finish_by,
                 "cpus_per_gpu": job.cpus_per_gpu,
                 "memory_per_gpu_mb": job.memory_per_gpu_mb,
                 "state": JobState.PENDING,

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pollux_slurm.model import JobState
+from pollux_slurm.model import JobState, PromiseState
 from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.store.schema.base import (
     BIG_INT,
@@ -141,6 +141,21 @@ class JobRow(Base):
     )
     kind: Mapped[str | None] = mapped_column(
         String(32), comment="What it trains: its owner's name for it, or a digest; null for none."
+    )
+    finish_by: Mapped[datetime | None] = nullable_time_column(
+        "When its owner wants it finished; null for no wish."
+    )
+    promise: Mapped[PromiseState | None] = mapped_column(
+        checked_enum(PromiseState, "promise"), comment="The last round's answer to that; null before one."
+    )
+    promise_gpus: Mapped[int | None] = mapped_column(
+        Integer, comment="Fewest GPUs that keep an accepted promise now; null for any other answer."
+    )
+    promise_finish_at: Mapped[datetime | None] = nullable_time_column(
+        "When it is finished with these, in nine of ten cases; of a refused one the earliest; or null."
+    )
+    promise_reason: Mapped[str | None] = mapped_column(
+        Text, comment="What the answer lacks, or why the promise ended; null for neither."
     )
     not_moved_reason: Mapped[str | None] = mapped_column(
         Text, comment="Why the last round could not move it; null when it could."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -26,13 +27,20 @@ def slurm() -> FakeSlurm:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"max_gpus": 8}, {"max_gpus": None}, {"min_gpus": 1, "max_gpus": 1}, {"min_run_s": math.inf}]
+    "changes",
+    [
+        {"max_gpus": 8},
+        {"max_gpus": None},
+        {"min_gpus": 1, "max_gpus": 1},
+        {"min_run_s": math.inf},
+        {"finish_by": datetime(2026, 12, 1, 9, 0, tzinfo=timezone.utc)},
+    ],
 )
 def test_that_only_what_was_asked_changes(slurm: FakeSlurm, changes: dict[str, Any]) -> None:
     terms, comment = changed_terms(slurm, "1", **changes)
     assert decode_comment(comment) == terms
     assert user_part(comment) == "mine"
-    for name in ("token_sha256", "user_id", "min_gpus", "max_gpus", "min_run_s", "in_place"):
+    for name in ("token_sha256", "user_id", "min_gpus", "max_gpus", "min_run_s", "in_place", "finish_by"):
         assert getattr(terms, name) == changes.get(name, getattr(TERMS, name))
 
 

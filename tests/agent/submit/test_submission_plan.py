@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,14 @@ def test_that_the_kind_goes_into_the_comment_and_seeds_do_not_change_it() -> Non
 def test_that_a_shortest_run_goes_into_the_comment(text: str, field: str) -> None:
     assert f",minrun={field}" in " ".join(plan([f"--min-run={text}"]).options)
     assert "minrun" not in " ".join(plan([]).options)
+
+
+def test_that_a_moment_goes_into_the_comment() -> None:
+    made = plan(["--finish-by=2126-12-01T09:00Z"])
+    assert f",finishby={int(datetime(2126, 12, 1, 9, tzinfo=timezone.utc).timestamp())}" in " ".join(
+        made.options
+    )
+    assert "finishby" not in " ".join(plan([]).options)
 
 
 def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> None:
@@ -575,6 +584,8 @@ def test_that_the_plan_as_shell_commands_does_the_same(tmp_path: Path, comment: 
         ),
         (["--max-gpus=3", "-N4-8"], "--nodes requests 4 GPUs, one on each node, above --max-gpus 3"),
         (["--min-run=7"], "--min-run takes a number with s, m, h, d or w, .*, or always, not '7'"),
+        (["--finish-by=soon"], "--finish-by takes 'Mon 09:00' or .*; not 'soon'"),
+        (["--finish-by=2026-01-01T09:00Z"], "--finish-by '2026-01-01T09:00Z' is in the past"),
         (["--array=1-4"], "array"),
         (["-a", "1-4"], "array"),
         (["--no-requeue"], "requeue"),

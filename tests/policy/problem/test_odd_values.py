@@ -21,7 +21,9 @@ from pollux_slurm.model import (
     MovingRules,
     Objective,
     Problem,
+    PromiseState,
     ThroughputParameters,
+    TrainingCourse,
 )
 from pollux_slurm.policy import OBJECTIVES, decide, explanation
 from pollux_slurm.policy.problem.json_format import (
@@ -43,6 +45,7 @@ MODEL = GoodputModel(
     max_gpus_seen=2,
     max_nodes_seen=1,
 )
+NOISE = GradientStatistics(sqr=1.0, var=10.0, noise_low=1.0, noise_high=1e3)
 FULL = Problem(
     nodes=(node("n0", 2, gpu_type="a"), node("n1", 2, gpu_type="b")),
     jobs=(
@@ -64,6 +67,10 @@ FULL = Problem(
             kind_note="none",
             wings=(Allocation.of({"n0": 1}),),
             in_place_delay_s=3.0,
+            course=TrainingCourse(work=1e6, statistics=((0.0, NOISE),)),
+            finish_by_s=3600.0,
+            promise=PromiseState.REFUSED,
+            promised_gpus=1,
         ),
         job("other", account="x"),
     ),

@@ -41,6 +41,15 @@ def test_that_a_row_may_say_how_much_a_job_trains(tmp_path: Path) -> None:
         read_workload(file, {"made"})
 
 
+def test_that_a_row_may_have_a_moment(tmp_path: Path) -> None:
+    file = tmp_path / "w.csv"
+    file.write_text(HEAD.strip() + ",finish_by\na,1,made,1,8,90.5\nb,1,made,1,8,\n")
+    jobs = read_workload(file, {"made"})
+    assert [job.finish_by_s for job in jobs] == [90.5, None]
+    file.write_text(workload_text(jobs))
+    assert read_workload(file, {"made"}) == jobs
+
+
 def test_that_an_error_lists_at_most_ten_applications(tmp_path: Path) -> None:
     file = tmp_path / "w.csv"
     file.write_text(HEAD + "a,1,other,1,8\n")

@@ -25,8 +25,8 @@ def test_that_a_job_learns_sizes_and_its_length_from_those_of_its_kind_that_agre
     shared = SharedModels()
     assert shared.teach("a", "bert", {"t4": EIGHT}, 0.0) == ({"t4": EIGHT}, None)
     shared.teach("slow", "bert", {"t4": SLOW}, 0.0)
-    shared.see({"a": 500.0, "slow": 9.0, "b": 0.0})
-    shared.see({"b": 10.0})
+    for name, progress in (("a", 500.0), ("slow", 9.0)):
+        shared.watch(name, "bert", progress, None, is_over=True)
     models, expected = shared.teach("b", "bert", {"t4": ONE}, 10.0)
     assert models["t4"].max_gpus_seen == 8
     assert expected == 500.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timezone
 
 import pytest
 from hypothesis import given
@@ -38,6 +39,7 @@ def job_terms(draw: st.DrawFn) -> JobTerms:
                     {},
                     {"in_place": True},
                     {"kind": "gpt2.small-1_b"},
+                    {"finish_by": datetime(2026, 12, 1, 9, 0, tzinfo=timezone.utc)},
                     {"min_run_s": 0.0},
                     {"min_run_s": 7200.0},
                     {"min_run_s": math.inf},
@@ -119,6 +121,8 @@ def test_that_an_ordinary_comment_is_an_unmanaged_jobs(comment: str) -> None:
         (f"pollux/1:sha256={HEX},uid=1,slice=3600,total=3600", "total 3600 is not above slice 3600"),
         (f"pollux/1:sha256={HEX},uid=1,slice=0,total=3600", "field 'slice'"),
         (f"pollux/1:sha256={HEX},uid=1,slice=1,total=1000000000", "field 'total'"),
+        (f"pollux/1:sha256={HEX},uid=1,finishby=0", "field 'finishby'"),
+        (f"pollux/1:sha256={HEX},uid=1,finishby=100000000000", "field 'finishby'"),
         (f"pollux/1:sha256={HEX},uid=1,colour=red", "unknown field 'colour'"),
         (f"pollux/1:sha256={HEX},uid=1,", "unknown field ''"),
         (f"pollux/1:sha256={HEX} pollux/1:sha256={HEX}", "more than one"),

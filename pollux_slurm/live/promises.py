@@ -1,0 +1,77 @@
+"""What became of a job's wish to be finished by a moment: for `pollux sbatch`, `explain`, `status`, pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from pollux_slurm.daemon.observe.live_status import daemon_absence_text
+from pollux_slurm.daemon.observe.promise_text import promise_text, slack_text
+from pollux_slurm.errors import UnknownJobError
+from pollux_slurm.model import JobState, PromiseState
+from pollux_slurm.store.contract.interface import JobRecord, Store
+
+
+def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
+    """Return a job's moment and the last answer to it as plain containers; None without a moment."""
+    by, promise = record.terms.finish_by, record.promise
+    if by is None:
+        return None
+    finish_at = None if promise is None else promise.finish_at
+    outcome = _outcome(record)
+    accepted = promise is not None and promise.state is PromiseState.ACCEPTED
+    return {
+        "finish_by": by.isoformat(),
+        "state": None if promise is None else promise.state.value,
+        "least_gpus": None if promise is None else promise.least_gpus,
+        "finish_at": None if finish_at is None else finish_at.isoformat(),
+        "slack_s": (by - finish_at).total_seconds() if accepted and finish_at is not None else None,
+        "reason": None if promise is None else promise.reason,
+        "text": promise_text(by, promise) if outcome is None else f"by {by:%Y-%m-%d %H:%M:%S} UTC: {outcome}",
+    }
+
+
+def slack_of(record: JobRecord) -> str:
+    """Return the slack of a job's promise in a few words; `-` without a moment."""
+    by = record.terms.finish_by
+    if by is None:
+        return "-"
+    return _outcome(record) or slack_text(by, record.promise)
+
+
+def _outcome(record: JobRecord) -> str | None:
+    """Return whether a job that is over was finished by its moment, None for one that is not over."""
+    by, finished_at = record.terms.finish_by, record.finished_at
+    if by is None or finished_at is None:
+        return None
+    if record.state is not JobState.COMPLETED:
+        return "not finished"
+    return "in time" if finished_at <= by else "too late"
+
+
+def wait_for_answer(
+    store: Store,
+    job_id: str,
+    *,
+    timeout_s: float = 30.0,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Return the daemon's answer to a new job with a moment, None where none comes in time.
+
+    Where no daemon runs, it does not wait.
+    """
+    ends_s = clock() + timeout_s
+    while True:
+        try:
+            record = store.job(job_id)
+        except UnknownJobError:
+            record = None
+        if record is not None and record.promise is not None and record.terms.finish_by is not None:
+            return promise_text(record.terms.finish_by, record.promise)
+        now = datetime.now(timezone.utc)
+        if clock() >= ends_s or daemon_absence_text(store.daemon_status(), now) is not None:
+            return None
+        pause(0.5)

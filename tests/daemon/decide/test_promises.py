@@ -1,0 +1,143 @@
+"""The answers that a round records, and what a problem says of a job with a moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pollux_slurm.daemon.decide import problem_building
+from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
+from pollux_slurm.daemon.decide.promises import new_answers
+from pollux_slurm.daemon.observe import cluster_picture
+from pollux_slurm.daemon.observe.promise_text import promise_text, slack_text
+from pollux_slurm.goodput.taught_model import COURSE_PARTS
+from pollux_slurm.model import GradientStatistics, Promise, PromiseState, TrainingCourse
+from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord
+from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, sample, snapshot
+from tests.daemon.decide.test_kinds import OF_A_KIND, earlier
+
+BY = NOON + timedelta(hours=2)
+ACCEPTED = PromiseRecord(
+    state=PromiseState.ACCEPTED, least_gpus=2, finish_at=NOON + timedelta(hours=1, minutes=30)
+)
+
+
+def asking(promise: PromiseRecord | None = None) -> JobRecord:
+    return record("1", terms=dataclasses.replace(TERMS, finish_by=BY), promise=promise)
+
+
+def answer(**fields: Any) -> Promise:
+    accepted: dict[str, Any] = {"state": PromiseState.ACCEPTED, "least_gpus": 2, "finish_s": 5400.0}
+    return Promise(job_id="1", **(accepted | fields))
+
+
+def test_that_a_changed_answer_is_recorded_and_the_same_one_is_not() -> None:
+    assert new_answers([asking()], {"1": answer()}, NOON) == {"1": ACCEPTED}
+    assert new_answers([asking(ACCEPTED)], {"1": answer(finish_s=5430.0)}, NOON) == {}
+    for change in ({"finish_s": 5460.0}, {"finish_s": None}, {"least_gpus": 1}, {"reason": "other"}):
+        assert list(new_answers([asking(ACCEPTED)], {"1": answer(**change)}, NOON)) == ["1"]
+    assert new_answers([asking(ACCEPTED)], {}, NOON) == {}
+
+
+def test_that_the_reason_why_a_promise_ended_stays() -> None:
+    ended = PromiseRecord(state=PromiseState.ENDED, reason="its length is refuted")
+    assert new_answers([asking(ended)], {"1": answer(state=PromiseState.ENDED)}, NOON) == {}
+
+
+def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -> None:
+    seen = cluster_picture.build_picture(
+        snapshot([node("n0", used=2)], [job("1", on={"n0": 2})]),
+        [
+            record(
+                "1",
+                terms=dataclasses.replace(OF_A_KIND, finish_by=BY),
+                promise=ACCEPTED,
+            )
+        ],
+    )
+
+    def work(*progress: float, completed: bool = True, by: datetime | None = BY) -> float | None:
+        jobs = [
+            dataclasses.replace(earlier(str(9 - index)), progress=one, completed=completed)
+            for index, one in enumerate(progress)
+        ]
+        terms = dataclasses.replace(OF_A_KIND, finish_by=by)
+        taught = Kinds(jobs, course_of=lambda job: TrainingCourse(work=job.progress)).teach(
+            record("1", terms=terms), (None, ())
+        )
+        return None if taught.course is None else taught.course.work
+
+    assert work(100.0, 120.0) == 120.0
+    assert work(100.0, 131.0) is None
+    assert work(100.0, completed=False) is None
+    assert work(100.0, by=None) is None
+    kinds = Kinds([earlier("9")], course_of=lambda job: TrainingCourse(work=job.progress))
+    (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds).jobs
+    assert (one.finish_by_s, one.promise) == (7200.0, PromiseState.ACCEPTED)
+    assert one.course == TrainingCourse(work=100.0)
+
+
+def test_that_the_course_of_a_job_is_read_from_its_history() -> None:
+    first, second = (GradientStatistics(sqr=1.0, var=var) for var in (2.0, 8.0))
+    models = [
+        (NOON + timedelta(seconds=second_), dataclasses.replace(MODEL, statistics=statistics))
+        for second_, statistics in ((5, first), (35, second))
+    ]
+    samples = [
+        sample(at=NOON + timedelta(seconds=10 * number), progress=10.0 * number) for number in range(10)
+    ]
+    found = course_of_job(earlier("9"), models, samples)
+    initial = MODEL.limits.initial_batch_size
+    assert found.work == 100.0 * initial
+    part = found.work / COURSE_PARTS
+    # Parts without a sample have no statistics of their own, and there are none before the first model.
+    assert [(round(begin / part), statistics) for begin, statistics in found.statistics] == [
+        *((number, first) for number in (1, 3, 4)),
+        *((number, second) for number in (6, 8, 9, 11, 12, 14)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("promise", "text", "slack"),
+    [
+        (None, "no round has answered yet", "not answered"),
+        (
+            PromiseRecord(state=PromiseState.UNKNOWN, reason="no length"),
+            "not known yet: no length",
+            "unknown",
+        ),
+        (
+            PromiseRecord(state=PromiseState.REFUSED, finish_at=BY + timedelta(hours=1)),
+            "does not fit: earliest 2026-01-01 15:00:00 UTC",
+            "refused",
+        ),
+        (
+            PromiseRecord(state=PromiseState.REFUSED),
+            "does not fit: never within the user's share",
+            "refused",
+        ),
+        (
+            ACCEPTED,
+            "fits with 2 GPUs until 2026-01-01 13:30:00 UTC at 90 %; 30 min to spare",
+            "30 min to spare",
+        ),
+        (
+            dataclasses.replace(ACCEPTED, least_gpus=0, finish_at=BY + timedelta(minutes=10)),
+            "fits without GPUs for now, until 2026-01-01 14:10:00 UTC at 90 %; 10 min late",
+            "10 min late",
+        ),
+        (
+            PromiseRecord(state=PromiseState.ENDED, reason="it lies"),
+            "the promise has ended: it lies",
+            "ended",
+        ),
+    ],
+)
+def test_that_people_read_the_answer_and_the_slack(
+    promise: PromiseRecord | None, text: str, slack: str
+) -> None:
+    assert promise_text(BY, promise) == f"by 2026-01-01 14:00:00 UTC: {text}"
+    assert slack_text(BY, promise) == slack
