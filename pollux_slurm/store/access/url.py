@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from dataclasses import dataclass
@@ -74,7 +75,10 @@ def _sqlite_path(text: str) -> Path:
         )
     path = Path(name)
     if not path.is_absolute():
-        meant = shlex.quote(str(StoreUrl(url=make_url("sqlite://"), path=path.expanduser().absolute())))
+        whole = path
+        with contextlib.suppress(RuntimeError):  # there is no such home directory
+            whole = path.expanduser()
+        meant = shlex.quote(str(StoreUrl(url=make_url("sqlite://"), path=whole.absolute())))
         raise ConfigError(
             f"the store's path {str(path)!r} is relative, and jobs and daemon start in different folders; "
             f"write {meant}"

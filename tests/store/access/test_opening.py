@@ -106,6 +106,11 @@ def test_that_passwords_are_hidden_in_a_text_of_any_length(url: str, shown: str)
     assert redacted(url) == shown
 
 
+def test_that_a_home_directory_that_is_not_there_is_refused_as_a_relative_path() -> None:
+    with pytest.raises(ConfigError, match="is relative"):
+        parse_store_url("sqlite:///~nobody-of-this-name/pollux.db")
+
+
 def test_that_a_relative_path_is_refused_with_the_absolute_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
