@@ -595,7 +595,7 @@ def test_that_the_plan_as_shell_commands_does_the_same(tmp_path: Path, comment: 
         (["--wrap=true", "s.sh"], "--wrap"),
         (["no-such.sbatch"], "no-such.sbatch cannot be read: No such file"),
         (["/"], "cannot be read: Is a directory"),
-        (["x" * 300], "cannot be read: File name too long"),
+        (["--chdir=/", "x" * 300], "cannot be read: File name too long"),
     ],
 )
 def test_that_invalid_submissions_are_refused_in_one_line(words: list[str], message: str) -> None:

@@ -65,6 +65,7 @@ FULL = Problem(
             declaration_doubt="none",
             model_doubt="none",
             kind_note="none",
+            expected_progress=2e5,
             wings=(Allocation.of({"n0": 1}),),
             in_place_delay_s=3.0,
             course=TrainingCourse(work=1e6, statistics=((0.0, NOISE),)),
