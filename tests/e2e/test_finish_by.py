@@ -9,7 +9,8 @@ import pytest
 from pollux_slurm.model import JobState, PromiseState
 from tests.e2e.user_commands import DIGITS, UserCommands
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]
+# Its parts have tests of their own: the term, the answer and its wait, and the daemon's rounds with a promise.
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch, pytest.mark.full]
 
 
 def ask(user: UserCommands, name: str, by: str) -> tuple[str, str]:

@@ -26,7 +26,6 @@ from pollux_slurm.live.decision_text import ended, moment, move_text, moved_sinc
 from pollux_slurm.live.failure_line import failure_of_job
 from pollux_slurm.live.job_warnings import missing_reports, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
-from pollux_slurm.live.promises import promise_as_dict
 from pollux_slurm.live.slurm_reading import read_slurm
 from pollux_slurm.model import JobState
 
@@ -163,6 +162,8 @@ def _wings(shown: CurrentJob) -> list[dict[str, Any]]:
 
 def _present(shown: CurrentJob, round_id: int | None) -> dict[str, Any]:
     """Return the job's present state; nothing of it where an earlier round was requested."""
+    from pollux_slurm.live.promises import promise_as_dict
+
     record, sample = shown.record, shown.measured
     if round_id is not None:
         return {"paused_at": None, "paused_cause": None, "paused_because": None}

@@ -29,7 +29,6 @@ from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
 from pollux_slurm.live.decision_text import has_maximum, move_text, paused, summary
 from pollux_slurm.live.job_warnings import missing_reports, warning_lines, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
-from pollux_slurm.live.promises import promise_as_dict, slack_of
 from pollux_slurm.live.slurm_reading import read_slurm
 
 if TYPE_CHECKING:
@@ -201,6 +200,8 @@ def _freshness_lines(picture: Picture) -> Iterator[str]:
 
 def job_as_dict(shown: CurrentJob) -> dict[str, Any]:
     """Return one job as plain containers, the form of `--json`."""
+    from pollux_slurm.live.promises import promise_as_dict
+
     record, sample, measured = shown.record, shown.record.sample, shown.measured
     reallocation, batch = record.open_reallocation, measured.batch if measured else None
     return {
@@ -299,6 +300,8 @@ def _make_room(widths: dict[str, int], room: int) -> None:
 
 def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
     """Return one job's row as column → text, in the order of the columns."""
+    from pollux_slurm.live.promises import slack_of
+
     record, sample, now = shown.record, shown.record.sample, picture.read_at
     measured = shown.measured
     return {
