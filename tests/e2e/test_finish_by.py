@@ -9,7 +9,7 @@ import pytest
 from pollux_slurm.model import JobState, PromiseState
 from tests.e2e.user_commands import DIGITS, UserCommands
 
-# Its parts have tests of their own: the term, the answer and its wait, and the daemon's rounds with a promise.
+# Its parts have tests of their own: the term, the wait for an answer, the daemon's rounds with a promise.
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch, pytest.mark.full]
 
 
