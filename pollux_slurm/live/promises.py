@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pollux_slurm.daemon.observe.live_status import daemon_absence_text
-from pollux_slurm.daemon.observe.promise_text import promise_text, slack_text
+from pollux_slurm.daemon.observe.promise_text import moment_text, promise_text, slack_text
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobState, PromiseState
 from pollux_slurm.store.contract.interface import JobRecord, Store
@@ -29,7 +29,7 @@ def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
         "finish_at": None if finish_at is None else finish_at.isoformat(),
         "slack_s": (by - finish_at).total_seconds() if accepted and finish_at is not None else None,
         "reason": None if promise is None else promise.reason,
-        "text": promise_text(by, promise) if outcome is None else f"by {by:%Y-%m-%d %H:%M:%S} UTC: {outcome}",
+        "text": promise_text(by, promise) if outcome is None else f"by {moment_text(by)}: {outcome}",
     }
 
 

@@ -137,6 +137,7 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
     """Whether a daemon moves jobs, and knows jobs of the kind and this user on more than so many GPUs."""
     import pwd
 
+    from pollux_slurm.daemon.observe.live_status import daemon_absence_text
     from pollux_slurm.errors import PolluxError
 
     if config.store.url is None:
@@ -144,11 +145,7 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
     try:
         with opened_store(config) as store:
             daemon = store.daemon_status()
-            if (
-                daemon.is_shadow
-                or daemon.expires_at is None
-                or daemon.expires_at < datetime.now(timezone.utc)
-            ):
+            if daemon.is_shadow or daemon_absence_text(daemon, datetime.now(timezone.utc)) is not None:
                 return False
             user = pwd.getpwuid(os.getuid()).pw_name
             return any(one.user_name == user and one.max_gpus_seen > num_gpus for one in store.kinds(kind))

@@ -72,20 +72,16 @@ class Kinds:
             return Taught(models=models, note=_doubt(max(others, key=_seen)))
         teacher = max(agreeing, key=_seen)
         taught = _taught(models, teacher)
-        lengths = tuple(
-            job.progress * job.model.limits.initial_batch_size
-            for job in agreeing
-            if job.completed and job.progress > 0
-        )
+        completed = [job for job in agreeing if job.completed and job.progress > 0]
+        lengths = tuple(job.progress * job.model.limits.initial_batch_size for job in completed)
         return Taught(
             models=taught,
             note=_note(taught != models, agreeing, teacher, lengths),
             lengths=lengths,
-            course=self._course(record, agreeing),
+            course=self._course(record, completed),
         )
 
-    def _course(self, record: JobRecord, others: Iterable[EarlierJob]) -> TrainingCourse | None:
-        completed = [job for job in others if job.completed and job.progress > 0]
+    def _course(self, record: JobRecord, completed: Sequence[EarlierJob]) -> TrainingCourse | None:
         if record.terms.finish_by is None or self._course_of is None or not completed:
             return None
         lengths = [job.progress for job in completed]

@@ -75,9 +75,9 @@ class WatchedState:
             most = registration.terms.max_gpus
             can_grow |= job.state is JobState.RUNNING and (most is None or job.allocation.num_gpus < most)
             can_shrink |= job.allocation.num_gpus > registration.terms.min_gpus
-            begins_at = None if job.waits_for_placing else job.begins_at
-            starts_later = begins_at is not None and begins_at > snapshot.read_at
-            if job.state is JobState.PENDING and not job.held and not starts_later:
+            starts_later = job.begins_at is not None and job.begins_at > snapshot.read_at
+            may_start = job.waits_for_placing or not starts_later
+            if job.state is JobState.PENDING and not job.held and may_start:
                 waiting.add(job.job_id)
         return cls(
             jobs=frozenset(jobs),

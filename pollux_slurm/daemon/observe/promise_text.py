@@ -12,7 +12,7 @@ from pollux_slurm.store.contract.interface import PromiseRecord
 
 def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
     """Return what became of the wish to be finished `by` a moment; None for no answer yet."""
-    wish = f"by {_moment(by)}"
+    wish = f"by {moment_text(by)}"
     if promise is None:
         return f"{wish}: no round has answered yet"
     if promise.state is PromiseState.UNKNOWN:
@@ -21,9 +21,11 @@ def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
         return f"{wish}: the promise has ended: {promise.reason}"
     finish_at = promise.finish_at
     if promise.state is PromiseState.REFUSED:
-        earliest = "never within the user's share" if finish_at is None else f"earliest {_moment(finish_at)}"
+        earliest = (
+            "never within the user's share" if finish_at is None else f"earliest {moment_text(finish_at)}"
+        )
         return f"{wish}: does not fit: {earliest}"
-    until = "" if finish_at is None else f" until {_moment(finish_at)}"
+    until = "" if finish_at is None else f" until {moment_text(finish_at)}"
     with_gpus = f"with {plural(promise.least_gpus, 'GPU')}" if promise.least_gpus else "without GPUs for now,"
     return f"{wish}: fits {with_gpus}{until} at 90 %; {slack_text(by, promise)}"
 
@@ -39,5 +41,6 @@ def slack_text(by: datetime, promise: PromiseRecord | None) -> str:
     return f"{elapsed_text(-slack if late else slack)} {'late' if late else 'to spare'}"
 
 
-def _moment(at: datetime) -> str:
+def moment_text(at: datetime) -> str:
+    """Return a moment as it is shown to people."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"

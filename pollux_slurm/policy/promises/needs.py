@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import GradientStatistics, Problem, ProblemJob
+from pollux_slurm.policy.objectives.job_values import declared_remaining_s
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.node_facts import NodeFacts
@@ -48,10 +49,10 @@ def remaining_work(job: ProblemJob) -> float | None:
 
     Its own declaration counts once a part of it is done, before that the length of its kind.
     """
-    done, declared, progress = job.epochs_done, job.epochs_declared, job.progress or 0.0
-    if done is not None and declared is not None and progress > 0 and 0 < done < declared:
-        return progress * (declared - done) / done
-    return None if job.course is None else max(job.course.work - progress, 0.0)
+    # At one example a second, seconds are examples; without progress, they say nothing.
+    if left := declared_remaining_s(job, 1.0):
+        return left
+    return None if job.course is None else max(job.course.work - (job.progress or 0.0), 0.0)
 
 
 def why_not_kept(job: ProblemJob) -> str | None:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ def plan(
     environ: Mapping[str, str] | None = None,
     config: Config | None = None,
     stdin: bytes = SIMPLE.encode(),
+    **asked: Any,
 ) -> SubmissionPlan:
     return plan_submission(
         parse_words(words, exact=POLLUX_OPTIONS),
@@ -45,6 +47,7 @@ def plan(
         token=TOKEN,
         identifier="1a2b3c4d",
         read_stdin=lambda: stdin,
+        **asked,
     )
 
 
@@ -73,14 +76,9 @@ def added(script: str) -> list[str]:
 def test_that_a_job_whose_kind_used_more_gpus_waits_a_moment_for_the_daemon(
     words: list[str], known: int, waits: bool
 ) -> None:
-    found = plan_submission(
-        parse_words([*words, "--max-gpus=8"], exact=POLLUX_OPTIONS),
-        environ={},
-        cwd=Path("/home/ada/work"),
+    found = plan(
+        [*words, "--max-gpus=8"],
         config=STORED,
-        token=TOKEN,
-        identifier="1a2b3c4d",
-        read_stdin=SIMPLE.encode,
         may_start_larger=lambda kind, num_gpus: bool(kind) and known > num_gpus,
     )
     assert ("--begin=now+20" in found.options) is waits
@@ -89,16 +87,7 @@ def test_that_a_job_whose_kind_used_more_gpus_waits_a_moment_for_the_daemon(
 
 def test_that_a_job_in_place_moves_by_requeue_where_slurm_has_no_room_for_wings() -> None:
     def planned(because: str | None) -> SubmissionPlan:
-        return plan_submission(
-            parse_words(["--in-place"], exact=POLLUX_OPTIONS),
-            environ={},
-            cwd=Path("/home/ada/work"),
-            config=STORED,
-            token=TOKEN,
-            identifier="1a2b3c4d",
-            read_stdin=SIMPLE.encode,
-            room_for_wings=lambda _request: Room(none_because=because),
-        )
+        return plan(["--in-place"], config=STORED, room_for_wings=lambda _request: Room(none_because=because))
 
     assert (planned(None).terms.in_place, planned(None).warnings) == (True, ())
     found = planned("MaxJobs=2 of ada leaves 2")
