@@ -41,6 +41,8 @@ from pollux_slurm.torch.wrapped_model.patching import patch
 _BATCH = 32
 _DIMENSIONS = 40
 _Z = 1.96
+# Parameters of a model that is measured as often as others are.
+_LARGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Measured:
     """An estimator that is given the gradients of a step's halves, as one replica measures them."""
 
     def __init__(self, *, by_halves: bool) -> None:
-        self.estimator, self._schedule = NoiseEstimator(), ProbeSchedule()
+        self.estimator, self._schedule = NoiseEstimator(), ProbeSchedule(_LARGE)
         self.estimator.set_initial_batch_size(_BATCH)
         self._by_halves = by_halves
         # Steps since the last one that was measured.

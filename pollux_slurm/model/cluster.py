@@ -110,7 +110,8 @@ class SlurmJob:
       what it has in CPUs, and what it requests in cores. Here, `cpus_per_gpu` and `num_cpus` are CPUs, of
       which a core has `threads_per_core`
     - `memory_by_node`: True where it requested memory by node, and neither by GPU nor by CPU
-    - `least_memory_mb`: while it waits, how much it requests of a node or for a CPU, if only by a default
+    - `least_memory_mb`: while it waits, how much it requests of a node or for a CPU, if only by a default;
+      `memory_in_all_mb` is what Slurm counts in all
     - `allocation`: its GPUs, empty unless it is running or completing; `cpus_by_node` and `memory_mb_by_node`
       are what it uses of each node
     - `last_allocation`: the allocation in its last run, for a job that is over or completing
@@ -174,6 +175,7 @@ class SlurmJob:
     exclusive: bool = False
     memory_by_node: bool = False
     least_memory_mb: int = 0
+    memory_in_all_mb: int = 0
     one_thread_per_core: bool = False
     threads_per_core: int = 1
     held_by_slurm: bool = False

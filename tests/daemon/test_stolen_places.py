@@ -17,7 +17,10 @@ from tests.waiting import cancel_all, wait_until
 pytestmark = pytest.mark.slow
 
 # An owner may change these of a job that waits, and an operator's priority stays (22.05).
-CHANGES = {"MinMemoryNode=8000": False, "MinCPUsNode=8": False, "TimeLimit=60": False, "MailUser=root": True}
+CHANGES = {
+    **{"MinMemoryNode=8000": False, "MinMemoryNode=0": False, "MinCPUsNode=8": False},
+    **{"TimeLimit=60": False, "MailUser=root": True},
+}
 
 
 def rigid(user: User, *options: str) -> str:

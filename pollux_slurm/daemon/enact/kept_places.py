@@ -235,7 +235,8 @@ class KeptPlaces:
             job, move = jobs.get(reallocation.slurm_job_id), open_moves.get(reallocation.id)
             if not self._has_restored_stray(reallocation.id, job, jobs):
                 continue
-            if move is not None and self._is_kept(move):
+            because = self._lost_because(move) if move is not None else "it waits outside of its move"
+            if because is None:
                 continue
             if job is not None and job.state is JobState.COMPLETING:
                 continue  # it is being requeued: nothing can be changed now
@@ -247,7 +248,7 @@ class KeptPlaces:
                     _log.info("job %s keeps its priority for now: %s", job.job_id, error)
                     continue
                 if job.state is JobState.PENDING:
-                    _log.warning("job %s: it waits outside of its move, and lost its priority", job.job_id)
+                    _log.warning("job %s: %s, and lost its priority", job.job_id, because)
             ended.append(reallocation.id)
             self._wings.pop(reallocation.id, None)
             if self._given.pop(reallocation.id, None) is not None:
@@ -272,21 +273,24 @@ class KeptPlaces:
         del self._wings[number]
         return True
 
-    def _is_kept(self, move: OpenMove) -> bool:
+    def _lost_because(self, move: OpenMove) -> str | None:
+        """Return why a job keeps no priority; None: it waits as it was when it got it."""
         reallocation, job, given = move.reallocation, move.job, self._given.get(move.reallocation.id)
-        return (
-            reallocation.step is Step.RELEASED
-            and job is not None
-            and given is not None
-            and move.is_ours
-            and job.state is JobState.PENDING
-            and not job.held
-            and job.restart_count == reallocation.from_restart_count + reallocation.moves_running
-            and has_target_shape(job, reallocation)
-            and request_of(given) == request_of(job)
-            and _asks_for_cpus_of(job, move.record)
-            and not _asks_for_more(job, given)
-        )
+        if reallocation.step is not Step.RELEASED or job is None or not move.is_ours:
+            return "it waits outside of its move"
+        if given is None:
+            return "an earlier daemon gave it"
+        if job.state is not JobState.PENDING or job.held:
+            return "it does not wait"
+        if job.restart_count != reallocation.from_restart_count + reallocation.moves_running:
+            return f"it was requeued once more (restart {job.restart_count})"
+        if not has_target_shape(job, reallocation):
+            return f"its shape is not {reallocation.target}"
+        if request_of(given) != request_of(job):
+            return "its request was changed"
+        if not _asks_for_cpus_of(job, move.record):
+            return f"it asks for {job.num_cpus} CPUs"
+        return _more_than(job, given)
 
 
 def _asks_for_cpus_of(job: SlurmJob, record: JobRecord | None) -> bool:
@@ -294,12 +298,16 @@ def _asks_for_cpus_of(job: SlurmJob, record: JobRecord | None) -> bool:
     return record is not None and job.num_cpus <= job.requested_gpus * record.cpus_per_gpu
 
 
-def _asks_for_more(job: SlurmJob, given: SlurmJob) -> bool:
-    """Whether a job asks for more memory or time than when it got its priority."""
+def _more_than(job: SlurmJob, given: SlurmJob) -> str | None:
+    """Return what of memory or time a job asks for beyond what it did when it got its priority."""
+    if job.least_memory_mb > given.least_memory_mb:
+        return f"it asks for {job.least_memory_mb} MB, after {given.least_memory_mb}"
+    # 0 is all memory of a node, for which it would keep others out. While Slurm tries to start a job with
+    # memory by GPU, it shows 0, too, and the memory in all as it was (22.05).
+    if job.least_memory_mb == 0 and job.memory_in_all_mb > given.memory_in_all_mb:
+        return f"it asks for {job.memory_in_all_mb} MB in all, after {given.memory_in_all_mb}"
     limits = [math.inf if one.time_limit_s is None else one.time_limit_s for one in (job, given)]
-    # MinMemoryNode=0 is all memory of a node, for which it would keep others out (22.05).
-    of_node = job.least_memory_mb == 0 < given.least_memory_mb
-    return of_node or job.least_memory_mb > given.least_memory_mb or limits[0] > limits[1]
+    return f"it asks for {limits[0]:.0f} s, after {limits[1]:.0f}" if limits[0] > limits[1] else None
 
 
 def _may_wait(reallocation: Reallocation) -> bool:

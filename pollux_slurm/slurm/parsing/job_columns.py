@@ -20,7 +20,7 @@ from typing import Any
 from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.slurm.parsing.gres import count_gpus, parse_gres
-from pollux_slurm.slurm.parsing.job_json import HELD_DESCRIPTIONS, parse_job
+from pollux_slurm.slurm.parsing.job_json import HELD_DESCRIPTIONS, memory_mb, parse_job
 from pollux_slurm.slurm.parsing.json_fields import LAST_SECOND
 from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
 from pollux_slurm.whole_numbers import whole_number
@@ -64,6 +64,7 @@ _COLUMNS = {
     "tres-per-socket": "tres_per_socket",
     "cpus-per-tres": "cpus_per_tres",
     "mem-per-tres": "memory_per_tres",
+    "tres-alloc": "tres_req_str",
     "exit_code": "exit_code",
     "Reservation": "resv_name",
     "HetJobID": "het_job_id",
@@ -77,8 +78,6 @@ _NUMBERS = (
 _TIMES = ("submit_time", "eligible_time", "start_time", "end_time", "resize_time")
 _NOTHING = ("(null)", "N/A", "None assigned")
 _TIME_LIMIT = re.compile(r"(?:(?:([0-9]{1,9})-)?([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})|([0-9]{1,9})")
-_MEMORY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,6}))?([KMGTP]?)")
-_MB_OF = {"K": 2**-10, "": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
 _BEYOND_CALENDAR = re.compile(r"[0-9]{5,}-")
 _CODE_AND_SIGNAL = re.compile(r"(\d{1,3}):(\d{1,3})")
 _CHANGING = (
@@ -190,7 +189,7 @@ def _fields(row: str) -> dict[str, Any]:
         fields[key] = _time(fields[key])
     fields["job_state"] = fields["job_state"].split(",")
     fields["time_limit"] = _minutes(fields["time_limit"])
-    fields["min_memory"] = _megabytes(fields["min_memory"])
+    fields["min_memory"] = memory_mb(fields["min_memory"])
     fields["requeue"], fields["batch_flag"] = fields["requeue"] == "1", fields["batch_flag"] == "1"
     if fields["state_reason"] in HELD_DESCRIPTIONS:
         fields["state_description"], fields["state_reason"] = fields["state_reason"], "JobHeldUser"
@@ -242,15 +241,6 @@ def _time(text: str) -> int | None:
         return int(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp())
     except ValueError:
         raise SlurmReadError(f"squeue: cannot parse the time {text[:40]!r}") from None
-
-
-def _megabytes(text: str) -> int:
-    """Return an amount of memory in MB: `682M`, `8G`; 0 for one that is not set."""
-    match = _MEMORY.fullmatch(text)
-    if match is None:
-        return 0
-    whole, decimals, unit = match.groups()
-    return round(float(f"{whole}.{decimals or 0}") * _MB_OF[unit])
 
 
 def _minutes(text: str) -> int | None:

@@ -7,6 +7,7 @@ parsed, only this job is unschedulable: no user can stop a round with a malforme
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from pollux_slurm.slurm.parsing.gres import Gres, count_gpus, parse_gres
 from pollux_slurm.slurm.parsing.json_fields import Fields
 from pollux_slurm.slurm.parsing.node_constraints import NodeConstraints, blocked_because
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
+
+_MEMORY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,6}))?([KMGTP]?)")
+_MB_OF = {"K": 2**-10, "": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
 
 # Slurm's states and flags. 22.05 prints only the most important one, later releases a list.
 _BASE = {
@@ -126,6 +130,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         # 24.11 also sets memory_per_node for a running job with --mem-per-gpu.
         memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
         least_memory_mb=_least_memory_mb(fields) if state is JobState.PENDING else 0,
+        memory_in_all_mb=_memory_in_all_mb(fields) if state is JobState.PENDING else 0,
         one_thread_per_core=fields.number("threads_per_core") == 1,
         feature_sets=constraints.feature_sets,
         excluded_nodes=constraints.excluded,
@@ -248,6 +253,20 @@ def _least_memory_mb(fields: Fields) -> int:
     """Return MB of a node or CPU, as squeue's column has it, which does not say of which."""
     found = (fields.number(key) for key in ("min_memory", "memory_per_node", "memory_per_cpu"))
     return next((number for number in found if number), 0)
+
+
+def _memory_in_all_mb(fields: Fields) -> int:
+    """Return MB of the whole request, as Slurm counts it."""
+    return memory_mb(fields.text("tres_req_str", "").rpartition("mem=")[2].partition(",")[0])
+
+
+def memory_mb(text: str) -> int:
+    """Return an amount of memory in MB: `682M`, `8G`; 0 for one that is not set."""
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        return 0
+    whole, decimals, unit = match.groups()
+    return round(float(f"{whole}.{decimals or 0}") * _MB_OF[unit])
 
 
 def _memory_per_gpu(

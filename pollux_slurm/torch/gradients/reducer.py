@@ -119,8 +119,9 @@ class GradientReducer:
         self._accumulated_keys: set[int] = set()
         self._consecutive = ConsecutiveSteps(metric)
         # One replica with one micro-batch: by halves of a step, else by two steps; or the loader splits some.
-        self.halves, self.whole_schedule = HalfBatches(metric, parameters), ProbeSchedule()
-        self.split_schedule, self.is_measured_by_splits = ProbeSchedule(), False
+        numel = sum(parameter.numel() for parameter in parameters)
+        self.halves, self.whole_schedule = HalfBatches(metric, parameters), ProbeSchedule(numel)
+        self.split_schedule, self.is_measured_by_splits = ProbeSchedule(numel), False
         self.accumulates_manually = False
         self._num_steps = self._num_measured = 0
         self._measures = self._is_by_halves = False

@@ -258,20 +258,23 @@ def test_that_a_job_that_its_owner_changes_loses_its_priority_for_good(
         assert not is_first(harness, job_id)
 
 
-def test_that_a_job_whose_owner_then_asks_for_all_memory_of_a_node_loses_its_priority(
-    harness: Harness,
+@pytest.mark.parametrize(("in_all_mb", "keeps"), [(8192, False), (1000, True)])
+def test_that_a_job_loses_its_priority_by_all_memory_of_a_node_and_not_by_slurms_try_to_start_it(
+    harness: Harness, in_all_mb: int, keeps: bool
 ) -> None:
-    """Slurm shows the default of the partition for a job that was reshaped (22.05), and 0 for all memory."""
+    """Slurm shows the default of the partition for a job that was reshaped (22.05), and 0 in both cases."""
     job_id = busy(harness)
-    harness.slurm.before["release"] = lambda: harness.slurm.set_job(job_id, least_memory_mb=512)
+    harness.slurm.before["release"] = lambda: harness.slurm.set_job(
+        job_id, least_memory_mb=512, memory_in_all_mb=1000
+    )
     daemon = at_release(harness, job_id)
     harness.targets = {}
     daemon.tick()
     assert is_first(harness, job_id)
-    harness.slurm.set_job(job_id, least_memory_mb=0)
+    harness.slurm.set_job(job_id, least_memory_mb=0, memory_in_all_mb=in_all_mb)
     harness.clock.advance(0.5)
     daemon.tick()
-    assert not is_first(harness, job_id)
+    assert is_first(harness, job_id) is keeps
 
 
 def test_that_a_job_that_asks_for_more_cpus_while_it_is_held_gets_no_priority(harness: Harness) -> None:

@@ -33,7 +33,12 @@ RUNNING = {
         "tres-per-task": "N/A",
         "tres-per-socket": "N/A",
     },
-    **{"cpus-per-tres": "gres:gpu:2", "mem-per-tres": "gres:gpu:100", "exit_code": "0"},
+    **{
+        "cpus-per-tres": "gres:gpu:2",
+        "mem-per-tres": "gres:gpu:100",
+        "tres-alloc": "cpu=4",
+        "exit_code": "0",
+    },
     **{"Reservation": "(null)", "HetJobID": "N/A", "OverSubscribe": "OK", "Comment": "mine"},
 }
 
@@ -73,6 +78,13 @@ def test_that_a_waiting_job_has_the_memory_that_it_requests_of_a_node_or_cpu(
 ) -> None:
     assert read(State="PENDING", NodeList="", MinMemory=shown).least_memory_mb == memory_mb
     assert read(MinMemory=shown).least_memory_mb == 0, "Slurm shows it of a running job only now and then"
+
+
+def test_that_a_waiting_job_has_its_memory_in_all() -> None:
+    shown = "cpu=2,mem=8G,node=1,billing=2"
+    assert read(State="PENDING", NodeList="", tres_alloc=shown).memory_in_all_mb == 8192
+    assert read(State="PENDING", NodeList="", tres_alloc="cpu=2,node=1").memory_in_all_mb == 0
+    assert read(tres_alloc=shown).memory_in_all_mb == 0
 
 
 def test_that_a_requeuehold_is_told_from_a_persons_hold() -> None:

@@ -14,9 +14,12 @@ def _as_in_a_training(_often: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProbeSchedule, "share", 0.01)
 
 
-def probes(num_steps: int) -> list[int]:
-    """Return the steps that were measured."""
-    schedule, steps = ProbeSchedule(), []
+LARGE, SMALL = 1_000_000, 1_000
+
+
+def probes(num_steps: int, numel: int = LARGE) -> list[int]:
+    """Return the steps that were measured of a model of so many parameters."""
+    schedule, steps = ProbeSchedule(numel), []
     for step in range(num_steps):
         is_due = schedule.is_due
         schedule.add_step(is_probe=is_due)
@@ -30,6 +33,10 @@ def test_that_no_more_steps_are_measured_than_may_be_and_hardly_fewer(num_steps:
     assert 0.009 * num_steps <= len(probes(num_steps)) <= 0.01 * num_steps
 
 
+def test_that_small_models_are_measured_less_often() -> None:
+    assert [len(probes(5000, numel)) for numel in (SMALL, 99_999, 100_000, LARGE)] == [34, 34, 49, 49]
+
+
 def test_that_most_is_measured_early() -> None:
     steps = probes(1000)
     assert steps[0] == 32
@@ -41,9 +48,9 @@ def test_that_most_is_measured_early() -> None:
 
 
 def test_that_a_restored_schedule_goes_on() -> None:
-    first = ProbeSchedule()
+    first = ProbeSchedule(LARGE)
     for _ in range(50):
         first.add_step(is_probe=first.is_due)
-    second = ProbeSchedule()
+    second = ProbeSchedule(LARGE)
     second.load_state(first.state())
     assert (second.num_steps, second.num_probes) == (first.num_steps, first.num_probes)
