@@ -3,8 +3,9 @@
 A requeued job stands at the end of the queue, and what it leaves goes to others at once. So where
 others wait:
 
-- Before the requeue, its nodes are reserved: Slurm starts no other job there. The reservation is deleted as
-  soon as the job's begin time has come, and ends by itself after two minutes.
+- Before the requeue, its nodes are reserved: Slurm starts no other job there, nor on others that the first
+  job which waits needs beside them. The reservation is deleted as soon as the job's begin time has come, and
+  ends by itself after two minutes.
 - With its release, it gets a priority above all that wait. When it runs, `scontrol release` gives it an
   ordinary one again. A job that has lost its place all the same gets it, for ten minutes, with each start on
   no more GPUs than it had.
@@ -127,12 +128,14 @@ class KeptPlaces:
                 return because
         if not self.can_keep():
             return None
-        if not any(places.waits_there(job, nodes) for job in queue.jobs if job.job_id != move.job_id):
+        reserved = places.nodes_to_reserve(move.job_id, nodes, queue)
+        if not reserved:
             return None
         name = f"{OWN_PREFIX}{move.job_id}_{reallocation.id}"
         self._reserved[reallocation.id] = name
+        names = [node.name for node in reserved]
         try:
-            self._actions.slurm.create_reservation(name, [node.name for node in nodes], minutes=_RESERVED_MIN)
+            self._actions.slurm.create_reservation(name, names, minutes=_RESERVED_MIN)
         except SlurmCommandError as error:
             if may_exist:
                 return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob, SlurmNode
@@ -31,6 +31,32 @@ def waits_there(job: SlurmJob, nodes: Iterable[SlurmNode]) -> bool:
         and job.blocked_because is None
         and any(job.may_run_on(node, job.required_nodes) for node in nodes)
     )
+
+
+def nodes_to_reserve(
+    job_id: str, nodes: Sequence[SlurmNode], snapshot: ClusterSnapshot
+) -> Sequence[SlurmNode]:
+    """Return a moving job's `nodes`, and others that the first job which waits there needs beside them.
+
+    With its own alone reserved, Slurm passes that job over, and starts those behind it on the rest (22.05).
+    None where no job waits there.
+    """
+    waiting = [other for other in snapshot.jobs if other.job_id != job_id and waits_there(other, nodes)]
+    if not waiting:
+        return ()
+    first = max(waiting, key=lambda other: (other.priority or 0, -int(other.job_id)))
+    names = {node.name for node in nodes}
+    gpus, cpus = (math.ceil(all_ / first.num_nodes) for all_ in (first.requested_gpus, first.num_cpus))
+    rest = [
+        node
+        for node in snapshot.nodes
+        if node.name not in names
+        and node.available
+        and first.may_run_on(node, first.required_nodes)
+        and node.num_gpus >= gpus
+        and node.num_cpus >= cpus
+    ]
+    return nodes if len(rest) >= first.num_nodes else (*nodes, *rest)
 
 
 def priorities_beside(job: SlurmJob, snapshot: ClusterSnapshot) -> dict[str, int]:

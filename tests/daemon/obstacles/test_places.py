@@ -55,6 +55,27 @@ def test_that_a_wide_job_takes_what_is_left_beside_what_is_free() -> None:
 
 
 @pytest.mark.parametrize(
+    ("waiting", "reserved"),
+    [
+        ([waits("8", gpus=8, nodes=2)], "n0"),
+        ([waits("8", gpus=12, nodes=3)], "n0 n1 n2"),
+        ([waits("8", gpus=16, nodes=2)], "n0"),
+        ([waits("8", gpus=2), waits("9", gpus=12, nodes=3, priority=7)], "n0 n1 n2"),
+        ([waits("8", gpus=2), waits("9", gpus=12, nodes=3)], "n0"),
+        ([waits("8", gpus=12, nodes=3, held=True)], ""),
+        ([waits("8", gpus=1, partition="other")], ""),
+    ],
+    ids=["two others", "all", "too small", "first by priority", "behind", "held", "elsewhere"],
+)
+def test_that_nobody_starts_beside_a_reserved_place_on_what_the_first_job_waits_for(
+    waiting: list[SlurmJob], reserved: str
+) -> None:
+    seen = snapshot([*FULL, node("n2")], [mine(), *waiting])
+    found = places.nodes_to_reserve("1", [FULL[0]], seen)
+    assert " ".join(one.name for one in found) == reserved
+
+
+@pytest.mark.parametrize(
     ("reserved", "in_s", "left_s", "stays"),
     [
         ("n0", 60, 3600, True),
