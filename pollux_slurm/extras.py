@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 _EXTRAS = {
@@ -17,6 +18,18 @@ _EXTRAS = {
 
 INSTALL_VIEW = "in a checkout of pollux-slurm: pip install '.[view]'"
 """How to install what people who look at things need."""
+
+
+_OLDEST_TORCH = (2, 6)
+
+
+def refuse_old_torch(version: str) -> None:
+    """Raise `ImportError` for a torch whose `weights_only=True` runs code of a TorchScript archive."""
+    numbers = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLDEST_TORCH:
+        raise ImportError(
+            f"torch {version} runs code that a checkpoint may contain: pip install 'torch>=2.6'", name="torch"
+        )
 
 
 @contextlib.contextmanager

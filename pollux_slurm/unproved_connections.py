@@ -60,6 +60,17 @@ class UnprovedConnections(Generic[Connection]):
         self._end(connection)
 
 
+def is_silent(connection: socket.socket) -> bool:
+    """Whether the other side of a connection that was just accepted has neither closed it nor sent a byte."""
+    try:
+        connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def has_ended(connection: socket.socket) -> bool:
     """Whether the other side has closed a connection that was just accepted, and sent nothing."""
     try:

@@ -3,9 +3,13 @@
 May be imported by `huggingface`, `lightning` and scripts that train.
 """
 
-from pollux_slurm.extras import extras_named
+from pollux_slurm.extras import extras_named, refuse_old_torch
 
 with extras_named():
+    from torch import __version__ as _torch_version
+
+    refuse_old_torch(_torch_version)
+
     from pollux_slurm import env
     from pollux_slurm.torch import scaling_rules
     from pollux_slurm.torch.api.accumulator import Accumulator

@@ -80,7 +80,8 @@ class Guard:
             return PlainTextResponse(
                 "too many cookies for this host name: delete those of other pages\n", 431
             )
-        if self._is_right(_cookie(cookies)):
+        # Whoever serves a page at another port of this host can set one, which may come first.
+        if any(map(self._is_right, _our_cookies(cookies))):
             return None
         return PlainTextResponse("a token is needed: open the link that pollux web printed\n", 403)
 
@@ -104,7 +105,7 @@ def _host_name(host: str) -> str:
     return name.strip("[]").lower()
 
 
-def _cookie(header: str) -> str:
-    """Return our cookie's value. `http.cookies` takes a time that grows with the square of the length."""
+def _our_cookies(header: str) -> list[str]:
+    """Return values of our cookie's name. `http.cookies` takes the square of the length in time."""
     pairs = (pair.strip().partition("=") for pair in header.split(";"))
-    return next((value for name, _, value in pairs if name == COOKIE), "")
+    return [value for name, _, value in pairs if name == COOKIE]

@@ -237,6 +237,32 @@ def test_that_a_draft_is_written_bit_by_bit_and_deleted_unless_kept(folder: Path
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("one", b"ababab")]
 
 
+def test_that_a_file_is_of_the_folder_that_was_checked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write in the folder above exchanges it for another of this user's, after the check."""
+    write_private(folder / "one", b"mine")
+    other, away = tmp_path / "other", tmp_path / "away"
+    other.mkdir(mode=0o777)
+    (other / "one").write_bytes(b"put there by others")
+    fstat = os.fstat
+
+    def exchange(handle: int) -> os.stat_result:
+        status = fstat(handle)
+        if other.exists():
+            folder.rename(away)
+            other.rename(folder)
+        return status
+
+    monkeypatch.setattr(os, "fstat", exchange)
+    assert read_private(folder / "one") == b"mine"
+    assert not other.exists(), "it was exchanged"
+    folder.rename(other)
+    away.rename(folder)
+    write_private(folder / "two", b"mine")
+    assert [path.name for path in folder.iterdir()] == ["one"]
+
+
 @needs_root
 def test_that_a_tree_that_changes_places_all_along_is_never_read(folder: Path, tmp_path: Path) -> None:
     """Who may write in the folder above exchanges the private folder for one of their own."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from pollux_slurm.agent.launch.crash_report import HAS_FAILED
 from pollux_slurm.live.decision_text import owners_lines
 from pollux_slurm.live.failure_line import line_in_log, missing_folder
 
@@ -83,9 +85,13 @@ def test_that_nothing_but_a_file_is_opened(tmp_path: Path, monkeypatch: pytest.M
     assert all(flags & os.O_PATH for flags in opened)
 
 
-@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="only root reads the kernel's messages")
-def test_that_a_file_of_proc_is_not_waited_for() -> None:
-    assert line_in_log(Path("/proc/kmsg"), "7") is None
+def test_that_a_file_that_has_no_bytes_by_its_size_is_not_read() -> None:
+    """Such are those of /proc: a read of the kernel's messages waits for one, and takes it from others."""
+    words = {"X": f"\npollux: job 7 {HAS_FAILED} on n0"}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=words) as other:
+        content = Path(f"/proc/{other.pid}/environ")
+        assert HAS_FAILED in content.read_text()
+        assert line_in_log(content, "7") is None
 
 
 def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import pollux_slurm.torch as pt
+from pollux_slurm.extras import refuse_old_torch
 
 pytestmark = pytest.mark.torch
 
@@ -58,3 +59,15 @@ def test_that_importing_loads_no_solver_and_no_database_and_leaves_signals_group
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["[] True False 1", "[] True 0"], done.stderr
+
+
+def test_that_a_torch_that_runs_code_of_a_checkpoint_is_refused() -> None:
+    for version in ("2.6.0", "2.6.0a0+git1", "2.10.1+cpu", "3.0.0", "of our own"):
+        refuse_old_torch(version)
+    command = "import torch; torch.__version__ = '2.5.1+cu124'; import pollux_slurm.torch"
+    done = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 1
+    said = "ImportError: torch 2.5.1+cu124 runs code that a checkpoint may contain: pip install 'torch>=2.6'"
+    assert done.stderr.splitlines()[-1] == said

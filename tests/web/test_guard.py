@@ -75,8 +75,9 @@ def test_that_a_token_in_the_link_becomes_a_cookie_and_leaves_the_address(source
         f"{COOKIE}={TOKEN}",
         f"theme=dark; {COOKIE}={TOKEN}",
         f"a b; {{}}=[1]; ;{COOKIE}={TOKEN};other={'x' * 4000}",
-        # That of this address's own path comes first.
+        # Another port of this host has set one.
         f"{COOKIE}={TOKEN}; {COOKIE}=of-another-page",
+        f"{COOKIE}=of-another-page; {COOKIE}=; {COOKIE}={TOKEN}",
     ],
 )
 def test_that_the_cookie_is_found_among_those_of_other_pages(source: Source, cookies: str) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 from pollux_slurm.agent.node.watched_processes import start_thread
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.json_texts import parse_json
-from pollux_slurm.unproved_connections import QUEUE, WITHIN_S, UnprovedConnections, has_ended
+from pollux_slurm.unproved_connections import QUEUE, WITHIN_S, UnprovedConnections, is_silent
 
 SILENCE_S = 10.0
 """A wing that has heard nothing for so long is alone."""
@@ -177,8 +177,9 @@ class Listener:
             except OSError:  # this port is closed, or the connection that was to be accepted
                 self._closed.wait(_RETRY_S)
                 continue
-            if has_ended(connection):
-                # Somebody may make them as fast as it can: they are not to cost a thread, or another's place.
+            if not is_silent(connection):
+                # It is no wing: the anchor speaks first. Somebody may make such connections as fast as it
+                # can: they are not to cost a thread, or another's place.
                 connection.close()
                 continue
             link = Link(connection)

@@ -125,15 +125,16 @@ def test_that_strangers_that_say_nothing_do_not_keep_out_a_wing_at_their_address
     with strangers(listener.port, 300) as idle:
         wing = connect("127.0.0.1", listener.port, SECRET, timeout_s=0)
         hears(listener, wing)
-        with strangers(listener.port, MOST_OF_ADDRESS + 1):
-            # It has proved itself, and so others go.
-            assert all(is_ended(one) for one in idle)
+        with strangers(listener.port, MOST_OF_ADDRESS + 1) as later:
+            # It has proved itself, and so others go, one that came later too.
+            assert all(is_ended(one) for one in (*idle, later[0]))
             hears(listener, wing)
         wing.close()
 
 
+@pytest.mark.parametrize("said", [b"", b"x"])
 def test_that_strangers_who_have_left_again_cost_no_thread(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """Somebody who makes connections as fast as it can would else keep a wing waiting behind them."""
     accept, start, have_left = socket.socket.accept, threading.Thread.start, threading.Event()
@@ -151,8 +152,9 @@ def test_that_strangers_who_have_left_again_cost_no_thread(
     monkeypatch.setattr(socket.socket, "accept", accept_late)
     monkeypatch.setattr(threading.Thread, "start", note_start)
     # The listener waits in the first one's `accept` already.
-    with strangers(listener.port, 1), strangers(listener.port, 40):
-        pass
+    with strangers(listener.port, 1), strangers(listener.port, 40) as leaving:
+        for one in leaving:
+            one.sendall(said)
     have_left.set()
     wing = connect("127.0.0.1", listener.port, SECRET, timeout_s=0)
     hears(listener, wing)

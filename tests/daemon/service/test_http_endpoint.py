@@ -239,6 +239,16 @@ def slow_peers(port: int | None, number: int) -> Iterator[list[socket.socket]]:
         ]
 
 
+def test_that_the_beginning_of_a_header_is_read_only() -> None:
+    """A hundred lines of 64 kB from each client would fill the daemon's memory."""
+    with serve_metrics(DaemonMetrics(monotonic=Clock()), listen="127.0.0.1:0") as port:
+        # More lines than are read of a header that is read to its end.
+        header = b"a: " + b"x" * 20_000 + b"\r\n" + b"b: c\r\n" * 200
+        with slow_peers(port, 1) as (peer,):
+            peer.sendall(b"GET /health HTTP/1.0\r\n" + header + b"\r\n")
+            assert peer.recv(15) == b"HTTP/1.0 200 OK"
+
+
 def num_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 

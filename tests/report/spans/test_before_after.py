@@ -261,6 +261,16 @@ def test_that_what_a_real_sacct_wrote_becomes_every_form(tmp_path: Path) -> None
     assert_self_contained(page.read_text())
 
 
+def test_that_an_account_with_ends_of_lines_is_one_cell_of_a_file(tmp_path: Path) -> None:
+    later = tmp_path / "later.txt"
+    head, *rows = RECORDED.read_text().splitlines()
+    ends = "\x0b\x0c\x1e\x85\u2028"
+    named = [row.replace(f"|{row.split('|')[2]}|", f"|vision{ends}|", 1) for row in rows]
+    later.write_text(shifted(head, named))
+    done = pollux(*FILE, "--sacct", str(later), *SPANS)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def shifted(head: str, rows: list[str]) -> str:
     """Return the same jobs with other ids, half a minute later."""
     lines = [head]
