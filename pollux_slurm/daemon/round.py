@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import queue
@@ -142,7 +143,8 @@ class Rounds:
         self._next_correction = datetime.min.replace(tzinfo=timezone.utc)
         self._reasons = LastingReasons()
         self._promise_tables = TableCache()
-        self._courses: dict[tuple[str, float], TrainingCourse] = {}
+        # A completed job's history is read once.
+        self._course_of = functools.lru_cache(maxsize=1_000)(self._read_course)
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -313,14 +315,10 @@ class Rounds:
         since = now - timedelta(seconds=self._kinds_config.expires_s)
         return Kinds(self._store.earlier_jobs(since=since), shared_by=shared_by, course_of=self._course_of)
 
-    def _course_of(self, job: EarlierJob) -> TrainingCourse:
-        """Return the course of a completed job, read once."""
-        key = (job.slurm_job_id, job.progress)
-        if key not in self._courses:
-            models = self._store.model_history(job.slurm_job_id)
-            samples = self._store.sample_history(job.slurm_job_id)
-            self._courses[key] = course_of_job(job, models, samples)
-        return self._courses[key]
+    def _read_course(self, job: EarlierJob) -> TrainingCourse:
+        """Return the course of a completed job."""
+        models = self._store.model_history(job.slurm_job_id)
+        return course_of_job(job, models, self._store.sample_history(job.slurm_job_id))
 
     def _decided(
         self,
