@@ -27,9 +27,9 @@ PolicyOption = Annotated[
 ObjectiveOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work "
+        help="What pollux maximises: attained-work, generalized-mean, osdi21, price-rank "
         "or your own; repeatable.",
-        show_default="generalized-mean",
+        show_default="attained-work",
         autocompletion=setting_choices("policy", "objective"),
     ),
 ]
@@ -283,7 +283,7 @@ def make_settings(
             seed=seed,
         )
         for name in dict.fromkeys(policies or ["pollux"])
-        for objective in list(dict.fromkeys(objectives or ["generalized-mean"]))[
+        for objective in list(dict.fromkeys(objectives or ["attained-work"]))[
             : None if name == "pollux" else 1
         ]
     )

@@ -112,6 +112,7 @@ def examined(
         examine_daemon,
         examine_jobs,
         examine_limits,
+        examine_objective,
         examine_shares,
         examine_slurm,
         examine_store,
@@ -162,6 +163,7 @@ def examined(
         yield _whose_jobs(config, slurm)
         limits = limits_of(config, slurm)()
         yield examine_shares(config, limits)
+        yield from examine_objective(config)
         yield examine_limits(limits)
         yield from _checkpoint_times(config, site, clock())
     if records is not None and seen is not None:

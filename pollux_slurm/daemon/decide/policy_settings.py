@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.errors import ConfigError, InvalidProblemError
 from pollux_slurm.model import GpuLimit, MovingRules, Objective, Problem, ProblemJob
+from pollux_slurm.policy.objectives.registry import PAUSING
 from pollux_slurm.policy.participation.problem_checks import check_problem
 
 EVERYONE = "*"
-# Objectives that are designed to pause running jobs; they also pause in simulations.
-PAUSING = frozenset({"price-rank", "attained-work"})
 
 
 def objective(policy: PolicyConfig) -> Objective:

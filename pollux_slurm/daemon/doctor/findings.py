@@ -258,6 +258,20 @@ def examine_shares(config: Config, limits: SiteLimits) -> Finding:
     )
 
 
+def examine_objective(config: Config) -> Iterator[Finding]:
+    """Name the settings of `generalized-mean` that are set beside another objective, which has its own."""
+    origins, policy = dict(config.origins), config.policy
+    keys = [f"policy.{name}" for name in ("exponent", "penalty", "horizon_s", "fair_share_gpus")]
+    unused = [key for key in keys if origins.get(key, "default") != "default"]
+    if unused and policy.objective != "generalized-mean":
+        yield Finding(
+            name="objective",
+            verdict=Verdict.WARN,
+            text=f"{policy.objective} does not use {', '.join(unused)}",
+            cure='take it out, or set policy.objective = "generalized-mean"',
+        )
+
+
 def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, host: str) -> Finding:
     """Check the store. An SQLite file serves jobs on its own `host` only."""
     text = f"{num_jobs} active job{'' if num_jobs == 1 else 's'} in {shown_url}"

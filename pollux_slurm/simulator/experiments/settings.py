@@ -66,7 +66,7 @@ class RunSettings:
     """
 
     policy: str = "pollux"
-    objective: str = "generalized-mean"
+    objective: str = "attained-work"
     between: str = "users"
     declared: bool = False
     kinds: bool = False

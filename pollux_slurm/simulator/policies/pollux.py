@@ -17,6 +17,7 @@ from pollux_slurm.model import (
     PromiseState,
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
+from pollux_slurm.policy.objectives.registry import PAUSING
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.in_place import node_name
@@ -27,8 +28,6 @@ from pollux_slurm.simulator.policies.shared_models import SharedModels
 # The solver's effort. Between 0.005 and 0.5, average completion times differ by chance alone. Where jobs may
 # be paused, 0.005 costs workload 1 of the artifact 2 %.
 EFFORT, EFFORT_WITH_PAUSES = 0.005, 0.02
-# Objectives that by default pause running jobs for others.
-_PAUSING = frozenset({"price-rank", "attained-work"})
 
 
 class PolluxPolicy:
@@ -52,7 +51,7 @@ class PolluxPolicy:
         agents: Agents | None = None,
     ) -> None:
         self._objective, self._declared, self._solver = objective, declared, solver
-        pauses = objective.name in _PAUSING if pauses is None else pauses
+        pauses = objective.name in PAUSING if pauses is None else pauses
         self._effort = (EFFORT_WITH_PAUSES if pauses else EFFORT) if effort is None else effort
         self._moving = MovingRules(pauses=pauses)
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()

@@ -18,6 +18,7 @@ from pollux_slurm.daemon.doctor.findings import (
     Verdict,
     examine_daemon,
     examine_jobs,
+    examine_objective,
     examine_shares,
     examine_slurm,
     examine_store,
@@ -192,6 +193,20 @@ def test_that_jobs_that_share_without_any_limit_are_warned_of() -> None:
     assert shares(between="jobs") == (Verdict.WARN, "jobs have equal shares and nothing limits GPUs")
     assert shares(between="jobs", user_limits=(("*", 8),))[0] is Verdict.OK
     assert shares(between="jobs", account_limits=(("x", 8),))[0] is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("objective", "origin", "is_named"),
+    [
+        ("attained-work", "pollux.toml", True),
+        ("attained-work", "default", False),
+        ("generalized-mean", "pollux.toml", False),
+    ],
+)
+def test_that_settings_of_another_objective_are_named(objective: str, origin: str, is_named: bool) -> None:
+    policy = PolicyConfig(objective=objective, penalty="amortised")
+    found = list(examine_objective(Config(policy=policy, origins=(("policy.penalty", origin),))))
+    assert [one.text for one in found] == ["attained-work does not use policy.penalty"] * is_named
 
 
 def test_that_limits_of_slurm_count_as_limits_of_gpus() -> None:

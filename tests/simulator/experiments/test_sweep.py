@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,8 +42,9 @@ def grid(*delays_s: float) -> Grid:
 
 
 def test_that_policies_run_once_on_axes_that_they_do_not_use(applications: Mapping[str, Application]) -> None:
+    settings = settings_of("pollux", "tiresias")
     made = Grid(
-        settings=settings_of("pollux", "tiresias"),
+        settings=(dataclasses.replace(settings[0], objective="generalized-mean"), settings[1]),
         files=workload(),
         exponents=(1.0, -1.0),
         penalties=("paper", "amortised"),
