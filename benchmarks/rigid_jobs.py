@@ -46,7 +46,7 @@ POLLUX = (sys.executable, "-m", "pollux_slurm")
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n'
 # Moves that cost next to nothing: of trainings of some minutes, there are many to compare.
-MANY_MOVES = '[policy]\npenalty = "amortised"\nhorizon_s = 36000\n'
+MANY_MOVES = '[policy]\nobjective = "generalized-mean"\npenalty = "amortised"\nhorizon_s = 36000\n'
 NODES, GPUS_PER_NODE = 2, 4
 # Mean seconds between two submissions, and how long rigid jobs last.
 RIGID_EVERY_S, RIGID_LASTS_S = 40.0, (10.0, 60.0)

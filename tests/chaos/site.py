@@ -42,6 +42,7 @@ metrics_listen = "off"
 [moves]
 gpu_types_without_nvlink = ["*"]
 [policy]
+objective = "generalized-mean"
 penalty = "amortised"
 horizon_s = 36000
 [policy.job_weights]

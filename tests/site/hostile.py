@@ -54,6 +54,7 @@ metrics_listen = "127.0.0.1:{port}"
 [moves]
 gpu_types_without_nvlink = ["*"]
 [policy]
+objective = "generalized-mean"
 penalty = "amortised"
 horizon_s = 36000
 """
