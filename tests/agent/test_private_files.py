@@ -237,6 +237,14 @@ def test_that_a_draft_is_written_bit_by_bit_and_deleted_unless_kept(folder: Path
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("one", b"ababab")]
 
 
+def test_that_no_file_keeps_a_draft_of_the_same_name_from_being_written(folder: Path) -> None:
+    """Another writer may be at it; a name that can be guessed may be taken on purpose."""
+    with data_draft(folder, ".one"):
+        write_data(folder / "one", b"data")
+        write_private(folder / "one", b"mine")
+    assert (folder / "one").read_bytes() == b"mine"
+
+
 def test_that_a_file_is_of_the_folder_that_was_checked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
