@@ -83,8 +83,9 @@ def test_that_a_page_whose_name_points_here_reads_nothing() -> None:
             assert read_all(peer).endswith(b"unknown host name: call by the IP address\n")
 
 
-def test_that_the_name_in_the_settings_is_one_of_its_own() -> None:
-    assert {"metrics.invalid", "metrics", "localhost"} <= _own_names("Metrics.invalid")
+def test_that_it_is_called_by_the_name_in_the_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda name="": "ctl.example.org")
+    assert {"localhost", "metrics.site", "metrics", "ctl.example.org", "ctl"} <= _own_names("Metrics.site")
 
 
 def test_that_a_peer_that_goes_away_leaves_no_traceback(
