@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from pollux_slurm.errors import SlurmError
@@ -31,6 +32,22 @@ def wait_until(condition: Callable[[], T], *, timeout_s: float, what: str, every
         if is_last:
             raise AssertionError(f"gave up after {timeout_s:g} s waiting for {what}; last seen: {value!r}")
         pause.wait(every_s)
+
+
+@contextlib.contextmanager
+def ends_within(timeout_s: float, *, what: str) -> Iterator[None]:
+    """Fail with `what` if the block, in the main thread, takes longer: also where it waits in the kernel."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"not over after {timeout_s:g} s: {what}")
+
+    former = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
 
 
 def cancel_all(slurm: SlurmClient, job_ids: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from pollux_slurm.agent.private_files import (
     write_private,
 )
 from pollux_slurm.errors import PrivateFileError
+from tests.waiting import ends_within
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another user")
@@ -111,7 +112,7 @@ def test_that_what_others_may_have_written_is_not_read(
     file = folder / "one"
     write_private(file, b"mine")
     change(file)
-    with pytest.raises(error):
+    with pytest.raises(error), ends_within(60, what="reading a FIFO"):
         read_private(file)
 
 
@@ -211,7 +212,7 @@ def test_that_data_is_anybodys_and_neither_link_nor_fifo(folder: Path) -> None:
     for change in (as_link, as_fifo):
         write_data(folder / "two", b"mine")
         change(folder / "two")
-        with pytest.raises(OSError, match="two"):
+        with pytest.raises(OSError, match="two"), ends_within(60, what="reading a FIFO"):
             read_data(folder / "two")
 
 
@@ -235,6 +236,14 @@ def test_that_a_draft_is_written_bit_by_bit_and_deleted_unless_kept(folder: Path
     with data_draft(folder, ".one") as draft:
         draft.file.write(b"half")
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("one", b"ababab")]
+
+
+def test_that_no_file_keeps_a_draft_of_the_same_name_from_being_written(folder: Path) -> None:
+    """Another writer may be at it; a name that can be guessed may be taken on purpose."""
+    with data_draft(folder, ".one"):
+        write_data(folder / "one", b"data")
+        write_private(folder / "one", b"mine")
+    assert (folder / "one").read_bytes() == b"mine"
 
 
 def test_that_a_file_is_of_the_folder_that_was_checked(

@@ -30,6 +30,7 @@ from pollux_slurm.agent.step.run_step import _read_exit_file
 from pollux_slurm.agent.submit.token import ensure_token
 from pollux_slurm.errors import LaunchError
 from tests.people import ALL, User, two_users
+from tests.waiting import ends_within
 
 BOUND = MemoryBound(loader="train", failed=8, largest=4, device_bytes=0)
 FAILURE = RankFailure(rank=0, host="n0", at_s=1.0, error="ValueError: x")
@@ -125,9 +126,10 @@ def test_that_no_fifo_in_the_folder_is_waited_for(shared: Path) -> None:
     for name in ("memory/000000-000000.json", "failures/000000-000000.json", "trackers/wandb-run-id"):
         os.mkfifo(shared / name)
     os.mkfifo(shared / "checkpoints" / weights.path.name.replace("000001", "000002"))
-    assert (read_bounds(shared), read_failures(shared, since_run=0)) == ((), [])
-    assert "WANDB_RUN_ID" not in tracker_variables(shared, {})
-    assert claim(shared, 1).resume_path == weights.path
+    with ends_within(60, what="reading a FIFO"):
+        assert (read_bounds(shared), read_failures(shared, since_run=0)) == ((), [])
+        assert "WANDB_RUN_ID" not in tracker_variables(shared, {})
+        assert claim(shared, 1).resume_path == weights.path
 
 
 @pytest.mark.parametrize("change", [{"at_s": "now"}, {"error": 3}, {"rank": None}, {"place": ["x"]}])

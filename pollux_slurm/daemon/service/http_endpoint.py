@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import re
@@ -48,7 +49,7 @@ def serve_metrics(metrics: DaemonMetrics, *, listen: str) -> Iterator[int | None
     server = None
     if where is not None:
         try:
-            server = _Server(where, _wsgi_application(metrics), metrics.monotonic)
+            server = _Server(where, _wsgi_application(metrics, _own_names(where[0])), metrics.monotonic)
         except OSError as error:
             _log.warning("no metrics: %s:%d: %s", *where, error.strerror or error)
     if server is None:
@@ -64,11 +65,17 @@ def serve_metrics(metrics: DaemonMetrics, *, listen: str) -> Iterator[int | None
         thread.join()
 
 
-def _wsgi_application(metrics: DaemonMetrics) -> Callable[..., Iterable[bytes]]:
-    """Return the WSGI application for `/metrics` and `/health`."""
+def _wsgi_application(metrics: DaemonMetrics, names: frozenset[str]) -> Callable[..., Iterable[bytes]]:
+    """Return the WSGI application for `/metrics` and `/health`; `names` are those that it is called by."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] == "/metrics":
+        headers, kind = [], "text/plain"
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            status, body = "405 Method Not Allowed", b"there are GET and HEAD\n"
+            headers.append(("Allow", "GET, HEAD"))
+        elif not _is_called_by(environ, names):
+            status, body = "403 Forbidden", b"unknown host name: call by the IP address\n"
+        elif environ["PATH_INFO"] == "/metrics":
             # Not by `make_wsgi_app`, which fails on some headers and logs that (prometheus_client 0.26).
             status, kind, body = "200 OK", _TEXT_FORMAT, generate_latest(metrics.registry)
         elif environ["PATH_INFO"] == "/health":
@@ -76,11 +83,32 @@ def _wsgi_application(metrics: DaemonMetrics) -> Callable[..., Iterable[bytes]]:
             status, kind = "200 OK" if healthy else "503 Service Unavailable", "application/json"
             body = json.dumps(facts).encode() + b"\n"
         else:
-            status, kind, body = "404 Not Found", "text/plain", b"there are /metrics and /health\n"
-        start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
-        return [body]
+            status, body = "404 Not Found", b"there are /metrics and /health\n"
+        start_response(status, [*headers, ("Content-Type", kind), ("Content-Length", str(len(body)))])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     return answer
+
+
+def _own_names(host: str) -> frozenset[str]:
+    """Return the names of this machine, long and short, and of the address `host` that is listened on."""
+    names = {"localhost", host, socket.getfqdn(host), socket.gethostname(), socket.getfqdn()}
+    return frozenset(part.lower() for name in names for part in (name, name.partition(".")[0]))
+
+
+def _is_called_by(environ: dict[str, Any], names: frozenset[str]) -> bool:
+    """Whether a request's Host is an address or one of `names`: a browser sends that of the page it shows.
+
+    A page of another site that makes its own name point here (DNS rebinding) is refused by its name. Without
+    a Host are requests of HTTP/1.0, which no browser sends.
+    """
+    host = environ.get("HTTP_HOST", "localhost" if environ["SERVER_PROTOCOL"] == "HTTP/1.0" else "")
+    name = re.sub(":[0-9]*$", "", host).strip("[]").lower()
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in names
+    return True
 
 
 class _Beginning:

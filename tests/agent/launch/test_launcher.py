@@ -263,6 +263,7 @@ def test_that_a_command_missing_on_a_node_writes_its_exit_code(tmp_path: Path) -
         (step(layout_of(("n0", 2)), 0, CUDA_VISIBLE_DEVICES="0"), "owns 2 GPUs on n0, but its step sees 1"),
         (step(layout_of(("n0", 1)), 3), "node n9 (number 3) is not among those of job 12"),
         (step(layout_of(("n0", 1)), 0, POLLUX_STEP="{}"), "POLLUX_STEP is malformed"),
+        (step(layout_of(("n0", 1)), 3, SLURMD_NODENAME="n9\nforged"), "node n9 forged (number 3)"),
     ],
 )
 def test_that_an_inconsistent_step_is_one_clear_line(environ: dict[str, str], message: str) -> None:

@@ -87,6 +87,20 @@ def test_that_a_file_of_another_form_counts_as_none(tmp_path: Path, content: str
     assert folder.refusal(1) is None
 
 
+def test_that_where_others_may_write_nothing_counts_and_no_report_fails(tmp_path: Path) -> None:
+    folder, member = MembershipFolder(tmp_path), FolderMembership(tmp_path, "2", joins=1)
+    folder.write_plan(generation(1, "0", "2"))
+    assert member.commit(1)
+    before = sorted(tmp_path.iterdir())
+    tmp_path.chmod(0o777)
+    assert folder.plan_after(0) is folder.committed(1) is None
+    member.report_ready()
+    member.refuse(1, "no")
+    member.report_regrouped(1, standstill_s=0.5)
+    folder.give_up(1)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_that_what_is_reported_of_one_generation_does_not_count_for_another(tmp_path: Path) -> None:
     folder, member = MembershipFolder(tmp_path), FolderMembership(tmp_path, "2", joins=1)
     member.report_ready()

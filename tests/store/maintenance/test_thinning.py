@@ -110,3 +110,11 @@ def test_that_each_run_keeps_its_last_model_with_a_fit(any_store: Store, any_sto
         models = select(row.run_number, row.max_gpus_seen, row.alpha_g.is_(None)).order_by(row.id)
         rows = connection.execute(models).all()
         assert [tuple(one) for one in rows] == [(0, 3, False), (0, 2, True), (1, 3, False), (1, 2, True)]
+
+
+def test_that_each_run_keeps_its_last_checkpoint(any_store: Store, any_store_url: str) -> None:
+    any_store.register_jobs([registration(n) for n in (1, 2)], at=at(0))
+    for sequence, number in enumerate((1, 1, 2), start=1):
+        _report(any_store, number, sequence, sequence)
+    prune(any_store_url, at=at(2 * NOW_S))
+    assert seconds_of(any_store, CheckpointRow) == [2.0, 3.0]
