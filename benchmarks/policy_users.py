@@ -158,7 +158,10 @@ def print_splitting(
 DAY_S, WEEK_S = 86400.0, 7 * 86400.0
 # Trainings of so many times the length: few jobs, and little to simulate.
 WORK = 3.0
-MIXED = ("deepspeech2", "imagenet", "bert", "yolov3")
+# So many jobs can use all GPUs.
+SOME = 4
+SHORT = ("deepspeech2", "yolov3", "bert")
+MIXED = (*SHORT, "imagenet")
 HALF_LIFE_S = WEEK_S
 
 
@@ -167,7 +170,7 @@ class TwoWeeksOverError(Exception):
 
 
 class WatchedPolicy(PolluxPolicy):
-    """The policy; `gpu_s` is what each user had, `wanted_gpu_s` that while two users had jobs.
+    """The policy; `gpu_s` is what each user had, `wanted_gpu_s` that while both users had `SOME` jobs.
 
     `due_gpu_s` is what their shares were in that time.
     """
@@ -187,20 +190,24 @@ class WatchedPolicy(PolluxPolicy):
         found = super().allocate(now_s, jobs, cluster)
         usage = dict.fromkeys(users, 1.0) if self._memory is None else self._memory.usage_of(users)
         user_of = {job.job.name: job.job.user for job in jobs}
+        count = Counter(user_of.values())
+        both_want = len(count) > 1 and min(count.values()) >= SOME
         for name, gpus in found.items():
             gpu_s = sum(count for _, count in gpus) * cluster.interval_s
             self.gpu_s[user_of[name]] += gpu_s
-            if len(users) > 1:
+            if both_want:
                 self.wanted_gpu_s[user_of[name]] += gpu_s
-        if len(users) > 1:
+        if both_want:
             total = cluster.num_gpus * cluster.interval_s / len(users)
             for user, share in shares_by_usage(usage).items():
                 self.due_gpu_s[user] += total * share
         return found
 
 
-def jobs_of(user: str, times_s: Sequence[float], applications: Mapping[str, Application]) -> list[WorkloadJob]:
-    """Return a user's jobs, of each application in turn."""
+def jobs_of(
+    user: str, times_s: Sequence[float], names: Sequence[str], applications: Mapping[str, Application]
+) -> list[WorkloadJob]:
+    """Return a user's jobs, of each application of these names in turn."""
     return [
         WorkloadJob(
             name=f"{user}-{number}",
@@ -211,31 +218,33 @@ def jobs_of(user: str, times_s: Sequence[float], applications: Mapping[str, Appl
             user=user,
             work=WORK,
         )
-        for number, (at_s, name) in enumerate(zip(times_s, itertools.cycle(MIXED), strict=False))
+        for number, (at_s, name) in enumerate(zip(times_s, itertools.cycle(names), strict=False))
     ]
 
 
 def print_memory() -> None:
     """Print the GPU hours of two users in two weeks, with a memory of shares and without."""
     applications = read_applications(Path(os.environ["POLLUX_TRACES"]))
+    # ada's few jobs alone keep all GPUs busy, and shrink for others.
+    every_9_h = [3600.0 * hour for hour in range(0, 336, 9)]
     every_6_h = [3600.0 * hour for hour in range(0, 336, 6)]
-    # From a Wednesday on. On Mondays, four jobs at once: more than the day's share of the cluster.
-    mondays = [DAY_S * day for day in (5, 12) for _ in range(4)]
+    # From a Wednesday on. On Mondays, work for more than a day at once.
+    mondays = [DAY_S * day for day in (5, 12) for _ in range(24)]
     cases = {
-        "twice the jobs": (("ada", every_6_h), ("bob", every_6_h[::2])),
-        "on Mondays": (("ada", every_6_h), ("bob", mondays)),
+        "twice the jobs": (("ada", every_6_h, MIXED), ("bob", every_6_h[::2], MIXED)),
+        "on Mondays": (("ada", every_9_h, MIXED), ("bob", mondays, SHORT)),
     }
-    print("| bob | half-life | user | GPU h | GPU h while both have jobs | of that share |")
+    print("| bob | half-life | user | GPU h | GPU h while both want more | over the share |")
     print("|---|---|---|---|---|---|")
     for case, users in cases.items():
-        jobs = [job for user, times_s in users for job in jobs_of(user, times_s, applications)]
+        jobs = [job for user, *rest in users for job in jobs_of(user, *rest, applications)]
         jobs.sort(key=lambda job: job.submitted_s)
         for half_life_s in (None, HALF_LIFE_S):
             policy = WatchedPolicy(half_life_s)
             with contextlib.suppress(TwoWeeksOverError):
                 simulate(jobs, applications, policy, Cluster(num_nodes=4, interval_s=600.0))
             shown = "none" if half_life_s is None else f"{half_life_s / DAY_S:g} d"
-            for user, _ in users:
+            for user, *_ in users:
                 hours, wanted = policy.gpu_s[user] / 3600, policy.wanted_gpu_s[user] / 3600
                 part = policy.wanted_gpu_s[user] / policy.due_gpu_s[user]
                 print(f"| {case} | {shown} | {user} | {hours:.0f} | {wanted:.0f} | {part:.3f} |", flush=True)

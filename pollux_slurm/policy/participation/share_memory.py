@@ -4,13 +4,15 @@ The usage of a user is the GPU seconds that they had. They count half after each
 
     U ← U·2^(−t/h) + GPUs·t
 
-A quarter of all GPUs is divided equally between the n users who have jobs. The rest is divided in inverse
-proportion to a power of their usage, relative to the mean Ū of these users:
+A quarter of all GPUs is divided equally between the n users who have jobs, and the rest by how far each is
+below or above their mean usage Ū:
 
-    share = 1/4 + 3/4·n·q/Σq, with q = (Ū/max(U, Ū/4))^2
+    share = 1/4 + 3/4·n·q/Σq, with q = max(4 − 3·U/Ū, 0)
 
-So nobody gets less than a quarter of an equal share, whatever they used. A user (or account, `between`) without
-a name has an equal share. Legend: n users with jobs, U their usage in GPU seconds, Ū its mean.
+So q is 4 for a user who used nothing, 1 for one who used the mean, and 0 from 4/3 of it on. Nobody gets less
+than a quarter of an equal share. The factor 3 keeps usage within some percent of the mean although GPUs are
+whole: at 16 GPUs, two users differ by 3 % of their shares. Jobs without a user have no memory.
+Legend: n users (or accounts) with jobs, U their usage in GPU seconds, Ū its mean.
 """
 
 from __future__ import annotations
@@ -23,31 +25,39 @@ from collections.abc import Collection, Mapping
 from pollux_slurm.model import Problem
 from pollux_slurm.policy.participation.user_shares import group_of
 
-# What is divided equally; the exponent of what is not; the least usage that counts, relative to the mean.
-_EQUAL, _POWER, _LEAST = 0.25, 2.0, 0.25
+# The part of GPUs that is divided equally; how much the share falls with usage.
+_EQUAL, _GAIN = 0.25, 3.0
 
 
 def shares_by_usage(usage: Mapping[str, float]) -> dict[str, float]:
     """Return the share of each user, relative to an equal one, by what each has used.
 
-    >>> shares_by_usage({"ada": 150.0, "bob": 50.0})
-    {'ada': 0.4, 'bob': 1.6}
+    >>> shares_by_usage({"ada": 120.0, "bob": 80.0})
+    {'ada': 0.55, 'bob': 1.45}
     """
     mean = math.fsum(usage.values()) / max(len(usage), 1)
     if mean <= 0:
         return dict.fromkeys(usage, 1.0)
-    parts = {name: (mean / max(used, _LEAST * mean)) ** _POWER for name, used in usage.items()}
+    parts = {name: max(1 + _GAIN * (1 - used / mean), 0.0) for name, used in usage.items()}
     rest = (1 - _EQUAL) * len(parts) / math.fsum(parts.values())
     return {name: _EQUAL + rest * part for name, part in parts.items()}
 
 
 class ShareMemory:
-    """The usage of each user up to `at_s`, on any clock in seconds. `usage` is in GPU seconds."""
+    """The usage of each user up to `at_s`, on any clock in seconds."""
 
-    def __init__(self, half_life_s: float, usage: Mapping[str, float] | None = None, *, at_s: float = 0.0):
+    def __init__(self, half_life_s: float, *, at_s: float = 0.0) -> None:
         self._half_life_s, self._at_s = half_life_s, at_s
-        self._usage: defaultdict[str, float] = defaultdict(float, usage or {})
+        self._usage: defaultdict[str, float] = defaultdict(float)
         self._gpus: Counter[str] = Counter()
+
+    def add(self, name: str, gpu_s: float, *, since_s: float, until_s: float) -> None:
+        """Add GPU seconds that were used evenly from `since_s` to `until_s`, before now."""
+        # ∫ 2^(−(now − t)/h) dt over [since, until], over its length
+        first, last = ((self._at_s - one) / self._half_life_s for one in (since_s, until_s))
+        length = (first - last) * math.log(2)
+        mean = (2**-last - 2**-first) / length if length > 1e-9 else 2**-last
+        self._usage[name] += gpu_s * mean
 
     def with_shares(self, problem: Problem, now_s: float) -> Problem:
         """Return the problem with the share of each job's user. GPUs of the last problem count up to now."""

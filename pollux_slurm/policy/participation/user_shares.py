@@ -47,9 +47,9 @@ _MAX_CLASSES = 16
 class UserShares:
     """How GPUs are divided between `num_users` users. `user` (J,) is the number of each job's user.
 
-    `count` (J,) is how many jobs of that user have their minimum. `share` (J,) is the user's share relative to
-    an equal one, 1 in the mean of all users. `weight_factor` (J,) multiplies a job's weight: 1 for these jobs, 0
-    for a waiting job without its minimum.
+    `count` (J,) is how many jobs of that user have their minimum. `share` (J,) is that user's share relative
+    to an equal one, 1 in the mean of all users. `weight_factor` (J,) multiplies a job's weight: 1 for jobs
+    with their minimum, 0 for a waiting job without it.
     """
 
     user: IntArray
@@ -96,16 +96,21 @@ def group_of(job: ProblemJob, between: str) -> str | None:
 
     `between` accounts, a job without an account counts for its user.
     """
+    return group_named(job.account, job.user, between)
+
+
+def group_named(account: str, user: str, between: str) -> str | None:
+    """Return `group_of` a job of an account and a user."""
     if between == "jobs":
         return None
-    return (job.account if between == "accounts" else "") or job.user or None
+    return (account if between == "accounts" else "") or user or None
 
 
 def shares_of_all(problem: Problem, jobs: Sequence[ProblemJob]) -> UserShares | None:
     """Return the shares in which every job has its minimum; None where shares between jobs are the same.
 
-    That is so for a single user, and where each has one job and an equal share. Rigid jobs have what they need:
-    users who have no others do not count.
+    That is so for a single user, and where each has one job and an equal share. Rigid jobs have what they
+    need: users who have no others do not count.
     """
     between = problem.objective.between
     if between == "jobs":
