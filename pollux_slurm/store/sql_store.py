@@ -48,9 +48,9 @@ from pollux_slurm.store.contract.interface import (
 from pollux_slurm.store.jobs import accounting_corrections, earlier_jobs, observation, records, registration
 from pollux_slurm.store.jobs.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.jobs.latest import read_runs
-from pollux_slurm.store.jobs.past_usage import read_used_gpus
 from pollux_slurm.store.journal import generations, reallocations
 from pollux_slurm.store.rounds import daily_sums, explanations, lease, rounds
+from pollux_slurm.store.rounds.used_gpus import read_used_gpus
 from pollux_slurm.store.schema import GenerationRow, ReallocationRow, RunRow
 from pollux_slurm.store.security.long_connections import end_long_connections
 from pollux_slurm.store.security.shared_logins import changed_logins, mend_login
