@@ -2,7 +2,7 @@
 
 `averages` assigns the jobs of published workloads to users. `splitting` adds a user who submits a training as
 one job, or as ten or ninety jobs with an equal part of its epochs each, all at once. `memory` needs no
-workloads: two users share 16 GPUs for two weeks. POLLUX_TRACES names the artifact's folder of traces, the
+workloads: two users share 32 GPUs for two weeks. POLLUX_TRACES names the artifact's folder of traces, the
 arguments workloads.
 """
 
@@ -157,7 +157,7 @@ def print_splitting(
 
 DAY_S, WEEK_S = 86400.0, 7 * 86400.0
 # Trainings of so many times the length: few jobs, and little to simulate.
-WORK = 3.0
+WORK = 6.0
 # So many jobs can use all GPUs.
 SOME = 4
 SHORT = ("deepspeech2", "yolov3", "bert")
@@ -242,7 +242,7 @@ def print_memory() -> None:
         for half_life_s in (None, HALF_LIFE_S):
             policy = WatchedPolicy(half_life_s)
             with contextlib.suppress(TwoWeeksOverError):
-                simulate(jobs, applications, policy, Cluster(num_nodes=4, interval_s=600.0))
+                simulate(jobs, applications, policy, Cluster(num_nodes=8, interval_s=600.0))
             shown = "none" if half_life_s is None else f"{half_life_s / DAY_S:g} d"
             for user, *_ in users:
                 hours, wanted = policy.gpu_s[user] / 3600, policy.wanted_gpu_s[user] / 3600

@@ -10,8 +10,8 @@ below or above their mean usage Ū:
     share = 1/4 + 3/4·n·q/Σq, with q = max(4 − 3·U/Ū, 0)
 
 So q is 4 for a user who used nothing, 1 for one who used the mean, and 0 from 4/3 of it on. Nobody gets less
-than a quarter of an equal share. The factor 3 keeps usage within some percent of the mean although GPUs are
-whole: at 16 GPUs, two users differ by 3 % of their shares. Jobs without a user have no memory.
+than a quarter of an equal share. The factor 3 keeps usage near the mean although GPUs are whole: that of two
+users on 16 GPUs, within 3 %. Jobs without a user have no memory.
 Legend: n users (or accounts) with jobs, U their usage in GPU seconds, Ū its mean.
 """
 
