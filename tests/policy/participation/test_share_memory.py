@@ -121,3 +121,10 @@ def test_that_usage_becomes_equal_though_one_gets_more_than_the_share(bias: floa
         gpus = {user: round(1000 * part / sum(parts.values())) for user, part in parts.items()}
     used = memory.usage_of(["ada", "bob"])
     assert used["ada"] / used["bob"] == pytest.approx(bias ** (1 / 3.25), rel=0.01)
+
+
+def test_that_a_job_is_bound_by_its_users_share_where_others_have_all_of_that() -> None:
+    ours = [job(f"a{i}", user="ada", share=0.5) for i in range(2)]
+    theirs = [job(f"b{i}", user="bob", share=1.5) for i in range(2)]
+    found = decide(problem(nodes(2, 8), *ours, *theirs, between="users")).jobs
+    assert [one.bound_by for one in found] == ["share"] * 4
