@@ -48,7 +48,7 @@ class UserShares:
     """How GPUs are divided between `num_users` users. `user` (J,) is the number of each job's user.
 
     `count` (J,) is how many jobs of that user have their minimum. `share` (J,) is that user's share relative
-    to an equal one, 1 in the mean of all users. `weight_factor` (J,) multiplies a job's weight: 1 for jobs
+    to an equal one. `weight_factor` (J,) multiplies a job's weight: 1 for jobs
     with their minimum, 0 for a waiting job without it.
     """
 
@@ -123,7 +123,6 @@ def shares_of_all(problem: Problem, jobs: Sequence[ProblemJob]) -> UserShares | 
         return None
     share = np.ones(len(numbers))
     share[user] = [job.share for job in jobs]
-    share *= len(sharing) / share[list(sharing)].sum()
     if len(numbers) == len(jobs) and (share == 1).all():
         return None
     count = Counter(user)
