@@ -102,6 +102,7 @@ bench-noise: $(STAMP)
 bench-users: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.policy_users averages $(POLLUX_WORKLOAD)
 	$(VENV)/bin/python -m benchmarks.policy_users splitting $(POLLUX_WORKLOAD)
+	$(VENV)/bin/python -m benchmarks.policy_users memory
 
 # How long a whole round takes the daemon itself, for 1,000 nodes and 2,000 jobs behind a synthetic Slurm.
 bench-round: $(STAMP)

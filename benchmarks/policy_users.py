@@ -1,21 +1,26 @@
-"""The effect of `policy.between`: completion times by user, and what a user gains by splitting a training.
+"""The effect of `policy.between` and `share_half_life`: completion times and GPU hours by user.
 
 `averages` assigns the jobs of published workloads to users. `splitting` adds a user who submits a training as
-one job, or as ten or ninety jobs with an equal part of its epochs each, all at once. POLLUX_TRACES names the
-artifact's folder of traces, the arguments workloads.
+one job, or as ten or ninety jobs with an equal part of its epochs each, all at once. `memory` needs no
+workloads: two users share 32 GPUs for two weeks. POLLUX_TRACES names the artifact's folder of traces, the
+arguments workloads.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.model import BatchLimits, GradientStatistics, Objective
+from pollux_slurm.policy.participation.share_memory import shares_by_usage
 from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.inputs.applications import Application, Placement, StepTime, read_applications
 from pollux_slurm.simulator.inputs.generate import with_users
@@ -150,16 +155,113 @@ def print_splitting(
                 print(f"| {objective} | {between} | {count} | {done:.0f} | {waited:.0f} |", flush=True)
 
 
+DAY_S, WEEK_S = 86400.0, 7 * 86400.0
+# Trainings of so many times the length: few jobs, and little to simulate.
+WORK = 6.0
+# So many jobs can use all GPUs.
+SOME = 4
+SHORT = ("deepspeech2", "yolov3", "bert")
+MIXED = (*SHORT, "imagenet")
+HALF_LIFE_S = WEEK_S
+
+
+class TwoWeeksOverError(Exception):
+    """The simulated time is over."""
+
+
+class WatchedPolicy(PolluxPolicy):
+    """The policy; `gpu_s` is what each user had, `wanted_gpu_s` that while both users had `SOME` jobs.
+
+    `due_gpu_s` is what their shares were in that time.
+    """
+
+    def __init__(self, share_half_life_s: float | None) -> None:
+        super().__init__(Objective(between="users"), share_half_life_s=share_half_life_s)
+        self.gpu_s: Counter[str] = Counter()
+        self.wanted_gpu_s: Counter[str] = Counter()
+        self.due_gpu_s: Counter[str] = Counter()
+
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
+        if now_s >= 2 * WEEK_S:
+            raise TwoWeeksOverError
+        users = {job.job.user for job in jobs}
+        found = super().allocate(now_s, jobs, cluster)
+        usage = dict.fromkeys(users, 1.0) if self._memory is None else self._memory.usage_of(users)
+        user_of = {job.job.name: job.job.user for job in jobs}
+        count = Counter(user_of.values())
+        both_want = len(count) > 1 and min(count.values()) >= SOME
+        for name, gpus in found.items():
+            gpu_s = sum(count for _, count in gpus) * cluster.interval_s
+            self.gpu_s[user_of[name]] += gpu_s
+            if both_want:
+                self.wanted_gpu_s[user_of[name]] += gpu_s
+        if both_want:
+            total = cluster.num_gpus * cluster.interval_s / len(users)
+            for user, share in shares_by_usage(usage).items():
+                self.due_gpu_s[user] += total * share
+        return found
+
+
+def jobs_of(
+    user: str, times_s: Sequence[float], names: Sequence[str], applications: Mapping[str, Application]
+) -> list[WorkloadJob]:
+    """Return a user's jobs, of each application of these names in turn."""
+    return [
+        WorkloadJob(
+            name=f"{user}-{number}",
+            submitted_s=at_s,
+            application=name,
+            num_replicas=1,
+            batch_size=applications[name].initial_batch_size,
+            user=user,
+            work=WORK,
+        )
+        for number, (at_s, name) in enumerate(zip(times_s, itertools.cycle(names), strict=False))
+    ]
+
+
+def print_memory() -> None:
+    """Print the GPU hours of two users in two weeks, with a memory of shares and without."""
+    applications = read_applications(Path(os.environ["POLLUX_TRACES"]))
+    # ada's few jobs alone keep all GPUs busy, and shrink for others.
+    every_9_h = [3600.0 * hour for hour in range(0, 336, 9)]
+    every_6_h = [3600.0 * hour for hour in range(0, 336, 6)]
+    # From a Wednesday on. On Mondays, work for more than a day at once.
+    mondays = [DAY_S * day for day in (5, 12) for _ in range(24)]
+    cases = {
+        "twice the jobs": (("ada", every_6_h, MIXED), ("bob", every_6_h[::2], MIXED)),
+        "on Mondays": (("ada", every_9_h, MIXED), ("bob", mondays, SHORT)),
+    }
+    print("| bob | half-life | user | GPU h | GPU h while both want more | over the share |")
+    print("|---|---|---|---|---|---|")
+    for case, users in cases.items():
+        jobs = [job for user, *rest in users for job in jobs_of(user, *rest, applications)]
+        jobs.sort(key=lambda job: job.submitted_s)
+        for half_life_s in (None, HALF_LIFE_S):
+            policy = WatchedPolicy(half_life_s)
+            with contextlib.suppress(TwoWeeksOverError):
+                simulate(jobs, applications, policy, Cluster(num_nodes=8, interval_s=600.0))
+            shown = "none" if half_life_s is None else f"{half_life_s / DAY_S:g} d"
+            for user, *_ in users:
+                hours, wanted = policy.gpu_s[user] / 3600, policy.wanted_gpu_s[user] / 3600
+                part = policy.wanted_gpu_s[user] / policy.due_gpu_s[user]
+                print(f"| {case} | {shown} | {user} | {hours:.0f} | {wanted:.0f} | {part:.3f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("averages", "splitting"))
-    parser.add_argument("workloads", type=Path, nargs="+", help="such as workloads/workload-1.csv")
+    parser.add_argument("what", choices=("averages", "splitting", "memory"))
+    parser.add_argument("workloads", type=Path, nargs="*", help="such as workloads/workload-1.csv")
     parser.add_argument("--objective", action="append", help="repeatable; generalized-mean and price-rank")
     parser.add_argument("--application", default="imagenet", help="what the splitting user trains")
     parser.add_argument("--parts", type=int, nargs="+", default=(1, 10, 90))
     arguments = parser.parse_args()
     objectives = arguments.objective or ["generalized-mean", "price-rank"]
-    if arguments.what == "averages":
+    if arguments.what == "memory":
+        print_memory()
+    elif arguments.what == "averages":
         print_averages(arguments.workloads, objectives)
     else:
         print_splitting(arguments.workloads, objectives, arguments.application, arguments.parts)

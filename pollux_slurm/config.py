@@ -176,6 +176,11 @@ class PolicyConfig:
 
     objective: str = _choice("what is maximised", "attained-work", "generalized-mean", "osdi21", "price-rank")
     between: str = _choice("whose shares are equal", "users", "accounts", "jobs")
+    share_half_life: str | None = _setting(
+        "GPUs that users had count in their shares, half after so long, at least 1d; default: never",
+        None,
+        example='"7d"',
+    )
     exponent: float = _number(
         "p: 1 sum of speedups, 0 geometric mean, -1 fair, lower: fairer", -1.0, -20.0, 20.0
     )

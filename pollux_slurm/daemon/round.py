@@ -21,6 +21,7 @@ from pollux_slurm.config import DaemonConfig, KindsConfig, MovesConfig, PolicyCo
 from pollux_slurm.daemon.decide import (
     draining_nodes,
     in_place,
+    policy_settings,
     problem_building,
     unanswered_requests,
     unmanaged_jobs,
@@ -39,6 +40,7 @@ from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.daemon.observe.configuration_watch import ConfigurationWatch
 from pollux_slurm.daemon.observe.events import WatchedState
 from pollux_slurm.daemon.observe.promise_text import promise_text
+from pollux_slurm.daemon.observe.used_gpus import UsedGpusCounter
 from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
 from pollux_slurm.daemon.obstacles.tried_allocations import Tried, decide_within
@@ -142,6 +144,7 @@ class Rounds:
         self._vanished: frozenset[str] = frozenset()
         self._next_correction = datetime.min.replace(tzinfo=timezone.utc)
         self._reasons = LastingReasons()
+        self._used_gpus = UsedGpusCounter(store)
         self._promise_tables = TableCache()
         # A completed job's history is read once.
         self._course_of = functools.lru_cache(maxsize=1_000)(self._read_course)
@@ -305,6 +308,8 @@ class Rounds:
             ),
             nodes=unmanaged_jobs.reserve_shares(picture.nodes, picture, self._policy.kept_shares),
         )
+        half_life_s = policy_settings.share_half_life_s(self._policy)
+        problem = self._used_gpus.with_shares(problem, half_life_s, now)
         return association_limits.apply_limits(problem, picture, self._site_limits())
 
     def _kinds(self, picture: Picture, now: datetime) -> Kinds:

@@ -149,6 +149,8 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
         bound = "max_gpus" if at_most else facts["bound_by"]
         why = _why(bound, facts["pinned_because"], moved_since=bool(facts.get("moved_since")))
         found += _line("not more", then + why)
+        if facts.get("share_note") is not None:
+            found += _line("share", facts["share_note"])
         found += _next_size(facts)
         found += _runner_up(facts)
         found += _declared(facts)

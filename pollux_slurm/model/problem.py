@@ -98,6 +98,7 @@ class ProblemJob:
     - `waiting_s`: how long it has been without GPUs
     - `weight`: its weight in the objective's mean
     - `account`, `user`, `qos`: what `GpuLimit`s and shares count by
+    - `share`: the share of its user, or account, relative to an equal one; `share_note` is the reason
     - `progress`: useful examples so far (goodput integrated over time)
     - `epochs_done`, `epochs_declared`: its own declaration of its length; `declaration_doubt` is the reason
       why a declaration does not count
@@ -130,6 +131,8 @@ class ProblemJob:
     weight: float = 1.0
     account: str = ""
     user: str = ""
+    share: float = 1.0
+    share_note: str | None = None
     rigid: bool = False
     progress: float | None = None
     epochs_done: float | None = None

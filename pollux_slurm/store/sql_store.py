@@ -43,12 +43,14 @@ from pollux_slurm.store.contract.interface import (
     RunRecord,
     Sample,
     TrainingRun,
+    UsedGpus,
 )
 from pollux_slurm.store.jobs import accounting_corrections, earlier_jobs, observation, records, registration
 from pollux_slurm.store.jobs.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.jobs.latest import read_runs
 from pollux_slurm.store.journal import generations, reallocations
 from pollux_slurm.store.rounds import daily_sums, explanations, lease, rounds
+from pollux_slurm.store.rounds.used_gpus import read_used_gpus
 from pollux_slurm.store.schema import GenerationRow, ReallocationRow, RunRow
 from pollux_slurm.store.security.long_connections import end_long_connections
 from pollux_slurm.store.security.shared_logins import changed_logins, mend_login
@@ -165,6 +167,10 @@ class SqlStore:
     def earlier_jobs(self, *, since: datetime) -> tuple[EarlierJob, ...]:
         with self.database.read() as connection:
             return earlier_jobs.read_earlier_jobs(connection, since=since)
+
+    def used_gpus(self, *, since: datetime, at: datetime) -> tuple[UsedGpus, ...]:
+        with self.database.read() as connection:
+            return read_used_gpus(connection, since=since, at=at)
 
     def kinds(self, kind: str | None = None) -> tuple[KindRecord, ...]:
         with self.database.read() as connection:

@@ -213,6 +213,8 @@ def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = Non
         "before": job_of_problem.current.as_dict(),
         "model_doubt": job_of_problem.model_doubt,
         "kind_note": job_of_problem.kind_note,
+        "share": job_of_problem.share,
+        "share_note": job_of_problem.share_note,
     }
     move = expected_move(problem, job_of_problem, job.allocation)
     if move is not None:

@@ -40,6 +40,14 @@ BetweenOption = Annotated[
         autocompletion=setting_choices("policy", "between"),
     ),
 ]
+HalfLifeOption = Annotated[
+    float | None,
+    typer.Option(
+        parser=seconds(least=1.0),
+        metavar="TIME",
+        help="Half-life of used GPUs in the shares of users under pollux, such as 7d; default: none count.",
+    ),
+]
 DeclaredOption = Annotated[bool, typer.Option("--declared", help="Jobs declare how many epochs they train.")]
 KindsOption = Annotated[
     bool,
@@ -180,11 +188,13 @@ def refuse_unused_settings(
     refuse_unused(context, ("--warm-up",), why, where=rules == "slurm")
     why = "--node-group sets all nodes"
     refuse_unused(context, ("--nodes", "--gpus-per-node"), why, where=bool(groups))
+    shares = ("--between", "--share-half-life")
+    refuse_unused(context, shares[1:], "jobs have no memory", where=context.params.get("between") == "jobs")
     others = bool(policies) and "pollux" not in (policies or ())
     # The genetic policy has one objective, which may be named.
     named = set(context.params.get("objective") or ()) == {"osdi21"} and "genetic" in (policies or ())
     refuse_unused(context, ("--objective",), "it is of --policy pollux", where=others and not named)
-    refuse_unused(context, ("--declared", "--kinds", "--between"), "it is of --policy pollux", where=others)
+    refuse_unused(context, ("--declared", "--kinds", *shares), "it is of --policy pollux", where=others)
 
 
 def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays | None:
@@ -228,6 +238,7 @@ def make_settings(
     declared: bool,
     kinds: bool = False,
     between: str = "users",
+    share_half_life_s: float | None = None,
     rules: str,
     num_nodes: int,
     gpus_per_node: int,
@@ -261,6 +272,7 @@ def make_settings(
             policy=name,
             objective=objective,
             between=between,
+            share_half_life_s=share_half_life_s,
             declared=declared,
             kinds=kinds,
             rules=rules,

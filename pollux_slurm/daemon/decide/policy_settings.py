@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pollux_slurm.config import PolicyConfig
+from pollux_slurm.durations import DURATION_FORMS, parse_duration
 from pollux_slurm.errors import ConfigError, InvalidProblemError
 from pollux_slurm.model import GpuLimit, MovingRules, Objective, Problem, ProblemJob
 from pollux_slurm.policy.objectives.registry import PAUSING
@@ -24,6 +25,20 @@ def objective(policy: PolicyConfig) -> Objective:
         fair_share_gpus=policy.fair_share_gpus,
         between=policy.between,
     )
+
+
+def share_half_life_s(policy: PolicyConfig) -> float | None:
+    """Return the half-life of used GPUs in shares; None where shares have no memory. Raises `ConfigError`."""
+    text = policy.share_half_life
+    if text is None:
+        return None
+    found = parse_duration(text)
+    # The store has what was used by day.
+    if found is None or found.total_seconds() < 86400:
+        raise ConfigError(f"policy.share_half_life: expected {DURATION_FORMS}, of at least 1d, not {text!r}")
+    if policy.between == "jobs":
+        raise ConfigError('policy.share_half_life: jobs have no memory; set policy.between = "users"')
+    return found.total_seconds()
 
 
 def moving(policy: PolicyConfig) -> MovingRules:
@@ -63,6 +78,7 @@ def weight(policy: PolicyConfig, *, account: str, user: str, job_id: str) -> flo
 
 def check(policy: PolicyConfig) -> None:
     """Raise `ConfigError` for settings that are valid alone, but not together."""
+    share_half_life_s(policy)
     try:
         check_problem(
             Problem(

@@ -242,6 +242,8 @@ def examine_shares(config: Config, limits: SiteLimits) -> Finding:
     )
     if policy.between != "jobs":
         text = f"{policy.between} have equal shares, however many jobs they have"
+        if policy.share_half_life is not None:
+            text += f"; what they used counts, half after {policy.share_half_life}"
     else:
         text = "jobs have equal shares" + (
             ", within limits of GPUs" if bounded else " and nothing limits GPUs"

@@ -149,7 +149,7 @@ def with_share_bounds(
 ) -> list[JobDecision]:
     """Return the decisions, with "share" for "capacity" where a user's own other jobs take his share.
 
-    That is so where his jobs, several of them, have at least an equal part of all GPUs.
+    That is so where his jobs, several of them, have at least his part of all GPUs.
     """
     names = [group_of(job, problem.objective.between) for job in jobs]
     users = {name or row for row, (name, job) in enumerate(zip(names, jobs, strict=True)) if not job.rigid}
@@ -164,9 +164,9 @@ def with_share_bounds(
         and name is not None
         and len(users) > 1
         and one.allocation.num_gpus < gpus[name]
-        and gpus[name] >= part
+        and gpus[name] >= part * job.share
         else one
-        for name, one in zip(names, decisions, strict=True)
+        for name, one, job in zip(names, decisions, jobs, strict=True)
     ]
 
 

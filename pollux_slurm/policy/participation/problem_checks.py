@@ -118,6 +118,8 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and 0 <= job.prediction_error <= 1
         and type(job.weight) in _NUMBERS
         and 1e-6 <= job.weight <= 1e6
+        and type(job.share) in _NUMBERS
+        and 1e-6 <= job.share <= 1e6
         and (job.progress is None or (type(job.progress) in _NUMBERS and 0 <= job.progress <= MAX_TIME_S))
         and job.epochs_done is None
         and job.epochs_declared is None
@@ -175,8 +177,9 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
         return f"waiting_s must be finite and at least 0, not {shown(job.waiting_s)}"
     if not _is_number(job.prediction_error) or not 0 <= job.prediction_error <= 1:
         return f"prediction_error must be from 0 to 1, not {shown(job.prediction_error)}"
-    if not _is_number(job.weight) or not 1e-6 <= job.weight <= 1e6:
-        return f"weight must be a number from 1e-6 to 1e6, not {shown(job.weight)}"
+    for name, value in (("weight", job.weight), ("share", job.share)):
+        if not _is_number(value) or not 1e-6 <= value <= 1e6:
+            return f"{name} must be a number from 1e-6 to 1e6, not {shown(value)}"
     for name in ("progress", "epochs_done", "epochs_declared", "expected_progress"):
         value = getattr(job, name)
         if value is not None and not _is_time(value):

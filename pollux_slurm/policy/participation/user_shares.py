@@ -12,7 +12,9 @@ depends on what others can use, not on how many jobs he has.
   mean of the user's jobs; for linear speedups that is n^(p − 1).
 - A running job without its minimum keeps running, with less weight: the i-th job has (n/i)² of it.
 
-Users' shares are in proportion to the mean weight of their jobs. A job without a user counts as a user.
+Users' shares are in proportion to the mean weight of their jobs, and to what they used before, if that counts
+(`share_memory`): where that makes a user's share f times an equal one, its n jobs count as n/f jobs. A job
+without a user counts as a user.
 Legend: J jobs, U users (or accounts), n jobs of one user, G GPUs.
 """
 
@@ -45,18 +47,21 @@ _MAX_CLASSES = 16
 class UserShares:
     """How GPUs are divided between `num_users` users. `user` (J,) is the number of each job's user.
 
-    `count` (J,) is how many jobs of that user have their minimum. `weight_factor` (J,) multiplies a job's
-    weight: 1 for these jobs, 0 for a waiting job without its minimum.
+    `count` (J,) is how many jobs of that user have their minimum. `share` (J,) is that user's share relative
+    to an equal one. `weight_factor` (J,) multiplies a job's weight: 1 for jobs
+    with their minimum, 0 for a waiting job without it.
     """
 
     user: IntArray
     count: IntArray
+    share: FloatArray
     weight_factor: FloatArray
     num_users: int
 
     def fair_shares(self, num_gpus: int) -> IntArray:
         """Return each job's fair share of `num_gpus`, (J,)."""
-        return np.maximum(-(-num_gpus // (self.num_users * self.count)), 1)
+        found = np.ceil(num_gpus * self.share / (self.num_users * self.count) - 1e-9)
+        return np.maximum(found, 1).astype(np.int64)
 
     def weight_factors(self, exponent: float, tables: SpeedupTables, *, in_gpus: bool) -> FloatArray:
         """Return the factor of each job's weight, (J,), relative to the largest.
@@ -66,13 +71,13 @@ class UserShares:
         total = tables.facts.num_gpus
         if not len(self.count) or not total:
             return self.weight_factor
-        whole, part = total / self.num_users, total / (self.num_users * self.count)
+        whole, part = total / self.num_users, total * self.share / (self.num_users * self.count)
         if in_gpus:
             ratio = np.log(_speedup_at(whole, tables)) - np.log(_speedup_at(part, tables))
             ratio = np.bincount(self.user, weights=ratio)[self.user] / np.bincount(self.user)[self.user]
         else:
             ratio = np.log(self.fair_shares(total) / part)
-        found = exponent * ratio - np.log(self.count)
+        found = exponent * ratio - np.log(self.count / self.share)
         return np.asarray(np.exp(found - found.max()) * self.weight_factor, dtype=np.float64)
 
 
@@ -91,16 +96,21 @@ def group_of(job: ProblemJob, between: str) -> str | None:
 
     `between` accounts, a job without an account counts for its user.
     """
+    return group_named(job.account, job.user, between)
+
+
+def group_named(account: str, user: str, between: str) -> str | None:
+    """Return `group_of` a job of an account and a user."""
     if between == "jobs":
         return None
-    return (job.account if between == "accounts" else "") or job.user or None
+    return (account if between == "accounts" else "") or user or None
 
 
 def shares_of_all(problem: Problem, jobs: Sequence[ProblemJob]) -> UserShares | None:
     """Return the shares in which every job has its minimum; None where shares between jobs are the same.
 
-    That is so for a single user, and where each has one job. Rigid jobs have what they need: users who have
-    no others do not count.
+    That is so for a single user, and where each has one job and an equal share. Rigid jobs have what they
+    need: users who have no others do not count.
     """
     between = problem.objective.between
     if between == "jobs":
@@ -109,12 +119,17 @@ def shares_of_all(problem: Problem, jobs: Sequence[ProblemJob]) -> UserShares | 
     names = (group_of(job, between) for job in jobs)
     user = [numbers.setdefault(row if name is None else name, len(numbers)) for row, name in enumerate(names)]
     sharing = {number for number, job in zip(user, jobs, strict=True) if not job.rigid}
-    if len(sharing) <= 1 or len(numbers) == len(jobs):
+    if len(sharing) <= 1:
+        return None
+    share = np.ones(len(numbers))
+    share[user] = [job.share for job in jobs]
+    if len(numbers) == len(jobs) and (share == 1).all():
         return None
     count = Counter(user)
     return UserShares(
         user=np.array(user, dtype=np.int64),
         count=np.array([count[one] for one in user], dtype=np.int64),
+        share=share[user],
         weight_factor=np.ones(len(user)),
         num_users=len(sharing),
     )
@@ -146,6 +161,7 @@ def divide_gpus(
     kept = UserShares(
         user=found.user[taking_part],
         count=found.count[taking_part],
+        share=found.share[taking_part],
         weight_factor=found.weight_factor[taking_part],
         num_users=found.num_users,
     )
@@ -180,8 +196,8 @@ def _need(job: ProblemJob) -> int:
 
 
 def _weights(shares: UserShares, jobs: Sequence[ProblemJob]) -> FloatArray:
-    """Return the mean weight of each user's jobs, (U,)."""
-    total = np.bincount(shares.user, weights=[job.weight for job in jobs])
+    """Return the mean weight of each user's jobs, times the user's share, (U,)."""
+    total = np.bincount(shares.user, weights=np.array([job.weight for job in jobs]) * shares.share)
     found: FloatArray = total / np.bincount(shares.user)
     return found
 
@@ -255,6 +271,7 @@ class _Division:
         return UserShares(
             user=self._shares.user,
             count=np.array([count[user] for user in self._user], dtype=np.int64),
+            share=self._shares.share,
             weight_factor=np.array(weight_factor, dtype=np.float64),
             num_users=self._shares.num_users,
         )

@@ -54,10 +54,11 @@ class ScalingSettings:
 class RunSettings:
     """The settings of one simulation, without its workload and traces. Times in seconds.
 
-    `objective`, `between`, `declared`, `kinds`, `exponent` and `penalty` are for policy `pollux`; None is
-    the objective's default. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` ×
-    `gpus_per_node`. `restart_delay_s` is the delay of a move under rules `osdi21`, and under `slurm` the
-    expected delay of a job's first move. `slurm` is for rules `slurm`; `seed` for these and for `noise`.
+    `objective`, `between`, `share_half_life_s`, `declared`, `kinds`, `exponent` and `penalty` are for policy
+    `pollux`; None is the objective's default, and no memory of shares. `exponent` is also the power of `sia`.
+    `groups` replaces `num_nodes` × `gpus_per_node`. `restart_delay_s` is the delay of a move under rules
+    `osdi21`, and under `slurm` the expected delay of a job's first move. `slurm` is for rules `slurm`; `seed`
+    for these and for `noise`.
     `interference` is the part of its speed that a job over several nodes loses beside another. The step times
     that agents measure are off by `noise`. With `in_place`, jobs are moved in place where they can be. With
     `scaling`, the cluster is the largest that it may become.
@@ -68,6 +69,7 @@ class RunSettings:
     policy: str = "pollux"
     objective: str = "attained-work"
     between: str = "users"
+    share_half_life_s: float | None = None
     declared: bool = False
     kinds: bool = False
     exponent: float | None = None
@@ -198,6 +200,7 @@ class RunSettings:
             ),
             declared=self.declared,
             kinds=self.kinds,
+            share_half_life_s=self.share_half_life_s,
         )
 
 

@@ -18,6 +18,7 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
 from pollux_slurm.policy.objectives.registry import PAUSING
+from pollux_slurm.policy.participation.share_memory import ShareMemory
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.in_place import node_name
@@ -34,7 +35,8 @@ class PolluxPolicy:
     """`allocate` with an objective. With `declared`, jobs declare how many epochs they will train.
 
     With `kinds`, jobs of one application teach each other (`SharedModels`). `pauses` allows pausing running
-    jobs; with None, the objective decides that, and the effort of the search.
+    jobs; with None, the objective decides that, and the effort of the search. With `share_half_life_s`, what
+    users used counts in their shares (`ShareMemory`).
     """
 
     resizes = True
@@ -48,6 +50,7 @@ class PolluxPolicy:
         solver: str = "exact",
         effort: float | None = None,
         pauses: bool | None = None,
+        share_half_life_s: float | None = None,
         agents: Agents | None = None,
     ) -> None:
         self._objective, self._declared, self._solver = objective, declared, solver
@@ -57,6 +60,7 @@ class PolluxPolicy:
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
         self._shared = SharedModels() if kinds else None
+        self._memory = None if share_half_life_s is None else ShareMemory(share_half_life_s)
         self._allocations: dict[GpusByNode, Allocation] = {}
         self._promise_tables = TableCache()
         self._unfinished: Sequence[SimulatedJob] = ()
@@ -92,6 +96,8 @@ class PolluxPolicy:
             moving=self._moving,
             gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
         )
+        if self._memory is not None:
+            problem = self._memory.with_shares(problem, now_s)
         problem = self._keep_promises(now_s, problem, jobs)
         given = allocate(
             problem,

@@ -76,6 +76,7 @@ from pollux_slurm.store.contract.types import (
     Sample,
     TrainingRun,
     UnansweredRequest,
+    UsedGpus,
     WarningRecord,
 )
 
@@ -113,6 +114,7 @@ __all__ = [
     "Store",
     "TrainingRun",
     "UnansweredRequest",
+    "UsedGpus",
     "WarningRecord",
 ]
 
@@ -226,6 +228,12 @@ class Store(JobStore, Protocol):
 
         They are the newest of each kind and owner that have measured step times; those that are not over are
         among them.
+        """
+
+    def used_gpus(self, *, since: datetime, at: datetime) -> tuple[UsedGpus, ...]:
+        """Return the GPUs that users had from the day (UTC) of `since` up to `at`, in two statements.
+
+        Ended intervals are summed by day; those that last are returned from their start.
         """
 
     def kinds(self, kind: str | None = None) -> tuple[KindRecord, ...]:

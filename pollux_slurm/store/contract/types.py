@@ -175,6 +175,17 @@ class EarlierJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsedGpus:
+    """The GPU seconds of a user's jobs in an account, spread evenly over a time."""
+
+    user_name: str
+    account: str
+    since: datetime
+    until: datetime
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KindRecord:
     """The jobs of one kind and user. `max_gpus_seen` is 0 where none has measured a step."""
 

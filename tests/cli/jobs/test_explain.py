@@ -25,6 +25,7 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
+from pollux_slurm.policy.participation.share_memory import ShareMemory
 from pollux_slurm.policy.problem.json_format import problem_to_json
 from pollux_slurm.store import open_store
 from pollux_slurm.store.contract.interface import Refusal
@@ -173,6 +174,22 @@ def test_that_a_job_bound_by_share_names_the_users_other_jobs(tmp_path: Path) ->
     assert (
         "  not more   other jobs of the same user (or account) use that one's share of the cluster" in shown
     )
+
+
+def test_that_a_share_that_is_not_equal_has_its_reason(tmp_path: Path) -> None:
+    memory = ShareMemory(7 * 86400.0)
+    memory.add("ann", 90 * 3600.0, since_s=0.0, until_s=0.0)
+    memory.add("bob", 30 * 3600.0, since_s=0.0, until_s=0.0)
+    jobs = [job("a", user="ann"), *(job(f"b{i}", user="bob") for i in range(6))]
+    file = tmp_path / "problem.json"
+    file.write_text(problem_to_json(memory.with_shares(problem(nodes(1), *jobs, between="users"), 0.0)))
+    lines = pollux("explain", "a", "--problem", str(file)).stdout.splitlines()
+    assert (
+        "  share      ann's share is 0.25 of an equal one: of late, ann used 90 of the 120 GPU hours of "
+        "those who have jobs"
+    ) in lines
+    facts = json.loads(pollux("explain", "b0", "--json", "--problem", str(file)).stdout)
+    assert facts["share"] == 1.75
 
 
 def test_that_status_of_one_job_ends_with_its_last_decision(url: str) -> None:

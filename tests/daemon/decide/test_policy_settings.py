@@ -49,6 +49,24 @@ def test_that_objective_and_rules_of_moving_are_passed_on() -> None:
     )
 
 
+def test_that_used_gpus_count_in_shares_only_with_a_half_life() -> None:
+    assert policy_settings.share_half_life_s(PolicyConfig()) is None
+    assert policy_settings.share_half_life_s(PolicyConfig(share_half_life="1.5w")) == 10.5 * 86400
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"share_half_life": "a week"}, "such as 90s, 5m, 1.5h, 30d or 2w, of at least 1d, not 'a week'"),
+        ({"share_half_life": "23h"}, "of at least 1d, not '23h'"),
+        ({"share_half_life": "7d", "between": "jobs"}, "jobs have no memory"),
+    ],
+)
+def test_that_a_half_life_that_means_nothing_is_refused(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        policy_settings.check(PolicyConfig(**settings))
+
+
 def test_that_the_star_limits_whom_no_line_names() -> None:
     policy = PolicyConfig(account_limits=(("*", 4), ("x", 64)), user_limits=(("ada", 2),))
     jobs = [job("1", account="x", user="ada"), job("2", account="y", user="bob"), job("3", account="y")]

@@ -190,6 +190,7 @@ def shares(limits: SiteLimits = SiteLimits(), **policy: Any) -> tuple[Verdict, s
 def test_that_jobs_that_share_without_any_limit_are_warned_of() -> None:
     assert shares() == (Verdict.OK, "users have equal shares, however many jobs they have")
     assert shares(between="accounts")[0] is Verdict.OK
+    assert shares(share_half_life="7d")[1].endswith("; what they used counts, half after 7d")
     assert shares(between="jobs") == (Verdict.WARN, "jobs have equal shares and nothing limits GPUs")
     assert shares(between="jobs", user_limits=(("*", 8),))[0] is Verdict.OK
     assert shares(between="jobs", account_limits=(("x", 8),))[0] is Verdict.OK

@@ -191,7 +191,7 @@ def test_that_the_fast_check_of_a_job_accepts_only_what_the_full_check_accepts()
     odd: tuple[object, ...] = (*numbers, None, True, False, "x", (), frozenset({"x"}))
     names = {field.name for field in dataclasses.fields(ProblemJob)}
     names -= {"job_id", "current", "model", "models", "qos", "declaration_doubt", "model_doubt", "kind_note"}
-    names -= {"pinned_because", "epochs_done", "epochs_declared", "course"}
+    names -= {"share_note", "pinned_because", "epochs_done", "epochs_declared", "course"}
     num_accepted = 0
     allocations = ({}, {"n0": 2}, {"n9": 2}, {"n0": 0}, {"n0": True}, {"n0": 10**7}, {"n0": 1, "n1": 1})
     for allocation in allocations:

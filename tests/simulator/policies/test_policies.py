@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +24,7 @@ from pollux_slurm.simulator import (
     simulate,
     slurm_rules,
 )
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.policies import PolluxPolicy, make_policy
 from pollux_slurm.simulator.policies.packing import FreeGpus
@@ -129,6 +133,46 @@ def test_that_a_user_with_eight_jobs_keeps_no_other_waiting(tmp_path: Path, betw
     later = started_s("jobs")
     assert later is not None
     assert later > 60.0
+
+
+class FiveHoursOverError(Exception):
+    """The simulated time is over."""
+
+
+class FirstHours(PolluxPolicy):
+    """The policy in the first five hours; `held` sums the GPUs of each user over the rounds."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.held: Counter[str] = Counter()
+
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
+        if now_s >= 5 * 3600:
+            raise FiveHoursOverError
+        found = super().allocate(now_s, jobs, cluster)
+        for job in jobs:
+            self.held[job.job.user] += sum(gpus for _, gpus in found.get(job.job.name, ()))
+        return found
+
+
+def test_that_with_memory_a_user_who_comes_an_hour_later_has_as_many_gpu_hours_in_the_end(
+    tmp_path: Path,
+) -> None:
+    made = {"made": made_application(tmp_path)}
+    # Forty minutes each on one GPU; more jobs than GPUs up to the fifth hour.
+    jobs = [
+        dataclasses.replace(made_job(f"{user}-{number}", at_s=at_s), user=user, work=16.0)
+        for user, at_s, count in (("ada", 0.0, 80), ("bob", 3600.0, 70))
+        for number in range(count)
+    ]
+
+    policy = FirstHours(Objective(between="users"), share_half_life_s=7 * 86400.0)
+    with contextlib.suppress(FiveHoursOverError):
+        simulate(jobs, made, policy, Cluster(num_nodes=4, interval_s=240.0))
+    # Without memory it is 0.35.
+    assert policy.held["bob"] / policy.held.total() == pytest.approx(0.5, rel=0.05)
 
 
 def test_that_optimus_knows_the_work_of_a_job(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ COUNTS = {
     "active_jobs": 24,
     "open_reallocations": 3,
     "training_runs": 1,
+    "used_gpus": 2,
     "daemon_status": 2,
     "observe_jobs, nothing new": 2,
     "observe_jobs, all moved": 5,
@@ -86,6 +87,7 @@ ROUND: dict[str, Callable[[Store, list[int]], object]] = {
     "active_jobs": lambda store, numbers: store.active_jobs(),
     "open_reallocations": lambda store, numbers: store.open_reallocations(),
     "training_runs": lambda store, numbers: store.training_runs(),
+    "used_gpus": lambda store, numbers: store.used_gpus(since=at(0), at=at(9)),
     "daemon_status": lambda store, numbers: store.daemon_status(),
     "observe_jobs, nothing new": lambda store, numbers: store.observe_jobs(
         [observation(n, gpus={"n0": 1, f"n{n}": 1}) for n in numbers], at=at(20)
