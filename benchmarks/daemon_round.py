@@ -56,6 +56,12 @@ class StillSlurm:
     def refresh(self, _job_ids: Collection[str] | None = None) -> ClusterSnapshot:
         return self._snapshot
 
+    def settings(self) -> dict[str, str]:
+        return {}
+
+    def configuration(self) -> str:
+        return ""
+
     def guarded(self, _guard: Callable[[], None]) -> StillSlurm:
         return self
 

@@ -64,6 +64,8 @@ class KeptPlaces:
         self._restoring: dict[int, bool] = {}
         self._reserved: dict[int, str] = {}
         self._refused_at: datetime | None = None
+        # All jobs, as this tick has read them.
+        self._queue: ClusterSnapshot | None = None
         self._has_adopted = False
 
     def can_keep(self) -> bool:
@@ -116,8 +118,7 @@ class KeptPlaces:
             return None
         if may_exist and not self.can_keep():
             return None
-        # The tick has read the moving jobs alone: who waits is read now.
-        queue = self._actions.slurm.refresh()
+        queue = self._waiting()
         if not may_exist and move.job is not None:
             waiting, because = places.waiting_jobs(queue), None
             if _may_wait(reallocation):
@@ -148,6 +149,12 @@ class KeptPlaces:
             raise
         return None
 
+    def _waiting(self) -> ClusterSnapshot:
+        """Return all jobs, read once a tick: the tick itself has read the moving ones alone."""
+        if self._queue is None:
+            self._queue = self._actions.slurm.refresh()
+        return self._queue
+
     def end_reservation(self, number: int) -> None:
         """Let other jobs start on the nodes of a reallocation again."""
         name = self._reserved.get(number)
@@ -175,14 +182,15 @@ class KeptPlaces:
             return
         if job.account != record.account or not self._restores(move):
             return
-        queue = self._actions.slurm.refresh()
+        queue = self._waiting()
         own = {job.job_id, *(wing.job_id for wing in job.wings)}
         waiting = [
             priority for number, priority in places.priorities_beside(job, queue).items() if number not in own
         ]
         if not waiting:
             return
-        present = queue.job(job.job_id)
+        # As it was released just now.
+        present = self._actions.slurm.refresh({job.job_id}).job(job.job_id)
         if present is not None and not _asks_for_cpus_of(present, record):
             return
         # What waits may all be held, or stand behind this one anyway: it is not to lose by it.
@@ -221,7 +229,11 @@ class KeptPlaces:
         return self._restoring[reallocation.id]
 
     def check(self, snapshot: ClusterSnapshot, moves: Sequence[OpenMove]) -> None:
-        """Take the priority off each job that runs, and off each that is not as the daemon made it."""
+        """Take the priority off each job that runs, and off each that is not as the daemon made it.
+
+        A tick begins with this.
+        """
+        self._queue = None
         open_moves = {move.reallocation.id: move for move in moves}
         for number in self._reserved.keys() - open_moves.keys():
             self.end_reservation(number)
