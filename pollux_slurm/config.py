@@ -174,7 +174,7 @@ class PolicyConfig:
     Tables are (name, number) pairs, in the order of the file.
     """
 
-    objective: str = _choice("what is maximised", "attained-work", "generalized-mean", "osdi21", "price-rank")
+    objective: str = _choice("what is maximised", "generalized-mean", "osdi21", "price-rank", "attained-work")
     between: str = _choice("whose shares are equal", "users", "accounts", "jobs")
     share_half_life: str | None = _setting(
         "GPUs that users had count in their shares, half after so long, at least 1d; default: never",
@@ -216,7 +216,7 @@ class PolicyConfig:
         "running jobs that will end sooner, by their declared epochs, are not moved", 0.0, 0.0, 1e12
     )
     pauses: bool | None = _setting(
-        "running jobs may be paused; default: with price-rank", None, example="true"
+        "running jobs may be paused; default: with price-rank and attained-work", None, example="true"
     )
     yields_to_pending: bool = _setting(
         "make room for pending unmanaged jobs that are next in the queue", True

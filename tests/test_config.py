@@ -61,7 +61,7 @@ def test_that_lists_in_the_environment_are_separated_by_commas() -> None:
         ('[policy]\nobjectiv = "osdi21"\n', "unknown key policy.objectiv; known: objective, between"),
         (
             '[policy]\nobjective = "sum"\n',
-            "objective: expected one of attained-work, generalized-mean, osdi21, price-rank, not 'sum'",
+            "objective: expected one of generalized-mean, osdi21, price-rank, attained-work, not 'sum'",
         ),
         ("[policy]\nobjective = 1\n", "policy.objective: expected a text"),
         (

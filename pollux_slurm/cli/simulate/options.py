@@ -27,9 +27,9 @@ PolicyOption = Annotated[
 ObjectiveOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="What pollux maximises: attained-work, generalized-mean, osdi21, price-rank "
+        help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work "
         "or your own; repeatable.",
-        show_default="attained-work",
+        show_default="generalized-mean",
         autocompletion=setting_choices("policy", "objective"),
     ),
 ]
@@ -295,7 +295,7 @@ def make_settings(
             seed=seed,
         )
         for name in dict.fromkeys(policies or ["pollux"])
-        for objective in list(dict.fromkeys(objectives or ["attained-work"]))[
+        for objective in list(dict.fromkeys(objectives or ["generalized-mean"]))[
             : None if name == "pollux" else 1
         ]
     )

@@ -40,13 +40,13 @@ OSDI21_FLOOR = 1e-3
 _HORIZON_S = 250.0
 
 # Objectives that are designed to pause running jobs, in the daemon and in simulations.
-PAUSING = frozenset({"price-rank"})
+PAUSING = frozenset({"price-rank", "attained-work"})
 
 ObjectiveFunction = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Scores]
 
 
 def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
-    """Return the terms of the paper's objective without its pathologies (docs/policy.md)."""
+    """Return the terms of the default: the paper's objective without its pathologies (docs/policy.md)."""
     discount = prediction_discount(jobs, tables)
     penalty, in_place_penalty = penalty_of_ways(
         jobs, lambda in_place: _penalties(problem, jobs, in_place=in_place)[:, None] * discount
@@ -89,7 +89,7 @@ def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) 
 
 
 def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
-    """Return the terms of the default: p = 0.7, speedups over one GPU, less weight for much work done.
+    """Return the terms of `attained-work`: p = 0.7, speedups over one GPU, less weight for much work done.
 
     Jobs declare nothing: w = max(W, 60 s)^−0.25, where W = progress/g(1) is the work done in one-GPU seconds.
     On change, f = 1 − δ/H with the horizon H = 250 s, longer above δ = 30 s (`horizon_s`). Only

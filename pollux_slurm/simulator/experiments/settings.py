@@ -67,7 +67,7 @@ class RunSettings:
     """
 
     policy: str = "pollux"
-    objective: str = "attained-work"
+    objective: str = "generalized-mean"
     between: str = "users"
     share_half_life_s: float | None = None
     declared: bool = False

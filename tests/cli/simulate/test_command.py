@@ -96,7 +96,7 @@ def test_that_several_policies_are_in_one_table(inputs: tuple[str, ...]) -> None
     assert [row[1] for row in rows if row and row[0] == "small"] == [
         "tiresias",
         "optimus",
-        "attained-work",
+        "generalized-mean",
     ]
 
 
@@ -135,7 +135,7 @@ def test_that_node_hours_follow_the_size_of_the_cluster(
     assert done.returncode == 0, done.stderr
     head, row = done.stdout.splitlines()[:2]
     assert "node h" in head
-    assert row.split()[1] == "attained-work"
+    assert row.split()[1] == "generalized-mean"
     assert "1 to 2 nodes × 4 GPUs" in page.read_text()
 
 
