@@ -29,6 +29,7 @@ from datetime import datetime, timedelta
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
+from pollux_slurm.daemon.observe.events import PAUSE_PER_READ
 from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.daemon.recovery.lost_places import move_that_stopped, restores
@@ -64,8 +65,9 @@ class KeptPlaces:
         self._restoring: dict[int, bool] = {}
         self._reserved: dict[int, str] = {}
         self._refused_at: datetime | None = None
-        # All jobs, as this tick has read them.
+        # All jobs, as they were read last, and until when that is new enough.
         self._queue: ClusterSnapshot | None = None
+        self._queue_until: datetime | None = None
         self._has_adopted = False
 
     def can_keep(self) -> bool:
@@ -150,9 +152,16 @@ class KeptPlaces:
         return None
 
     def _waiting(self) -> ClusterSnapshot:
-        """Return all jobs, read once a tick: the tick itself has read the moving ones alone."""
+        """Return all jobs: a tick has read the moving ones alone.
+
+        They are read once a tick. Where thousands wait, and a read takes seconds, the next ticks go on with
+        it.
+        """
         if self._queue is None:
+            began = self._actions.clock()
             self._queue = self._actions.slurm.refresh()
+            now = self._actions.clock()
+            self._queue_until = now + PAUSE_PER_READ * (now - began)
         return self._queue
 
     def end_reservation(self, number: int) -> None:
@@ -233,7 +242,8 @@ class KeptPlaces:
 
         A tick begins with this.
         """
-        self._queue = None
+        if self._queue_until is None or self._actions.clock() >= self._queue_until:
+            self._queue = None
         open_moves = {move.reallocation.id: move for move in moves}
         for number in self._reserved.keys() - open_moves.keys():
             self.end_reservation(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pollux_slurm.config import MovesConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
 from pollux_slurm.store.sql_store import SqlStore
@@ -177,6 +178,26 @@ def test_that_a_job_behind_a_wide_one_starts_at_once(harness: Harness) -> None:
     moved(harness, job_id, {"n0": 2})
     assert last(harness, job_id)[0] is Step.CONFIRMED
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
+
+
+@pytest.mark.parametrize(("takes_s", "num_reads"), [(0.0, 2), (2.0, 1)])
+def test_that_a_queue_that_takes_seconds_to_read_is_read_once_for_a_move(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, takes_s: float, num_reads: int
+) -> None:
+    """Else before the reservation, and again before the priority."""
+    job_id = busy(harness)
+    refresh, num = harness.slurm.refresh, []
+
+    def slow(job_ids: Collection[str] | None = None) -> ClusterSnapshot:
+        if job_ids is None:
+            num.append(job_ids)
+            harness.clock.advance(takes_s)
+        return refresh(job_ids)
+
+    monkeypatch.setattr(harness.slurm, "refresh", slow)
+    moved(harness, job_id, {"n0": 2})
+    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert len(num) == num_reads
 
 
 def test_that_an_empty_queue_takes_neither_reservation_nor_priority(harness: Harness) -> None:
