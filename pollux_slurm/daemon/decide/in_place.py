@@ -48,7 +48,9 @@ class Regroup:
 def allows_several_wings(snapshot: ClusterSnapshot, moves: MovesConfig) -> Callable[[str], bool]:
     """Return whether one job may have several wings on a node, by the node's type of GPU."""
     named = moves.gpu_types_without_nvlink
-    allowed = {node.name for node in snapshot.nodes if "*" in named or node.gpu_type in named}
+    # Asked for each job of a round: where none is named, no node is looked at.
+    nodes = snapshot.nodes if named else ()
+    allowed = {node.name for node in nodes if "*" in named or node.gpu_type in named}
     return allowed.__contains__
 
 
