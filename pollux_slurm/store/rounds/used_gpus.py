@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, time, timedelta, timezone
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from pollux_slurm.store.contract.interface import UsedGpus
 from pollux_slurm.store.schema import AllocationDayRow, AllocationNodeRow, AllocationRow, JobRow, UserRow
@@ -12,22 +14,10 @@ from pollux_slurm.store.schema import AllocationDayRow, AllocationNodeRow, Alloc
 
 def read_used_gpus(connection: Connection, *, since: datetime, at: datetime) -> tuple[UsedGpus, ...]:
     """Return the GPU seconds of users and accounts from the day of `since` up to `at`."""
+    day = AllocationDayRow.day
+    gpu_s = func.sum(AllocationDayRow.allocated_s * AllocationNodeRow.num_gpus).label("gpu_s")
     ended = connection.execute(
-        select(
-            UserRow.user_name,
-            JobRow.account,
-            AllocationDayRow.day,
-            func.sum(AllocationDayRow.allocated_s * AllocationNodeRow.num_gpus).label("gpu_s"),
-        )
-        .join(JobRow, JobRow.id == AllocationDayRow.job_id)
-        .join(UserRow, UserRow.user_id == JobRow.user_id)
-        .join(
-            AllocationNodeRow,
-            (AllocationNodeRow.job_id == AllocationDayRow.job_id)
-            & (AllocationNodeRow.number == AllocationDayRow.number),
-        )
-        .where(AllocationDayRow.day >= since.astimezone(timezone.utc).date())
-        .group_by(UserRow.user_name, JobRow.account, AllocationDayRow.day)
+        _of_users(AllocationDayRow, day, gpu_s).where(day >= since.astimezone(timezone.utc).date())
     )
     found = []
     for row in ended:
@@ -36,22 +26,9 @@ def read_used_gpus(connection: Connection, *, since: datetime, at: datetime) -> 
         found.append(
             UsedGpus(user_name=row.user_name, account=row.account, since=begin, until=until, gpu_s=row.gpu_s)
         )
+    num_gpus = func.sum(AllocationNodeRow.num_gpus).label("num_gpus")
     lasting = connection.execute(
-        select(
-            UserRow.user_name,
-            JobRow.account,
-            AllocationRow.started_at,
-            func.sum(AllocationNodeRow.num_gpus).label("num_gpus"),
-        )
-        .join(JobRow, JobRow.id == AllocationRow.job_id)
-        .join(UserRow, UserRow.user_id == JobRow.user_id)
-        .join(
-            AllocationNodeRow,
-            (AllocationNodeRow.job_id == AllocationRow.job_id)
-            & (AllocationNodeRow.number == AllocationRow.number),
-        )
-        .where(AllocationRow.ended_at.is_(None))
-        .group_by(UserRow.user_name, JobRow.account, AllocationRow.started_at)
+        _of_users(AllocationRow, AllocationRow.started_at, num_gpus).where(AllocationRow.ended_at.is_(None))
     )
     for row in lasting:
         begin = min(row.started_at, at)
@@ -60,3 +37,21 @@ def read_used_gpus(connection: Connection, *, since: datetime, at: datetime) -> 
             UsedGpus(user_name=row.user_name, account=row.account, since=begin, until=at, gpu_s=gpu_s)
         )
     return tuple(found)
+
+
+def _of_users(
+    rows: type[AllocationDayRow] | type[AllocationRow],
+    key: InstrumentedAttribute[Any],
+    total: ColumnElement[Any],
+) -> Select[Any]:
+    """Select a total over the nodes of `rows`, by user, account and key."""
+    return (
+        select(UserRow.user_name, JobRow.account, key, total)
+        .join(JobRow, JobRow.id == rows.job_id)
+        .join(UserRow, UserRow.user_id == JobRow.user_id)
+        .join(
+            AllocationNodeRow,
+            (AllocationNodeRow.job_id == rows.job_id) & (AllocationNodeRow.number == rows.number),
+        )
+        .group_by(UserRow.user_name, JobRow.account, key)
+    )
