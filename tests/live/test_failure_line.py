@@ -11,6 +11,7 @@ import pytest
 from pollux_slurm.agent.launch.crash_report import HAS_FAILED
 from pollux_slurm.live.decision_text import owners_lines
 from pollux_slurm.live.failure_line import line_in_log, missing_folder
+from tests.waiting import wait_until
 
 LINE = "job 7 has failed. First was rank 1, with ValueError: no (train.py, line 3); its output is above"
 
@@ -90,7 +91,8 @@ def test_that_a_file_that_has_no_bytes_by_its_size_is_not_read() -> None:
     words = {"X": f"\npollux: job 7 {HAS_FAILED} on n0"}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=words) as other:
         content = Path(f"/proc/{other.pid}/environ")
-        assert HAS_FAILED in content.read_text()
+        # The kernel shows none for a moment while a program begins.
+        wait_until(lambda: HAS_FAILED in content.read_text(), timeout_s=60, what="its environment")
         assert line_in_log(content, "7") is None
 
 
