@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
-.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-gradient-noise bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books check-site clean packages test-packages
+.PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-gradient-noise bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books check-site release clean packages test-packages
 
 # Debian's packages and Python's are installed side by side.
 demo:
@@ -125,6 +125,11 @@ bench-moves: $(STAMP) packages
 bench-regroup: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.regroup $(BENCH_OPTIONS)
 	$(VENV)/bin/python -m benchmarks.regroup --ready
+
+# A release of this tree: version, changelog, sources and wheel in dist/, checked by twine and installed offline. Uploads
+# nothing: make release VERSION=0.2.0
+release: $(STAMP)
+	.ci/release "$(VERSION)"
 
 # The contract with Slurm, its hazards, the daemon's moves and a training in place on other releases: Debian's packages of 24.11 and
 # 26.05, unpacked below SLURM_ROOTS (made once, 400 MB each; as root). docs/slurm-versions.md says what was seen.

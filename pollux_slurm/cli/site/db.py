@@ -62,6 +62,28 @@ def upgrade(config_file: ConfigOption = None, store_url: StoreOption = None) -> 
 
 
 @app.command()
+def downgrade(
+    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help="The earlier release's, such as 0104.")],
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Go back to an earlier release's schema, before that release is installed. Stop the daemon first.
+
+    What only later releases record is deleted. The earlier release then makes its views: pollux db upgrade.
+
+    Example: pollux db downgrade 0104
+    """
+    from pollux_slurm.store.maintenance.administration import downgrade_store
+
+    outcome = downgrade_store(settings(config_file, store_url).require_store_url(), schema)
+    if not outcome.changed:
+        print_line(f"{outcome.url} is already at schema {outcome.version}")
+        return
+    print_line(f"{outcome.url} went from schema {outcome.before} to {outcome.version}")
+    print_note("next: install the release of that schema, then: pollux db upgrade")
+
+
+@app.command()
 def check(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
     """Check that the store can be read, has this release's schema, and is undamaged.
 

@@ -56,6 +56,16 @@ def upgrade_store(url: str) -> StoreStatus:
         return StoreStatus(url=str(database.url), version=after, before=before, notes=_notes(database))
 
 
+def downgrade_store(url: str, revision: str) -> StoreStatus:
+    """Give a store the schema of an earlier release, whose own upgrade then makes what has no data.
+
+    What only later releases know is deleted. Raises `StoreError` for a revision that there is not.
+    """
+    with _unchecked_database(url) as database:
+        before = migration.downgrade(database, revision)
+        return StoreStatus(url=str(database.url), version=revision, before=before)
+
+
 def check_store(url: str) -> StoreStatus:
     """Check a store for changed tables, broken pages and dangling references.
 

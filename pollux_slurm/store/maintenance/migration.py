@@ -63,6 +63,21 @@ def upgrade(database: Database) -> tuple[str, str]:
     return version, REVISIONS[-1]
 
 
+def downgrade(database: Database, revision: str) -> str:
+    """Leave the tables as an earlier release has them, which then upgrades them; return the version before.
+
+    Raises `StoreError` for a revision that this release does not know, or later than the store's.
+    """
+    with database.write() as connection:
+        _lock_schema(connection)
+        version = read_version(connection)
+        check_version(database.url, version)
+        if revision not in REVISIONS:
+            raise StoreError(f"there is no schema {revision!r}: {', '.join(REVISIONS)}")
+        migrate(connection, revision)
+    return REVISIONS[-1]
+
+
 def write_host_id(connection: Connection) -> None:
     """Write this host's id into an SQLite file: see `pollux_slurm.store.access.file_permissions`."""
     if connection.dialect.name == "sqlite":

@@ -36,6 +36,18 @@ def test_that_a_store_is_created_checked_and_upgraded(tmp_path: Path) -> None:
     assert "is already at schema" in outputs[3]
 
 
+def test_that_a_store_goes_back_to_an_earlier_schema_and_says_what_is_next(tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:///{tmp_path}/pollux.db")
+    pollux("db", "init", *store)
+    done = pollux("db", "downgrade", "0104", *store)
+    assert done.returncode == 0
+    assert "to 0104" in done.stdout
+    assert "pollux db upgrade" in done.stderr
+    assert pollux("db", "check", *store).returncode == 1
+    assert pollux("db", "upgrade", *store).returncode == 0
+    assert pollux("db", "check", *store).returncode == 0
+
+
 @pytest.mark.parametrize("action", ["check", "upgrade"])
 def test_that_the_advice_for_a_missing_store_works_when_typed(tmp_path: Path, action: str) -> None:
     url = f"sqlite:///{tmp_path}/my pollux.db"

@@ -17,7 +17,12 @@ from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.opening import read_version, unchecked_database
 from pollux_slurm.store.access.url import parse_store_url
 from pollux_slurm.store.maintenance import administration, migration
-from pollux_slurm.store.maintenance.administration import check_store, init_store, upgrade_store
+from pollux_slurm.store.maintenance.administration import (
+    check_store,
+    downgrade_store,
+    init_store,
+    upgrade_store,
+)
 from pollux_slurm.store.maintenance.migration import differences, migrate
 from pollux_slurm.store.schema import REVISIONS, Base, ReallocationRow, SampleRow
 from pollux_slurm.store.schema.sql_text import schema_text
@@ -235,6 +240,30 @@ def test_that_an_older_schema_keeps_the_moves_by_requeue(any_empty_url: str) -> 
     assert not store.job("1").terms.in_place
     assert move_in_place(store, start=300).id not in kept
     store.close()
+
+
+def test_that_a_store_goes_back_to_an_earlier_release_and_forward_again(any_empty_url: str) -> None:
+    init_store(any_empty_url)
+    fill(any_empty_url)
+    database = database_at(any_empty_url)
+    with database.read() as connection:
+        before = row_counts(connection)
+    outcome = downgrade_store(any_empty_url, "0104")
+    assert (outcome.before, outcome.version) == (REVISIONS[-1], "0104")
+    with database.read() as connection:
+        assert read_version(connection) == "0104"
+        columns = {column["name"] for column in inspect(connection).get_columns("jobs")}
+        assert not {column for column in columns if "promise" in column or "finish_by" in column}
+    with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
+        downgrade_store(any_empty_url, "0103")
+    upgrade_store(any_empty_url)
+    with database.read() as connection:
+        assert row_counts(connection) == before
+    database.close()
+    assert check_store(any_empty_url).problems == ()
+    with pytest.raises(StoreError, match="there is no schema '0099'"):
+        downgrade_store(any_empty_url, "0099")
+    assert downgrade_store(any_empty_url, REVISIONS[-1]).changed is False
 
 
 def test_that_a_failed_migration_leaves_nothing_behind(any_empty_url: str) -> None:
