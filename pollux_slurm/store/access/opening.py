@@ -79,7 +79,7 @@ def check_version(url: StoreUrl, version: str | None) -> None:
         raise SchemaVersionError(
             f"the store {url} was made by a newer release (its schema is {version}, this release's is "
             f"{REVISIONS[-1]}); update this one, in a checkout of that release: pip install --upgrade .; "
-            f"or let that one go back: {url.command('downgrade')} {REVISIONS[-1]}"
+            f"or let that one go back: {url.command(f'downgrade {REVISIONS[-1]}')}"
         )
     if version != REVISIONS[-1]:
         raise SchemaVersionError(
