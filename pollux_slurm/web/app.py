@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -116,8 +116,10 @@ def make_app(
         *(Route(f"/{path}", _guarded(documents(make), pictures)) for path, make in plain.items()),
         Route("/static/{name}", _static),
     ]
+    pages_app = Starlette(routes=routes, exception_handlers={404: _not_found})
+    pages_app.state.clock = source.clock
     return Guard(
-        app=Starlette(routes=routes, exception_handlers={404: _not_found}),
+        app=pages_app,
         hosts=hosts,
         token=token,
         connections=connections or Connections(),
@@ -215,7 +217,7 @@ def _render(request: Request, template: str, *, status: int = 200, title: str, *
             with_words=with_words,
             link=link,
             version=__version__,
-            read_at=text_of(datetime.now(timezone.utc), Kind.MOMENT) + " UTC",
+            read_at=text_of(request.app.state.clock(), Kind.MOMENT) + " UTC",
             **more,
         )
     )

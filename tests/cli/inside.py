@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import sys
 from dataclasses import dataclass
 from unittest import mock
 
+import typer.main
+
 from pollux_slurm.cli import main
+
+# Typer builds all commands anew at each call, which takes as long as most of them do.
+_commands = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,7 @@ def pollux(*arguments: str) -> Done:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["pollux", *arguments]),
+        mock.patch.object(typer.main, "get_command", _commands),
     ):
         try:
             main()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.completion import complete_active_jobs
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, print_line, settings
 from pollux_slurm.errors import UsageError
@@ -52,7 +52,7 @@ def change(
     if min_run is not None:
         changes["min_run_s"] = parse_min_run(min_run)
     if finish_by is not None:
-        now = datetime.now(timezone.utc)
+        now = clock.now()
         changes["finish_by"] = None if finish_by == "none" else parse_finish_by(finish_by, now=now)
     if not changes:
         raise UsageError("nothing to change: give --min-gpus, --max-gpus, --min-run or --finish-by")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.completion import complete_jobs
 from pollux_slurm.cli.shared.problem_files import read_problem
 from pollux_slurm.cli.shared.settings_and_store import (
@@ -77,7 +78,7 @@ def explain(
 def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str, Any]:
     from pollux_slurm.daemon.observe.live_status import CurrentJob, current_jobs
 
-    now = datetime.now(timezone.utc)
+    now = clock.now()
     with opened_store(config) as store:
         seen = store.daemon_status()
         try:

@@ -6,11 +6,11 @@ import getpass
 import os
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.completion import complete_active_jobs
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import (
@@ -49,7 +49,7 @@ def pause(
     from pollux_slurm.daemon.enact import admin_orders
 
     _order(
-        lambda store: admin_orders.pause(store, job, by=who(), drain=False, at=_now()),
+        lambda store: admin_orders.pause(store, job, by=who(), drain=False, at=clock.now()),
         wait,
         settings(config_file, store_url).require_store_url(),
         done=f"job {job}: its checkpoint is requested; it then waits until: pollux resume {job}",
@@ -66,7 +66,7 @@ def drain(
     from pollux_slurm.daemon.enact import admin_orders
 
     _order(
-        lambda store: admin_orders.pause(store, job, by=who(), drain=True, at=_now()),
+        lambda store: admin_orders.pause(store, job, by=who(), drain=True, at=clock.now()),
         wait,
         settings(config_file, store_url).require_store_url(),
         done=f"job {job}: its checkpoint is requested; it is then held until: pollux resume {job}",
@@ -83,7 +83,7 @@ def resume(
     from pollux_slurm.daemon.enact import admin_orders
 
     _order(
-        lambda store: admin_orders.resume(store, job, by=who(), at=_now()),
+        lambda store: admin_orders.resume(store, job, by=who(), at=clock.now()),
         wait,
         settings(config_file, store_url).require_store_url(),
         done=f"job {job}: it is started again",
@@ -97,7 +97,7 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, do
     store = open_store(url)
     try:
         held = jobs_held_by_journal(store.open_reallocations())
-        missing = daemon_absence_text(store.daemon_status(), _now(), held)
+        missing = daemon_absence_text(store.daemon_status(), clock.now(), held)
         if missing is not None:
             print_note(f"pollux: no daemon carries this out now: {missing}")
         deadline = time.monotonic() + wait_s
@@ -145,7 +145,3 @@ def who() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name
         return f"user {os.geteuid()}"
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)

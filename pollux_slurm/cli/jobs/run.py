@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import print_note
 
@@ -108,7 +108,7 @@ def run(
         # A later run may begin after the moment.
         finish_by=None
         if finish_by is None
-        else parse_finish_by(finish_by, now=datetime.now(timezone.utc), may_be_past=True),
+        else parse_finish_by(finish_by, now=clock.now(), may_be_past=True),
         master_addr=master_addr,
         kill_after_s=kill_after,
         in_place=in_place,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.settings_and_store import opened_store, print_note
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
     try:
         with opened_store(config) as store:
             daemon = store.daemon_status()
-            if daemon.is_shadow or daemon_absence_text(daemon, datetime.now(timezone.utc)) is not None:
+            if daemon.is_shadow or daemon_absence_text(daemon, clock.now()) is not None:
                 return False
             user = pwd.getpwuid(os.getuid()).pw_name
             return any(one.user_name == user and one.max_gpus_seen > num_gpus for one in store.kinds(kind))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.errors import PolluxError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _state() -> Iterator[str]:
         yield "To make one: pollux init"
         return
     with opened_store(config) as store:
-        picture = read_picture(store, now=datetime.now(timezone.utc))
+        picture = read_picture(store, now=clock.now())
     yield _daemon_line(picture)
     yield _jobs_line(picture, getpass.getuser())
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pollux_slurm import safe_texts
 from pollux_slurm.agent.checkpoints.disk_space import bytes_text
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.completion import complete_jobs
 from pollux_slurm.cli.shared.duration_options import LEAST_REFRESH_S, seconds
 from pollux_slurm.cli.shared.settings_and_store import (
@@ -83,9 +84,7 @@ def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -
         while True:
             if console.is_terminal:
                 console.clear()
-            print_line(
-                f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC, every {every_s:g} s; end: Ctrl-C"
-            )
+            print_line(f"{clock.now():%Y-%m-%d %H:%M:%S} UTC, every {every_s:g} s; end: Ctrl-C")
             try:
                 with opened_store(config) as store:
                     _show(config, store, job, all_jobs=all_jobs, as_json=False)
@@ -101,7 +100,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     """Print the status once."""
     from pollux_slurm.live.picture import read_picture
 
-    now = datetime.now(timezone.utc)
+    now = clock.now()
     try:
         picture = read_picture(
             store, now=now, slurm=lambda: read_slurm(config), job_id=job, include_finished=all_jobs
@@ -239,7 +238,7 @@ def job_as_dict(shown: CurrentJob) -> dict[str, Any]:
         "checkpoint_bytes": record.checkpoint_bytes,
         "warnings": warnings_as_dicts(record),
         "reported_at": _iso(sample.at if sample else None),
-        "silent": missing_reports(record, datetime.now(timezone.utc)),
+        "silent": missing_reports(record, clock.now()),
         "excluded_reason": record.not_moved_reason,
         "promise": promise_as_dict(record),
         "reallocation": None

@@ -12,13 +12,14 @@ import signal
 import socket
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, opened_store, settings
 from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
@@ -91,7 +92,7 @@ def daemon(
             config=effective.config,
             # Unique, also among containers with the same host name and process id.
             owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
-            wall_clock=lambda: datetime.now(timezone.utc),
+            wall_clock=clock.now,
             monotonic=time.monotonic,
             stop=stop,
             decide=effective.decide,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.completion import choices
 from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import (
@@ -111,7 +112,6 @@ def prune(
 
     Example: pollux db prune --older-than 90d --dry-run
     """
-    from datetime import datetime, timezone
 
     from pollux_slurm.cli.shared.duration_options import parse_span
     from pollux_slurm.store.maintenance.prune import prune_store
@@ -121,7 +121,7 @@ def prune(
         prune_store,
         settings(config_file, store_url).require_store_url(),
         older_than=span,
-        at=datetime.now(timezone.utc),
+        at=clock.now(),
     )
     if dry_run:
         outcome = prune_now(dry_run=True)

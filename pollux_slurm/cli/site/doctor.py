@@ -10,12 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
@@ -80,7 +81,7 @@ def doctor(
     findings = list(
         examined(
             settings(config_file, store_url),
-            lambda: datetime.now(timezone.utc),
+            clock.now,
             from_nodes=from_nodes,
             folders=folders or (),
         )
@@ -267,7 +268,7 @@ def _probe_result(config: Config, marks: Sequence[str]) -> str:
         try:
             # No job has this token: a store that is reached raises this error.
             with contextlib.suppress(UnknownJobError):
-                store.poll(secrets.token_hex(32), 0, at=datetime.now(timezone.utc))
+                store.poll(secrets.token_hex(32), 0, at=clock.now())
         finally:
             store.close()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.completion import choices, complete_accounts, complete_jobs
 from pollux_slurm.cli.shared.settings_and_store import opened_store, print_text
 from pollux_slurm.cli.site.report_output import Wanted, report_command
@@ -80,7 +81,7 @@ def job(
     from pollux_slurm.report.reading import read_job
     from pollux_slurm.store.reporting.queries import open_view_reader
 
-    now = datetime.now(timezone.utc)
+    now = clock.now()
     range_ = None if since is None and until is None else _range(since or _ALWAYS, until, now)
     config = wanted.settings()
     with open_view_reader(config.require_store_url()) as reports:
@@ -114,7 +115,7 @@ def account(
     from pollux_slurm.report.reading import read_group
     from pollux_slurm.store.reporting.queries import open_view_reader
 
-    now = datetime.now(timezone.utc)
+    now = clock.now()
     range_ = _range(since or _MONTH, until, now)
     with open_view_reader(wanted.settings().require_store_url()) as reports:
         history = read_group(reports, range_, account=name)
@@ -142,7 +143,7 @@ def cluster(
     from pollux_slurm.report.reading import read_group
     from pollux_slurm.store.reporting.queries import open_view_reader
 
-    now = datetime.now(timezone.utc)
+    now = clock.now()
     range_ = _range(since or _MONTH, until, now)
     with open_view_reader(wanted.settings().require_store_url()) as reports:
         history = read_group(reports, range_)
@@ -169,7 +170,7 @@ def shadow(
     from pollux_slurm.report.shadow import read_shadow, shadow_document
     from pollux_slurm.store.reporting.queries import open_view_reader
 
-    now = datetime.now(timezone.utc)
+    now = clock.now()
     range_ = _range(since or _WEEK, until, now)
     with open_view_reader(wanted.settings().require_store_url()) as reports:
         findings = read_shadow(reports, range_)
@@ -211,7 +212,7 @@ def before_after(
     from pollux_slurm.report.charts.time_axes import parse_span
     from pollux_slurm.report.spans.document import before_after_document
 
-    now = datetime.now(timezone.utc)
+    now = clock.now()
     ranges = (
         parse_span(before, now=now, option="--before"),
         parse_span(after, now=now, option="--after"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import ClassVar
 
 from rich.text import Text
@@ -18,6 +18,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from pollux_slurm.cli.jobs.pause_resume_drain import who
 from pollux_slurm.cli.jobs.status import job_cells
+from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.settings_and_store import opened_store
 from pollux_slurm.cli.top.dialogs import Keys, Question
 from pollux_slurm.cli.top.drawings import letter_style, letters_of, node_lines
@@ -41,10 +42,6 @@ _WIDE = 120
 _RIGHT = {"GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH", "RESTARTS", "AGE", "REPORTED"}
 _MOST_MOVES = 3
 _MOST_DECISIONS = 3
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 class TopApp(App[None]):
@@ -74,7 +71,12 @@ class TopApp(App[None]):
     ]
 
     def __init__(
-        self, config: Config, *, every_s: float, is_ascii: bool = False, clock: Callable[[], datetime] = _now
+        self,
+        config: Config,
+        *,
+        every_s: float,
+        is_ascii: bool = False,
+        clock: Callable[[], datetime] = clock.now,
     ) -> None:
         super().__init__()
         self._config = config
