@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pollux_slurm"
 
 # From the bottom up. A part may import from parts on a lower line, and from itself.
 LAYERS = (
-    {"errors", "extras", "resources", "__init__", "safe_texts"},
+    {"errors", "extras", "resources", "__init__", "text"},
     {
         "model",
         "config",

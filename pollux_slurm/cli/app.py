@@ -33,7 +33,7 @@ from pollux_slurm.cli.site.replay import replay
 from pollux_slurm.cli.site.web import web
 from pollux_slurm.cli.top.command import top
 from pollux_slurm.errors import PolluxError
-from pollux_slurm.safe_texts import log_lines
+from pollux_slurm.text import log_lines
 
 app = typer.Typer(
     name="pollux",

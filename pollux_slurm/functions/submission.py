@@ -31,9 +31,9 @@ from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
 from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json
 from pollux_slurm.functions.job import SubmittedJob
 from pollux_slurm.process_control import spawn
-from pollux_slurm.safe_texts import one_line
 from pollux_slurm.slurm.connection import make_runner
 from pollux_slurm.slurm.sbatch.options import PYXIS_OPTIONS, SBATCH_OPTIONS, parse_words
+from pollux_slurm.text import one_line
 
 R = TypeVar("R")
 Cluster = Literal["slurm", "local"]

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.model import Allocation, JobState, ReallocationStep, ReallocationWay
+from pollux_slurm.text import duration_text, moment_text, number_text, plural
 
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import DecisionRecord, JobRecord, Reallocation
@@ -184,7 +185,11 @@ def _wings(facts: Mapping[str, Any]) -> list[str]:
     """Return a line for each wing of a job that moves in place."""
     found = []
     for place, wing in enumerate(facts.get("wings", ())):
-        has = f"{_num(wing['num_gpus'])} on {', '.join(wing['nodes'])}" if wing["nodes"] else "no GPUs yet"
+        has = (
+            f"{plural(wing['num_gpus'], 'GPU')} on {', '.join(wing['nodes'])}"
+            if wing["nodes"]
+            else "no GPUs yet"
+        )
         state = "" if wing["state"] == "running" else f" ({wing['state']}{_because(wing['reason'])})"
         found += _line("" if place else "wings", f"job {wing['job_id']}: {has}{state}")
     return found
@@ -227,13 +232,18 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
     predicted, measured = facts.get("predicted"), facts.get("measured")
     if predicted is not None:
         rate, share = predicted["throughput"], predicted["efficiency"]
-        useful = "" if share > 0.995 else f", equivalent to {_rate(rate * share)} at its initial batch size"
-        batch = f"with batches of {facts['global_batch_size']}"
-        found += _line("predicted", f"{_rate(rate)} examples per second {batch}{useful}")
+        useful = (
+            "" if share > 0.995 else f", equivalent to {number_text(rate * share)} at its initial batch size"
+        )
+        batch = f"with batches of {number_text(facts['global_batch_size'])}"
+        found += _line("predicted", f"{number_text(rate)} examples per second {batch}{useful}")
         times = [(facts["speedup_over_one_gpu"], "one GPU")]
         if facts["size_before"] != 1 or facts["speedup_over_one_gpu"] is None:
             times.append(
-                (facts["speedup_over_before"], f"the {_num(facts['size_before'] or 0)} that it had before")
+                (
+                    facts["speedup_over_before"],
+                    f"the {plural(facts['size_before'] or 0, 'GPU')} that it had before",
+                )
             )
         shown = [f"{factor:.2g} times {what}" for factor, what in times if factor is not None]
         found += _line("", "that is " + " and ".join(shown) if shown else "")
@@ -248,8 +258,8 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
     if measured is not None:
         found += _line(
             "measured",
-            f"{_rate(measured['throughput'])} examples per second with batches of "
-            f"{measured['global_batch_size']} ({moment(measured['at'])})",
+            f"{number_text(measured['throughput'])} examples per second with batches of "
+            f"{number_text(measured['global_batch_size'])} ({moment(measured['at'])})",
         )
     return found
 
@@ -259,12 +269,12 @@ def _next_size(facts: Mapping[str, Any]) -> list[str]:
     one_more = facts.get("one_gpu_more")
     if facts["bound_by"] != "nothing" or one_more is None:
         return []
-    gpus = _num(one_more["num_gpus"])
+    gpus = plural(one_more["num_gpus"], "GPU")
     if one_more["speedup"] is None:
         return _line("", f"{gpus}: its batch cannot be split among so many")
     factor = f"{one_more['speedup']:.2g}"
     times = "as fast as" if factor == "1" else f"{factor} times as fast as"
-    return _line("", f"{gpus}: predicted {times} {_num(facts['num_gpus'])}")
+    return _line("", f"{gpus}: predicted {times} {plural(facts['num_gpus'], 'GPU')}")
 
 
 def _runner_up(facts: Mapping[str, Any]) -> list[str]:
@@ -295,17 +305,17 @@ def _declared(facts: Mapping[str, Any]) -> list[str]:
 
 def moment(at: str) -> str:
     """Return a time, given in the form of `--json`, for people."""
-    return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{moment_text(datetime.fromisoformat(at))} UTC"
 
 
 def _restarts(facts: Mapping[str, Any]) -> list[str]:
     number, cost_s = facts.get("num_restarts"), facts.get("mean_restart_delay_s")
     found = []
     if number:
-        cost = "" if cost_s is None else f", each of which cost it {_span(cost_s)} of training"
+        cost = "" if cost_s is None else f", each of which cost it {duration_text(cost_s)} of training"
         found += _line("restarts", f"{number}{cost}")
     if (standstill_s := facts.get("mean_standstill_s")) is not None:
-        found += _line("in place", f"its last moves stood still for {standstill_s:.2g} seconds on average")
+        found += _line("in place", f"its last moves stood still for {duration_text(standstill_s)} on average")
     return found
 
 
@@ -326,21 +336,4 @@ def _gpus_of(gpus_by_node: Mapping[str, int], gpu_type: str | None) -> str:
 
 
 def _gpus(num_gpus: int, num_nodes: int, gpu_type: str | None) -> str:
-    kind = f" {gpu_type}" if gpu_type else ""
-    return f"{num_gpus}{kind} GPU{_s(num_gpus)} on {num_nodes} node{_s(num_nodes)}"
-
-
-def _num(number: int) -> str:
-    return f"{number} GPU{_s(number)}"
-
-
-def _s(number: int) -> str:
-    return "" if number == 1 else "s"
-
-
-def _rate(per_second: float) -> str:
-    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    return f"{plural(num_gpus, f'{gpu_type} GPU' if gpu_type else 'GPU')} on {plural(num_nodes, 'node')}"

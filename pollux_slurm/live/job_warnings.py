@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from pollux_slurm.text import ago_text
+
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import JobRecord
 
@@ -24,8 +26,7 @@ def missing_reports(record: JobRecord, now: datetime) -> str | None:
         return f"it ended without any report: {_CAUSES}"
     if not record.allocation or now - record.started_at < _FIRST_REPORT:
         return None
-    minutes = int((now - record.started_at).total_seconds() // 60)
-    return f"it started {minutes} minutes ago and has not reported: {_CAUSES}"
+    return f"it started {ago_text(record.started_at, now)} and has not reported: {_CAUSES}"
 
 
 def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:

@@ -8,10 +8,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pollux_slurm.daemon.observe.live_status import daemon_absence_text
-from pollux_slurm.daemon.observe.promise_text import moment_text, promise_text, slack_text
+from pollux_slurm.daemon.observe.promise_text import promise_text, slack_text
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobState, PromiseState
 from pollux_slurm.store.contract.interface import JobRecord, Store
+from pollux_slurm.text import UNKNOWN, moment_text
 
 
 def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
@@ -29,15 +30,15 @@ def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
         "finish_at": None if finish_at is None else finish_at.isoformat(),
         "slack_s": (by - finish_at).total_seconds() if accepted and finish_at is not None else None,
         "reason": None if promise is None else promise.reason,
-        "text": promise_text(by, promise) if outcome is None else f"by {moment_text(by)}: {outcome}",
+        "text": promise_text(by, promise) if outcome is None else f"by {moment_text(by)} UTC: {outcome}",
     }
 
 
 def slack_of(record: JobRecord) -> str:
-    """Return the slack of a job's promise in a few words; `-` without a moment."""
+    """Return the slack of a job's promise in a few words."""
     by = record.terms.finish_by
     if by is None:
-        return "-"
+        return UNKNOWN
     return _outcome(record) or slack_text(by, record.promise)
 
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.agent.rehearsal_protocol import StopMethod
 from pollux_slurm.rehearsal.completeness import is_time_too_short, kinds_not_made, time_needed
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.run_failures import where_of
 from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
+from pollux_slurm.text import bytes_text
 
 _WIDTH = 100
 _PHASES = {

@@ -9,7 +9,6 @@ from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Serie
 from pollux_slurm.report.charts.scales import (
     Axis,
     duration_axis,
-    duration_text,
     hours,
     linear_axis,
     log_axis,
@@ -18,6 +17,7 @@ from pollux_slurm.report.charts.scales import (
 )
 from pollux_slurm.report.charts.timeline import Bar, Timeline
 from pollux_slurm.report.document.page import Figure, Page, Section, Table, render_page
+from pollux_slurm.text import duration_text
 
 __all__ = [
     "Axis",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pollux_slurm.report.charts.time_axes import Range, midnight, moment_text, range_of
+from pollux_slurm.report.charts.time_axes import Range, midnight, range_of
 from pollux_slurm.report.document.document import Document, Fact, Kind
 from pollux_slurm.report.parts.common import accuracy_part, jobs_part, share
 from pollux_slurm.report.parts.fairness import fairness_part
@@ -16,7 +16,6 @@ from pollux_slurm.report.parts.idle_gpus import idle_gpus_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import nodes_part, rounds_part
 from pollux_slurm.report.parts.usage import UsageRow, by_gpu_hours, usage_part
-from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.gpu_use import GpuUse
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
@@ -29,6 +28,7 @@ from pollux_slurm.store.reporting.view_rows import (
     RoundEntry,
     UserUsage,
 )
+from pollux_slurm.text import minute_text, plural
 
 # Without a round for so long, no daemon looks at the jobs.
 _UNSEEN = timedelta(hours=1)
@@ -151,7 +151,7 @@ def lead_of(what: str, range_: Range, truncated: Sequence[str], last_round_at: d
         )
     if last_round_at is not None and range_.until - last_round_at > _UNSEEN:
         found.append(
-            f"The last round was at {moment_text(last_round_at)} UTC: "
+            f"The last round was at {minute_text(last_round_at)} UTC: "
             "GPU hours after it are assumed, not seen."
         )
     return " ".join(found)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pollux_slurm.report.charts.scales import duration_text
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.document.document import (
     Column,
@@ -15,7 +14,6 @@ from pollux_slurm.report.document.document import (
     Fact,
     Kind,
     Part,
-    number_text,
     rows_of,
     text_of,
 )
@@ -30,6 +28,7 @@ from pollux_slurm.store.reporting.view_rows import (
     ModelAccuracy,
     ReallocationEntry,
 )
+from pollux_slurm.text import duration_text, number_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

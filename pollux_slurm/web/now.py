@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from pollux_slurm.live.picture import LiveNode, Picture
 from pollux_slurm.live.promises import slack_of
-from pollux_slurm.report.charts.scales import duration_text
 from pollux_slurm.report.document.document import Kind, text_of
 from pollux_slurm.report.document.page import Table
-from pollux_slurm.safe_texts import plural
+from pollux_slurm.text import UNKNOWN, ago_text, plural
 
 MOST_JOBS, MOST_DECISIONS = 200, 20
 
@@ -66,8 +64,8 @@ def now_page(picture: Picture) -> NowPage:
             text_of(job.record.allocation.num_gpus, Kind.COUNT),
             text_of(None if batch is None else batch.global_batch_size, Kind.COUNT),
             text_of(None if measured is None else measured.goodput, Kind.NUMBER),
-            "–" if sample is None else f"{sample.epoch}/{sample.total_epochs or '?'}",
-            _ago(None if sample is None else sample.at, picture.read_at),
+            UNKNOWN if sample is None else f"{sample.epoch}/{sample.total_epochs or '?'}",
+            ago_text(None if sample is None else sample.at, picture.read_at),
             *([slack_of(job.record)] if asks else []),
         )
         for job in shown
@@ -128,13 +126,9 @@ def _daemon_text(picture: Picture) -> str:
     return (
         "A daemon runs; it has made no round yet."
         if last is None
-        else f"The last round was {_ago(last, picture.read_at)}"
+        else f"The last round was {ago_text(last, picture.read_at)}"
         + (", in shadow mode: it moved nothing." if picture.daemon.is_shadow else ".")
     )
-
-
-def _ago(moment: datetime | None, now: datetime) -> str:
-    return "–" if moment is None else f"{duration_text(max(round((now - moment).total_seconds()), 0))} ago"
 
 
 def _node(node: LiveNode, styles: dict[str, int]) -> NodeRow:
@@ -165,7 +159,7 @@ def _moves(picture: Picture) -> Table | None:
             str(move.target),
             "in place" if move.way.value == "in_place" else "by requeue",
             move.step.text,
-            _ago(move.times[0][1] if move.times else None, picture.read_at),
+            ago_text(move.times[0][1] if move.times else None, picture.read_at),
         )
         for job, move in picture.moves
     )
@@ -183,7 +177,7 @@ def _moves(picture: Picture) -> Table | None:
 
 def _decisions(picture: Picture) -> Table | None:
     rows = tuple(
-        (one.slurm_job_id, str(one.allocation), one.reason, _ago(one.at, picture.read_at))
+        (one.slurm_job_id, str(one.allocation), one.reason, ago_text(one.at, picture.read_at))
         for one in picture.decisions[:MOST_DECISIONS]
     )
     return (

@@ -22,7 +22,6 @@ from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import nodes_part, rounds_part
 from pollux_slurm.report.parts.usage import usage_part
 from pollux_slurm.report.reading import read_group, read_job
-from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
@@ -31,6 +30,7 @@ from pollux_slurm.store.reporting.view_rows import (
     ReallocationEntry,
     RoundEntry,
 )
+from pollux_slurm.text import plural
 
 MOST_ROWS = 10_000
 SORTS = {

@@ -17,8 +17,8 @@ from pollux_slurm import cli
 from pollux_slurm.cli import main
 from pollux_slurm.model import JobState
 from pollux_slurm.policy.problem.json_format import problem_to_json
-from pollux_slurm.safe_texts import shown
 from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.text import shown
 from tests.cli.inside import pollux
 from tests.policy.builders import job, node, problem
 from tests.store.builders import at, observation, registration

@@ -30,10 +30,10 @@ from pollux_slurm.agent.step.allocation import allocated_gpus
 from pollux_slurm.agent.step.run_step import PreparedJob, run_step
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import LaunchError, PolluxError, SlurmError
-from pollux_slurm.safe_texts import log_lines, one_line
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.connection import connect as connect_to_slurm
 from pollux_slurm.slurm.connection import make_runner
+from pollux_slurm.text import log_lines, one_line
 
 _GO_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 120.0

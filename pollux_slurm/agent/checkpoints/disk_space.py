@@ -50,15 +50,6 @@ def free_bytes(directory: Path) -> int | None:
     return None
 
 
-def bytes_text(num_bytes: int) -> str:
-    """Return a number of bytes for people: `302 MB`."""
-    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
-        if num_bytes >= size:
-            value = num_bytes / size
-            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
-    return f"{-(-num_bytes // 1000)} kB"
-
-
 def _reserve(fd: int, num_bytes: int) -> None:
     """Call Linux's fallocate. `os.posix_fallocate` writes to each block where a file system lacks it."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)

@@ -10,7 +10,7 @@ import logging
 import sys
 from typing import TextIO
 
-from pollux_slurm.safe_texts import LineFormatter
+from pollux_slurm.text import LineFormatter
 
 PREFIX = "pollux: "
 LOGGER = "pollux_slurm"

@@ -23,7 +23,7 @@ from pollux_slurm.agent.node.torchrun import torchrun_environment, torchrun_exit
 from pollux_slurm.agent.node.watched_processes import ExitStatus, WatchedProcesses
 from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.errors import LaunchError, PolluxError, PrivateFileError
-from pollux_slurm.safe_texts import log_lines, one_line
+from pollux_slurm.text import log_lines, one_line
 from pollux_slurm.whole_numbers import whole_number
 
 # Not `python -m`: that would import modules from the working directory, from the user's own files.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pollux_slurm.agent.checkpoints.disk_space import bytes_text, free_bytes, has_room
+from pollux_slurm.agent.checkpoints.disk_space import free_bytes, has_room
 from pollux_slurm.agent.checkpoints.lineage import newest_size_bytes
+from pollux_slurm.text import bytes_text
 
 
 def checkpoint_budget(directory: Path, *, num_kept: int) -> str:

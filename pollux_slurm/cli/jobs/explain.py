@@ -29,6 +29,7 @@ from pollux_slurm.live.job_warnings import missing_reports, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
 from pollux_slurm.live.slurm_reading import read_slurm
 from pollux_slurm.model import JobState
+from pollux_slurm.text import number_text, plural
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
@@ -393,10 +394,9 @@ def _details(facts: dict[str, Any]) -> list[str]:
         return found
     if facts["global_batch_size"] is not None:
         num_micro = facts["accumulation_steps"] + 1
-        split = (
-            f"{num_micro} micro-batch{'es' if num_micro > 1 else ''} of {facts['atomic_batch_size']} per GPU"
-        )
-        found.append(f"  batch      {facts['global_batch_size']} examples a step: {split}")
+        micro_batches = plural(num_micro, "micro-batch", "micro-batches")
+        split = f"{micro_batches} of {number_text(facts['atomic_batch_size'])} per GPU"
+        found.append(f"  batch      {number_text(facts['global_batch_size'])} examples a step: {split}")
     prices = ", ".join(f"{kind or 'GPU'} {price:.4g}" for kind, price in facts["gpu_prices"].items())
     if prices:
         cost = facts["cost_to_others"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pollux_slurm.cli.shared import clock
 from pollux_slurm.errors import PolluxError
+from pollux_slurm.text import ago_text
 
 if TYPE_CHECKING:
     from pollux_slurm.live.picture import Picture
@@ -49,14 +50,12 @@ def _state() -> Iterator[str]:
 
 
 def _daemon_line(picture: Picture) -> str:
-    from pollux_slurm.daemon.observe.live_status import elapsed_text
-
     if picture.missing is not None:
         return f"{picture.missing[0].upper()}{picture.missing[1:]}. To start one: pollux daemon"
     last = picture.daemon.last_round_at
     if last is None:
         return "A daemon runs, and has made no round yet."
-    return f"A daemon runs; its last round was {elapsed_text(picture.read_at - last)} ago."
+    return f"A daemon runs; its last round was {ago_text(last, picture.read_at)}."
 
 
 def _jobs_line(picture: Picture, user: str) -> str:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm import safe_texts
-from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.completion import complete_jobs
 from pollux_slurm.cli.shared.duration_options import LEAST_REFRESH_S, seconds
@@ -31,6 +29,8 @@ from pollux_slurm.live.decision_text import has_maximum, move_text, paused, summ
 from pollux_slurm.live.job_warnings import missing_reports, warning_lines, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
 from pollux_slurm.live.slurm_reading import read_slurm
+from pollux_slurm.text import UNKNOWN, ago_text, bytes_text, number_text, shortened, since_text
+from pollux_slurm.text import shown as shown_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -176,13 +176,11 @@ def _unregistered_jobs(
 
 def _freshness_lines(picture: Picture) -> Iterator[str]:
     """Yield lines on how old the shown states and decisions are."""
-    from pollux_slurm.daemon.observe.live_status import elapsed_text
-
     open_jobs = [shown for shown in picture.jobs if not shown.record.state.is_over or shown.is_now]
     if not open_jobs:
         return
     last = picture.daemon.last_round_at
-    round_was = "there was none yet" if last is None else f"{elapsed_text(picture.read_at - last)} ago"
+    round_was = "there was none yet" if last is None else ago_text(last, picture.read_at)
     if picture.daemon.is_shadow:
         round_was += ", in shadow mode: it moved nothing"
     unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
@@ -253,8 +251,21 @@ def job_as_dict(shown: CurrentJob) -> dict[str, Any]:
     }
 
 
-# Narrower tables omit some columns; `--json` has them all.
-_WIDE = 120
+# What a table without room for all leaves out, the first first; `--json` has all.
+_LEFT_OUT = (
+    "CHECKPOINT",
+    "RESTARTS",
+    "NODES",
+    "USER",
+    "AGE",
+    "REPORTED",
+    "EPOCH",
+    "SLACK",
+    "BATCH",
+    "×SHARE",
+)
+_CUT = ("NAME", "USER", "NODES", "DECISION")
+_LEAST_WIDTH = 10  # of a column of words that may be cut
 
 
 def jobs_table(picture: Picture, *, width: int) -> Table:
@@ -265,19 +276,19 @@ def jobs_table(picture: Picture, *, width: int) -> Table:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     rows = [
-        {column: safe_texts.shown(text) for column, text in job_cells(job, picture).items()}
+        {column: shown_words(text) for column, text in job_cells(job, picture).items()}
         for job in picture.jobs
     ]
     if all(job.record.terms.finish_by is None for job in picture.jobs):
         for row in rows:
             del row["SLACK"]
     left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
-    narrow = {"USER", "RESTARTS", "CHECKPOINT", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
-    columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
     widths = {
-        column: max(cell_len(text) for text in (column, *(row[column] for row in rows))) for column in columns
+        column: max(cell_len(text) for text in (column, *(row[column] for row in rows)))
+        for column in (rows[0] if rows else ())
     }
-    _make_room(widths, width - 2 * (len(columns) - 1))
+    _make_room(widths, width)
+    columns = list(widths)
     for column in columns:
         table.add_column(
             column, no_wrap=True, justify="left" if column in left else "right", width=widths[column]
@@ -287,12 +298,20 @@ def jobs_table(picture: Picture, *, width: int) -> Table:
     return table
 
 
-def _make_room(widths: dict[str, int], room: int) -> None:
-    """Shorten text columns, the widest first, until all columns fit; numbers are never cut."""
-    texts = [column for column in ("NAME", "USER", "NODES", "DECISION") if column in widths]
-    while sum(widths.values()) > room:
-        widest = max(texts, key=lambda column: widths[column] - len(column))
-        if widths[widest] <= len(widest):
+def _make_room(widths: dict[str, int], width: int) -> None:
+    """Leave out columns, then shorten those of words, the widest first; numbers are never cut."""
+
+    def least(column: str) -> int:
+        return min(widths[column], _LEAST_WIDTH) if column in _CUT else widths[column]
+
+    for column in _LEFT_OUT:
+        if sum(least(one) + 2 for one in widths) - 2 <= width:
+            break
+        widths.pop(column, None)
+    words = [column for column in _CUT if column in widths]
+    while sum(widths.values()) + 2 * (len(widths) - 1) > width:
+        widest = max(words, key=lambda column: widths[column])
+        if widths[widest] <= _LEAST_WIDTH:
             return
         widths[widest] -= 1
 
@@ -303,21 +322,22 @@ def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
 
     record, sample, now = shown.record, shown.record.sample, picture.read_at
     measured = shown.measured
+    batch = measured.batch if measured else None
     return {
         "JOB": record.slurm_job_id,
-        "NAME": safe_texts.shortened(record.name, 20),
-        "USER": safe_texts.shortened(record.user_name, 12),
+        "NAME": shortened(record.name, 20),
+        "USER": shortened(record.user_name, 12),
         "STATE": picture.state_of(shown) + (" !" if record.warnings or missing_reports(record, now) else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
-        "BATCH": str(measured.batch.global_batch_size) if measured and measured.batch else "-",
-        "GOODPUT/s": _number(measured.goodput if measured else None),
-        "×SHARE": _number(record.last_decision_speedup if record.model else None),
+        "BATCH": _cell(number_text(batch.global_batch_size if batch else None)),
+        "GOODPUT/s": _cell(number_text(measured.goodput if measured else None)),
+        "×SHARE": _cell(number_text(record.last_decision_speedup if record.model else None)),
         "EPOCH": _epochs(record),
-        "SLACK": slack_of(record),
+        "SLACK": _cell(slack_of(record)),
         "RESTARTS": str(record.num_restarts),
-        "CHECKPOINT": "-" if record.checkpoint_bytes is None else bytes_text(record.checkpoint_bytes),
-        "AGE": _duration((record.finished_at or now) - record.submitted_at),
-        "REPORTED": _duration(now - sample.at) if sample else "-",
+        "CHECKPOINT": _cell(bytes_text(record.checkpoint_bytes)),
+        "AGE": since_text(record.submitted_at, record.finished_at or now),
+        "REPORTED": _cell(ago_text(sample.at if sample else None, now)),
         "NODES": str(record.allocation),
         "DECISION": _decision(shown),
     }
@@ -346,14 +366,9 @@ def _epochs(record: JobRecord) -> str:
     return f"{record.sample.epoch}/{record.sample.total_epochs or '?'}"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
-def _duration(delta: Any) -> str:
-    seconds = max(int(delta.total_seconds()), 0)
-    hours, minutes = seconds // 3600, seconds // 60 % 60
-    return f"{hours}:{minutes:02}:{seconds % 60:02}"
+def _cell(text: str) -> str:
+    """Return a value as a terminal of any encoding shows it."""
+    return "-" if text == UNKNOWN else text
 
 
 def _iso(moment: datetime | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm.safe_texts import one_line, shown, shown_lines
+from pollux_slurm.text import one_line, shown, shown_lines
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pollux_slurm import safe_texts
+from pollux_slurm import text as texts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,7 +117,7 @@ def print_table(columns: Sequence[Column], note: str, console: Console | None = 
     for column in shown:
         table.add_column(column.title, justify="left" if column.left else "right", no_wrap=True)
     for cells in zip(*(column.cells for column in shown), strict=True):
-        table.add_row(*(Text(safe_texts.shown(cell)) for cell in cells))
+        table.add_row(*(Text(texts.shown(cell)) for cell in cells))
     console.print(table)
     missing = [column.title for column in columns if column not in shown]
     if missing:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pollux_slurm.errors import SlurmError, SlurmUnavailable, TraceError, UsageError
-from pollux_slurm.report.charts.time_axes import moment_text
 from pollux_slurm.report.spans.jobs import span_of
 from pollux_slurm.slurm.commands.accounting import JOB_COLUMNS
 from pollux_slurm.slurm.connection import accounting
 from pollux_slurm.slurm.parsing.sacct_text import parse_sacct
 from pollux_slurm.store.reporting.queries import MOST_ROWS, open_view_reader
 from pollux_slurm.store.reporting.view_rows import AccountUsage, JobGoodput
+from pollux_slurm.text import minute_text
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -74,7 +74,7 @@ def _why_none(span: Span, accounted: list[SacctJob]) -> str:
     if not accounted:
         return "sacct's text has no job"
     submitted = [job.submitted_at for job in accounted]
-    return f"sacct's text has jobs from {moment_text(min(submitted))} to {moment_text(max(submitted))} UTC"
+    return f"sacct's text has jobs from {minute_text(min(submitted))} to {minute_text(max(submitted))} UTC"
 
 
 def _lines(file: Path) -> list[str]:

@@ -23,7 +23,7 @@ from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.duration_options import seconds
 from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, opened_store, settings
 from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
-from pollux_slurm.safe_texts import LineFormatter
+from pollux_slurm.text import LineFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

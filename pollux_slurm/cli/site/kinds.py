@@ -38,7 +38,7 @@ def list_(
     from rich.console import Console
     from rich.table import Table
 
-    from pollux_slurm import safe_texts
+    from pollux_slurm.text import one_line
 
     with opened_store(settings(config_file, store_url)) as store:
         found = store.kinds()
@@ -54,9 +54,9 @@ def list_(
     for kind in found:
         gpus = kind.max_gpus_seen
         measured = "not yet" if not gpus else f"up to {gpus} GPU{'s' * (gpus > 1)}"
-        newest = f"{kind.newest_job} ({safe_texts.one_line(kind.newest_name)})"
+        newest = f"{kind.newest_job} ({one_line(kind.newest_name)})"
         numbers = (str(kind.num_jobs), str(kind.num_completed))
-        table.add_row(kind.kind, safe_texts.one_line(kind.user_name), newest, *numbers, measured)
+        table.add_row(kind.kind, one_line(kind.user_name), newest, *numbers, measured)
     Console().print(table)
 
 

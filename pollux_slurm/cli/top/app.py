@@ -27,14 +27,13 @@ from pollux_slurm.cli.top.job_screen import JobScreen, JobStory, in_ascii, read_
 from pollux_slurm.cli.top.reading import in_daemon_thread
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.enact import admin_orders
-from pollux_slurm.daemon.observe.live_status import elapsed_text
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.live.decision_text import move_text
 from pollux_slurm.live.picture import NodeState, Picture, read_picture
 from pollux_slurm.live.slurm_reading import read_slurm
-from pollux_slurm.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import open_view_reader
+from pollux_slurm.text import ago_text, shortened, shown, since_text
 
 _COLUMNS = ("JOB", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH")
 _WIDE_COLUMNS = ("RESTARTS", "AGE", "REPORTED", "NODES")
@@ -238,11 +237,11 @@ class TopApp(App[None]):
             f", {number} {state.value}" for state, number in off.items() if number
         )
         last, due = picture.daemon.last_round_at, picture.next_round_at
-        rounds = "no round yet" if last is None else f"round {elapsed_text(picture.read_at - last)} ago"
+        rounds = "no round yet" if last is None else f"round {ago_text(last, picture.read_at)}"
         if picture.daemon.is_shadow:
             rounds += " (shadow mode)"
         if due is not None:
-            rounds += f", next in {elapsed_text(due - picture.read_at)}"
+            rounds += f", next in {since_text(picture.read_at, due)}"
         counts = ", ".join(f"{number} {state}" for state, number in states.most_common()) or "no active jobs"
         order = f"by {self._sort_by}{', turned' if self._reverse else ''}"
         filtered = f", only {shown(self._words)!r}" if self._words else ""
@@ -256,7 +255,7 @@ class TopApp(App[None]):
         moves = picture.moves
         found = [f"moves under way: {len(moves) or 'none'}"]
         for job, move in moves[:_MOST_MOVES]:
-            since = elapsed_text(picture.read_at - move.times[0][1])
+            since = since_text(move.times[0][1], picture.read_at)
             found.append(f"  job {move.slurm_job_id} {move_text(move, job.record.state)}, since {since}")
         moving = {move.slurm_job_id for _, move in moves}
         decisions = [one for one in picture.decisions if one.slurm_job_id not in moving]

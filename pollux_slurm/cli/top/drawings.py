@@ -9,7 +9,7 @@ from datetime import datetime
 from rich.text import Text
 
 from pollux_slurm.live.picture import LiveNode, NodeState, Picture
-from pollux_slurm.safe_texts import shown
+from pollux_slurm.text import shown
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 _COLOURS = ("green", "yellow", "blue", "magenta", "cyan", "red")

@@ -19,11 +19,10 @@ from pollux_slurm.cli.top.drawings import bar_plot
 from pollux_slurm.daemon.observe.live_status import CurrentJob
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.live.picture import Picture
-from pollux_slurm.report.document.document import number_text
-from pollux_slurm.safe_texts import shortened, shown
 from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
 from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.store.reporting.view_rows import SamplePoint
+from pollux_slurm.text import number_text, shortened, shown, since_text
 
 _MOST_INTERVALS = 8
 _LABEL_WIDTH = 13  # of an explanation's lines: what follows the label begins there
@@ -90,9 +89,9 @@ def story_text(story: JobStory, *, width: int, now: datetime, is_ascii: bool) ->
     for one in story.allocations[-_MOST_INTERVALS:]:
         number = one.allocation.num_gpus
         bar = ("#" if is_ascii else "█") * max(round(20 * number / most), 1 if number else 0)
-        minutes = ((one.ended_at or now) - one.started_at).total_seconds() / 60
+        lasted = since_text(one.started_at, one.ended_at or now)
         where = shortened(shown(str(one.allocation)), max(width - 62, 12))
-        found.append(f"  {one.started_at:%m-%d %H:%M:%S} {minutes:8.1f} min {number:4} {bar:<20} {where}")
+        found.append(f"  {one.started_at:%m-%d %H:%M:%S} {lasted:>8} {number:4} {bar:<20} {where}")
     return "\n".join(found)
 
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation, Sample
+from pollux_slurm.text import ago_text, since_text
 
 # A daemon counts as silent only this long after its lease ended: two hosts' clocks may differ.
 _MAX_CLOCK_SKEW = timedelta(seconds=10)
@@ -110,13 +111,13 @@ def daemon_absence_text(seen: DaemonStatus, now: datetime, held: Iterable[str] =
         text = (
             "no daemon has run on this store yet"
             if ran is None
-            else f"no daemon runs: the last one was stopped, its last round is {elapsed_text(now - ran)} old"
+            else f"no daemon runs: the last one was stopped, its last round is {since_text(ran, now)} old"
         )
     elif is_silent(seen, now) and seen.renewed_at is not None:
         host, _, rest = seen.owner.partition(":")
         text = (
             f"the daemon is silent: process {rest.partition(':')[0] or '?'} on {host} renewed its lease "
-            f"{elapsed_text(now - seen.renewed_at)} ago for the last time, and was not stopped"
+            f"{ago_text(seen.renewed_at, now)} for the last time, and was not stopped"
         )
     else:
         return None
@@ -141,7 +142,7 @@ def next_read_text(seen: DaemonStatus, now: datetime) -> str:
 
 def unregistered_job_text(job: SlurmJob, seen: DaemonStatus, now: datetime) -> str:
     """Return a text for people about an adaptive job in Slurm that is not registered yet."""
-    came = "" if job.submitted_at is None else f" {elapsed_text(now - job.submitted_at)} ago"
+    came = "" if job.submitted_at is None else f" {ago_text(job.submitted_at, now)}"
     why = f" ({job.reason})" if job.state is JobState.PENDING and job.reason not in ("", "None") else ""
     # An anchor that has submitted no wing yet is shown as COMPLETING.
     is_starting = job.state is JobState.COMPLETING and job.ended_at is None
@@ -161,12 +162,3 @@ def is_moving(job: CurrentJob) -> bool:
     move = job.record.open_reallocation
     is_stopped = job.record.state in (JobState.PENDING, JobState.COMPLETING)
     return is_stopped and move is not None and move.moves_running and move.step in _STOPPED
-
-
-def elapsed_text(delta: timedelta) -> str:
-    """Return a duration in one unit: `34 s`, `12 min`, `5 h`, `3 d`."""
-    seconds = max(delta.total_seconds(), 0.0)
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from pollux_slurm.daemon.observe.live_status import elapsed_text
 from pollux_slurm.model import PromiseState
-from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.contract.interface import PromiseRecord
+from pollux_slurm.text import duration_text, moment_text, plural
 
 
 def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
     """Return what became of the wish to be finished `by` a moment; None for no answer yet."""
-    wish = f"by {moment_text(by)}"
+    wish = f"by {moment_text(by)} UTC"
     if promise is None:
         return f"{wish}: no round has answered yet"
     if promise.state is PromiseState.UNKNOWN:
@@ -22,10 +21,10 @@ def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
     finish_at = promise.finish_at
     if promise.state is PromiseState.REFUSED:
         earliest = (
-            "never within the user's share" if finish_at is None else f"earliest {moment_text(finish_at)}"
+            "never within the user's share" if finish_at is None else f"earliest {moment_text(finish_at)} UTC"
         )
         return f"{wish}: does not fit: {earliest}"
-    until = "" if finish_at is None else f" until {moment_text(finish_at)}"
+    until = "" if finish_at is None else f" until {moment_text(finish_at)} UTC"
     with_gpus = f"with {plural(promise.least_gpus, 'GPU')}" if promise.least_gpus else "without GPUs for now,"
     return f"{wish}: fits {with_gpus}{until} at 90 %; {slack_text(by, promise)}"
 
@@ -38,9 +37,4 @@ def slack_text(by: datetime, promise: PromiseRecord | None) -> str:
         return promise.state.value
     slack = by - promise.finish_at
     late = slack < timedelta(0)
-    return f"{elapsed_text(-slack if late else slack)} {'late' if late else 'to spare'}"
-
-
-def moment_text(at: datetime) -> str:
-    """Return a moment as it is shown to people."""
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{duration_text(abs(slack.total_seconds()))} {'late' if late else 'to spare'}"

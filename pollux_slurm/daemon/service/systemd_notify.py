@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping
 
-from pollux_slurm.safe_texts import one_line
+from pollux_slurm.text import one_line
 
 
 class Notifier:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pollux_slurm.model import Configuration, JobDecision, ReallocationWay
+from pollux_slurm.text import duration_text, plural
 
 # What each `JobDecision.bound_by` means.
 BOUND_TEXTS = {
@@ -57,14 +58,17 @@ def explanation(job: JobDecision, excluded: str | None = None) -> str:
 def way_text(way: ReallocationWay, delay_s: float | None) -> str:
     """Return how a job moves, and how long that is expected to take."""
     if way is ReallocationWay.IN_PLACE:
-        return "in place" + ("" if delay_s is None else f", about {delay_s:.0f} s until it trains there")
-    return "by requeue" + ("" if delay_s is None else f", about {delay_s:.0f} s standing still")
+        return "in place" + (
+            "" if delay_s is None else f", about {duration_text(round(delay_s))} until it trains there"
+        )
+    return "by requeue" + (
+        "" if delay_s is None else f", about {duration_text(round(delay_s))} standing still"
+    )
 
 
 def configuration_text(of: Configuration, job: JobDecision) -> str:
     """Return the runner-up's configuration as text."""
     if not of.num_gpus:
         return "nothing"
-    kind = f" {job.runner_up_gpu_type}" if job.runner_up_gpu_type else ""
-    gpus = f"{of.num_gpus}{kind} GPU{'s' if of.num_gpus != 1 else ''}"
-    return f"{gpus} on {of.num_nodes} node{'s' if of.num_nodes != 1 else ''}"
+    kind = f"{job.runner_up_gpu_type} GPU" if job.runner_up_gpu_type else "GPU"
+    return f"{plural(of.num_gpus, kind)} on {plural(of.num_nodes, 'node')}"

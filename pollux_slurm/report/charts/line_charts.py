@@ -24,7 +24,7 @@ from pollux_slurm.report.charts.encodings import (
 )
 from pollux_slurm.report.charts.palette import SOFT
 from pollux_slurm.report.charts.scales import Axis
-from pollux_slurm.safe_texts import shortened, shown
+from pollux_slurm.text import shortened, shown
 
 if TYPE_CHECKING:
     import altair as alt

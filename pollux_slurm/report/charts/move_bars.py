@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pollux_slurm.report.charts.encodings import WIDTH, altair, colour, look, position, rows_as_data
 from pollux_slurm.report.charts.palette import PAGE, SERIES, SOFT
 from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.safe_texts import shown
+from pollux_slurm.text import shown
 
 if TYPE_CHECKING:
     import altair as alt

@@ -99,14 +99,6 @@ def value_axis(label: str, values: Iterable[float]) -> Axis:
     return Axis(label=label, low=low - edge, high=high + edge, ticks=tuple(ordered))
 
 
-def duration_text(seconds: float) -> str:
-    """Return a short text: 45 s, 2 min, 1.5 h, 3 d."""
-    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit_s:
-            return f"{_text(seconds / unit_s)} {unit}"
-    return f"{_text(seconds)} s"
-
-
 def minutes(seconds: float) -> str:
     """Return minutes to one decimal, for a column of them."""
     return f"{seconds / 60:,.1f}"
@@ -125,8 +117,3 @@ def _log_between(label: str, low: float, high: float, candidates: list[float], s
         last = min((value for value in candidates if value > first), default=2 * first)
     ticks = tuple(value for value in candidates if first <= value <= last)
     return Axis(label=label, low=first, high=last, ticks=ticks, scale=scale)
-
-
-def _text(value: float) -> str:
-    text = f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return text.replace("-", "\N{MINUS SIGN}")

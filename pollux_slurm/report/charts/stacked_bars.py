@@ -20,7 +20,7 @@ from pollux_slurm.report.charts.encodings import (
 )
 from pollux_slurm.report.charts.palette import PAGE
 from pollux_slurm.report.charts.scales import Axis
-from pollux_slurm.safe_texts import shortened, shown
+from pollux_slurm.text import shortened, shown
 
 if TYPE_CHECKING:
     from altair.typing import ChartType

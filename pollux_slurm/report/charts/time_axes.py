@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta, timezone
 from pollux_slurm.durations import LONGEST_DURATION, parse_duration
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.charts.scales import Axis, Scale
+from pollux_slurm.text import minute_text
 
 _FORMS = "write 30d, 12h or 2w ago, or a time in UTC such as 2026-10-01 or 2026-10-01T12:00"
 
@@ -42,7 +43,7 @@ class Range:
 
     def text(self) -> str:
         """Return both ends for people, to the minute."""
-        return f"{moment_text(self.since)} to {moment_text(self.until)} UTC"
+        return f"{minute_text(self.since)} to {minute_text(self.until)} UTC"
 
 
 def parse_moment(text: str, *, now: datetime, option: str) -> datetime:
@@ -79,7 +80,7 @@ def parse_range(since: str, until: str | None, *, now: datetime) -> Range:
     if begin >= end:
         raise UsageError(
             f"--since {since!r} is not before --until {until!r}: "
-            f"{moment_text(begin)} and {moment_text(end)} UTC"
+            f"{minute_text(begin)} and {minute_text(end)} UTC"
         )
     return Range(since=begin, until=end)
 
@@ -104,11 +105,6 @@ def range_of(moments: Iterable[datetime], within: Range) -> Range:
     first, last = min(found), max(found)
     room = max((last - first) / 50, timedelta(seconds=1))
     return Range(since=max(first - room, within.since), until=min(last + room, within.until))
-
-
-def moment_text(moment: datetime) -> str:
-    """Return a time for people: date and minute, in UTC."""
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M}"
 
 
 def day_text(moment: datetime) -> str:

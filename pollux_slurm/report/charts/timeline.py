@@ -19,7 +19,7 @@ from pollux_slurm.report.charts.encodings import (
 )
 from pollux_slurm.report.charts.palette import CLASSES, GRID, WAITING
 from pollux_slurm.report.charts.scales import Axis
-from pollux_slurm.safe_texts import plural, shortened, shown
+from pollux_slurm.text import plural, shortened, shown
 
 if TYPE_CHECKING:
     from altair.typing import ChartType

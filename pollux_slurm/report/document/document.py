@@ -7,7 +7,6 @@ aware times, days, None for unknown ones; a `Kind` selects how they are formatte
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -15,9 +14,8 @@ from typing import Any, Literal
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.charts.rendering import Chart
-from pollux_slurm.report.charts.scales import duration_text
 from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.safe_texts import shortened, shown
+from pollux_slurm.text import UNKNOWN, duration_text, moment_text, number_text, share_text, shortened, shown
 
 _LONGEST_SENTENCE = 1000
 Value = str | int | float | bool | datetime | date | None
@@ -161,31 +159,21 @@ def rows_of(records: Iterable[object], columns: Sequence[Column]) -> tuple[tuple
 
 def text_of(value: Value, kind: Kind, *, most: int = 120) -> str:
     """Return a value as people read it; an en dash for what is not known."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "–"
+    if value is None:
+        return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
+        return moment_text(value)
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, str):
-        return shortened(shown(value), most) or "–"
+        return shortened(shown(value), most) or UNKNOWN
     if kind is Kind.SECONDS:
         return duration_text(value)
     if kind is Kind.SHARE:
-        # Adding 0.0 makes 0.0 of a rounded -0.0.
-        return f"{round(100 * value, 1) + 0.0:.1f} %".replace("-", "\N{MINUS SIGN}")
+        return share_text(value)
     return number_text(value)
-
-
-def number_text(value: float) -> str:
-    """Return three digits that matter, never an exponent below a billion."""
-    if isinstance(value, int) or (abs(value) < 1e9 and value == int(value)):
-        return f"{int(value):,}".replace("-", "\N{MINUS SIGN}")
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
-    text = f"{value:,.{digits}f}" if 0.001 <= abs(value) < 1e9 else f"{value:.3g}"
-    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def spread(rows: Sequence[Any], most: int) -> list[int]:

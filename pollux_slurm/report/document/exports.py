@@ -10,7 +10,7 @@ from datetime import date, datetime, timezone
 from typing import Any
 
 from pollux_slurm.report.document.document import Data, Document, Value
-from pollux_slurm.safe_texts import shown_lines
+from pollux_slurm.text import shown_lines
 
 # What a spreadsheet takes for a formula at the beginning of a cell.
 _FORMULA = ("=", "+", "-", "@")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pollux_slurm.report.document.document import Data, Document, Kind, Plot, text_of
 from pollux_slurm.report.document.page import Figure, Page, Section, Table, render_page
-from pollux_slurm.safe_texts import shortened
+from pollux_slurm.text import shortened
 
 # What a reader can still go through, on the page and in what is opened below a plot; CSV and JSON have all.
 MOST_ROWS = 50

@@ -14,7 +14,7 @@ from pollux_slurm import __version__
 from pollux_slurm.report.charts.palette import DARK, LIGHT
 from pollux_slurm.report.charts.rendering import Chart, page_svg, script, specification
 from pollux_slurm.resources import resource_dir
-from pollux_slurm.safe_texts import shown
+from pollux_slurm.text import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from pollux_slurm.report.charts.line_charts import LineChart
 from pollux_slurm.report.charts.scales import Axis, Scale
 from pollux_slurm.report.charts.stacked_bars import StackedBars
-from pollux_slurm.report.charts.time_axes import moment_text
-from pollux_slurm.report.document.document import Data, Document, Kind, Plot, number_text, text_of
-from pollux_slurm.safe_texts import shortened, shown
+from pollux_slurm.report.document.document import Data, Document, Kind, Plot, text_of
+from pollux_slurm.text import minute_text, number_text, range_text, shortened, shown
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -120,9 +119,7 @@ def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
         line = Text(f"{shortened(shown(label), 22):<22} ", overflow="ellipsis", no_wrap=True)
         line.append(sparkline(points, chart.x, room, step=step), style="cyan")
         scale = 100 if "(%)" in unit else 1
-        low, high = number_text(scale * min(values)), number_text(scale * max(values))
-        span = low if low == high else f"{low} to {high}"
-        line.append(f" {span} {_unit(unit)}".rstrip(), style="dim")
+        line.append(f" {range_text(scale * value for value in values)} {_unit(unit)}".rstrip(), style="dim")
         yield line
     ends = " to ".join(_end_text(end, chart.x) for end in (chart.x.low, chart.x.high))
     yield Text(f"{'':<22} {chart.x.label}: {ends}", style="dim")
@@ -130,7 +127,7 @@ def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
 
 def _end_text(value: float, axis: Axis) -> str:
     if axis.scale is Scale.TIME:
-        return moment_text(datetime.fromtimestamp(value, timezone.utc))
+        return minute_text(datetime.fromtimestamp(value, timezone.utc))
     return number_text(value)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
 from pollux_slurm.report.charts.scales import Axis, linear_axis, log_axis
 from pollux_slurm.report.charts.thinning import thinned
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS, styles_of
-from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.view_rows import Fairness
+from pollux_slurm.text import number_text, plural
 
 _FAIRNESS = (
     Column(key="slurm_job_id", title="job", kind=Kind.TEXT),

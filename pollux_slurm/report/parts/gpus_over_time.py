@@ -9,8 +9,8 @@ from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.charts.timeline import Bar, Timeline
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
 from pollux_slurm.report.parts.groups import NAMELESS
-from pollux_slurm.safe_texts import plural, shortened
 from pollux_slurm.store.reporting.view_rows import GpuHolders
+from pollux_slurm.text import plural, shortened
 
 MOST_JOBS = 200
 """A page is some thousand units high: more jobs would be a row of less than five each."""

@@ -16,10 +16,10 @@ from itertools import pairwise
 from pollux_slurm.model import ReallocationStep, ReallocationWay
 from pollux_slurm.policy import BOUND_TEXTS
 from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, number_text
-from pollux_slurm.safe_texts import plural
+from pollux_slurm.report.document.document import Column, Data, Kind, Part
 from pollux_slurm.store.contract.interface import Reallocation
 from pollux_slurm.store.reporting.gpu_use import DecidedSize, FirstStep, GpuUse, HeldGpus, JobUse
+from pollux_slurm.text import number_text, plural
 
 SHORTEST = timedelta(seconds=30)
 """Shorter times are left out: a round, a start and a move take some seconds each."""

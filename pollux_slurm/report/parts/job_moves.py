@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pollux_slurm.report.charts.move_bars import MoveChart, MoveRow
-from pollux_slurm.report.charts.scales import duration_text
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
-from pollux_slurm.safe_texts import plural
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
+from pollux_slurm.text import duration_text, number_text, plural
 
 _MOST_ROWS = 40
 _ENDS = {"rolled_back": "rolled back", "failed": "failed"}

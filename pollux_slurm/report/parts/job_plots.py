@@ -13,9 +13,9 @@ from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Serie
 from pollux_slurm.report.charts.scales import Axis, linear_axis
 from pollux_slurm.report.charts.thinning import Point, thinned
 from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
-from pollux_slurm.safe_texts import plural
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
 from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
+from pollux_slurm.text import plural, range_text
 
 _MOST_MARKS = 24
 # Reports come evenly; where one is this many times as late as is usual, nobody knows what went on.
@@ -187,5 +187,4 @@ def _known(points: Sequence[Point]) -> list[float]:
 def _span(values: Sequence[float]) -> str:
     if not values:
         return "an unknown number of"
-    low, high = number_text(min(values)), number_text(max(values))
-    return low if low == high else f"{low} to {high}"
+    return range_text(values)

@@ -10,10 +10,10 @@ from pollux_slurm.report.charts.move_bars import COST_PARTS
 from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
 from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
 from pollux_slurm.report.parts.job_moves import Move, costs_text, move_values
-from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
+from pollux_slurm.text import number_text, plural
 
 _WHOSE = (
     Column(key="slurm_job_id", title="job", kind=Kind.TEXT),

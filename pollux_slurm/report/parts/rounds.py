@@ -11,10 +11,10 @@ from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
 from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.thinning import Point, averaged
 from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, rows_of
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
 from pollux_slurm.report.parts.common import share
-from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.view_rows import NodeSum, RoundEntry
+from pollux_slurm.text import number_text, plural
 
 # The daemon was away where the next round came this many times as late as is usual.
 _AWAY = 10

@@ -17,13 +17,14 @@ from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
 from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.thinning import averaged
 from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, spread
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, spread
 from pollux_slurm.store.reporting.shadow import (
     AllocationInterval,
     MeasuredGoodput,
     ShadowHistory,
     ShadowRound,
 )
+from pollux_slurm.text import change_text
 
 # A report waits for so many jobs' goodput tables, of as many rounds as that makes, and no more rounds.
 _MOST_WEIGHED_JOBS = 20_000
@@ -229,8 +230,8 @@ def gain_part(weighed: Sequence[WeighedRound], range_: Range) -> Part:
     summary = (
         "No job held anything to compare with."
         if middle is None
-        else f"By the jobs' models, decisions were worth {_signed(middle)} in mean speedup over what stood, "
-        f"at the median of {len(weighed):,} rounds."
+        else f"By the jobs' models, decisions were worth {change_text(middle)} in mean speedup over what "
+        f"stood, at the median of {len(weighed):,} rounds."
     )
     chart = LineChart(
         title="Mean speedup, as it stood and as it was decided",
@@ -259,11 +260,6 @@ def median_gain(weighed: Sequence[WeighedRound]) -> float | None:
     """Return the median over rounds of the gain in mean speedup; None where nothing stood."""
     gains = [one.gain for one in weighed if one.gain is not None]
     return statistics.median(gains) if gains else None
-
-
-def _signed(share: float) -> str:
-    sign = "+" if share >= 0 else "\N{MINUS SIGN}"
-    return f"{sign}{number_text(abs(100 * share))} %"
 
 
 _PREDICTION_COLUMNS = (

@@ -12,8 +12,8 @@ from itertools import groupby
 
 from pollux_slurm.model import Allocation
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Value
-from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.shadow import AllocationInterval, ShadowDecision, ShadowHistory, ShadowJob
+from pollux_slurm.text import plural
 
 
 class MoveKind(enum.Enum):

@@ -9,11 +9,11 @@ from datetime import date
 from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
 from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
 from pollux_slurm.report.parts.common import share
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS
-from pollux_slurm.safe_texts import plural
 from pollux_slurm.store.reporting.view_rows import AccountUsage, UserUsage
+from pollux_slurm.text import number_text, plural
 
 UsageRow = AccountUsage | UserUsage
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from pollux_slurm.report.charts.time_axes import moment_text
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, number_text, text_of
+from pollux_slurm.report.document.document import Column, Data, Kind, Part
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.spans.jobs import Span, SpanJob, relative
-from pollux_slurm.safe_texts import plural
+from pollux_slurm.text import change_text, minute_text, number_text, plural, share_text
 
 Caveat = tuple[str, ...]
 _OTHER_LOAD = 0.2
@@ -74,8 +73,8 @@ def caveats(before: Span, after: Span) -> Iterator[Caveat]:
         if moved > _OTHER_MIX:
             yield (
                 f"GPU hours by {what}",
-                *(f"{_percent(found.get(name, 0.0))} {name}" for found in shares),
-                f"Another mix: {_percent(moved)} of the GPU hours are in another group than before; {name} "
+                *(f"{share_text(found.get(name, 0.0))} {name}" for found in shares),
+                f"Another mix: {share_text(moved)} of the GPU hours are in another group than before; {name} "
                 "changed most.",
             )
     open_jobs = [sum(job.ended_at is None for job in span.jobs) for span in both]
@@ -89,14 +88,14 @@ def caveats(before: Span, after: Span) -> Iterator[Caveat]:
     if abs(failed[1] - failed[0]) > _OTHER_MIX:
         yield (
             "GPU hours of jobs that did not complete",
-            *map(_percent, failed),
+            *map(share_text, failed),
             "Failures, time limits and cancellations: an early end is a short completion time.",
         )
     adaptive = [span.share(lambda job: job.adaptive) or 0.0 for span in both]
     if adaptive[1] < 1.0:
         yield (
             "GPU hours of adaptive jobs",
-            *map(_percent, adaptive),
+            *map(share_text, adaptive),
             "Only adaptive jobs are moved; the others gain or lose by what these leave to them."
             if adaptive[1]
             else "No job was adaptive after: nothing that changed is the daemon's doing.",
@@ -104,8 +103,8 @@ def caveats(before: Span, after: Span) -> Iterator[Caveat]:
     if adaptive[0] > _OTHER_MIX:
         yield (
             "GPU hours of adaptive jobs before",
-            *map(_percent, adaptive),
-            f"Jobs were adaptive before, too ({_percent(adaptive[0])} of GPU hours): this compares Pollux "
+            *map(share_text, adaptive),
+            f"Jobs were adaptive before, too ({share_text(adaptive[0])} of GPU hours): this compares Pollux "
             "with itself.",
         )
 
@@ -132,12 +131,6 @@ def _missing_text(before: Span, after: Span) -> Iterator[Caveat]:
             )
 
 
-def change_text(change: float) -> str:
-    """Return a relative change such as +20 %."""
-    sign = "+" if change > 0 else "\N{MINUS SIGN}" if change < 0 else "±"
-    return f"{sign}{abs(change) * 100:.0f} %"
-
-
 def _most_moved(before: dict[str, float], after: dict[str, float]) -> tuple[str, float]:
     """Return the group whose share changed most, and the share that is in other groups than before."""
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before | after}
@@ -152,12 +145,8 @@ def _size(job: SpanJob) -> str:
 
 
 def _moment(moment: datetime | None) -> str:
-    return "" if moment is None else moment_text(moment)
+    return "" if moment is None else minute_text(moment)
 
 
 def _account(job: SpanJob) -> str:
     return job.account or NAMELESS
-
-
-def _percent(share: float) -> str:
-    return text_of(share, Kind.SHARE)

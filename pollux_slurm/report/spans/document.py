@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from pollux_slurm.report.document.document import Document, Fact, Kind, text_of
-from pollux_slurm.report.spans.caveats import caveats_part, change_text
+from pollux_slurm.report.spans.caveats import caveats_part
 from pollux_slurm.report.spans.jobs import Span, quartiles, relative
 from pollux_slurm.report.spans.tables import (
     MEASURES,
@@ -16,6 +16,7 @@ from pollux_slurm.report.spans.tables import (
     times_part,
     values_of,
 )
+from pollux_slurm.text import change_text
 
 
 def before_after_document(before: Span, after: Span, *, made_at: datetime, command: str) -> Document:

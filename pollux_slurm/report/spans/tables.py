@@ -15,6 +15,7 @@ from pollux_slurm.report.parts.common import share
 from pollux_slurm.report.parts.fairness import distribution
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.spans.jobs import SIZES, Span, SpanJob, quartiles, relative
+from pollux_slurm.text import duration_text, number_text
 
 Measure = Callable[[SpanJob], float | None]
 
@@ -96,8 +97,8 @@ def times_part(before: Span, after: Span) -> Part:
         for (name, _), pair in zip(MEASURES, found, strict=True)
     )
     text = " ".join(
-        f"Half of the jobs had a {name} of at most {_seconds(quartiles(pair[0])[1])} before and "
-        f"{_seconds(quartiles(pair[1])[1])} after."
+        f"Half of the jobs had a {name} of at most {duration_text(quartiles(pair[0])[1])} before and "
+        f"{duration_text(quartiles(pair[1])[1])} after."
         for (name, _), pair in zip(MEASURES, found, strict=True)
     )
     chart = LineChart(title="How long jobs took and waited", text=text, x=axis, panels=panels)
@@ -268,9 +269,5 @@ def _spread_text(span: Span) -> str:
         return f"There was one account at most with jobs that ended {span.name}."
     return (
         f"{span.name.capitalize()}, the median slowdown of accounts was between "
-        f"{text_of(known[0], Kind.NUMBER)} and {text_of(known[-1], Kind.NUMBER)}."
+        f"{number_text(known[0])} and {number_text(known[-1])}."
     )
-
-
-def _seconds(value: float | None) -> str:
-    return text_of(value, Kind.SECONDS)

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import torch
 
-from pollux_slurm.agent.checkpoints.disk_space import bytes_text
 from pollux_slurm.agent.checkpoints.lineage import Lineage
 from pollux_slurm.errors import (
     CheckpointError,
@@ -27,6 +26,7 @@ from pollux_slurm.errors import (
     SupersededRunError,
     UsageError,
 )
+from pollux_slurm.text import bytes_text
 from pollux_slurm.torch.checkpoint.default_names import without_own
 from pollux_slurm.torch.coordination.plain_data import encode, to_plain
 from pollux_slurm.torch.coordination.side_channel import SideChannel

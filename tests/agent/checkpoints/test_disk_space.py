@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.agent.checkpoints import disk_space
-from pollux_slurm.agent.checkpoints.disk_space import bytes_text, free_bytes, has_room
+from pollux_slurm.agent.checkpoints.disk_space import free_bytes, has_room
 from tests.agent.node.stand_in_container import needs_namespaces, write_container
 
 # Writes three checkpoints of argv[2] numbers of four bytes; prints what was told of each, and the files left.
@@ -66,9 +66,3 @@ def test_that_free_space_decides_where_none_can_be_reserved(
     monkeypatch.setattr(disk_space.ctypes, "CDLL", lambda *_, **__: object())
     assert has_room(tmp_path, 1000)
     assert not has_room(tmp_path, 1 << 60)
-
-
-def test_that_bytes_are_written_for_people() -> None:
-    sizes = (0, 1, 1000, 2_003_357, 302_000_000, 9_949_999_999, 12 * 10**12)
-    texts = ["0 kB", "1 kB", "1 kB", "2.0 MB", "302 MB", "9.9 GB", "12 TB"]
-    assert [bytes_text(size) for size in sizes] == texts

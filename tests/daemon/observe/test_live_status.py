@@ -9,7 +9,6 @@ import pytest
 
 from pollux_slurm.daemon.doctor.findings import Verdict, examine_daemon
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.daemon.observe import live_status
 from pollux_slurm.daemon.observe.live_status import (
     CurrentJob,
     current_jobs,
@@ -213,10 +212,3 @@ def test_that_orders_and_status_report_that_no_daemon_runs(harness: Harness, sha
     as_json = pollux("status", "--json", "--store", shared_store_url)
     assert "the daemon is silent" in as_json.stderr
     assert as_json.stdout.startswith("[")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-3, "0 s"), (119, "119 s"), (120, "2 min"), (7300, "2 h"), (200000, "2 d")]
-)
-def test_that_durations_are_written_in_one_unit(seconds: float, text: str) -> None:
-    assert live_status.elapsed_text(timedelta(seconds=seconds)) == text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux_slurm.report import duration_axis, duration_text, linear_axis, log_axis, value_axis
+from pollux_slurm.report import duration_axis, linear_axis, log_axis, value_axis
 
 
 def test_that_a_linear_axis_holds_zero_and_all_values() -> None:
@@ -20,13 +20,6 @@ def test_that_durations_have_round_ticks() -> None:
     assert axis.at(60) == 0
     assert axis.at(7200) == 1
     assert 0 < axis.at(600) < axis.at(3600) < 1
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (45, "45 s"), (60, "1 min"), (5400, "1.5 h"), (864000, "10 d")]
-)
-def test_that_durations_are_short(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
 
 
 def test_that_ratios_are_as_far_from_one_both_ways() -> None:

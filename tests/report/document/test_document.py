@@ -18,11 +18,11 @@ from pollux_slurm.report.document.document import (
     Fact,
     Kind,
     Part,
-    number_text,
     text_of,
 )
 from pollux_slurm.report.document.exports import data_csv, document_json
 from pollux_slurm.report.document.html import MOST_ROWS, document_html
+from pollux_slurm.text import number_text
 from tests.report.parsed import parse
 
 NOW = datetime(2026, 11, 21, 11, 3, 7, tzinfo=timezone.utc)

@@ -1,14 +1,31 @@
-"""Texts that others chose are shown without control characters, and in a log as one line."""
+"""Values as people read them; words of others without control characters, in a log as one line."""
 
 from __future__ import annotations
 
+import doctest
 import logging
 import sys
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from pollux_slurm.safe_texts import LineFormatter, one_line, plural, shortened, shown, shown_lines
+from pollux_slurm import text
+from pollux_slurm.text import (
+    UNKNOWN,
+    LineFormatter,
+    ago_text,
+    bytes_text,
+    duration_text,
+    number_text,
+    one_line,
+    plural,
+    share_text,
+    shortened,
+    shown,
+    shown_lines,
+)
 
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 BOX = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -55,3 +72,32 @@ def test_that_long_texts_and_counts_are_short() -> None:
         "2,048 jobs",
         "0 entries",
     )
+
+
+def test_that_the_examples_are_true() -> None:
+    found = doctest.testmod(text)
+    assert (found.failed, found.attempted >= 10) == (0, True)
+
+
+def test_that_bytes_are_written_for_people() -> None:
+    sizes = (0, 1, 1000, 2_003_357, 302_000_000, 9_949_999_999, 12 * 10**12)
+    texts = ["0 kB", "1 kB", "1 kB", "2.0 MB", "302 MB", "9.9 GB", "12 TB"]
+    assert [bytes_text(size) for size in sizes] == texts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (45, "45 s"), (60, "1 min"), (5400, "1.5 h"), (864000, "10 d")]
+)
+def test_that_durations_are_short(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_that_a_moment_is_so_long_ago_and_never_ahead() -> None:
+    assert ago_text(NOON, NOON + timedelta(days=49.5)) == "49.5 d ago"
+    assert ago_text(NOON, NOON - timedelta(seconds=7)) == "0 s ago"
+
+
+def test_that_what_is_not_known_or_no_number_is_a_dash() -> None:
+    for value in (None, float("nan"), float("inf")):
+        assert [number_text(value), duration_text(value), share_text(value)] == [UNKNOWN] * 3
+    assert [ago_text(None, NOON), bytes_text(None)] == [UNKNOWN] * 2
