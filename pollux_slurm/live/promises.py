@@ -21,7 +21,6 @@ def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
     if by is None:
         return None
     finish_at = None if promise is None else promise.finish_at
-    outcome = _outcome(record)
     accepted = promise is not None and promise.state is PromiseState.ACCEPTED
     return {
         "finish_by": by.isoformat(),
@@ -30,8 +29,17 @@ def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
         "finish_at": None if finish_at is None else finish_at.isoformat(),
         "slack_s": (by - finish_at).total_seconds() if accepted and finish_at is not None else None,
         "reason": None if promise is None else promise.reason,
-        "text": promise_text(by, promise) if outcome is None else f"by {moment_text(by)} UTC: {outcome}",
+        "text": outcome_text(record),
     }
+
+
+def outcome_text(record: JobRecord) -> str | None:
+    """Return what became of a job's moment, None without one."""
+    by = record.terms.finish_by
+    if by is None:
+        return None
+    outcome = _outcome(record)
+    return promise_text(by, record.promise) if outcome is None else f"by {moment_text(by)} UTC: {outcome}"
 
 
 def slack_of(record: JobRecord) -> str:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pollux_slurm.agent.launch.crash_report import HAS_FAILED
-from pollux_slurm.live.decision_text import owners_lines
+from pollux_slurm.daemon.observe.live_status import CurrentJob
+from pollux_slurm.live.explained import Explained
+from pollux_slurm.live.explained_text import lines
 from pollux_slurm.live.failure_line import line_in_log, missing_folder
+from pollux_slurm.model import JobState
+from tests.daemon.builders import record
+from tests.store.builders import decision_of
 from tests.waiting import wait_until
 
 LINE = "job 7 has failed. First was rank 1, with ValueError: no (train.py, line 3); its output is above"
@@ -97,21 +103,17 @@ def test_that_a_file_that_has_no_bytes_by_its_size_is_not_read() -> None:
 
 
 def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() -> None:
-    facts: dict[str, object] = {
-        "job_id": "7",
-        "ended": "is over: it failed",
-        "failure": LINE,
-        "state": "failed",
-        "allocation": {"node1": 2},
-        "gpu_type": None,
-        "round": 3,
-        "at": "2026-01-02T03:04:05+00:00",
-        "shadow": False,
-        "num_restarts": 0,
-    }
-    lines = owners_lines(facts)
-    assert lines[:2] == [LINE, "job 7 is over: it failed"]
-    unknown = owners_lines(facts | {"failure": None})
-    assert unknown[0] == lines[1]
+    known = Explained(
+        job_id="7",
+        explanation="job 7: n7:3+m7:1",
+        decision=decision_of([7]).jobs[0],
+        job=CurrentJob(record=record("7", state=JobState.FAILED)),
+        is_last=True,
+        failure=LINE,
+    )
+    found = lines(known)
+    assert found[:2] == [LINE, "job 7 is over: it failed"]
+    unknown = lines(replace(known, failure=None))
+    assert unknown[0] == found[1]
     assert [line for line in unknown if "the last line of its log" in line]
-    assert not [line for line in lines if "not more" in line or "predicted" in line]
+    assert not [line for line in found if "not more" in line or "predicted" in line]

@@ -23,12 +23,12 @@ from pollux_slurm.cli.shared.settings_and_store import (
     print_note,
     settings,
 )
-from pollux_slurm.cli.shared.slurm_state import describe_unknown_job
 from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
 from pollux_slurm.live.decision_text import has_maximum, move_text, paused, summary
 from pollux_slurm.live.job_warnings import missing_reports, warning_lines, warnings_as_dicts
 from pollux_slurm.live.present_state import present_state
 from pollux_slurm.live.slurm_reading import read_slurm
+from pollux_slurm.live.unknown_jobs import describe_unknown_job
 from pollux_slurm.text import UNKNOWN, ago_text, bytes_text, number_text, shortened, since_text
 from pollux_slurm.text import shown as shown_words
 

@@ -14,10 +14,11 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from pollux_slurm.cli.jobs.explain import facts_of_job, lines
 from pollux_slurm.cli.top.drawings import bar_plot
 from pollux_slurm.daemon.observe.live_status import CurrentJob
 from pollux_slurm.errors import PolluxError
+from pollux_slurm.live.explained import explain_job
+from pollux_slurm.live.explained_text import lines
 from pollux_slurm.live.picture import Picture
 from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
 from pollux_slurm.store.reporting.queries import ViewReader
@@ -47,13 +48,13 @@ def read_story(store: Store, reports: ViewReader, job_id: str, picture: Picture)
     """Read one job, which is as in `picture` unless it has ended; raises what the store raises."""
     of_picture = (job for job in picture.jobs if job.record.slurm_job_id == job_id)
     job = next(of_picture, None) or CurrentJob(record=store.job(job_id))
-    facts = facts_of_job(store, job, store.decision(job_id), None, picture.daemon, picture.read_at)
+    known = explain_job(store, job, store.decision(job_id), picture.daemon, picture.read_at)
     return JobStory(
         title=f"job {job_id}  {shortened(shown(job.record.name), 30)}  of {shown(job.record.user_name)}",
         measured=job.measured,
         samples=reports.samples(job_id),
         allocations=store.allocation_history(job_id),
-        explanation=tuple(shown(line) for line in lines(facts)),
+        explanation=tuple(shown(line) for line in lines(known)),
     )
 
 

@@ -362,7 +362,9 @@ def test_that_a_move_in_place_is_shown_as_one(url: str) -> None:
     assert (facts["mean_standstill_s"], facts["mean_warm_up_s"]) == (0.25, pytest.approx(7.75))
     shown = pollux("explain", "7", "--store", url).stdout
     way = "n0:3 → n0:3+n1:1 in place (trains on while its new processes start)"
-    assert shown.startswith(f"job 7 is being moved: {way}\n")
+    other = "the last round decided on 4 GPUs on 1 node (n0:4)"
+    assert shown.splitlines()[0] == f"job 7 is being moved: {way}; {other}"
+    assert "last round " not in "".join(shown.splitlines(keepends=True)[1:])
     assert "  in place   its last moves stood still for 0.25 s on average\n" in shown
     (one,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
     assert (one["reallocation"]["way"], one["mean_standstill_s"]) == ("in_place", 0.25)

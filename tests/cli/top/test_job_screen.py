@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("textual")
 
-from pollux_slurm.cli.jobs.explain import facts_of_job, lines
 from pollux_slurm.cli.top.job_screen import JobStory, read_story, story_text
+from pollux_slurm.live.explained import explain_job
+from pollux_slurm.live.explained_text import lines
 from pollux_slurm.live.picture import read_picture
 from pollux_slurm.model import BatchChoice, ClusterSnapshot, JobState
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
@@ -55,8 +56,8 @@ def test_that_a_job_that_has_ended_is_explained_from_the_store(clean_store: SqlS
     clean_store.register_jobs([registration(1)], at=at(0))
     clean_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(50))
     (known,) = read_picture(clean_store, now=at(100), include_finished=True).jobs
-    facts = facts_of_job(clean_store, known, None, None, clean_store.daemon_status(), at(100))
-    assert lines(facts)[0] in text_of_job(clean_store)
+    explained = explain_job(clean_store, known, None, clean_store.daemon_status(), at(100))
+    assert lines(explained)[0] in text_of_job(clean_store)
 
 
 def test_that_numbers_are_whole_and_now_is_of_the_present_gpus(clean_store: SqlStore) -> None:
