@@ -1,4 +1,4 @@
 """The daemon beside slurmctld: `round.py` observes, decides and enacts once, `loop.py` repeats it.
 
-May be imported by `cli`, `live`.
+May be imported by `cli`.
 """

@@ -11,7 +11,6 @@ from pollux_slurm.config import DaemonConfig, KindsConfig, MovesConfig, PolicyCo
 from pollux_slurm.daemon.enact.state_machine import Enactor
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, returned_nodes
 from pollux_slurm.daemon.observe.events import EventWatch
-from pollux_slurm.daemon.observe.live_status import jobs_held_by_journal
 from pollux_slurm.daemon.round import RoundResult, Rounds, Settings
 from pollux_slurm.daemon.service import privileges
 from pollux_slurm.daemon.service.lease import Lease
@@ -19,6 +18,7 @@ from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
 from pollux_slurm.model import Decision, Problem
+from pollux_slurm.now.jobs import jobs_held_by_journal
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.own_reservations import OwnReservations

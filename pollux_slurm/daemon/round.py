@@ -39,7 +39,6 @@ from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.daemon.observe.configuration_watch import ConfigurationWatch
 from pollux_slurm.daemon.observe.events import WatchedState
-from pollux_slurm.daemon.observe.promise_text import promise_text
 from pollux_slurm.daemon.observe.used_gpus import UsedGpusCounter
 from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
@@ -69,6 +68,8 @@ from pollux_slurm.model import (
     SlurmJob,
     TrainingCourse,
 )
+from pollux_slurm.now import known_jobs
+from pollux_slurm.now.promises import promise_text
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, JobRegistration, Reallocation, Store
@@ -208,7 +209,7 @@ class Rounds:
         training_runs = self._store.training_runs()
         active = self._store.active_jobs()
         self._reasons.warn(
-            "job %s: not registered: %s", cluster_picture.refused_registrations(snapshot, active, refused)
+            "job %s: not registered: %s", known_jobs.refused_registrations(snapshot, active, refused)
         )
         records = cluster_picture.records_of_user(snapshot, active, self._scope())
         seen, self._vanished = cluster_picture.observations(

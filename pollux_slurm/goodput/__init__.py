@@ -1,6 +1,6 @@
 """The goodput model of one job: throughput, statistical efficiency, goodput, and fitting them.
 
-May be imported by `agent`, `cli`, `daemon`, `live`, `policy`, `report`, `simulator`, `store`, `torch`.
+May be imported by `agent`, `cli`, `daemon`, `now`, `policy`, `report`, `simulator`, `store`, `torch`.
 
 Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 """

@@ -1,6 +1,6 @@
 """Scheduling decisions: a problem in, allocations out. Pure functions of numpy and scipy.
 
-May be imported by `cli`, `daemon`, `live`, `report`, `simulator`.
+May be imported by `cli`, `daemon`, `now`, `report`, `simulator`.
 """
 
 from pollux_slurm.policy.candidates.in_place_moves import expected_move

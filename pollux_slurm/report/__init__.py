@@ -1,6 +1,6 @@
 """Reports: pages with plots, terminal text, CSV and JSON, pictures, and frames for notebooks.
 
-May be imported by `cli`, `live`, `simulator`, `web`.
+May be imported by `cli`, `simulator`, `web`.
 
 `charts` makes charts of plain numbers, `document` the forms of a report, `parts` one subject each.
 """

@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from pollux_slurm import __version__
 from pollux_slurm.errors import PolluxError, StoreError, StoreUnavailable, UnknownJobError, UsageError
-from pollux_slurm.live.decision_text import summary
-from pollux_slurm.live.picture import Picture, read_picture
+from pollux_slurm.now.cluster import ClusterNow, read_cluster
+from pollux_slurm.now.decision_text import summary
 from pollux_slurm.report.charts.palette import DARK, LIGHT
 from pollux_slurm.report.charts.rendering import script
 from pollux_slurm.report.document.document import Document, Kind, text_of
@@ -57,9 +57,9 @@ class Source:
     def site(self) -> pages.Site:
         return pages.Site(reader=self.reader, now=self.clock())
 
-    def picture(self) -> Picture | None:
+    def picture(self) -> ClusterNow | None:
         """Return what is now, by the store alone: a page that reloads itself costs slurmctld nothing."""
-        return None if self.store is None else read_picture(self.store, now=self.clock())
+        return None if self.store is None else read_cluster(self.store, now=self.clock())
 
     def explain(self, number: str) -> str:
         """Return one line on a job's last decision; empty for a login that reads views only."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pollux_slurm.live.picture import LiveNode, Picture
-from pollux_slurm.live.promises import slack_of
+from pollux_slurm.now.cluster import ClusterNow, NodeNow
+from pollux_slurm.now.promises import slack_of
 from pollux_slurm.report.document.document import Kind, text_of
 from pollux_slurm.report.document.page import Table
 from pollux_slurm.text import UNKNOWN, ago_text, plural
@@ -45,7 +45,7 @@ class NowPage:
     decisions: Table | None
 
 
-def now_page(picture: Picture) -> NowPage:
+def now_page(picture: ClusterNow) -> NowPage:
     """Return the page of a picture."""
     active = [job for job in picture.jobs if not job.record.state.is_over]
     shown = active[:MOST_JOBS]
@@ -119,7 +119,7 @@ def now_page(picture: Picture) -> NowPage:
     )
 
 
-def _daemon_text(picture: Picture) -> str:
+def _daemon_text(picture: ClusterNow) -> str:
     if picture.missing is not None:
         return picture.missing[0].upper() + picture.missing[1:] + "."
     last = picture.daemon.last_round_at
@@ -131,7 +131,7 @@ def _daemon_text(picture: Picture) -> str:
     )
 
 
-def _node(node: LiveNode, styles: dict[str, int]) -> NodeRow:
+def _node(node: NodeNow, styles: dict[str, int]) -> NodeRow:
     blocks = [
         Block(
             job=job,
@@ -150,7 +150,7 @@ def _node(node: LiveNode, styles: dict[str, int]) -> NodeRow:
     return NodeRow(name=node.name, text=node.gpu_type or "GPU", blocks=tuple(blocks))
 
 
-def _moves(picture: Picture) -> Table | None:
+def _moves(picture: ClusterNow) -> Table | None:
     rows = tuple(
         (
             job.record.slurm_job_id,
@@ -175,7 +175,7 @@ def _moves(picture: Picture) -> Table | None:
     )
 
 
-def _decisions(picture: Picture) -> Table | None:
+def _decisions(picture: ClusterNow) -> Table | None:
     rows = tuple(
         (one.slurm_job_id, str(one.allocation), one.reason, ago_text(one.at, picture.read_at))
         for one in picture.decisions[:MOST_DECISIONS]

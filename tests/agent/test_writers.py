@@ -30,7 +30,7 @@ ALLOWED = {
     ("cli/site/first_settings.py", "write_settings"): A_NEW_NAME,
     ("cli/site/report_output.py", "_write_pictures"): OF_A_PERSON,
     ("daemon/doctor/node_answers.py", "_complaint"): A_NEW_NAME,
-    ("live/failure_line.py", "_end_of"): "only reads",
+    ("now/failure_line.py", "_end_of"): "only reads",
     ("lightning/loggers.py", "_resume_csv"): "a log of Lightning's, where its user has put it",
     ("process_control.py", "spawn"): "a process's output, in the folder of a function or a sandbox",
     ("rehearsal/runs/script_run.py", "run_script"): REHEARSAL,

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from pollux_slurm.errors import StoreUnavailable
-from pollux_slurm.live.picture import read_picture
+from pollux_slurm.now.cluster import read_cluster
 from pollux_slurm.report.document import html
 from pollux_slurm.store import open_store
 from pollux_slurm.web.app import NAVIGATION, Source, make_app
@@ -63,7 +63,7 @@ def test_that_now_has_measurements_of_the_present_gpus_only(store_url: str) -> N
     store.register_jobs([registration(1)], at=at(0))
 
     def measured() -> tuple[str, ...]:
-        return now_page(read_picture(store, now=at(100))).jobs.rows[0][5:8]
+        return now_page(read_cluster(store, now=at(100))).jobs.rows[0][5:8]
 
     store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
     store.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))

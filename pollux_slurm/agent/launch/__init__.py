@@ -1,4 +1,4 @@
 """`pollux run`: determines where a job's training processes run, starts them there, and resizes local runs.
 
-May be imported by `cli`, `live`.
+May be imported by `cli`, `now`.
 """

@@ -91,7 +91,8 @@ def resume(
 
 
 def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, done: str) -> None:
-    from pollux_slurm.daemon.observe.live_status import daemon_absence_text, jobs_held_by_journal
+    from pollux_slurm.now.daemon_text import daemon_absence_text
+    from pollux_slurm.now.jobs import jobs_held_by_journal
     from pollux_slurm.store import open_store
 
     store = open_store(url)

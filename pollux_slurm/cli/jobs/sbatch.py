@@ -137,8 +137,8 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
     """Whether a daemon moves jobs, and knows jobs of the kind and this user on more than so many GPUs."""
     import pwd
 
-    from pollux_slurm.daemon.observe.live_status import daemon_absence_text
     from pollux_slurm.errors import PolluxError
+    from pollux_slurm.now.daemon_text import daemon_absence_text
 
     if config.store.url is None:
         return False
@@ -156,7 +156,7 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
 def _answer(plan: SubmissionPlan, config: Config, runner: CommandRunner) -> str:
     """Return the daemon's answer to a job that was just submitted, if it comes within 30 s."""
     from pollux_slurm.errors import PolluxError
-    from pollux_slurm.live.promises import wait_for_answer
+    from pollux_slurm.now.promises import wait_for_answer
     from pollux_slurm.slurm.commands.sbatch_answer import find_submitted_job
 
     found = None

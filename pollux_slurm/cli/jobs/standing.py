@@ -11,7 +11,7 @@ from pollux_slurm.errors import PolluxError
 from pollux_slurm.text import ago_text
 
 if TYPE_CHECKING:
-    from pollux_slurm.live.picture import Picture
+    from pollux_slurm.now.cluster import ClusterNow
 
 COMMANDS = (
     ("pollux sbatch --max-gpus 8 train.sbatch", "submit an adaptive job"),
@@ -36,7 +36,7 @@ def standing_lines() -> list[str]:
 
 def _state() -> Iterator[str]:
     from pollux_slurm.cli.shared.settings_and_store import opened_store, settings
-    from pollux_slurm.live.picture import read_picture
+    from pollux_slurm.now.cluster import read_cluster
 
     config = settings(None, None)
     if config.store.url is None:
@@ -44,12 +44,12 @@ def _state() -> Iterator[str]:
         yield "To make one: pollux init"
         return
     with opened_store(config) as store:
-        picture = read_picture(store, now=clock.now())
+        picture = read_cluster(store, now=clock.now())
     yield _daemon_line(picture)
     yield _jobs_line(picture, getpass.getuser())
 
 
-def _daemon_line(picture: Picture) -> str:
+def _daemon_line(picture: ClusterNow) -> str:
     if picture.missing is not None:
         return f"{picture.missing[0].upper()}{picture.missing[1:]}. To start one: pollux daemon"
     last = picture.daemon.last_round_at
@@ -58,7 +58,7 @@ def _daemon_line(picture: Picture) -> str:
     return f"A daemon runs; its last round was {ago_text(last, picture.read_at)}."
 
 
-def _jobs_line(picture: Picture, user: str) -> str:
+def _jobs_line(picture: ClusterNow, user: str) -> str:
     own = [job for job in picture.jobs if job.record.user_name == user and not job.record.state.is_over]
     if not own:
         return "None of your adaptive jobs is registered; of one just submitted: pollux status."

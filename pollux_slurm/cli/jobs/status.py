@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -24,11 +23,11 @@ from pollux_slurm.cli.shared.settings_and_store import (
     settings,
 )
 from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
-from pollux_slurm.live.decision_text import has_maximum, move_text, paused, summary
-from pollux_slurm.live.job_warnings import missing_reports, warning_lines, warnings_as_dicts
-from pollux_slurm.live.present_state import present_state
-from pollux_slurm.live.slurm_reading import read_slurm
-from pollux_slurm.live.unknown_jobs import describe_unknown_job
+from pollux_slurm.now.decision_text import has_maximum, move_text, paused, summary
+from pollux_slurm.now.job_warnings import missing_reports, warning_lines, warnings_as_dicts
+from pollux_slurm.now.known_jobs import describe_unknown_job, unregistered_lines
+from pollux_slurm.now.present_state import present_state
+from pollux_slurm.now.slurm_reading import read_slurm
 from pollux_slurm.text import UNKNOWN, ago_text, bytes_text, number_text, shortened, since_text
 from pollux_slurm.text import shown as shown_words
 
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pollux_slurm.config import Config
-    from pollux_slurm.daemon.observe.live_status import CurrentJob
-    from pollux_slurm.live.picture import Picture
-    from pollux_slurm.model import ClusterSnapshot
-    from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Store
+    from pollux_slurm.now.cluster import ClusterNow
+    from pollux_slurm.now.jobs import JobNow
+    from pollux_slurm.store.contract.interface import JobRecord, Store
 
 
 def status(
@@ -98,11 +96,11 @@ def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -
 
 def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_json: bool) -> None:
     """Print the status once."""
-    from pollux_slurm.live.picture import read_picture
+    from pollux_slurm.now.cluster import read_cluster
 
     now = clock.now()
     try:
-        picture = read_picture(
+        picture = read_cluster(
             store, now=now, slurm=lambda: read_slurm(config), job_id=job, include_finished=all_jobs
         )
     except UnknownJobError:
@@ -116,7 +114,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     seen, jobs = picture.daemon, picture.jobs
     decided = store.decision(job) if job is not None and not as_json else None
     records = tuple(shown.record for shown in jobs)
-    unregistered = _unregistered_jobs(picture.slurm, records, seen, now) if job is None else []
+    unregistered = unregistered_lines(picture.slurm, records, seen, now) if job is None else []
     if as_json:
         if picture.missing is not None:
             print_note(f"pollux: {picture.missing}")
@@ -151,30 +149,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
         print_line(f"{text} (more: pollux explain {decided.job.job_id})")
 
 
-def _unregistered_jobs(
-    snapshot: ClusterSnapshot | None, records: tuple[JobRecord, ...], seen: DaemonStatus, now: datetime
-) -> list[str]:
-    """Return a line for each adaptive job of this user in Slurm that the store does not know yet.
-
-    Also one for each job, of any user, that is not adaptive because its Comment is refused.
-    """
-    from pollux_slurm.daemon.observe.cluster_picture import refused_registrations
-    from pollux_slurm.daemon.observe.live_status import unregistered_job_text
-    from pollux_slurm.slurm.parsing.comment_terms import decode_comment
-
-    refused = {} if snapshot is None else refused_registrations(snapshot, records)
-    known = {*(record.slurm_job_id for record in records), *refused}
-    return [f"job {job_id} is not adaptive: {because}" for job_id, because in refused.items()] + [
-        unregistered_job_text(job, seen, now)
-        for job in (() if snapshot is None else snapshot.jobs)
-        if job.job_id not in known
-        and job.user_id == os.geteuid()
-        and not job.state.is_over
-        and decode_comment(job.comment) is not None
-    ]
-
-
-def _freshness_lines(picture: Picture) -> Iterator[str]:
+def _freshness_lines(picture: ClusterNow) -> Iterator[str]:
     """Yield lines on how old the shown states and decisions are."""
     open_jobs = [shown for shown in picture.jobs if not shown.record.state.is_over or shown.is_now]
     if not open_jobs:
@@ -195,9 +170,9 @@ def _freshness_lines(picture: Picture) -> Iterator[str]:
         yield f"not known to this Slurm, shown as of the last round: {', '.join(unknown)}"
 
 
-def job_as_dict(shown: CurrentJob) -> dict[str, Any]:
+def job_as_dict(shown: JobNow) -> dict[str, Any]:
     """Return one job as plain containers, the form of `--json`."""
-    from pollux_slurm.live.promises import promise_as_dict
+    from pollux_slurm.now.promises import promise_as_dict
 
     record, sample, measured = shown.record, shown.record.sample, shown.measured
     reallocation, batch = record.open_reallocation, measured.batch if measured else None
@@ -268,7 +243,7 @@ _CUT = ("NAME", "USER", "NODES", "DECISION")
 _LEAST_WIDTH = 10  # of a column of words that may be cut
 
 
-def jobs_table(picture: Picture, *, width: int) -> Table:
+def jobs_table(picture: ClusterNow, *, width: int) -> Table:
     """Return the table that `pollux status` prints, for a terminal of `width` characters."""
     from rich.cells import cell_len
     from rich.table import Table
@@ -316,9 +291,9 @@ def _make_room(widths: dict[str, int], width: int) -> None:
         widths[widest] -= 1
 
 
-def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
+def job_cells(shown: JobNow, picture: ClusterNow) -> dict[str, str]:
     """Return one job's row as column → text, in the order of the columns."""
-    from pollux_slurm.live.promises import slack_of
+    from pollux_slurm.now.promises import slack_of
 
     record, sample, now = shown.record, shown.record.sample, picture.read_at
     measured = shown.measured
@@ -343,7 +318,7 @@ def job_cells(shown: CurrentJob, picture: Picture) -> dict[str, str]:
     }
 
 
-def _decision(shown: CurrentJob) -> str:
+def _decision(shown: JobNow) -> str:
     record = shown.record
     if record.open_reallocation is not None:
         return move_text(record.open_reallocation, record.state)

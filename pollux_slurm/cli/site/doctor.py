@@ -119,9 +119,9 @@ def examined(
         examine_store,
         examine_wings,
     )
-    from pollux_slurm.daemon.observe.live_status import current_jobs
     from pollux_slurm.daemon.service import settings_check
     from pollux_slurm.daemon.service.steering_files import CURE, who_else_steers
+    from pollux_slurm.now.jobs import jobs_now
     from pollux_slurm.slurm import connect
     from pollux_slurm.store.access.url import parse_store_url
 
@@ -168,7 +168,7 @@ def examined(
         yield examine_limits(limits)
         yield from _checkpoint_times(config, site, clock())
     if records is not None and seen is not None:
-        yield examine_daemon(seen, current_jobs(records, snapshot), clock())
+        yield examine_daemon(seen, jobs_now(records, snapshot), clock())
     if snapshot is not None and records is not None:
         yield from examine_jobs(snapshot, records)
         yield examine_wings(snapshot)

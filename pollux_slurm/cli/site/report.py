@@ -279,7 +279,7 @@ def _command(kind: str, name: str, since: str | None, until: str | None) -> str:
 
 def _explanation(config: Config, job_id: str) -> str:
     """Return one line on the job's last decision; empty if this login may only read the reporting views."""
-    from pollux_slurm.live.decision_text import summary
+    from pollux_slurm.now.decision_text import summary
 
     try:
         with opened_store(config) as store:

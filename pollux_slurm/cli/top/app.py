@@ -28,9 +28,9 @@ from pollux_slurm.cli.top.reading import in_daemon_thread
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.errors import PolluxError
-from pollux_slurm.live.decision_text import move_text
-from pollux_slurm.live.picture import NodeState, Picture, read_picture
-from pollux_slurm.live.slurm_reading import read_slurm
+from pollux_slurm.now.cluster import ClusterNow, NodeState, read_cluster
+from pollux_slurm.now.decision_text import move_text
+from pollux_slurm.now.slurm_reading import read_slurm
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.text import ago_text, shortened, shown, since_text
@@ -84,7 +84,7 @@ class TopApp(App[None]):
         self._clock = clock
         self._reads = False
         self._sort_by, self._reverse, self._words = SORT_KEYS[0], False, ""
-        self.picture: Picture | None = None
+        self.picture: ClusterNow | None = None
 
     # ------------------------------------------------------------------------------------------ the screen
 
@@ -131,7 +131,7 @@ class TopApp(App[None]):
         job_id = None if screen is None else screen.job_id
         found, story = await in_daemon_thread(lambda: self._found(job_id))
         self._reads = False
-        if isinstance(found, Picture):
+        if isinstance(found, ClusterNow):
             self.picture = found
         if screen is not None and story is not None:
             screen.show(story)
@@ -140,12 +140,12 @@ class TopApp(App[None]):
         if isinstance(self.screen, JobScreen) and self.screen is not screen:
             self.action_read()  # it was opened during this read
 
-    def _found(self, job_id: str | None) -> tuple[Picture | PolluxError, JobStory | PolluxError | None]:
+    def _found(self, job_id: str | None) -> tuple[ClusterNow | PolluxError, JobStory | PolluxError | None]:
         """Read what is now, and the job that is looked into."""
         story = None
         try:
             with opened_store(self._config) as store:
-                picture = read_picture(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
+                picture = read_cluster(store, now=self._clock(), slurm=lambda: read_slurm(self._config))
                 if job_id is not None:
                     with open_view_reader(self._config.require_store_url()) as reports:
                         story = read_story(store, reports, job_id, picture)
@@ -153,8 +153,8 @@ class TopApp(App[None]):
             return error, error
         return picture, story
 
-    def _show_away(self, found: Picture | PolluxError) -> None:
-        if isinstance(found, Picture):
+    def _show_away(self, found: ClusterNow | PolluxError) -> None:
+        if isinstance(found, ClusterNow):
             slurm = found.slurm_missing
             reasons = [found.missing, None if slurm is None else f"Slurm cannot be read: {slurm}"]
         else:
@@ -178,7 +178,7 @@ class TopApp(App[None]):
             self._draw_nodes(self.picture)
             self._static("news").update(self._text(self._news(self.picture)))
 
-    def _draw_jobs(self, picture: Picture) -> None:
+    def _draw_jobs(self, picture: ClusterNow) -> None:
         jobs, num_more = selected_jobs(
             picture, words=self._words, sort_by=self._sort_by, reverse=self._reverse
         )
@@ -219,12 +219,12 @@ class TopApp(App[None]):
             return None
         return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
 
-    def _draw_nodes(self, picture: Picture) -> None:
+    def _draw_nodes(self, picture: ClusterNow) -> None:
         most = max(2, min(12, self.size.height // 4))
         drawn = node_lines(picture, width=self.size.width - 2, most=most, chosen=self._under_cursor())
         self._static("nodes").update(Text("\n").join(drawn) if drawn else "no nodes are known yet")
 
-    def _head(self, picture: Picture, num_shown: int, num_more: int) -> str:
+    def _head(self, picture: ClusterNow, num_shown: int, num_more: int) -> str:
         states = Counter(picture.state_of(job) for job in picture.jobs)
         held = sum(node.num_held for node in picture.nodes)
         free = sum(node.num_free for node in picture.nodes)
@@ -251,7 +251,7 @@ class TopApp(App[None]):
             f"jobs: {counts}   ({num_shown} shown {order}{filtered}{more})"
         )
 
-    def _news(self, picture: Picture) -> str:
+    def _news(self, picture: ClusterNow) -> str:
         moves = picture.moves
         found = [f"moves under way: {len(moves) or 'none'}"]
         for job, move in moves[:_MOST_MOVES]:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from pollux_slurm.live.picture import LiveNode, NodeState, Picture
+from pollux_slurm.now.cluster import ClusterNow, NodeNow, NodeState
 from pollux_slurm.text import shown
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
@@ -18,7 +18,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*%#"
 
 
-def letters_of(picture: Picture) -> dict[str, str]:
+def letters_of(picture: ClusterNow) -> dict[str, str]:
     """Return a letter for each job that holds GPUs; with more than 62 such jobs, letters repeat."""
     holders = sorted({job_id for node in picture.nodes for job_id, _ in node.held}, key=_by_number)
     return {job_id: LETTERS[index % len(LETTERS)] for index, job_id in enumerate(holders)}
@@ -33,7 +33,7 @@ def letter_style(letter: str) -> str:
     return _COLOURS[LETTERS.index(letter) % len(_COLOURS)]
 
 
-def node_lines(picture: Picture, *, width: int, most: int, chosen: str | None) -> list[Text]:
+def node_lines(picture: ClusterNow, *, width: int, most: int, chosen: str | None) -> list[Text]:
     """Return the nodes in columns, at most `most` lines of `width`; the cells of job `chosen` are reversed.
 
     Nodes that do not fit are counted in the last line.
@@ -58,7 +58,7 @@ def node_lines(picture: Picture, *, width: int, most: int, chosen: str | None) -
     return lines
 
 
-def _node(node: LiveNode, letters: dict[str, str], chosen: str | None) -> Text:
+def _node(node: NodeNow, letters: dict[str, str], chosen: str | None) -> Text:
     text = Text(f"{shown(node.name)[:16]:<6} {shown(node.gpu_type)[:8]} ")
     for job_id, num_gpus in node.held:
         letter = letters[job_id]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pollux_slurm.daemon.observe.live_status import CurrentJob
-from pollux_slurm.live.picture import Picture
+from pollux_slurm.now.cluster import ClusterNow
+from pollux_slurm.now.jobs import JobNow
 
 MOST_ROWS = 200
 """The table shows no more rows: nobody scrolls through thousands, and filling it stays quick."""
@@ -14,7 +14,7 @@ MOST_ROWS = 200
 SORT_KEYS = ("job", "user", "state", "gpus", "goodput", "share")
 
 
-def matches(job: CurrentJob, picture: Picture, words: str) -> bool:
+def matches(job: JobNow, picture: ClusterNow, words: str) -> bool:
     """Whether a job has every one of the words: `user:ada state:running resnet`. Case does not matter.
 
     `user:`, `account:`, `state:`, `name:` and `job:` look into one field, other words into all.
@@ -39,17 +39,17 @@ def matches(job: CurrentJob, picture: Picture, words: str) -> bool:
 
 
 def selected_jobs(
-    picture: Picture, *, words: str, sort_by: str, reverse: bool
-) -> tuple[tuple[CurrentJob, ...], int]:
+    picture: ClusterNow, *, words: str, sort_by: str, reverse: bool
+) -> tuple[tuple[JobNow, ...], int]:
     """Return the jobs to show, in order, and how many more match."""
     found = [job for job in picture.jobs if matches(job, picture, words)]
     found.sort(key=_sort_key(picture, sort_by), reverse=reverse)
     return tuple(found[:MOST_ROWS]), max(len(found) - MOST_ROWS, 0)
 
 
-def _sort_key(picture: Picture, sort_by: str) -> Callable[[CurrentJob], Any]:
+def _sort_key(picture: ClusterNow, sort_by: str) -> Callable[[JobNow], Any]:
     """Return the key: numbers from large to small, texts and jobs from small to large."""
-    keys: dict[str, Callable[[CurrentJob], Any]] = {
+    keys: dict[str, Callable[[JobNow], Any]] = {
         "job": lambda job: job.record.submitted_at,
         "user": lambda job: (job.record.user_name, job.record.submitted_at),
         "state": lambda job: (picture.state_of(job), job.record.submitted_at),

@@ -15,11 +15,11 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from pollux_slurm.cli.top.drawings import bar_plot
-from pollux_slurm.daemon.observe.live_status import CurrentJob
 from pollux_slurm.errors import PolluxError
-from pollux_slurm.live.explained import explain_job
-from pollux_slurm.live.explained_text import lines
-from pollux_slurm.live.picture import Picture
+from pollux_slurm.now.cluster import ClusterNow
+from pollux_slurm.now.explained import explain_job
+from pollux_slurm.now.explained_text import lines
+from pollux_slurm.now.jobs import JobNow
 from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
 from pollux_slurm.store.reporting.queries import ViewReader
 from pollux_slurm.store.reporting.view_rows import SamplePoint
@@ -44,10 +44,10 @@ class JobStory:
     explanation: tuple[str, ...]
 
 
-def read_story(store: Store, reports: ViewReader, job_id: str, picture: Picture) -> JobStory:
+def read_story(store: Store, reports: ViewReader, job_id: str, picture: ClusterNow) -> JobStory:
     """Read one job, which is as in `picture` unless it has ended; raises what the store raises."""
     of_picture = (job for job in picture.jobs if job.record.slurm_job_id == job_id)
-    job = next(of_picture, None) or CurrentJob(record=store.job(job_id))
+    job = next(of_picture, None) or JobNow(record=store.job(job_id))
     known = explain_job(store, job, store.decision(job_id), picture.daemon, picture.read_at)
     return JobStory(
         title=f"job {job_id}  {shortened(shown(job.record.name), 30)}  of {shown(job.record.user_name)}",

@@ -10,10 +10,11 @@ from datetime import datetime
 
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
-from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
-from pollux_slurm.daemon.observe.live_status import CurrentJob, daemon_absence_text, is_silent, jobs_left_held
 from pollux_slurm.daemon.service.privileges import users_may_reorder
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob, SlurmNode
+from pollux_slurm.now.daemon_text import daemon_absence_text, is_silent
+from pollux_slurm.now.jobs import JobNow, jobs_left_held
+from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.parsing.node_json import SEVERAL_GPU_TYPES
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
@@ -291,7 +292,7 @@ def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, 
     )
 
 
-def examine_daemon(seen: DaemonStatus, jobs: Sequence[CurrentJob], now: datetime) -> Finding:
+def examine_daemon(seen: DaemonStatus, jobs: Sequence[JobNow], now: datetime) -> Finding:
     """Check that a daemon runs; one that died in the middle of moves leaves jobs held."""
     held = jobs_left_held(jobs)
     missing = daemon_absence_text(seen, now)

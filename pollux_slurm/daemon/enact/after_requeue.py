@@ -3,7 +3,7 @@
 From `requeued` on, the job must run again. These shapes are tried in order: its target; if that is taken, the
 nearest free allocation, or, if Slurm refuses it, the last one that it ran in, which becomes the target; the
 most GPUs that one node has free; its minimum on any node. What Slurm refused is remembered
-(`pollux_slurm.daemon.obstacles.refusals`).
+(`pollux_slurm.now.refusals`).
 
 A paused job keeps its shape and is *parked*: released with a begin time some minutes ahead, which rounds set
 again and again (`daemon.pause_ttl_s`). It is not held, for two reasons. Slurm does not show who holds a job,
@@ -23,11 +23,11 @@ from pollux_slurm.daemon.enact.kept_places import KeptPlaces
 from pollux_slurm.daemon.enact.move_actions import SETTLING_S, MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
 from pollux_slurm.daemon.enact.other_shapes import OtherShapes, needs_of
-from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.daemon.recovery.lost_places import HELD_EXTERNALLY
 from pollux_slurm.errors import JobStateError, SlurmCommandError
 from pollux_slurm.model import JobShape, JobState, SlurmAnswer, SlurmJob
+from pollux_slurm.now import refusals
 from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import Reallocation
 

@@ -27,9 +27,10 @@ from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step
 from pollux_slurm.daemon.enact.prioritised_wings import PrioritisedWings
-from pollux_slurm.daemon.obstacles import places, refusals
+from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationCause, SlurmAnswer, SlurmJob
+from pollux_slurm.now import refusals
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState

@@ -31,10 +31,10 @@ from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.observe.events import PAUSE_PER_READ
 from pollux_slurm.daemon.obstacles import places
-from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.daemon.recovery.lost_places import move_that_stopped, restores
 from pollux_slurm.errors import SlurmCommandError, SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.now.refusals import request_of
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 from pollux_slurm.slurm.parsing.reservations import OWN_PREFIX
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation

@@ -12,7 +12,7 @@ from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.decide import in_place, unanswered_requests
 from pollux_slurm.daemon.decide.concurrent_moves import Mover, Slots
 from pollux_slurm.daemon.enact import time_limits
-from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, is_recorded_job
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts, late_commands
 from pollux_slurm.model import (
     Allocation,
@@ -22,6 +22,7 @@ from pollux_slurm.model import (
     ReallocationWay,
     SlurmJob,
 )
+from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.store.contract.interface import JobRecord, Store
 
 _log = logging.getLogger(__name__)

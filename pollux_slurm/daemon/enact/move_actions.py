@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.enact import time_limits
 from pollux_slurm.daemon.enact.open_move import NOT_OURS, OpenMove, Step
-from pollux_slurm.daemon.obstacles.refusals import request_of
 from pollux_slurm.daemon.recovery.late_commands import LateCommand, LateCommands
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmError, StoreError
@@ -25,6 +24,7 @@ from pollux_slurm.model import (
     SlurmAnswer,
     SlurmJob,
 )
+from pollux_slurm.now.refusals import request_of
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract.interface import (
     GenerationMember,

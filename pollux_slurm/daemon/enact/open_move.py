@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.model import JobState, ReallocationStep, SlurmJob
+from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.store.contract.interface import GenerationRecord, JobRecord, Reallocation
 
 Step = ReallocationStep

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pollux_slurm.daemon.enact.gpu_ledger import GpuLedger, Needs
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove
-from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.model import Allocation, JobShape
+from pollux_slurm.now import refusals
 
 
 class OtherShapes:

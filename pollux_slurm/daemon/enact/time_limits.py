@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
-from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, is_recorded_job
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.model import JobState, JobTerms, ReallocationCause, SlurmJob
+from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.sbatch.request import sigterm_lead_s
 from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, Reallocation

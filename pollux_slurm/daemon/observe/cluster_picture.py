@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,7 +20,8 @@ from pollux_slurm.model import (
     NodeCapacity,
     SlurmJob,
 )
-from pollux_slurm.slurm.parsing.comment_terms import decode_comment, parse_comment
+from pollux_slurm.now.known_jobs import is_recorded_job
+from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 from pollux_slurm.store.contract.interface import JobObservation, JobRecord, JobRegistration, RunPhase
 
@@ -111,50 +112,6 @@ def registrations(
             )
         )
     return tuple(found)
-
-
-def refused_registrations(
-    snapshot: ClusterSnapshot, records: Iterable[JobRecord], refused: Container[str] = ()
-) -> dict[str, str]:
-    """Return, by job id, why jobs with terms in their Comment cannot be registered.
-
-    Slurm's owner of a job counts, not its Comment: Comments are public and can be copied. `refused` are jobs
-    that the store did not register.
-    """
-    registered = {(known.terms.user_id, known.terms.token_sha256): known.slurm_job_id for known in records}
-    found = {}
-    for job in snapshot.jobs:
-        parsed = parse_comment(job.comment)
-        if job.state.is_over:
-            continue
-        if parsed.problem is not None:
-            found[job.job_id] = f"the terms in its Comment cannot be used: {parsed.problem}"
-        elif parsed.terms is not None and parsed.terms.user_id != job.user_id:
-            found[job.job_id] = (
-                f"its token is another user's: its Comment has user id {parsed.terms.user_id}, "
-                f"Slurm has {job.user_id}"
-            )
-        elif parsed.terms is not None:
-            holder = registered.get((job.user_id, parsed.terms.token_sha256), job.job_id)
-            if holder != job.job_id:
-                found[job.job_id] = f"its token is that of the same user's job {holder}"
-            elif job.job_id in refused:
-                found[job.job_id] = "its token was an earlier job's, or its bounds are impossible"
-    return found
-
-
-def is_recorded_job(job: SlurmJob, record: JobRecord) -> bool:
-    """Whether Slurm's job with this id is the registered one.
-
-    Job ids repeat when a cluster is set up anew, and owners may edit the Comment. So only a job of the same
-    user, whose Comment has the registered token's hash, may be touched.
-    """
-    terms = decode_comment(job.comment)
-    return (
-        terms is not None
-        and terms.token_sha256 == record.terms.token_sha256
-        and job.user_id == terms.user_id == record.terms.user_id
-    )
 
 
 def records_of_user(

@@ -1,4 +1,4 @@
-"""What stands against a move: Slurm's refusals, jobs and limits that wait, the end of the job itself. Pure.
+"""What stands against a move: jobs and limits that wait, what was refused, the job's own end. Pure.
 
-May be imported by `cli`, `daemon/enact`, `daemon/recovery`, `live`.
+May be imported by `cli`, `daemon/enact`, `daemon/recovery`.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
-from pollux_slurm.daemon.obstacles import places, refusals
+from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.tried_allocations import NotTried
 from pollux_slurm.model import (
     Allocation,
@@ -18,6 +18,7 @@ from pollux_slurm.model import (
     RefusedConfiguration,
     SlurmJob,
 )
+from pollux_slurm.now import refusals
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 
 

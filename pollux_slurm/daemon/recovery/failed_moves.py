@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
@@ -24,6 +23,7 @@ from pollux_slurm.model import (
     ReallocationStep,
     SlurmJob,
 )
+from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, Reallocation
 
 _SHAPED_STEPS = (ReallocationStep.CONFIRMED, ReallocationStep.FAILED)

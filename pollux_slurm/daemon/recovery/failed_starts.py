@@ -21,11 +21,11 @@ import signal
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
-from pollux_slurm.daemon.obstacles.refusals import is_held_for_its_shape
 from pollux_slurm.daemon.recovery import failed_moves
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationCause, SlurmJob
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.now.known_jobs import is_recorded_job
+from pollux_slurm.now.refusals import is_held_for_its_shape
 from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, Reallocation
 

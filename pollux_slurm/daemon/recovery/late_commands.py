@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.errors import StoreError
 from pollux_slurm.model import (
     Allocation,
@@ -27,6 +26,7 @@ from pollux_slurm.model import (
     ReallocationStep,
     SlurmJob,
 )
+from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Store

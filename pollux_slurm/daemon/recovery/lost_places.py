@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
-from pollux_slurm.daemon.obstacles.refusals import is_held_for_its_shape
 from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.now.refusals import is_held_for_its_shape
 from pollux_slurm.store.contract.interface import Reallocation
 
 HELD_EXTERNALLY = "the job was held externally"

@@ -17,8 +17,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from pollux_slurm import __version__
 from pollux_slurm.daemon.observe.cluster_picture import Picture
 from pollux_slurm.daemon.observe.gpu_counts import gpus_by_state, idle_while_waiting
-from pollux_slurm.daemon.observe.live_status import daemon_absence_text, is_silent
 from pollux_slurm.model import Decision, JobState, ReallocationStep, ReallocationWay
+from pollux_slurm.now.daemon_text import daemon_absence_text, is_silent
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation
 
 # A leader is unhealthy after this many intervals without a finished round, or without progress from phase to

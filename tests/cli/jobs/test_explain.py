@@ -268,7 +268,7 @@ def test_that_a_gpu_that_would_not_help_is_shown_as_that_and_not_as_the_owners_l
 
 
 def test_that_every_bound_has_a_sentence_for_the_owner() -> None:
-    from pollux_slurm.live.decision_text import _MORE
+    from pollux_slurm.now.decision_text import _MORE
     from pollux_slurm.policy.explain.wording import BOUND_TEXTS
 
     assert set(_MORE) == set(BOUND_TEXTS)

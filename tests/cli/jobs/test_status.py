@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from pollux_slurm.cli.jobs.status import job_as_dict, job_cells, jobs_table
-from pollux_slurm.live.picture import read_picture
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
@@ -28,6 +27,7 @@ from pollux_slurm.model import (
     JobWarning,
     Problem,
 )
+from pollux_slurm.now.cluster import read_cluster
 from pollux_slurm.store import open_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import (
@@ -154,8 +154,8 @@ def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
         restart_count=1,
     )
     store.observe_jobs([moved], at=NOON + timedelta(seconds=91))
-    (shown,) = read_picture(store, now=NOON, job_id="7").jobs
-    cells = job_cells(shown, read_picture(store, now=NOON))
+    (shown,) = read_cluster(store, now=NOON, job_id="7").jobs
+    cells = job_cells(shown, read_cluster(store, now=NOON))
     store.close()
     assert (cells["GPUS"], cells["BATCH"], cells["GOODPUT/s"], cells["EPOCH"]) == ("2", "-", "-", "3/20")
     found = job_as_dict(shown)
@@ -167,7 +167,7 @@ def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
 
 def test_that_texts_cut_in_a_narrow_terminal_are_marked(url: str) -> None:
     store = open_store(url)
-    picture = read_picture(store, now=NOON)
+    picture = read_cluster(store, now=NOON)
     store.close()
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as captured:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pollux_slurm.cli.top.drawings import bar_plot, node_lines
-from pollux_slurm.daemon.observe.live_status import CurrentJob
-from pollux_slurm.live.picture import LiveNode, NodeState, Picture
+from pollux_slurm.now.cluster import ClusterNow, NodeNow, NodeState
+from pollux_slurm.now.jobs import JobNow
 from pollux_slurm.store.contract.interface import DaemonStatus
 from tests.store.builders import at
 
 
-def picture_of(*nodes: LiveNode, jobs: tuple[CurrentJob, ...] = ()) -> Picture:
-    return Picture(
+def picture_of(*nodes: NodeNow, jobs: tuple[JobNow, ...] = ()) -> ClusterNow:
+    return ClusterNow(
         read_at=at(0),
         daemon=DaemonStatus(),
         missing=None,
@@ -21,8 +21,8 @@ def picture_of(*nodes: LiveNode, jobs: tuple[CurrentJob, ...] = ()) -> Picture:
     )
 
 
-def node(name: str, state: NodeState = NodeState.UP, *held: tuple[str, int], num_other: int = 0) -> LiveNode:
-    return LiveNode(name=name, gpu_type="t4", num_gpus=4, state=state, held=held, num_other=num_other)
+def node(name: str, state: NodeState = NodeState.UP, *held: tuple[str, int], num_other: int = 0) -> NodeNow:
+    return NodeNow(name=name, gpu_type="t4", num_gpus=4, state=state, held=held, num_other=num_other)
 
 
 def test_that_each_gpu_is_one_cell_with_its_jobs_letter() -> None:

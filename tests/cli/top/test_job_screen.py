@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("textual")
 
 from pollux_slurm.cli.top.job_screen import JobStory, read_story, story_text
-from pollux_slurm.live.explained import explain_job
-from pollux_slurm.live.explained_text import lines
-from pollux_slurm.live.picture import read_picture
 from pollux_slurm.model import BatchChoice, ClusterSnapshot, JobState
+from pollux_slurm.now.cluster import read_cluster
+from pollux_slurm.now.explained import explain_job
+from pollux_slurm.now.explained_text import lines
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store.reporting.queries import ViewReader
 from tests.daemon.builders import job
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def story_of_job(store: SqlStore, snapshot: ClusterSnapshot | None = None) -> JobStory:
-    picture = read_picture(store, now=at(100), slurm=lambda: (snapshot, ""))
+    picture = read_cluster(store, now=at(100), slurm=lambda: (snapshot, ""))
     return read_story(store, ViewReader(store.database), "1", picture)
 
 
@@ -55,7 +55,7 @@ def test_that_a_job_is_explained_as_slurm_shows_it_now(clean_store: SqlStore) ->
 def test_that_a_job_that_has_ended_is_explained_from_the_store(clean_store: SqlStore) -> None:
     clean_store.register_jobs([registration(1)], at=at(0))
     clean_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(50))
-    (known,) = read_picture(clean_store, now=at(100), include_finished=True).jobs
+    (known,) = read_cluster(clean_store, now=at(100), include_finished=True).jobs
     explained = explain_job(clean_store, known, None, clean_store.daemon_status(), at(100))
     assert lines(explained)[0] in text_of_job(clean_store)
 

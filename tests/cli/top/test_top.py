@@ -20,8 +20,8 @@ from pollux_slurm.cli.top.app import TopApp
 from pollux_slurm.cli.top.job_screen import JobScreen, JobStory
 from pollux_slurm.config import load_config
 from pollux_slurm.errors import PolluxError, StoreUnavailable
-from pollux_slurm.live.picture import Picture
 from pollux_slurm.model import JobState, ReallocationCause
+from pollux_slurm.now.cluster import ClusterNow
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
 from tests.report.stories import HOSTILE, fill
@@ -260,7 +260,9 @@ def test_that_the_end_does_not_wait_for_a_read(url: str) -> None:
     waited: list[bool] = []
 
     class SlowApp(TopApp):
-        def _found(self, job_id: str | None) -> tuple[Picture | PolluxError, JobStory | PolluxError | None]:
+        def _found(
+            self, job_id: str | None
+        ) -> tuple[ClusterNow | PolluxError, JobStory | PolluxError | None]:
             reads.set()
             waited.append(ended.wait(_DEADLINE_S))
             return super()._found(job_id)

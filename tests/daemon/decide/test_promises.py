@@ -12,9 +12,9 @@ from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
 from pollux_slurm.daemon.decide.promises import new_answers
 from pollux_slurm.daemon.observe import cluster_picture
-from pollux_slurm.daemon.observe.promise_text import promise_text, slack_text
 from pollux_slurm.goodput.taught_model import COURSE_PARTS
 from pollux_slurm.model import GradientStatistics, Promise, PromiseState, TrainingCourse
+from pollux_slurm.now.promises import promise_text, slack_text
 from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord
 from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, sample, snapshot
 from tests.daemon.decide.test_kinds import OF_A_KIND, earlier

@@ -10,6 +10,7 @@ import pytest
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import JobState, JobTerms, SlurmJob
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.now import known_jobs
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.slurm.parsing.merged_wings import merge_wings
 from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comment
@@ -69,7 +70,7 @@ def wing(job_id: str, on: dict[str, int], *, plan: int = 0, **changes: Any) -> S
 def test_that_a_job_in_place_is_registered_with_what_its_first_wing_requests() -> None:
     seen = snapshot([node("n0")], [in_place()])
     assert cluster_picture.registrations(seen) == ()
-    assert cluster_picture.refused_registrations(seen, []) == {}
+    assert known_jobs.refused_registrations(seen, []) == {}
     unstated: dict[str, Any] = {"num_cpus": 6, "cpus_per_gpu": None, "memory_per_gpu_mb": None}
     first = wing("2", {"n0": 2}, memory_mb_by_node=(("n0", 3001),), **unstated)
     joined = wing("3", {"n1": 2}, plan=4, memory_mb_by_node=(("n1", 9999),))
@@ -196,12 +197,12 @@ def test_that_a_job_with_another_users_token_is_refused_with_a_reason() -> None:
     seen = snapshot([node("n0")], jobs)
     assert [one.slurm_job_id for one in cluster_picture.registrations(seen)] == ["1", "3", "4", "5"]
     known = record("1", terms=JobTerms(token_sha256="ab" * 32, user_id=1000))
-    assert cluster_picture.refused_registrations(seen, [known], refused=["5"]) == {
+    assert known_jobs.refused_registrations(seen, [known], refused=["5"]) == {
         "2": "its token is another user's: its Comment has user id 1001, Slurm has 1000",
         "4": "its token is that of the same user's job 1",
         "5": "its token was an earlier job's, or its bounds are impossible",
         "6": "the terms in its Comment cannot be used: field 'uid' is missing",
     }
-    assert cluster_picture.is_recorded_job(jobs[0], known)
-    assert not cluster_picture.is_recorded_job(job("1", user_id=1001, comment=of(1001)), known)
-    assert not cluster_picture.is_recorded_job(job("1", user_id=1001, comment=of(1000)), known)
+    assert known_jobs.is_recorded_job(jobs[0], known)
+    assert not known_jobs.is_recorded_job(job("1", user_id=1001, comment=of(1001)), known)
+    assert not known_jobs.is_recorded_job(job("1", user_id=1001, comment=of(1000)), known)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux_slurm.live.decision_text import move_text
 from pollux_slurm.model import Allocation, JobState, ReallocationStep
+from pollux_slurm.now.decision_text import move_text
 
 if TYPE_CHECKING:
-    from pollux_slurm.daemon.observe.live_status import CurrentJob
     from pollux_slurm.model import SlurmJob
+    from pollux_slurm.now.jobs import JobNow
 
 # Slurm's reasons for a hold.
 _HOLDERS = {"JobHeldUser": " by its owner", "JobHeldAdmin": " by an admin"}
 
 
-def present_state(shown: CurrentJob) -> str | None:
+def present_state(shown: JobNow) -> str | None:
     """Return what to say of a job before its last decision; None where that says all.
 
     A job that is over, or paused, has texts of its own.
@@ -67,7 +67,7 @@ def _without_wings(job: SlurmJob, *, is_trained: bool) -> str:
     return "has no GPUs now: it is ending, or starts again within two minutes"
 
 
-def _had(shown: CurrentJob, decided: Allocation) -> bool:
+def _had(shown: JobNow, decided: Allocation) -> bool:
     """Whether the job had what was decided: its last move is done, or there was none."""
     last = shown.record.last_reallocation
     return last is None or (last.target == decided and last.step is ReallocationStep.CONFIRMED)

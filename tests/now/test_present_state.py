@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.daemon.observe.live_status import CurrentJob
-from pollux_slurm.live.decision_text import has_maximum
-from pollux_slurm.live.present_state import present_state
 from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.now.decision_text import has_maximum
+from pollux_slurm.now.jobs import JobNow
+from pollux_slurm.now.present_state import present_state
 from pollux_slurm.store.contract.types import Sample
 from tests.daemon.builders import TERMS, job, record, sample
 
@@ -35,7 +35,7 @@ def said(
         sample=newest,
     )
     held = slurm.held and state is JobState.PENDING
-    return present_state(CurrentJob(record=known, is_now=True, held=held, job=slurm)) or ""
+    return present_state(JobNow(record=known, is_now=True, held=held, job=slurm)) or ""
 
 
 @pytest.mark.parametrize(

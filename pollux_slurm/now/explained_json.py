@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.live.decision_text import ended, move_text
-from pollux_slurm.live.job_warnings import warnings_as_dicts
-from pollux_slurm.live.present_state import present_state
-from pollux_slurm.live.promises import promise_as_dict
+from pollux_slurm.now.decision_text import ended, move_text
+from pollux_slurm.now.job_warnings import warnings_as_dicts
+from pollux_slurm.now.present_state import present_state
+from pollux_slurm.now.promises import promise_as_dict
 
 if TYPE_CHECKING:
-    from pollux_slurm.daemon.observe.live_status import CurrentJob
-    from pollux_slurm.live.explained import Explained, Outlook, Solved
     from pollux_slurm.model import JobDecision
+    from pollux_slurm.now.explained import Explained, Outlook, Solved
+    from pollux_slurm.now.jobs import JobNow
 
 
 def explained_as_dict(known: Explained) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _outlook(outlook: Outlook | None) -> dict[str, Any]:
     }
 
 
-def _present(job: CurrentJob | None) -> dict[str, Any]:
+def _present(job: JobNow | None) -> dict[str, Any]:
     """Return the job as it is now: all null beside an earlier decision."""
     record = None if job is None else job.record
     move = None if record is None or record.state.is_over else record.open_reallocation
@@ -139,7 +139,7 @@ def _present(job: CurrentJob | None) -> dict[str, Any]:
     }
 
 
-def _wings(job: CurrentJob) -> list[dict[str, Any]]:
+def _wings(job: JobNow) -> list[dict[str, Any]]:
     """Return the jobs that have the GPUs of a job that moves in place, or wait for them, by number."""
     return [
         {

@@ -8,17 +8,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
-from pollux_slurm.live.decision_text import moved_since
-from pollux_slurm.live.failure_line import failure_of_job
-from pollux_slurm.live.job_warnings import missing_reports
-from pollux_slurm.live.slurm_reading import read_slurm
-from pollux_slurm.live.unknown_jobs import describe_unknown_job
 from pollux_slurm.model import Allocation, Configuration, JobState
+from pollux_slurm.now.decision_text import moved_since
+from pollux_slurm.now.failure_line import failure_of_job
+from pollux_slurm.now.job_warnings import missing_reports
+from pollux_slurm.now.known_jobs import describe_unknown_job
+from pollux_slurm.now.slurm_reading import read_slurm
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
-    from pollux_slurm.daemon.observe.live_status import CurrentJob
     from pollux_slurm.model import JobDecision, Problem, ProblemJob, ReallocationWay
+    from pollux_slurm.now.jobs import JobNow
     from pollux_slurm.store.contract.interface import DaemonStatus, DecisionRecord, Reallocation, Store
 
 
@@ -84,14 +84,14 @@ class Explained:
     outlook: Outlook | None = None
     max_gpus: int | None = None
     was_moving: bool = False
-    job: CurrentJob | None = None
+    job: JobNow | None = None
     is_last: bool = False
     refused: tuple[str, ...] = ()
     silent: str | None = None
     failure: str | None = None
 
     @property
-    def present(self) -> CurrentJob | None:
+    def present(self) -> JobNow | None:
         """The job as it is now, None beside an earlier decision."""
         return self.job if self.is_last else None
 
@@ -111,11 +111,11 @@ def read_explained(
 
     Raises `UnknownJobError` for one that neither the store nor Slurm knows, and what the store raises.
     """
-    from pollux_slurm.daemon.observe.live_status import CurrentJob, current_jobs
+    from pollux_slurm.now.jobs import JobNow, jobs_now
 
     seen, is_last = store.daemon_status(), round_id is None
     try:
-        found, job = store.decision(job_id, round_id), CurrentJob(record=store.job(job_id))
+        found, job = store.decision(job_id, round_id), JobNow(record=store.job(job_id))
     except UnknownJobError:
         known = describe_unknown_job(config, job_id, store.active_jobs(), seen, now) if is_last else None
         if known is None:
@@ -123,7 +123,7 @@ def read_explained(
         return Explained(job_id=job_id, explanation=known, failure=failure_of_job(config, job_id))
     if is_last and not job.record.state.is_over:
         # Its state may have changed since the daemon's last round.
-        job = current_jobs([job.record], read_slurm(config)[0])[0]
+        job = jobs_now([job.record], read_slurm(config)[0])[0]
     has_failed = is_last and job.record.state is JobState.FAILED
     failure = failure_of_job(config, job_id) if has_failed else None
     return explain_job(store, job, found, seen, now, round_id=round_id, failure=failure)
@@ -131,7 +131,7 @@ def read_explained(
 
 def explain_job(
     store: Store,
-    job: CurrentJob,
+    job: JobNow,
     found: DecisionRecord | None,
     seen: DaemonStatus,
     now: datetime,
@@ -143,8 +143,8 @@ def explain_job(
 
     Raises `StoreError` for a round that decided nothing about it, and what the store raises.
     """
-    from pollux_slurm.daemon.observe.live_status import next_read_text
-    from pollux_slurm.daemon.obstacles import refusals
+    from pollux_slurm.now import refusals
+    from pollux_slurm.now.daemon_text import next_read_text
 
     record, is_last = job.record, round_id is None
     job_id, is_over = record.slurm_job_id, record.state.is_over
@@ -224,9 +224,7 @@ def _of_record(found: DecisionRecord) -> Solved:
     )
 
 
-def _recorded_outlook(
-    store: Store, found: DecisionRecord, job: CurrentJob, *, is_last: bool
-) -> Outlook | None:
+def _recorded_outlook(store: Store, found: DecisionRecord, job: JobNow, *, is_last: bool) -> Outlook | None:
     """Return the predictions of a recorded round; None where its problem cannot be read any more."""
     # The problem of an old round may have been pruned, or written by another release.
     with contextlib.suppress(StoreError):

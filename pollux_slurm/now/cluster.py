@@ -1,6 +1,6 @@
 """What is now: the daemon, each node's GPUs and who holds them, the jobs, the moves under way.
 
-`read_picture` reads the store in a number of statements that does not depend on the number of jobs, and
+`read_cluster` reads the store in a number of statements that does not depend on the number of jobs, and
 Slurm once where it can be reached. Without Slurm, the nodes are those of the last round.
 """
 
@@ -13,15 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pollux_slurm.daemon.observe.live_status import (
-    CurrentJob,
-    current_jobs,
-    daemon_absence_text,
-    is_moving,
-    jobs_left_held,
-)
-from pollux_slurm.live.decision_text import short_reason
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState
+from pollux_slurm.now.daemon_text import daemon_absence_text
+from pollux_slurm.now.decision_text import short_reason
+from pollux_slurm.now.jobs import JobNow, is_moving, jobs_left_held, jobs_now
 from pollux_slurm.store.contract.interface import DaemonStatus, NodeRecord, Reallocation, Store
 
 SlurmReader = Callable[[], tuple[ClusterSnapshot | None, str]]
@@ -37,7 +32,7 @@ class NodeState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveNode:
+class NodeNow:
     """One node with GPUs. `held` has job ids with their GPUs there; `num_other` are held by unknown jobs."""
 
     name: str
@@ -58,7 +53,7 @@ class LiveNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveDecision:
+class DecisionNow:
     """The last decision about one job that is not over; `reason` is short, and for people."""
 
     slurm_job_id: str
@@ -68,7 +63,7 @@ class LiveDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class ClusterNow:
     """All that is shown of now.
 
     `missing` says that no daemon runs, and why; None while one does. `slurm_missing` says why Slurm was not
@@ -80,8 +75,8 @@ class Picture:
     missing: str | None
     slurm: ClusterSnapshot | None
     slurm_missing: str | None
-    nodes: tuple[LiveNode, ...]
-    jobs: tuple[CurrentJob, ...]
+    nodes: tuple[NodeNow, ...]
+    jobs: tuple[JobNow, ...]
 
     @property
     def next_round_at(self) -> datetime | None:
@@ -92,16 +87,16 @@ class Picture:
         return last + timedelta(seconds=interval_s)
 
     @property
-    def moves(self) -> tuple[tuple[CurrentJob, Reallocation], ...]:
+    def moves(self) -> tuple[tuple[JobNow, Reallocation], ...]:
         """The jobs with an open reallocation, the oldest move first."""
         found = [(job, move) for job in self.jobs if (move := job.record.open_reallocation) is not None]
         return tuple(sorted(found, key=lambda one: one[1].id))
 
     @property
-    def decisions(self) -> tuple[LiveDecision, ...]:
+    def decisions(self) -> tuple[DecisionNow, ...]:
         """The last decision about each job that is not over, the newest first."""
         found = [
-            LiveDecision(
+            DecisionNow(
                 slurm_job_id=job.record.slurm_job_id,
                 at=job.record.last_decision_at,
                 allocation=job.record.last_decision,
@@ -114,7 +109,7 @@ class Picture:
         ]
         return tuple(sorted(found, key=lambda one: one.at, reverse=True))
 
-    def state_of(self, job: CurrentJob) -> str:
+    def state_of(self, job: JobNow) -> str:
         """Return a job's state as one word; without a daemon, no job is moving."""
         if self.missing is None and is_moving(job):
             return "moving"
@@ -123,14 +118,14 @@ class Picture:
         return "paused" if job.record.paused_at is not None else job.record.state.value
 
 
-def read_picture(
+def read_cluster(
     store: Store,
     *,
     now: datetime,
     slurm: SlurmReader | None = None,
     job_id: str | None = None,
     include_finished: bool = False,
-) -> Picture:
+) -> ClusterNow:
     """Read what is now; of one job only with `job_id`.
 
     Raises `UnknownJobError` for a job that the store does not know, and what the store raises.
@@ -140,8 +135,8 @@ def read_picture(
     snapshot, why_not = None, "it was not asked"
     if slurm is not None and (job_id is None or not records[0].state.is_over):
         snapshot, why_not = slurm()
-    jobs = current_jobs(records, snapshot)
-    return Picture(
+    jobs = jobs_now(records, snapshot)
+    return ClusterNow(
         read_at=now,
         daemon=daemon,
         missing=daemon_absence_text(daemon, now, jobs_left_held(jobs)),
@@ -152,7 +147,7 @@ def read_picture(
     )
 
 
-def _nodes_of_slurm(snapshot: ClusterSnapshot) -> tuple[LiveNode, ...]:
+def _nodes_of_slurm(snapshot: ClusterSnapshot) -> tuple[NodeNow, ...]:
     held = _held(
         (job.job_id, job.allocation)
         for job in snapshot.jobs
@@ -167,7 +162,7 @@ def _nodes_of_slurm(snapshot: ClusterSnapshot) -> tuple[LiveNode, ...]:
         if not node.available:
             state = NodeState.DRAINED if node.draining and node.responds else NodeState.DOWN
         nodes.append(
-            LiveNode(
+            NodeNow(
                 name=node.name,
                 gpu_type=node.gpu_type or "",
                 num_gpus=node.num_gpus,
@@ -179,12 +174,12 @@ def _nodes_of_slurm(snapshot: ClusterSnapshot) -> tuple[LiveNode, ...]:
     return tuple(nodes)
 
 
-def _nodes_of_store(nodes: Iterable[NodeRecord], jobs: Iterable[CurrentJob]) -> tuple[LiveNode, ...]:
+def _nodes_of_store(nodes: Iterable[NodeRecord], jobs: Iterable[JobNow]) -> tuple[NodeNow, ...]:
     """Return the last round's nodes; where jobs hold more than a round could allocate, a node has so many."""
     held = _held((job.record.slurm_job_id, job.record.allocation) for job in jobs)
     known = {node.name: node for node in nodes}
     return tuple(
-        LiveNode(
+        NodeNow(
             name=name,
             gpu_type=known[name].gpu_type if name in known else "",
             num_gpus=max(

@@ -63,7 +63,7 @@ def move_text(move: Reallocation, state: JobState) -> str:
 def summary(decided: DecisionRecord, record: JobRecord, now: str | None = None) -> str:
     """Return the last decision about a job in one line, without the policy's numbers.
 
-    `now` is its present state, where that differs (`pollux_slurm.live.present_state`).
+    `now` is its present state, where that differs (`pollux_slurm.now.present_state`).
     """
     job, excluded = decided.job, decided.excluded_reason
     if record.state.is_over:

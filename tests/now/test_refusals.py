@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from pollux_slurm.daemon.obstacles import refusals
 from pollux_slurm.daemon.obstacles.tried_allocations import NotTried, Tried, decide_within
 from pollux_slurm.model import Allocation, JobState, NodeCapacity, Problem, ProblemJob, SlurmAnswer
+from pollux_slurm.now import refusals
 from pollux_slurm.policy import decide
 from pollux_slurm.store.contract.interface import Refusal
 from tests.daemon.builders import MODEL, NOON, job

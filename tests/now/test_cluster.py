@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pollux_slurm.live.picture import LiveNode, NodeState, read_picture
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationWay, SlurmNode
+from pollux_slurm.now.cluster import NodeNow, NodeState, read_cluster
 from pollux_slurm.store.contract.interface import RunPhase
 from tests.report.stories import fill
 from tests.store.builders import at, observation, plan, registration, report, token_of
@@ -36,12 +36,12 @@ def node(name: str, **changes: object) -> SlurmNode:
 
 def test_that_without_slurm_nodes_are_those_of_the_last_round_with_what_jobs_hold(store: Store) -> None:
     fill(store)
-    picture = read_picture(store, now=NOW)
+    picture = read_cluster(store, now=NOW)
     free = {"state": NodeState.UP, "gpu_type": "t4", "num_gpus": 4, "held": ()}
     assert picture.nodes == (
-        LiveNode(name="n1", **free),  # type: ignore[arg-type]
-        LiveNode(name="n2", **free),  # type: ignore[arg-type]
-        LiveNode(name="n3", gpu_type="", num_gpus=1, state=NodeState.UP, held=(("2", 1),)),
+        NodeNow(name="n1", **free),  # type: ignore[arg-type]
+        NodeNow(name="n2", **free),  # type: ignore[arg-type]
+        NodeNow(name="n3", gpu_type="", num_gpus=1, state=NodeState.UP, held=(("2", 1),)),
     )
     assert [(job.record.slurm_job_id, picture.state_of(job)) for job in picture.jobs] == [
         ("2", "running"),
@@ -57,7 +57,7 @@ def test_that_without_slurm_nodes_stand_in_the_order_of_their_numbers(store: Sto
     store.register_jobs([registration(1)], at=at(0))
     gpus = {"gpu10": 1, "gpu9": 1, "a2": 1, "gpu9b": 1}
     store.observe_jobs([observation(1, gpus=gpus, started_at=at(1))], at=at(1))
-    names = [one.name for one in read_picture(store, now=NOW).nodes]
+    names = [one.name for one in read_cluster(store, now=NOW).nodes]
     assert names == ["a2", "gpu9", "gpu9b", "gpu10"]
 
 
@@ -69,7 +69,7 @@ def test_that_nodes_of_slurm_say_what_is_free_drained_down_and_held_by_others(st
         node("login", num_gpus=0),
     )
     snapshot = ClusterSnapshot(read_at=NOW, nodes=nodes, jobs=())
-    picture = read_picture(store, now=NOW, slurm=lambda: (snapshot, ""))
+    picture = read_cluster(store, now=NOW, slurm=lambda: (snapshot, ""))
     assert [(one.name, one.state, one.num_other, one.num_free) for one in picture.nodes] == [
         ("a", NodeState.UP, 3, 1),
         ("b", NodeState.DRAINED, 0, 0),
@@ -80,7 +80,7 @@ def test_that_nodes_of_slurm_say_what_is_free_drained_down_and_held_by_others(st
 
 def test_that_a_slurm_that_does_not_answer_is_named_and_the_store_is_shown(store: Store) -> None:
     fill(store)
-    picture = read_picture(store, now=NOW, slurm=lambda: (None, "squeue: no answer in 10 s"))
+    picture = read_cluster(store, now=NOW, slurm=lambda: (None, "squeue: no answer in 10 s"))
     assert picture.slurm_missing == "squeue: no answer in 10 s"
     assert [one.name for one in picture.nodes] == ["n1", "n2", "n3"]
 
@@ -88,7 +88,7 @@ def test_that_a_slurm_that_does_not_answer_is_named_and_the_store_is_shown(store
 def test_that_moves_and_decisions_have_their_step_way_and_reason(store: Store) -> None:
     fill(store)
     plan(store, 2, seconds=95, source=Allocation.of({"n3": 1}), way=ReallocationWay.IN_PLACE)
-    picture = read_picture(store, now=NOW)
+    picture = read_cluster(store, now=NOW)
     ((job, move),) = picture.moves
     assert (job.record.slurm_job_id, move.way) == ("2", ReallocationWay.IN_PLACE)
     (decision,) = picture.decisions
@@ -98,7 +98,7 @@ def test_that_moves_and_decisions_have_their_step_way_and_reason(store: Store) -
 
 def test_that_what_was_measured_is_of_the_present_run_and_gpus(store: Store) -> None:
     def measured() -> float | None:
-        (job,) = read_picture(store, now=NOW, include_finished=True).jobs
+        (job,) = read_cluster(store, now=NOW, include_finished=True).jobs
         return None if job.measured is None else job.measured.goodput
 
     store.register_jobs([registration(1)], at=at(0))
@@ -131,7 +131,7 @@ def test_that_the_number_of_statements_does_not_grow_with_the_jobs(clean_store: 
             into.append(str(arguments[2]))
 
         event.listen(engine, "before_cursor_execute", count)
-        read_picture(clean_store, now=NOW)
+        read_cluster(clean_store, now=NOW)
         event.remove(engine, "before_cursor_execute", count)
         counts.append(len(statements))
     assert counts[0] == counts[1]

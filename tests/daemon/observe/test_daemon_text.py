@@ -9,16 +9,12 @@ import pytest
 
 from pollux_slurm.daemon.doctor.findings import Verdict, examine_daemon
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.daemon.observe.live_status import (
-    CurrentJob,
-    current_jobs,
-    daemon_absence_text,
-    jobs_left_held,
-    unregistered_job_text,
-)
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.now.daemon_text import daemon_absence_text
+from pollux_slurm.now.jobs import JobNow, jobs_left_held, jobs_now
+from pollux_slurm.now.known_jobs import unregistered_job_text
 from pollux_slurm.store.contract.interface import DaemonStatus
 from tests.cli.inside import pollux
 from tests.daemon.builders import NOON, job, node, reallocation, record, sample, snapshot
@@ -34,8 +30,8 @@ DEAD = NOON + timedelta(minutes=7)
 MOVING = {"source": {"n0": 1}, "target": {"n0": 2}}
 
 
-def moved(job_id: str, step: Step) -> CurrentJob:
-    return CurrentJob(record=record(job_id, open_reallocation=reallocation(1, job_id, step, **MOVING)))
+def moved(job_id: str, step: Step) -> JobNow:
+    return JobNow(record=record(job_id, open_reallocation=reallocation(1, job_id, step, **MOVING)))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +93,9 @@ def test_that_a_held_job_is_found_by_slurm_or_else_by_the_journal(step: Step) ->
     held = snapshot([node("n0")], [job("3", JobState.PENDING, held=True)])
     free = snapshot([node("n0")], [job("3", JobState.PENDING)])
     beyond = step in (Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
-    assert jobs_left_held(current_jobs([moving], held)) == (("3",) if beyond else ())
-    assert jobs_left_held(current_jobs([moving], free)) == ()
-    assert jobs_left_held(current_jobs([moving], None)) == (
+    assert jobs_left_held(jobs_now([moving], held)) == (("3",) if beyond else ())
+    assert jobs_left_held(jobs_now([moving], free)) == ()
+    assert jobs_left_held(jobs_now([moving], None)) == (
         ("3",) if step in (Step.REQUEUED, Step.RESHAPED) else ()
     )
 
@@ -114,7 +110,7 @@ def test_that_the_state_is_slurms_and_a_job_with_other_terms_is_ignored() -> Non
             job("3", JobState.PENDING, comment=""),
         ],
     )
-    one, two, three, four = current_jobs(records, seen)
+    one, two, three, four = jobs_now(records, seen)
     assert (one.is_now, str(one.record.allocation)) == (True, "n1:2")
     assert (two.record.state, two.record.finished_at) == (JobState.COMPLETED, NOON)
     assert not two.record.allocation
@@ -126,10 +122,10 @@ def test_that_nothing_is_measured_of_a_start_that_only_slurm_knows() -> None:
     trained = record("1", allocation=Allocation.of({"n0": 1}), sample=newest)
     for restart_count, measured in ((0, newest), (1, None)):
         seen = snapshot([node("n0")], [job("1", on={"n1": 1}, restart_count=restart_count)])
-        assert current_jobs([trained], seen)[0].measured == measured
+        assert jobs_now([trained], seen)[0].measured == measured
     # Its owner starts one process on two GPUs.
     seen = snapshot([node("n0")], [job("1", on={"n0": 2})])
-    assert current_jobs([trained], seen)[0].measured == newest
+    assert jobs_now([trained], seen)[0].measured == newest
 
 
 def test_that_doctor_warns_of_a_silent_daemon_and_fails_over_jobs_that_it_left_held() -> None:

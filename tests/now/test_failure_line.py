@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.agent.launch.crash_report import HAS_FAILED
-from pollux_slurm.daemon.observe.live_status import CurrentJob
-from pollux_slurm.live.explained import Explained
-from pollux_slurm.live.explained_text import lines
-from pollux_slurm.live.failure_line import line_in_log, missing_folder
 from pollux_slurm.model import JobState
+from pollux_slurm.now.explained import Explained
+from pollux_slurm.now.explained_text import lines
+from pollux_slurm.now.failure_line import line_in_log, missing_folder
+from pollux_slurm.now.jobs import JobNow
 from tests.daemon.builders import record
 from tests.store.builders import decision_of
 from tests.waiting import wait_until
@@ -107,7 +107,7 @@ def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() 
         job_id="7",
         explanation="job 7: n7:3+m7:1",
         decision=decision_of([7]).jobs[0],
-        job=CurrentJob(record=record("7", state=JobState.FAILED)),
+        job=JobNow(record=record("7", state=JobState.FAILED)),
         is_last=True,
         failure=LINE,
     )

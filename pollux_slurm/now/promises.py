@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from pollux_slurm.daemon.observe.live_status import daemon_absence_text
-from pollux_slurm.daemon.observe.promise_text import promise_text, slack_text
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobState, PromiseState
-from pollux_slurm.store.contract.interface import JobRecord, Store
-from pollux_slurm.text import UNKNOWN, moment_text
+from pollux_slurm.now.daemon_text import daemon_absence_text
+from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord, Store
+from pollux_slurm.text import UNKNOWN, duration_text, moment_text, plural
 
 
 def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
@@ -31,6 +30,37 @@ def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
         "reason": None if promise is None else promise.reason,
         "text": outcome_text(record),
     }
+
+
+def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
+    """Return what became of the wish to be finished `by` a moment; None for no answer yet."""
+    wish = f"by {moment_text(by)} UTC"
+    if promise is None:
+        return f"{wish}: no round has answered yet"
+    if promise.state is PromiseState.UNKNOWN:
+        return f"{wish}: not known yet: {promise.reason}"
+    if promise.state is PromiseState.ENDED:
+        return f"{wish}: the promise has ended: {promise.reason}"
+    finish_at = promise.finish_at
+    if promise.state is PromiseState.REFUSED:
+        earliest = (
+            "never within the user's share" if finish_at is None else f"earliest {moment_text(finish_at)} UTC"
+        )
+        return f"{wish}: does not fit: {earliest}"
+    until = "" if finish_at is None else f" until {moment_text(finish_at)} UTC"
+    with_gpus = f"with {plural(promise.least_gpus, 'GPU')}" if promise.least_gpus else "without GPUs for now,"
+    return f"{wish}: fits {with_gpus}{until} at 90 %; {slack_text(by, promise)}"
+
+
+def slack_text(by: datetime, promise: PromiseRecord | None) -> str:
+    """Return how much earlier than its moment a job with a promise is finished; the state of any other."""
+    if promise is None:
+        return "not answered"
+    if promise.state is not PromiseState.ACCEPTED or promise.finish_at is None:
+        return promise.state.value
+    slack = by - promise.finish_at
+    late = slack < timedelta(0)
+    return f"{duration_text(abs(slack.total_seconds()))} {'late' if late else 'to spare'}"
 
 
 def outcome_text(record: JobRecord) -> str | None:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pollux_slurm.live.decision_text import ended, gpus_text, has_maximum, kind_text, why_not_more
-from pollux_slurm.live.present_state import present_state
-from pollux_slurm.live.promises import outcome_text
 from pollux_slurm.model import JobState, ReallocationCause
+from pollux_slurm.now.decision_text import ended, gpus_text, has_maximum, kind_text, why_not_more
+from pollux_slurm.now.present_state import present_state
+from pollux_slurm.now.promises import outcome_text
 from pollux_slurm.text import duration_text, moment_text, number_text, plural
 
 if TYPE_CHECKING:
-    from pollux_slurm.live.explained import Explained, Outlook, Solved
     from pollux_slurm.model import JobDecision
+    from pollux_slurm.now.explained import Explained, Outlook, Solved
     from pollux_slurm.store.contract.interface import JobRecord
 
 Lines = Iterator[str]
