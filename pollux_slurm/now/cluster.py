@@ -18,6 +18,7 @@ from pollux_slurm.now.daemon_text import daemon_absence_text
 from pollux_slurm.now.decision_text import short_reason
 from pollux_slurm.now.jobs import JobNow, is_moving, jobs_left_held, jobs_now
 from pollux_slurm.store.contract.interface import DaemonStatus, NodeRecord, Reallocation, Store
+from pollux_slurm.text import ago_text
 
 SlurmReader = Callable[[], tuple[ClusterSnapshot | None, str]]
 """Returns Slurm's snapshot, or None and why it cannot be read."""
@@ -87,6 +88,17 @@ class ClusterNow:
         return last + timedelta(seconds=interval_s)
 
     @property
+    def daemon_sentence(self) -> str:
+        """Whether a daemon runs, and how old its last round is."""
+        last = self.daemon.last_round_at
+        if self.missing is not None:
+            return f"{self.missing[0].upper()}{self.missing[1:]}."
+        if last is None:
+            return "A daemon runs; it has made no round yet."
+        shadow = ", in shadow mode: it moved nothing" if self.daemon.is_shadow else ""
+        return f"The last round was {ago_text(last, self.read_at)}{shadow}."
+
+    @property
     def moves(self) -> tuple[tuple[JobNow, Reallocation], ...]:
         """The jobs with an open reallocation, the oldest move first."""
         found = [(job, move) for job in self.jobs if (move := job.record.open_reallocation) is not None]
@@ -94,7 +106,7 @@ class ClusterNow:
 
     @property
     def decisions(self) -> tuple[DecisionNow, ...]:
-        """The last decision about each job that is not over, the newest first."""
+        """The last decision about each job that is not over and not being moved, the newest first."""
         found = [
             DecisionNow(
                 slurm_job_id=job.record.slurm_job_id,
@@ -104,6 +116,7 @@ class ClusterNow:
             )
             for job in self.jobs
             if not job.record.state.is_over
+            and job.record.open_reallocation is None
             and job.record.last_decision is not None
             and job.record.last_decision_at is not None
         ]

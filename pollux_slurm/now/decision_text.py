@@ -97,8 +97,6 @@ def has_maximum(num_gpus: int, max_gpus: int | None, bound_by: str | None) -> bo
 
 def short_reason(record: JobRecord) -> str:
     """Return why a job has no more GPUs by its last decision, in one short sentence."""
-    if record.open_reallocation is not None:
-        return f"it is being moved: {move_text(record.open_reallocation, record.state)}"
     if record.paused_at is not None:
         return f"it is {paused(record)}"
     bound = record.last_decision_bound_by or "nothing"

@@ -73,7 +73,7 @@ def now_page(picture: ClusterNow) -> NowPage:
         for batch in [None if measured is None else measured.batch]
     )
     return NowPage(
-        daemon=_daemon_text(picture),
+        daemon=picture.daemon_sentence,
         is_served=picture.missing is None,
         totals=f"{total - free:,} of {plural(total, 'GPU')} held; {plural(running, 'job')} hold GPUs, "
         f"{len(active) - running:,} wait.",
@@ -116,18 +116,6 @@ def now_page(picture: ClusterNow) -> NowPage:
         ),
         moves=_moves(picture),
         decisions=_decisions(picture),
-    )
-
-
-def _daemon_text(picture: ClusterNow) -> str:
-    if picture.missing is not None:
-        return picture.missing[0].upper() + picture.missing[1:] + "."
-    last = picture.daemon.last_round_at
-    return (
-        "A daemon runs; it has made no round yet."
-        if last is None
-        else f"The last round was {ago_text(last, picture.read_at)}"
-        + (", in shadow mode: it moved nothing." if picture.daemon.is_shadow else ".")
     )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pollux_slurm.cli.shared import clock
 from pollux_slurm.errors import PolluxError
-from pollux_slurm.text import ago_text
 
 if TYPE_CHECKING:
     from pollux_slurm.now.cluster import ClusterNow
@@ -45,17 +44,9 @@ def _state() -> Iterator[str]:
         return
     with opened_store(config) as store:
         picture = read_cluster(store, now=clock.now())
-    yield _daemon_line(picture)
+    start = "" if picture.missing is None else " To start one: pollux daemon"
+    yield f"{picture.daemon_sentence}{start}"
     yield _jobs_line(picture, getpass.getuser())
-
-
-def _daemon_line(picture: ClusterNow) -> str:
-    if picture.missing is not None:
-        return f"{picture.missing[0].upper()}{picture.missing[1:]}. To start one: pollux daemon"
-    last = picture.daemon.last_round_at
-    if last is None:
-        return "A daemon runs, and has made no round yet."
-    return f"A daemon runs; its last round was {ago_text(last, picture.read_at)}."
 
 
 def _jobs_line(picture: ClusterNow, user: str) -> str:

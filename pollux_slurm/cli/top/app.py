@@ -257,11 +257,9 @@ class TopApp(App[None]):
         for job, move in moves[:_MOST_MOVES]:
             since = since_text(move.times[0][1], picture.read_at)
             found.append(f"  job {move.slurm_job_id} {move_text(move, job.record.state)}, since {since}")
-        moving = {move.slurm_job_id for _, move in moves}
-        decisions = [one for one in picture.decisions if one.slurm_job_id not in moving]
-        if decisions:
+        if picture.decisions:
             found.append("last decisions:")
-        for one in decisions[:_MOST_DECISIONS]:
+        for one in picture.decisions[:_MOST_DECISIONS]:
             found.append(f"  job {one.slurm_job_id} {one.allocation or 'no GPUs'}: {one.reason}")
         width = max(self.size.width - 2, 10)
         return "\n".join(shortened(self._text(shown(line)), width) for line in found)
