@@ -11,8 +11,8 @@ from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 from pollux_slurm.model import Allocation, Configuration, JobState
 from pollux_slurm.now.decision_text import moved_since
 from pollux_slurm.now.failure_line import failure_of_job
-from pollux_slurm.now.job_warnings import missing_reports
 from pollux_slurm.now.known_jobs import describe_unknown_job
+from pollux_slurm.now.present_state import missing_reports
 from pollux_slurm.now.slurm_reading import read_slurm
 
 if TYPE_CHECKING:

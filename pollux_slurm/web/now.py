@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pollux_slurm.now.cluster import ClusterNow, NodeNow
-from pollux_slurm.now.promises import slack_of
+from pollux_slurm.now.job_table import columns_for, has_warning
+from pollux_slurm.now.jobs import JobNow
 from pollux_slurm.report.document.document import Kind, text_of
 from pollux_slurm.report.document.page import Table
-from pollux_slurm.text import UNKNOWN, ago_text, plural
+from pollux_slurm.text import ago_text, plural
 
 MOST_JOBS, MOST_DECISIONS = 200, 20
+_ON_OTHER_PAGES = ("speedup", "restarts", "checkpoint_bytes", "age", "nodes", "decision")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,26 +54,9 @@ def now_page(picture: ClusterNow) -> NowPage:
     styles = {job.record.slurm_job_id: index for index, job in enumerate(active)}
     total = sum(node.num_gpus for node in picture.nodes)
     free = sum(node.num_free for node in picture.nodes)
-    asks = any(job.record.terms.finish_by is not None for job in shown)
     running = sum(job.record.allocation.num_gpus > 0 for job in active)
-    rows = tuple(
-        (
-            job.record.slurm_job_id,
-            text_of(job.record.name, Kind.TEXT, most=30),
-            text_of(job.record.user_name, Kind.TEXT, most=20),
-            text_of(job.record.account, Kind.TEXT, most=30),
-            picture.state_of(job),
-            text_of(job.record.allocation.num_gpus, Kind.COUNT),
-            text_of(None if batch is None else batch.global_batch_size, Kind.COUNT),
-            text_of(None if measured is None else measured.goodput, Kind.NUMBER),
-            UNKNOWN if sample is None else f"{sample.epoch}/{sample.total_epochs or '?'}",
-            ago_text(None if sample is None else sample.at, picture.read_at),
-            *([slack_of(job.record)] if asks else []),
-        )
-        for job in shown
-        for sample, measured in [(job.record.sample, job.measured)]
-        for batch in [None if measured is None else measured.batch]
-    )
+    columns = columns_for(shown, without=_ON_OTHER_PAGES)
+    rows = tuple(tuple(column.text(job, picture) for column in columns) for job in shown)
     return NowPage(
         daemon=picture.daemon_sentence,
         is_served=picture.missing is None,
@@ -79,44 +64,28 @@ def now_page(picture: ClusterNow) -> NowPage:
         f"{len(active) - running:,} wait.",
         nodes=tuple(_node(node, styles) for node in picture.nodes),
         jobs=Table(
-            columns=(
-                "job",
-                "name",
-                "user",
-                "account",
-                "state",
-                "GPUs",
-                "batch",
-                "goodput (/s)",
-                "epoch",
-                "reported",
-                *(["slack"] if asks else []),
-            ),
-            keys=(
-                "slurm_job_id",
-                "name",
-                "user_name",
-                "account",
-                "state",
-                "gpus",
-                "batch",
-                "goodput",
-                "epoch",
-                "at",
-                *(["slack"] if asks else []),
-            ),
+            columns=tuple(column.title for column in columns),
+            keys=tuple(column.key for column in columns),
             rows=rows,
             values=tuple(
                 (*row[:3], job.record.account, *row[4:]) for row, job in zip(rows, shown, strict=True)
             ),
-            texts=(1, 2, 3, 4),
-            note=""
-            if len(shown) == len(active)
-            else f"{len(shown):,} of {len(active):,} jobs, the oldest first; all are on the page of jobs.",
+            texts=tuple(place for place, column in enumerate(columns) if place and column.is_words),
+            note=_note(picture, shown, len(active)),
         ),
         moves=_moves(picture),
         decisions=_decisions(picture),
     )
+
+
+def _note(picture: ClusterNow, shown: list[JobNow], num_active: int) -> str:
+    notes = []
+    if any(has_warning(job, picture) for job in shown):
+        notes.append("A ! after a state: pollux explain JOB says what to look at.")
+    if len(shown) < num_active:
+        of_all = f"{len(shown):,} of {num_active:,} jobs, the oldest first"
+        notes.append(f"{of_all}; all are on the page of jobs.")
+    return " ".join(notes)
 
 
 def _node(node: NodeNow, styles: dict[str, int]) -> NodeRow:

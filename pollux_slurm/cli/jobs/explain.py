@@ -43,8 +43,8 @@ def explain(
     Example: pollux explain 1234
     """
     from pollux_slurm.now.explained import explain_problem, read_explained
-    from pollux_slurm.now.explained_json import explained_as_dict
     from pollux_slurm.now.explained_text import lines
+    from pollux_slurm.now.json_forms import explained_as_dict
 
     if problem_file is not None and round_id is not None:
         raise UsageError("--problem and --round exclude each other: a file is one round")

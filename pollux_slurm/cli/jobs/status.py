@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,21 +22,21 @@ from pollux_slurm.cli.shared.settings_and_store import (
     settings,
 )
 from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
-from pollux_slurm.now.decision_text import has_maximum, move_text, paused, summary
-from pollux_slurm.now.job_warnings import missing_reports, warning_lines, warnings_as_dicts
+from pollux_slurm.now.decision_text import summary
+from pollux_slurm.now.job_table import COLUMNS, columns_for, terminal_cell
+from pollux_slurm.now.json_forms import job_as_dict
 from pollux_slurm.now.known_jobs import describe_unknown_job, unregistered_lines
-from pollux_slurm.now.present_state import present_state
+from pollux_slurm.now.present_state import present_state, warning_lines
 from pollux_slurm.now.slurm_reading import read_slurm
-from pollux_slurm.text import UNKNOWN, ago_text, bytes_text, number_text, shortened, since_text
-from pollux_slurm.text import shown as shown_words
+from pollux_slurm.text import ago_text
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
     from rich.table import Table
 
     from pollux_slurm.config import Config
     from pollux_slurm.now.cluster import ClusterNow
-    from pollux_slurm.now.jobs import JobNow
-    from pollux_slurm.store.contract.interface import JobRecord, Store
+    from pollux_slurm.store.contract.interface import Store
 
 
 def status(
@@ -118,12 +117,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     if as_json:
         if picture.missing is not None:
             print_note(f"pollux: {picture.missing}")
-        print_json(
-            [
-                job_as_dict(shown) | {"state_from": "slurm" if shown.is_now else "store", "held": shown.held}
-                for shown in jobs
-            ]
-        )
+        print_json([job_as_dict(shown, now) for shown in jobs])
         return
     from rich.console import Console
 
@@ -170,76 +164,20 @@ def _freshness_lines(picture: ClusterNow) -> Iterator[str]:
         yield f"not known to this Slurm, shown as of the last round: {', '.join(unknown)}"
 
 
-def job_as_dict(shown: JobNow) -> dict[str, Any]:
-    """Return one job as plain containers, the form of `--json`."""
-    from pollux_slurm.now.promises import promise_as_dict
-
-    record, sample, measured = shown.record, shown.record.sample, shown.measured
-    reallocation, batch = record.open_reallocation, measured.batch if measured else None
-    return {
-        "job_id": record.slurm_job_id,
-        "name": record.name,
-        "user": record.user_name,
-        "account": record.account,
-        "partition": record.partition,
-        "state": record.state.value,
-        "paused_at": _iso(record.paused_at),
-        "submitted_at": _iso(record.submitted_at),
-        "started_at": _iso(record.started_at),
-        "finished_at": _iso(record.finished_at),
-        "min_gpus": record.terms.min_gpus,
-        "max_gpus": record.terms.max_gpus,
-        "num_gpus": record.allocation.num_gpus,
-        "allocation": record.allocation.as_dict(),
-        "global_batch_size": batch.global_batch_size if batch else None,
-        "atomic_batch_size": batch.atomic_batch_size if batch else None,
-        "accumulation_steps": batch.accumulation_steps if batch else None,
-        "throughput": measured.throughput if measured else None,
-        "predicted_throughput": measured.predicted_throughput if measured else None,
-        "efficiency": measured.efficiency if measured else None,
-        "goodput": measured.goodput if measured else None,
-        "epoch": sample.epoch if sample else None,
-        "total_epochs": sample.total_epochs if sample else None,
-        "num_restarts": record.num_restarts,
-        "mean_restart_delay_s": record.mean_restart_delay_s,
-        "mean_standstill_s": record.mean_standstill_s,
-        "mean_warm_up_s": record.mean_warm_up_s,
-        "speedup": record.last_decision_speedup,
-        "last_decision": record.last_decision.as_dict() if record.last_decision else None,
-        "last_decision_at": _iso(record.last_decision_at),
-        "bound_by": record.last_decision_bound_by,
-        "checkpoint_bytes": record.checkpoint_bytes,
-        "warnings": warnings_as_dicts(record),
-        "reported_at": _iso(sample.at if sample else None),
-        "silent": missing_reports(record, clock.now()),
-        "excluded_reason": record.not_moved_reason,
-        "promise": promise_as_dict(record),
-        "reallocation": None
-        if reallocation is None
-        else {
-            "step": reallocation.step.value,
-            "cause": reallocation.cause.value,
-            "way": reallocation.way.value,
-            "source": reallocation.source.as_dict(),
-            "target": reallocation.target.as_dict(),
-        },
-    }
-
-
 # What a table without room for all leaves out, the first first; `--json` has all.
 _LEFT_OUT = (
-    "CHECKPOINT",
-    "RESTARTS",
-    "NODES",
-    "USER",
-    "AGE",
-    "REPORTED",
-    "EPOCH",
-    "SLACK",
-    "BATCH",
-    "×SHARE",
+    "checkpoint_bytes",
+    "restarts",
+    "nodes",
+    "user_name",
+    "age",
+    "at",
+    "epoch",
+    "slack",
+    "batch",
+    "speedup",
 )
-_CUT = ("NAME", "USER", "NODES", "DECISION")
+_CUT = ("name", "user_name", "nodes", "decision")
 _LEAST_WIDTH = 10  # of a column of words that may be cut
 
 
@@ -250,26 +188,19 @@ def jobs_table(picture: ClusterNow, *, width: int) -> Table:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    rows = [
-        {column: shown_words(text) for column, text in job_cells(job, picture).items()}
-        for job in picture.jobs
-    ]
-    if all(job.record.terms.finish_by is None for job in picture.jobs):
-        for row in rows:
-            del row["SLACK"]
-    left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
+    cells = {
+        column.key: [terminal_cell(column.text(job, picture)) for job in picture.jobs]
+        for column in columns_for(picture.jobs, without=("account",))
+    }
     widths = {
-        column: max(cell_len(text) for text in (column, *(row[column] for row in rows)))
-        for column in (rows[0] if rows else ())
+        key: max(map(cell_len, (COLUMNS[key].heading, *column)), default=0) for key, column in cells.items()
     }
     _make_room(widths, width)
-    columns = list(widths)
-    for column in columns:
-        table.add_column(
-            column, no_wrap=True, justify="left" if column in left else "right", width=widths[column]
-        )
-    for row in rows:
-        table.add_row(*(Text(row[column], overflow="ellipsis") for column in columns))
+    for key, wide in widths.items():
+        justify: JustifyMethod = "left" if COLUMNS[key].is_words else "right"
+        table.add_column(COLUMNS[key].heading, no_wrap=True, justify=justify, width=wide)
+    for row in zip(*(cells[key] for key in widths), strict=True):
+        table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
     return table
 
 
@@ -289,62 +220,3 @@ def _make_room(widths: dict[str, int], width: int) -> None:
         if widths[widest] <= _LEAST_WIDTH:
             return
         widths[widest] -= 1
-
-
-def job_cells(shown: JobNow, picture: ClusterNow) -> dict[str, str]:
-    """Return one job's row as column → text, in the order of the columns."""
-    from pollux_slurm.now.promises import slack_of
-
-    record, sample, now = shown.record, shown.record.sample, picture.read_at
-    measured = shown.measured
-    batch = measured.batch if measured else None
-    return {
-        "JOB": record.slurm_job_id,
-        "NAME": shortened(record.name, 20),
-        "USER": shortened(record.user_name, 12),
-        "STATE": picture.state_of(shown) + (" !" if record.warnings or missing_reports(record, now) else ""),
-        "GPUS": str(record.allocation.num_gpus or "-"),
-        "BATCH": _cell(number_text(batch.global_batch_size if batch else None)),
-        "GOODPUT/s": _cell(number_text(measured.goodput if measured else None)),
-        "×SHARE": _cell(number_text(record.last_decision_speedup if record.model else None)),
-        "EPOCH": _epochs(record),
-        "SLACK": _cell(slack_of(record)),
-        "RESTARTS": str(record.num_restarts),
-        "CHECKPOINT": _cell(bytes_text(record.checkpoint_bytes)),
-        "AGE": since_text(record.submitted_at, record.finished_at or now),
-        "REPORTED": _cell(ago_text(sample.at if sample else None, now)),
-        "NODES": str(record.allocation),
-        "DECISION": _decision(shown),
-    }
-
-
-def _decision(shown: JobNow) -> str:
-    record = shown.record
-    if record.open_reallocation is not None:
-        return move_text(record.open_reallocation, record.state)
-    if record.paused_at is not None:
-        return paused(record)
-    now = present_state(shown)
-    first = "" if now is None else now.removeprefix("is ")
-    if record.last_decision is None:
-        return first or "-"
-    bound = None if record.state.is_over else record.last_decision_bound_by
-    if bound is not None and has_maximum(record.allocation.num_gpus, record.terms.max_gpus, bound):
-        bound = "max_gpus"
-    decided = f"{record.last_decision}" + (f" (bound by {bound})" if bound and bound != "nothing" else "")
-    return f"{first}; {decided}" if first else decided
-
-
-def _epochs(record: JobRecord) -> str:
-    if record.sample is None:
-        return "-"
-    return f"{record.sample.epoch}/{record.sample.total_epochs or '?'}"
-
-
-def _cell(text: str) -> str:
-    """Return a value as a terminal of any encoding shows it."""
-    return "-" if text == UNKNOWN else text
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment is not None else None

@@ -17,7 +17,6 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
 from pollux_slurm.cli.jobs.pause_resume_drain import who
-from pollux_slurm.cli.jobs.status import job_cells
 from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.settings_and_store import opened_store
 from pollux_slurm.cli.top.dialogs import Keys, Question
@@ -30,15 +29,16 @@ from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.now.cluster import ClusterNow, NodeState, read_cluster
 from pollux_slurm.now.decision_text import move_text
+from pollux_slurm.now.job_table import columns_for, terminal_cell
 from pollux_slurm.now.slurm_reading import read_slurm
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.text import ago_text, shortened, shown, since_text
 
-_COLUMNS = ("JOB", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH")
-_WIDE_COLUMNS = ("RESTARTS", "AGE", "REPORTED", "NODES")
+# What a narrower terminal has no room for, and what stands below the table or is of reports.
+_OF_WIDE = ("restarts", "age", "at", "nodes")
 _WIDE = 120
-_RIGHT = {"GPUS", "BATCH", "GOODPUT/s", "×SHARE", "EPOCH", "RESTARTS", "AGE", "REPORTED"}
+_ELSEWHERE = ("account", "slack", "checkpoint_bytes", "decision")
 _MOST_MOVES = 3
 _MOST_DECISIONS = 3
 
@@ -185,32 +185,34 @@ class TopApp(App[None]):
         self._static("head").update(self._text(self._head(picture, len(jobs), num_more)))
         table, letters = self._table, letters_of(picture)
         chosen, row, place_x, place_y = self._under_cursor(), table.cursor_row, table.scroll_x, table.scroll_y
-        columns = _COLUMNS + (_WIDE_COLUMNS if self.size.width >= _WIDE else ())
+        is_wide = self.size.width >= _WIDE
+        columns = columns_for(jobs, without=(*_ELSEWHERE, *(() if is_wide else _OF_WIDE)))
         table.clear(columns=True)
         table.add_column(" ", width=1)
-        cells = [job_cells(job, picture) for job in jobs]
         texts = [
             [
                 Text(
-                    self._text(shown(one[column])),
-                    justify="right" if column in _RIGHT else "left",
+                    self._text(terminal_cell(column.text(job, picture))),
+                    justify="left" if column.is_words else "right",
                     no_wrap=True,
                 )
                 for column in columns
             ]
-            for one in cells
+            for job in jobs
         ]
         for place, column in enumerate(columns):
-            label = Text(self._text(column.replace("×", "x") if self._is_ascii else column))
+            label = Text(self._text(column.heading.replace("×", "x") if self._is_ascii else column.heading))
             # Left to the table, a column has its label's width until the table is idle.
             table.add_column(label, width=max(label.cell_len, *(row[place].cell_len for row in texts), 0))
-        for index, (one, row_texts) in enumerate(zip(cells, texts, strict=True)):
-            letter = letters.get(one["JOB"], " ")
+        numbers = [job.record.slurm_job_id for job in jobs]
+        rows = {number: index for index, number in reversed(list(enumerate(numbers)))}
+        for index, (number, row_texts) in enumerate(zip(numbers, texts, strict=True)):
+            letter = letters.get(number, " ")
             style = "" if letter == " " else letter_style(letter)
-            is_first = all(one["JOB"] != other["JOB"] for other in cells[:index])
-            table.add_row(Text(letter, style=style), *row_texts, key=one["JOB"] if is_first else None)
-        rows = {one["JOB"]: index for index, one in reversed(list(enumerate(cells)))}
-        table.move_cursor(row=rows.get(chosen or "", min(row, max(len(cells) - 1, 0))), scroll=False)
+            table.add_row(
+                Text(letter, style=style), *row_texts, key=number if rows[number] == index else None
+            )
+        table.move_cursor(row=rows.get(chosen or "", min(row, max(len(jobs) - 1, 0))), scroll=False)
         table.scroll_to(place_x, place_y, animate=False)
 
     def _under_cursor(self) -> str | None:

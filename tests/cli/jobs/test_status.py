@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pollux_slurm.cli.jobs.status import job_as_dict, job_cells, jobs_table
+from pollux_slurm.cli.jobs.status import jobs_table
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
@@ -28,6 +28,8 @@ from pollux_slurm.model import (
     Problem,
 )
 from pollux_slurm.now.cluster import read_cluster
+from pollux_slurm.now.job_table import COLUMNS
+from pollux_slurm.now.json_forms import job_as_dict
 from pollux_slurm.store import open_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import (
@@ -140,7 +142,7 @@ def test_that_the_table_shows_jobs_and_escapes_a_hostile_name(url: str) -> None:
     for text in ("train", "running", "256", "500", "1.75", "3/20", "302 MB", "n0:4", "bound by exploration"):
         assert text in line
     assert "\x1b" not in shown
-    assert "[red]x[/] \N{REPLACEMENT CHARACTER}[31m'; D…" in shown
+    assert "[red]x[/] \N{REPLACEMENT CHARACTER}[31m'; DROP …" in shown
 
 
 def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
@@ -155,10 +157,11 @@ def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
     )
     store.observe_jobs([moved], at=NOON + timedelta(seconds=91))
     (shown,) = read_cluster(store, now=NOON, job_id="7").jobs
-    cells = job_cells(shown, read_cluster(store, now=NOON))
+    now = read_cluster(store, now=NOON)
+    cells = {column.heading: column.text(shown, now) for column in COLUMNS.values()}
     store.close()
-    assert (cells["GPUS"], cells["BATCH"], cells["GOODPUT/s"], cells["EPOCH"]) == ("2", "-", "-", "3/20")
-    found = job_as_dict(shown)
+    assert (cells["GPUS"], cells["BATCH"], cells["GOODPUT/s"], cells["EPOCH"]) == ("2", "–", "–", "3/20")
+    found = job_as_dict(shown, NOON)
     unknown = ("global_batch_size", "throughput", "predicted_throughput", "efficiency", "goodput")
     assert [found[name] for name in unknown] == [None] * 5
     assert (found["epoch"], found["reported_at"]) == (3, "2026-01-01T12:00:30+00:00")

@@ -1,4 +1,4 @@
-"""What is known of a job's decision as JSON: the keys of `pollux explain --json`, null where unknown."""
+"""What programs get of a job: the keys of `pollux status --json` and of `pollux explain --json`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.now.decision_text import ended, move_text
-from pollux_slurm.now.job_warnings import warnings_as_dicts
-from pollux_slurm.now.present_state import present_state
+from pollux_slurm.now.present_state import missing_reports, present_state, warnings_as_dicts
 from pollux_slurm.now.promises import promise_as_dict
 
 if TYPE_CHECKING:
@@ -16,8 +15,64 @@ if TYPE_CHECKING:
     from pollux_slurm.now.jobs import JobNow
 
 
+def job_as_dict(shown: JobNow, now: datetime) -> dict[str, Any]:
+    """Return one job as plain containers, the form of `pollux status --json`."""
+    record, sample, measured = shown.record, shown.record.sample, shown.measured
+    reallocation, batch = record.open_reallocation, measured.batch if measured else None
+    return {
+        "job_id": record.slurm_job_id,
+        "name": record.name,
+        "user": record.user_name,
+        "account": record.account,
+        "partition": record.partition,
+        "state": record.state.value,
+        "paused_at": _iso(record.paused_at),
+        "submitted_at": _iso(record.submitted_at),
+        "started_at": _iso(record.started_at),
+        "finished_at": _iso(record.finished_at),
+        "min_gpus": record.terms.min_gpus,
+        "max_gpus": record.terms.max_gpus,
+        "num_gpus": record.allocation.num_gpus,
+        "allocation": record.allocation.as_dict(),
+        "global_batch_size": batch.global_batch_size if batch else None,
+        "atomic_batch_size": batch.atomic_batch_size if batch else None,
+        "accumulation_steps": batch.accumulation_steps if batch else None,
+        "throughput": measured.throughput if measured else None,
+        "predicted_throughput": measured.predicted_throughput if measured else None,
+        "efficiency": measured.efficiency if measured else None,
+        "goodput": measured.goodput if measured else None,
+        "epoch": sample.epoch if sample else None,
+        "total_epochs": sample.total_epochs if sample else None,
+        "num_restarts": record.num_restarts,
+        "mean_restart_delay_s": record.mean_restart_delay_s,
+        "mean_standstill_s": record.mean_standstill_s,
+        "mean_warm_up_s": record.mean_warm_up_s,
+        "speedup": record.last_decision_speedup,
+        "last_decision": record.last_decision.as_dict() if record.last_decision else None,
+        "last_decision_at": _iso(record.last_decision_at),
+        "bound_by": record.last_decision_bound_by,
+        "checkpoint_bytes": record.checkpoint_bytes,
+        "warnings": warnings_as_dicts(record),
+        "reported_at": _iso(sample.at if sample else None),
+        "silent": missing_reports(record, now),
+        "excluded_reason": record.not_moved_reason,
+        "promise": promise_as_dict(record),
+        "reallocation": None
+        if reallocation is None
+        else {
+            "step": reallocation.step.value,
+            "cause": reallocation.cause.value,
+            "way": reallocation.way.value,
+            "source": reallocation.source.as_dict(),
+            "target": reallocation.target.as_dict(),
+        },
+        "state_from": "slurm" if shown.is_now else "store",
+        "held": shown.held,
+    }
+
+
 def explained_as_dict(known: Explained) -> dict[str, Any]:
-    """Return all facts as plain containers."""
+    """Return all facts of a decision as plain containers, null where they are not known."""
     present = known.present
     because = None if present is None or known.is_over else present.record.not_moved_reason
     return {
