@@ -22,12 +22,6 @@ from pollux_slurm.cli.shared.settings_and_store import (
     settings,
 )
 from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
-from pollux_slurm.now.decision_text import summary
-from pollux_slurm.now.job_table import COLUMNS, columns_for, terminal_cell
-from pollux_slurm.now.json_forms import job_as_dict
-from pollux_slurm.now.known_jobs import describe_unknown_job, unregistered_lines
-from pollux_slurm.now.present_state import present_state, warning_lines
-from pollux_slurm.now.slurm_reading import read_slurm
 from pollux_slurm.text import ago_text
 
 if TYPE_CHECKING:
@@ -96,6 +90,11 @@ def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -
 def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_json: bool) -> None:
     """Print the status once."""
     from pollux_slurm.now.cluster import read_cluster
+    from pollux_slurm.now.decision_text import summary
+    from pollux_slurm.now.json_forms import job_as_dict
+    from pollux_slurm.now.known_jobs import describe_unknown_job, unregistered_lines
+    from pollux_slurm.now.present_state import present_state, warning_lines
+    from pollux_slurm.now.slurm_reading import read_slurm
 
     now = clock.now()
     try:
@@ -186,6 +185,8 @@ def jobs_table(picture: ClusterNow, *, width: int) -> Table:
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
+
+    from pollux_slurm.now.job_table import COLUMNS, columns_for, terminal_cell
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     cells = {
