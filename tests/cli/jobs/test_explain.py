@@ -192,12 +192,6 @@ def test_that_a_share_that_is_not_equal_has_its_reason(tmp_path: Path) -> None:
     assert facts["share"] == 1.75
 
 
-def test_that_status_of_one_job_ends_with_its_last_decision(url: str) -> None:
-    last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
-    assert last.startswith("job 7: 4 GPUs on 1 node (n0:4); not more: ")
-    assert last.endswith("(more: pollux explain 7)")
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -12,9 +11,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from pollux_slurm.cli.jobs.status import jobs_table
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
@@ -166,18 +163,6 @@ def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
     assert [found[name] for name in unknown] == [None] * 5
     assert (found["epoch"], found["reported_at"]) == (3, "2026-01-01T12:00:30+00:00")
     assert "measured" not in pollux("explain", "7", "--store", url).stdout
-
-
-def test_that_texts_cut_in_a_narrow_terminal_are_marked(url: str) -> None:
-    store = open_store(url)
-    picture = read_cluster(store, now=NOON)
-    store.close()
-    console = Console(file=io.StringIO(), width=80)
-    with console.capture() as captured:
-        console.print(jobs_table(picture, width=80))
-    (line,) = (line for line in captured.get().splitlines() if line.startswith("7 "))
-    assert len(line) <= 80
-    assert line.rstrip().endswith("…")
 
 
 def test_that_one_job_can_be_selected(url: str) -> None:
