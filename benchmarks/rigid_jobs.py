@@ -11,6 +11,9 @@ on a private Slurm each, so that what else the machine does is the same for all.
 With `--plain`, one run has no daemon: plain Slurm is compared with the daemon under its default policy, on a
 mixed load, in which some rigid jobs have no GPUs or two nodes. Each job that waits longer with the daemon by
 more than five seconds is listed with the moves that were under way when it came, and those that began later.
+So is each training that ended later. A move waits for the end of an epoch that is less than a minute away.
+The epochs of most real trainings are longer, those here are not: so here it waits for none. The daemon looks
+for events every five seconds: a read of so small a cluster takes a tenth of one.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from pollux_slurm.config import SlurmConfig
@@ -45,6 +48,7 @@ from pollux_slurm.store.contract.interface import Reallocation
 POLLUX = (sys.executable, "-m", "pollux_slurm")
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n'
+BESIDE_PLAIN = "[agent]\nepoch_end_wait_s = 0\n[daemon]\nwatch_s = 5\n"
 # Moves that cost next to nothing: of trainings of some minutes, there are many to compare.
 MANY_MOVES = '[policy]\nobjective = "generalized-mean"\npenalty = "amortised"\nhorizon_s = 36000\n'
 NODES, GPUS_PER_NODE = 2, 4
@@ -75,6 +79,14 @@ class Wait:
     moves: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The waits of the rigid jobs, and the seconds from submission to end of each training, None without."""
+
+    waits: list[Wait]
+    trainings_s: list[float | None]
+
+
 def workload(minutes: float, seed: int, *, mixed: bool = False) -> list[Submission]:
     """Return the submissions of a run in order of time; the same for the same seed."""
     sizes = [(1, 1), (1, 1), (2, 1), (4, 1), *([(0, 1), (2, 2)] if mixed else [])]
@@ -99,20 +111,22 @@ def main() -> None:
     jobs = workload(options.minutes, options.seed, mixed=options.plain)
     if options.plain:
         with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
-            plain, beside = executor.map(run, [jobs] * 2, ["plain", "requeue"], [SETTINGS] * 2)
-        compare(jobs, plain, beside)
+            settings = [SETTINGS + BESIDE_PLAIN] * 2
+            plain, beside = executor.map(run, [jobs] * 2, ["plain", "requeue"], settings)
+        compare(jobs, plain.waits, beside.waits)
+        compare_trainings(plain.trainings_s, beside.trainings_s)
         return
     with ProcessPoolExecutor(options.runs + 1, multiprocessing.get_context("spawn")) as executor:
         runs = [
             executor.submit(run, jobs, "in_place" if number == options.runs else "requeue")
             for number in range(options.runs + 1)
         ]
-        *without, within = ([wait.wait_s for wait in one.result()] for one in runs)
+        *without, within = ([wait.wait_s for wait in one.result().waits] for one in runs)
     report(without, within)
 
 
-def run(jobs: Sequence[Submission], how: str, settings: str = SETTINGS + MANY_MOVES) -> list[Wait]:
-    """Submit all jobs at their times, and return the waits of the rigid ones.
+def run(jobs: Sequence[Submission], how: str, settings: str = SETTINGS + MANY_MOVES) -> Outcome:
+    """Submit all jobs at their times, and return how they fared.
 
     `how` trainings move: by "requeue", every other one "in_place", or not at all without a daemon ("plain").
     """
@@ -131,7 +145,7 @@ def run(jobs: Sequence[Submission], how: str, settings: str = SETTINGS + MANY_MO
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -> list[Wait]:
+def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -> Outcome:
     url = f"sqlite:///{folder}/pollux.db"
     store = open_store(url, create=True)
     env = {
@@ -146,7 +160,8 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -
         "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
     }
     rigid: list[str] = []
-    num_trainings = 0
+    trainings: dict[str, datetime] = {}
+    ends: dict[str, datetime] = {}
     slurm, pause = connect(SlurmConfig(), env), threading.Event()
     starts: dict[str, tuple[datetime, datetime]] = {}
     with nullcontext() if how == "plain" else daemon(env, folder / "daemon.log"):
@@ -154,31 +169,31 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -
         for job in jobs:
             while (left_s := job.at_s - (time.monotonic() - began)) > 0:
                 pause.wait(min(left_s, 5.0))
-                note_starts(slurm, rigid, starts)
+                note_times(slurm, rigid, starts, ends)
             if job.epochs:
-                in_place = how == "in_place" and num_trainings % 2 == 0
-                submit_training(job, num_trainings, env, folder, in_place=in_place)
-                num_trainings += 1
+                in_place = how == "in_place" and len(trainings) % 2 == 0
+                number = submit_training(job, len(trainings), env, folder, in_place=in_place)
+                # A requeue resets Slurm's.
+                trainings[number] = datetime.now(timezone.utc)
             else:
                 rigid.append(submit_rigid(job, env, folder))
         deadline = time.monotonic() + DRAIN_S
         while len(starts) < len(rigid) and time.monotonic() < deadline:
             pause.wait(5.0)
-            note_starts(slurm, rigid, starts)
+            note_times(slurm, rigid, starts, ends)
         moves = store.reallocations()
         ways = {
             way: sum(m.way.value == way and m.step.value == "confirmed" for m in moves)
             for way in ("requeue", "in_place")
         }
-        over = sum(record.state is JobState.COMPLETED for record in store.jobs())
         print(
-            f"{how}: {over} of {num_trainings} "
+            f"{how}: {len(trainings.keys() & ends)} of {len(trainings)} "
             f"trainings completed, {len(rigid)} rigid jobs; confirmed moves: {ways}",
             flush=True,
         )
         subprocess.run(["scancel", "--user", str(os.getuid())], env=env, check=False)
     store.close()
-    return [
+    waits = [
         Wait(
             wait_s=(starts[number][1] - starts[number][0]).total_seconds(),
             moves=moves_between(moves, *starts[number]),
@@ -187,13 +202,25 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -
         else Wait(wait_s=float("inf"))
         for number in rigid
     ]
+    return Outcome(
+        waits=waits,
+        trainings_s=[
+            (ends[number] - came_at).total_seconds() if number in ends else None
+            for number, came_at in trainings.items()
+        ],
+    )
 
 
-def note_starts(
-    slurm: SlurmClient, rigid: Sequence[str], starts: dict[str, tuple[datetime, datetime]]
+def note_times(
+    slurm: SlurmClient,
+    rigid: Sequence[str],
+    starts: dict[str, tuple[datetime, datetime]],
+    ends: dict[str, datetime],
 ) -> None:
-    """Note when the rigid jobs that have started came and started, while Slurm still has them."""
+    """Note when rigid jobs came and started, and when jobs ended, while Slurm still has them."""
     for job in slurm.snapshot().jobs:
+        if job.state is JobState.COMPLETED and job.ended_at is not None:
+            ends[job.job_id] = job.ended_at
         if job.job_id in rigid and job.started_at is not None and job.submitted_at is not None:
             starts[job.job_id] = job.submitted_at, job.started_at
 
@@ -226,8 +253,8 @@ def submit_rigid(job: Submission, env: dict[str, str], folder: Path) -> str:
 
 def submit_training(
     job: Submission, number: int, env: dict[str, str], folder: Path, *, in_place: bool
-) -> None:
-    subprocess.run(
+) -> str:
+    done = subprocess.run(
         [
             *(*POLLUX, "sbatch", "--parsable", *(("--in-place",) if in_place else ())),
             *("--min-gpus=1", "--max-gpus=6", f"--gpus={job.gpus}", f"--job-name=training-{number}"),
@@ -236,6 +263,7 @@ def submit_training(
         ],
         env=env, cwd=folder, check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
+    return done.stdout.strip()
 
 
 @contextmanager
@@ -268,6 +296,21 @@ def compare(jobs: Sequence[Submission], plain: Sequence[Wait], beside: Sequence[
             f"  at {job.at_s:.0f} s, {job.nodes} nodes of {job.gpus} GPUs: "
             f"{now.wait_s:.0f} s instead of {was.wait_s:.0f} s; {now.moves or 'no move'}"
         )
+
+
+def compare_trainings(plain: Sequence[float | None], beside: Sequence[float | None]) -> None:
+    """Print how long trainings took from submission to end in both runs, and which took longer beside."""
+    pairs = list(zip(plain, beside, strict=True))
+    both = [(was, now) for was, now in pairs if was is not None and now is not None]
+    lost = sum(was is not None and now is None for was, now in pairs)
+    means = [statistics.mean(times) for times in zip(*both, strict=True)]
+    print(
+        f"{len(both)} trainings ended in both, {lost} only with plain Slurm; s on average, plain Slurm "
+        f"and the daemon: {[round(mean) for mean in means]}"
+    )
+    for was, now in both:
+        if now > was + 5:
+            print(f"  {now:.0f} s instead of {was:.0f} s")
 
 
 def report(without: Sequence[Sequence[float]], within: Sequence[float]) -> None:

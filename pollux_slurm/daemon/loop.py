@@ -109,6 +109,7 @@ class Daemon:
             site_limits=site_limits,
             past_runs=past_runs,
             keeps_places=self._enactor.places.can_keep,
+            give_up=self._enactor.give_up,
         )
         self._watch = EventWatch(
             read_state=self._rounds.read_watched_state,

@@ -27,7 +27,7 @@ from pollux_slurm.daemon.decide import (
     unmanaged_jobs,
 )
 from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
-from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes
+from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes, moves_given_up, without_moves
 from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
 from pollux_slurm.daemon.decide.promises import new_answers
 from pollux_slurm.daemon.decide.saved_problems import save_problem
@@ -76,6 +76,8 @@ from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, JobRegi
 
 _log = logging.getLogger(__name__)
 
+_GIVES_WAY = "it gives way to jobs that wait"
+
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
@@ -115,7 +117,7 @@ class Rounds:
 
     `while_deciding` is called repeatedly while the solver runs, until `stop` is set. `scope` returns the id
     of the only user whose jobs are served, or None for all users. `site_limits` returns Slurm's own limits,
-    and `past_runs` asks Slurm's accounting database.
+    and `past_runs` asks Slurm's accounting database. `give_up` ends an open move, for a reason.
     """
 
     def __init__(
@@ -134,8 +136,9 @@ class Rounds:
         site_limits: Callable[[], SiteLimits] = association_limits.no_limits,
         past_runs: accounted_runs.PastRuns = accounted_runs.no_past_runs,
         keeps_places: Callable[[], bool] = lambda: True,
+        give_up: Callable[[Reallocation, str], bool] = lambda _move, _reason: False,
     ) -> None:
-        self._keeps_places = keeps_places
+        self._keeps_places, self._give_up = keeps_places, give_up
         self._configuration = ConfigurationWatch(lambda: slurm.configuration())
         self.watched_state, self.read_s = WatchedState(), 0.0
         self.metrics = metrics
@@ -255,8 +258,9 @@ class Rounds:
         if decision.timed_out:
             limit = self._policy.time_limit_s
             _log.warning("the solver stopped at policy.time_limit_s = %g; see: pollux replay", limit)
+        given_up = moves_given_up(picture, decision, now)
         moves = planned_moves(
-            picture,
+            without_moves(picture, given_up),
             decision,
             max_in_flight=self._config.max_in_flight,
             pauses=problem.moving.pauses,
@@ -269,6 +273,10 @@ class Rounds:
             round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
         self._record_promises(records, promises, now)
         self._save_problem(round_id, problem)
+        if not self._config.shadow:
+            stay = {move.slurm_job_id for move in given_up if not self._give_up(move, _GIVES_WAY)}
+            moves = tuple(move for move in moves if move.job.slurm.job_id not in stay)
+            open_moves = [move for move in open_moves if move not in given_up or move.slurm_job_id in stay]
         open_moves += self._plan(moves, round_id, snapshot, problem)
         # Set again, with the targets of the moves that this round planned.
         self.watched_state = WatchedState.of(snapshot, adaptive, open_moves, training_runs)

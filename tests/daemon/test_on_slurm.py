@@ -7,13 +7,14 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from pollux_slurm.agent.submit.token import new_token
 from pollux_slurm.config import DaemonConfig, PolicyConfig
+from pollux_slurm.daemon.decide import lent_gpus
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.model import (
     Allocation,
@@ -152,6 +153,62 @@ def test_that_a_job_is_paused_and_comes_back_in_another_shape(harness: RealHarne
     harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
     assert [move.step for move in harness.store.reallocations(job_id)] == [Step.CONFIRMED] * 2
     assert harness.store.job(job_id).paused_at is None
+
+
+def test_that_a_growth_gives_way_to_a_job_that_comes_before_its_stop_and_before_its_first_step(
+    harness: RealHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lent_gpus, "_STARTS_FOR", timedelta(hours=1))
+    daemon = harness.daemon()
+    job_id = started(harness, daemon, "--gpus=1", "--nodelist=n0")
+    harness.targets = {job_id: {"n0": 2}}
+    harness.until(daemon, holds(harness, job_id, {"n0": 2}), "the job to grow")
+    harness.until(daemon, lambda: not harness.open_moves(), "the job to train there")
+
+    def come() -> str:
+        script = "#!/bin/sh\nexec sleep 600\n"
+        given = ["--output=/dev/null", "--nodelist=n0", "--gpus-per-node=3", "--mem-per-gpu=100"]
+        return harness.slurm.submit(script, given, [], harness.env)
+
+    def starts(other: str) -> Callable[[], bool]:
+        return lambda: harness.job(other).state is JobState.RUNNING
+
+    # Asked for a checkpoint, it does not answer before the other job has come.
+    agent = harness.agents[job_id]
+    agent.answers = False
+    harness.targets = {job_id: {"n0": 4}}
+    harness.until(daemon, lambda: harness.is_at(Step.CHECKPOINT_REQUESTED), "a request")
+    first = come()
+    harness.targets = {job_id: {"n0": 1}}
+    try:
+        harness.until(daemon, lambda: len(harness.store.reallocations(job_id)) == 3, "the growth to give way")
+        agent.answers = True
+        harness.until(daemon, starts(first), "the first job to start")
+        harness.until(daemon, lambda: not harness.open_moves(), "the job to train beside it")
+        *_, growth, makes_room = harness.store.reallocations(job_id)
+        assert (growth.step, growth.target.num_gpus) == (Step.ROLLED_BACK, 4)
+        assert (makes_room.step, makes_room.checkpoint_waived) == (Step.CONFIRMED, False)
+    finally:
+        harness.slurm.cancel(first)
+
+    # Once more, and the next job comes while it starts in its target.
+    harness.targets = {job_id: {"n0": 4}}
+    stopped = (Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
+    harness.until(daemon, lambda: any(map(harness.is_at, stopped)), "the job to be stopped")
+    agent.reports = False
+    harness.until(daemon, lambda: harness.is_at(Step.RUNNING), "the job to start in its target")
+    second = come()
+    harness.targets = {job_id: {"n0": 1}}
+    try:
+        harness.until(daemon, starts(second), "the second job to start")
+        agent.reports = True
+        harness.until(daemon, lambda: not harness.open_moves(), "the job to train beside it")
+        *_, growth, makes_room = harness.store.reallocations(job_id)
+        assert (growth.step, growth.target.num_gpus) == (Step.FAILED, 4)
+        assert (makes_room.step, makes_room.checkpoint_waived) == (Step.CONFIRMED, True)
+        assert harness.job(job_id).allocation == Allocation.of({"n0": 1})
+    finally:
+        harness.slurm.cancel(second)
 
 
 def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(

@@ -11,6 +11,7 @@ from datetime import datetime
 from pollux_slurm.config import MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import declared_epochs, in_place, model_checks, policy_settings
 from pollux_slurm.daemon.decide.kinds import Kinds, Taught
+from pollux_slurm.daemon.decide.lent_gpus import gives_way, is_starting
 from pollux_slurm.daemon.decide.promises import finish_by_s
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.goodput import expected_progress
@@ -45,6 +46,7 @@ def build_problem(
 
     - A job with an open reallocation is pinned at its target, so that its GPUs are not given to another.
     - A running job is pinned until its current run has reported a step.
+    - While `unmanaged` jobs wait, neither holds for those that may give way (`lent_gpus`).
     - A pending job takes no part if Slurm would not start it now (`not_moved_because`), if it is held, or if
       its owner or an admin gave it a later begin time.
 
@@ -63,7 +65,7 @@ def build_problem(
     several_wings = in_place.allows_several_wings(picture.snapshot, moves or MovesConfig())
     jobs = []
     for job in picture.managed:
-        placement = _placement(job, now, pause_ttl_s)
+        placement = _placement(job, now, pause_ttl_s, makes_room=bool(unmanaged))
         if placement is None:
             continue
         current, because = placement
@@ -100,7 +102,7 @@ def build_problem(
                 pinned=because is not None,
                 pinned_because=because,
                 one_node=job.slurm.one_node,
-                held_off=_is_held_off(job, now, policy.min_age_s),
+                held_off=_is_held_off(job, now, policy.min_age_s) or is_starting(job, now),
                 partition_nodes=usable.by(job.slurm, record.required_nodes),
                 weight=policy_settings.weight(
                     policy, account=job.slurm.account, user=job.slurm.user_name, job_id=job.slurm.job_id
@@ -246,10 +248,15 @@ def participants(picture: Picture, *, now: datetime, pause_ttl_s: float = 900.0)
     )
 
 
-def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allocation, str | None] | None:
-    """Return the job's current allocation and why it is pinned there, or None; None: it takes no part."""
+def _placement(
+    job: ManagedJob, now: datetime, pause_ttl_s: float, *, makes_room: bool = False
+) -> tuple[Allocation, str | None] | None:
+    """Return the job's current allocation and why it is pinned there, or None; None: it takes no part.
+
+    `makes_room`: other jobs wait, to which it may give way.
+    """
     reallocation = job.record.open_reallocation
-    if reallocation is not None:
+    if reallocation is not None and not (makes_room and gives_way(job, now)):
         return reallocation.target, "it is being moved"
     if job.slurm.state is JobState.PENDING:
         if job.slurm.held or not_moved_because(job) is not None:
@@ -264,7 +271,7 @@ def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allo
         return job.slurm.allocation, because
     if job.slurm.state is not JobState.RUNNING:
         because = f"it is {job.slurm.state.value}"
-    elif not job.has_reported_this_run:
+    elif not (job.has_reported_this_run or (makes_room and is_starting(job, now))):
         ended = job.record.run is not None and job.record.run.phase is RunPhase.FINISHED
         because = "it is about to end" if ended else "its present run has not reported a step yet"
     return job.slurm.allocation, because

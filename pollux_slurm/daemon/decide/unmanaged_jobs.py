@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pollux_slurm.config import PolicyConfig
+from pollux_slurm.daemon.decide.lent_gpus import gives_way
 from pollux_slurm.daemon.decide.problem_building import UsableNodes
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.daemon.observe.waiting_jobs import KEEPS_ORDER, MAX_UNMANAGED, head_of_queue
@@ -103,12 +104,14 @@ def _can_be_placed(job: ManagedJob, picture: Picture, usable: UsableNodes) -> bo
 def _room_to_make(picture: Picture) -> dict[str, tuple[int, int]]:
     """Return each node's GPUs and CPUs without what adaptive jobs keep in this round.
 
-    Those that are on one node alone keep what is their own, and those that move all of their target.
+    Those that are on one node alone keep what is their own. Those that move keep all of their target, unless
+    they may give way.
     """
     room = {node.name: (node.num_gpus, node.num_cpus) for node in picture.nodes if node.accepts_new}
     for job in picture.managed:
-        if job.record.open_reallocation is not None:
-            keeps = job.record.open_reallocation.target.as_dict()
+        move = job.record.open_reallocation
+        if move is not None and not gives_way(job, picture.snapshot.read_at):
+            keeps = move.target.as_dict()
         else:
             own = max(job.record.terms.min_gpus, job.record.submitted_gpus or 0)
             has = job.slurm.allocation

@@ -43,7 +43,7 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import ClusterSnapshot, ReallocationWay
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.contract.interface import Reallocation, Store
 
 _log = logging.getLogger(__name__)
 
@@ -175,6 +175,14 @@ class Enactor:
         for reallocation in self._store.open_reallocations():
             if reallocation.step in (Step.PLANNED, Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED):
                 self._actions.advance(reallocation, Step.ROLLED_BACK, reason)
+
+    def give_up(self, reallocation: Reallocation, reason: str) -> bool:
+        """End a move before it stops its job, or before the first step in its target, where the job stays.
+
+        False where it is at another step by now.
+        """
+        step = Step.FAILED if reallocation.step is Step.RUNNING else Step.ROLLED_BACK
+        return self._actions.advance(reallocation, step, reason)
 
     def stopped_jobs(self) -> tuple[str, ...]:
         """Return the jobs that a move has stopped, and that do not run again yet."""

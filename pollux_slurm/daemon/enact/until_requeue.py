@@ -6,12 +6,14 @@ continues.
 
 from __future__ import annotations
 
+from pollux_slurm.daemon.decide.lent_gpus import is_of_decision, is_starting
 from pollux_slurm.daemon.enact import admin_orders, time_limits
 from pollux_slurm.daemon.enact.after_requeue import StepsAfterRequeue
 from pollux_slurm.daemon.enact.gpu_ledger import RECEIVER_WAIT_S, GpuLedger
 from pollux_slurm.daemon.enact.kept_places import KeptPlaces
 from pollux_slurm.daemon.enact.move_actions import MoveActions
 from pollux_slurm.daemon.enact.open_move import NOT_OURS, OpenMove, Step
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract.interface import RunPhase
@@ -43,10 +45,22 @@ class StepsUntilRequeue:
         elif ledger.is_awaited(reallocation) and move.age_s < RECEIVER_WAIT_S:
             return
         elif ledger.is_free_for(reallocation) or ledger.may_break_cycle(reallocation):
-            if self._actions.advance(reallocation, Step.CHECKPOINT_REQUESTED):
+            if self._is_starting(move):
+                reason = "its run had made no step: there is nothing to save"
+                self._actions.advance(reallocation, Step.CHECKPOINTED, reason, checkpoint_waived=True)
+            elif self._actions.advance(reallocation, Step.CHECKPOINT_REQUESTED):
                 ledger.reserve(reallocation)
         elif move.age_s > config.start_timeout_s + config.checkpoint_timeout_s:
             self._roll_back(move, "the GPUs did not become free in time")
+
+    def _is_starting(self, move: OpenMove) -> bool:
+        """Whether a job that is to make room has made no step yet."""
+        reallocation = move.reallocation
+        if move.job is None or move.record is None or not is_of_decision(reallocation):
+            return False
+        if not 0 < reallocation.target.num_gpus < reallocation.source.num_gpus:
+            return False
+        return is_starting(ManagedJob(slurm=move.job, record=move.record), self._actions.clock())
 
     def _reshape_pending(self, move: OpenMove, ledger: GpuLedger) -> None:
         """Reshape a pending job, which needs no checkpoint and no requeue."""

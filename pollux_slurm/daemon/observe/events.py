@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.observe.waiting_jobs import MAX_UNMANAGED, head_of_queue
 from pollux_slurm.errors import PolluxError
-from pollux_slurm.model import ClusterSnapshot, JobState
+from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationStep
 from pollux_slurm.store.contract.interface import JobRegistration, Reallocation, TrainingRun
 
 _log = logging.getLogger(__name__)
@@ -31,12 +31,14 @@ class WatchedState:
 
     `waiting` are those that Slurm may start at any time, and `running` those that it started. `free` is the
     idle GPUs by node once the open moves have ended. `can_grow` is true if a running job may have more GPUs,
-    `can_shrink` if one may have fewer. `unmanaged` are the first jobs of others that wait for resources.
+    `can_shrink` if one may have fewer. `starting` are those that a move has started in its target, where they
+    have made no step yet. `unmanaged` are the first jobs of others that wait for resources.
     """
 
     jobs: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
     running: frozenset[str] = frozenset()
+    starting: frozenset[str] = frozenset()
     free: tuple[tuple[str, int], ...] = ()
     can_grow: bool = False
     can_shrink: bool = False
@@ -53,7 +55,9 @@ class WatchedState:
     ) -> WatchedState:
         """Return the state of the `served` jobs in a snapshot, with the open `moves`."""
         by_id = {job.job_id: job for job in snapshot.jobs}
+        moves = tuple(moves)
         targets = {move.slurm_job_id: move.target for move in moves}
+        started = {move.slurm_job_id for move in moves if move.step is ReallocationStep.RUNNING}
         free = Counter(
             {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes if node.available}
         )
@@ -61,20 +65,25 @@ class WatchedState:
             owned = by_id[job_id].allocation.as_dict() if job_id in by_id else {}
             for node in free:
                 free[node] += owned.get(node, 0) - target.as_dict().get(node, 0)
-        jobs, waiting, running, can_grow, can_shrink = set(), set(), set(), False, False
+        jobs, waiting, running, starting = set(), set(), set(), set()
+        can_grow, can_shrink = False, False
         served = tuple(served)
         for registration in served:
             job = by_id[registration.slurm_job_id]
             if job.state.is_over:
                 continue
             jobs.add(job.job_id)
+            if job.job_id in started:
+                starting.add(job.job_id)
+            # One that moves may give way.
+            is_larger = job.allocation.num_gpus > registration.terms.min_gpus
+            can_shrink |= is_larger and job.unschedulable_reason is None
             if job.job_id in targets or job.unschedulable_reason is not None:
                 continue
             if job.state is JobState.RUNNING:
                 running.add(job.job_id)
             most = registration.terms.max_gpus
             can_grow |= job.state is JobState.RUNNING and (most is None or job.allocation.num_gpus < most)
-            can_shrink |= job.allocation.num_gpus > registration.terms.min_gpus
             starts_later = job.begins_at is not None and job.begins_at > snapshot.read_at
             may_start = job.waits_for_placing or not starts_later
             if job.state is JobState.PENDING and not job.held and may_start:
@@ -83,6 +92,7 @@ class WatchedState:
             jobs=frozenset(jobs),
             waiting=frozenset(waiting),
             running=frozenset(running),
+            starting=frozenset(starting),
             free=tuple(sorted((node, gpus) for node, gpus in free.items() if gpus > 0)),
             can_grow=can_grow,
             can_shrink=can_shrink,
@@ -114,6 +124,7 @@ class WatchedState:
             # Adaptive jobs may make room for it; one that moved then could not, and may after its move.
             (self.unmanaged - before.unmanaged if self.can_shrink else frozenset(), "waits for resources"),
             (self.running - before.running if self.makes_room else frozenset(), "may make room now"),
+            (self.starting - before.starting if self.makes_room else frozenset(), "may make room now"),
             # Jobs behind it in the queue may have their turn.
             (
                 before.unmanaged - self.unmanaged if self.waiting else frozenset(),

@@ -36,6 +36,10 @@ def state(
 RUNS = job("1", on={"n0": 1})
 WAITS = job("2", JobState.PENDING)
 FULL, HALF = node("n0", used=4), node("n0", used=2)
+LARGE = job("1", on={"n0": 4})
+RIGID = job("9", JobState.PENDING, comment="", reason="Resources")
+GROWS = reallocation(1, "1", Step.CHECKPOINT_REQUESTED, source={"n0": 4}, target={"n0": 4, "n1": 4})
+STARTS = dataclasses.replace(GROWS, step=Step.RELEASED)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,17 @@ FULL, HALF = node("n0", used=4), node("n0", used=2)
             state([FULL, node("n1", available=False)], [RUNS]),
             state([FULL, node("n1")], [RUNS]),
             "4 GPUs are free on n1",
+        ),
+        # Jobs that move may give way, and again once they run in their targets.
+        (
+            state([FULL], [LARGE], GROWS),
+            state([FULL], [LARGE, RIGID], GROWS),
+            "job 9 waits for resources",
+        ),
+        (
+            state([FULL], [job("1", JobState.PENDING, requested_gpus=4), RIGID], STARTS),
+            state([FULL], [LARGE, RIGID], dataclasses.replace(GROWS, step=Step.RUNNING)),
+            "job 1 may make room now",
         ),
         # No event.
         (state([HALF], [RUNS, WAITS]), state([HALF], [RUNS, WAITS]), None),
