@@ -533,7 +533,7 @@ COMMENT ON COLUMN reallocations.step IS 'Its current step.';
 COMMENT ON COLUMN reallocations.moves_running IS 'Is a running job moved, rather than a waiting one reshaped?';
 COMMENT ON COLUMN reallocations.from_restart_count IS 'Slurm''s restart count of the job when it was planned.';
 COMMENT ON COLUMN reallocations.cause IS 'Why it was planned.';
-COMMENT ON COLUMN reallocations.checkpoint_waived IS 'Did it proceed without a confirmed checkpoint, as the owner allows?';
+COMMENT ON COLUMN reallocations.checkpoint_waived IS 'Did it proceed without a confirmed checkpoint?';
 COMMENT ON COLUMN reallocations.retargeted IS 'Did it get another target, because other jobs took the first?';
 COMMENT ON COLUMN reallocations.continued_training IS 'Did the job go on training after the checkpoint it confirmed, so that it was not moved?';
 COMMENT ON COLUMN reallocations.job_failed IS 'Did the job fail in the target, before its first step?';

@@ -497,7 +497,7 @@ CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, r
 --   moves_running: Is a running job moved, rather than a waiting one reshaped?
 --   from_restart_count: Slurm's restart count of the job when it was planned.
 --   cause: Why it was planned.
---   checkpoint_waived: Did it proceed without a confirmed checkpoint, as the owner allows?
+--   checkpoint_waived: Did it proceed without a confirmed checkpoint?
 --   retargeted: Did it get another target, because other jobs took the first?
 --   continued_training: Did the job go on training after the checkpoint it confirmed, so that it was not moved?
 --   job_failed: Did the job fail in the target, before its first step?

@@ -306,8 +306,8 @@ class Reallocation:
     it was planned. `moves_running` is False for a job that was reshaped while it waited in the queue.
     `reason` tells people why it was planned and how it ended; code does not decide on it.
 
-    `checkpoint_waived`: it proceeded without a confirmed checkpoint, as the owner allows, or as the run had made
-    no step.
+    `checkpoint_waived`: it proceeded without a confirmed checkpoint. Its owner allows that, or the run had
+    made no step.
     `retargeted`: other jobs took its first target, and it got another.
     `continued_training`: the job went on training after the checkpoint it had confirmed, and was not moved.
     `job_failed`: the job failed in the target before its first step there.

@@ -281,7 +281,7 @@ class ReallocationRow(Base):
         checked_enum(ReallocationCause, "cause"), comment="Why it was planned."
     )
     checkpoint_waived: Mapped[bool] = _flag(
-        "checkpoint_waived", "Did it proceed without a confirmed checkpoint, as the owner allows?"
+        "checkpoint_waived", "Did it proceed without a confirmed checkpoint?"
     )
     retargeted: Mapped[bool] = _flag(
         "retargeted", "Did it get another target, because other jobs took the first?"
