@@ -305,12 +305,13 @@ class CommandClient:
         """Return when a reshaped job may start, in seconds since 1970.
 
         The submit time of a requeued job is the time at which slurmctld killed it. A job that never ran keeps
-        its owner's --begin. The begin time of a requeued job is ignored: Slurm's requeue sets it two minutes
-        ahead (22.05).
+        its owner's --begin, unless it waits for just this shape. The begin time of a requeued job is ignored:
+        Slurm's requeue sets it two minutes ahead (22.05).
         """
         now = self._wall_clock()
         if job.restart_count == 0:
-            return max(now, job.begins_at or now).timestamp()
+            begins_at = None if job.waits_for_placing else job.begins_at
+            return max(now, begins_at or now).timestamp()
         return max(now, (job.submitted_at or now) + timedelta(seconds=START_DELAY_S)).timestamp()
 
     def _expect(self, job_id: str, state: JobState, *, to: str) -> JobStatus:

@@ -20,7 +20,7 @@ from pollux_slurm.errors import (
     SlurmUnavailable,
     UsageError,
 )
-from pollux_slurm.model import Allocation, JobShape
+from pollux_slurm.model import PLACED_WITHIN_S, Allocation, JobShape
 from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.job_json import parse_job
@@ -365,6 +365,15 @@ def test_that_an_impossible_shape_is_refused_before_any_update(
     with pytest.raises(SlurmCommandError, match="job 7"):
         client.reshape("7", shape)
     assert updates(programs) == []
+
+
+def test_that_a_job_that_waits_to_be_placed_begins_once_it_is(
+    programs: Programs, client: CommandClient
+) -> None:
+    now = int(datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp())
+    held(programs, submit_time=now, eligible_time=now + PLACED_WITHIN_S)
+    client.reshape("7", JobShape(num_gpus=1))
+    assert updates(programs)[-1]["StartTime"] == "2026-01-01T00:00:00"
 
 
 def test_that_a_job_whose_nodes_were_refused_gets_its_begin_time_back(
