@@ -139,6 +139,8 @@ def _as_problem_jobs(
             for name, (free_gpus, free_cpus) in room.items()
             if free_gpus >= gpus and free_cpus >= cpus and (names is None or name in names)
         ]
+        if len(fitting) < parts and parts > 1:
+            fitting = _together(picture, names, room, parts=parts, gpus=gpus, cpus=cpus)
         if len(fitting) < parts:
             return []
         if parts > 1:
@@ -160,6 +162,34 @@ def _as_problem_jobs(
         node.num_gpus >= job.requested_gpus for node in picture.nodes if names is None or node.name in names
     )
     return [dataclasses.replace(part, one_node=job.max_nodes == 1 and fits_on_one)]
+
+
+def _together(
+    picture: Picture,
+    names: Container[str] | None,
+    room: Mapping[str, tuple[int, int]],
+    *,
+    parts: int,
+    gpus: int,
+    cpus: int,
+) -> list[str]:
+    """Return the nodes that are large enough for a part each, where there is room for all parts in all.
+
+    Adaptive jobs may move together: then they leave more nodes than where they are.
+    """
+    found = [
+        node.name
+        for node in picture.nodes
+        if node.accepts_new
+        and (names is None or node.name in names)
+        and node.num_gpus >= gpus
+        and node.num_cpus >= cpus
+    ]
+    free_gpus, free_cpus = (
+        sum(max(free[kind], 0) for name, free in room.items() if names is None or name in names)
+        for kind in (0, 1)
+    )
+    return found if free_gpus >= gpus * parts and free_cpus >= cpus * parts else []
 
 
 def _part(

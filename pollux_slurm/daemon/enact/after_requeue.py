@@ -238,13 +238,14 @@ class StepsAfterRequeue:
         elif job.state is JobState.PENDING:
             self._places.prioritise(move, reshaped=False)
             if job.reason != "BeginTime" and not _begins_later(job, self._actions.clock()):
-                self._places.end_reservation(reallocation.id)
+                self._places.open_reservation(reallocation.id)
             is_lost = ledger.target_is_lost(reallocation)
             waited_s = self._actions.waited_s(move)
+            open_s = min(waited_s, self._places.open_for_s(reallocation.id))
             is_never = refusals.answer_of(job.reason) is SlurmAnswer.NEVER
             # A reason may be from before the release: that of the job's own reservation, say.
             is_blocked = job.blocked_because is not None or refusals.is_of_limit(job.reason)
-            never_starts = is_never or (is_blocked and waited_s > SETTLING_S)
+            never_starts = is_never or (is_blocked and open_s > SETTLING_S)
             is_late = waited_s > self._actions.config.start_timeout_s or never_starts
             if is_lost and not is_never:
                 if waited_s > SETTLING_S:

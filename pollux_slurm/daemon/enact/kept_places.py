@@ -5,7 +5,8 @@ others wait:
 
 - Before the requeue, its nodes are reserved: Slurm starts no other job there, nor on others that the first
   job which waits needs beside them. The reservation is deleted as soon as the job's begin time has come, and
-  ends by itself after two minutes.
+  ends by itself after two minutes. Reservations that share a node are deleted together, within seconds: a job
+  for which several others make room finds all of its nodes, and Slurm gives none to one behind it.
 - With its release, it gets a priority above all that wait. When it runs, `scontrol release` gives it an
   ordinary one again. A job that has lost its place all the same gets it, for ten minutes, with each start on
   no more GPUs than it had.
@@ -26,7 +27,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from pollux_slurm.daemon.enact.move_actions import MoveActions
+from pollux_slurm.daemon.enact.move_actions import SETTLING_S, MoveActions
 from pollux_slurm.daemon.enact.open_move import OpenMove, Step, has_target_shape
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.observe.events import PAUSE_PER_READ
@@ -64,6 +65,10 @@ class KeptPlaces:
         # Of starts of jobs that wait: whether a move has stopped these.
         self._restoring: dict[int, bool] = {}
         self._reserved: dict[int, str] = {}
+        self._reserved_nodes: dict[int, frozenset[str]] = {}
+        # Since when the jobs of these could start.
+        self._may_open: dict[int, datetime] = {}
+        self._opened_at: dict[int, datetime] = {}
         self._refused_at: datetime | None = None
         # All jobs, as they were read last, and until when that is new enough.
         self._queue: ClusterSnapshot | None = None
@@ -137,6 +142,7 @@ class KeptPlaces:
         name = f"{OWN_PREFIX}{move.job_id}_{reallocation.id}"
         self._reserved[reallocation.id] = name
         names = [node.name for node in reserved]
+        self._reserved_nodes[reallocation.id] = frozenset(names)
         try:
             self._actions.slurm.create_reservation(name, names, minutes=_RESERVED_MIN)
         except SlurmCommandError as error:
@@ -164,6 +170,28 @@ class KeptPlaces:
             self._queue_until = now + PAUSE_PER_READ * (now - began)
         return self._queue
 
+    def open_reservation(self, number: int) -> None:
+        """End the reservation of a job that may start, at once with others that share a node with it.
+
+        After some seconds it waits no more for these.
+        """
+        if number not in self._reserved:
+            return
+        now, nodes = self._actions.clock(), self._reserved_nodes[number]
+        since = self._may_open.setdefault(number, now)
+        sharing = [other for other in self._reserved if nodes & self._reserved_nodes[other]]
+        if self._may_open.keys() >= set(sharing) or (now - since).total_seconds() > SETTLING_S:
+            for other in sharing:
+                if other in self._may_open:
+                    self.end_reservation(other)
+
+    def open_for_s(self, number: int) -> float:
+        """Return for how long a reallocation has had no reservation any more, in seconds."""
+        if number in self._reserved:
+            return 0.0
+        opened_at = self._opened_at.get(number)
+        return math.inf if opened_at is None else (self._actions.clock() - opened_at).total_seconds()
+
     def end_reservation(self, number: int) -> None:
         """Let other jobs start on the nodes of a reallocation again."""
         name = self._reserved.get(number)
@@ -174,6 +202,8 @@ class KeptPlaces:
         except SlurmCommandError as error:
             _log.info("reservation %s: %s", name, error)  # it may have ended by itself
         del self._reserved[number]
+        self._may_open.pop(number, None)
+        self._opened_at[number] = self._actions.clock()
 
     # ---------------------------------------------------------------------------------------- priorities
 
@@ -248,6 +278,7 @@ class KeptPlaces:
         for number in self._reserved.keys() - open_moves.keys():
             self.end_reservation(number)
         self._taken &= open_moves.keys()
+        self._opened_at = {key: at for key, at in self._opened_at.items() if key in open_moves}
         self._restoring = {key: found for key, found in self._restoring.items() if key in open_moves}
         if not self.has_to_check():
             return

@@ -15,7 +15,15 @@ from pollux_slurm.daemon.decide import lent_gpus, problem_building, unmanaged_jo
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
-from pollux_slurm.model import Allocation, JobState, ReallocationCause, ReallocationWay, SlurmJob
+from pollux_slurm.model import (
+    Allocation,
+    Decision,
+    JobDecision,
+    JobState,
+    ReallocationCause,
+    ReallocationWay,
+    SlurmJob,
+)
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
 from pollux_slurm.store.contract.interface import RunPhase
@@ -205,3 +213,16 @@ def test_that_a_daemon_that_is_killed_while_a_start_gives_way_leaves_no_job_stop
         if next(counter) <= at:
             assert at > 8, "too few calls were tried"
             break
+
+
+def test_that_no_decision_gives_up_the_move_of_a_job_that_is_stopped() -> None:
+    stopped = dataclasses.replace(GROWING, step=Step.RESHAPED)
+    waits = job("1", JobState.PENDING, held=True, requested_gpus=4)
+    gpus = JobDecision(
+        job_id="1", allocation=Allocation.of({"n0": 1}), speedup=1.0, goodput=None, penalty=1.0, batch=None,
+        bound_by="nothing", runner_up=None, runner_up_speedup=None,
+    )  # fmt: skip
+    decision = Decision(jobs=(gpus,), fitness=1.0, solver="test")
+    assert lent_gpus.moves_given_up(picture(waits, open_reallocation=stopped), decision, NOON) == ()
+    grows = picture(job("1", **TRAINS), open_reallocation=GROWING)
+    assert lent_gpus.moves_given_up(grows, decision, NOON) == (GROWING,)

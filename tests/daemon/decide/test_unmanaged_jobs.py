@@ -243,6 +243,33 @@ def test_that_adaptive_jobs_move_together_for_a_job_that_asks_for_one_node() -> 
     assert not needs_both.one_node
 
 
+@pytest.mark.parametrize(("own", "starts"), [(1, True), (2, False)])
+def test_that_adaptive_jobs_move_together_for_a_job_of_several_nodes(own: int, starts: bool) -> None:
+    """Three GPUs of n0 are their jobs' own. One of these fits on n1, if what is lent there is given back."""
+    others = [job("7", on={"n0": 2}), job("8", on={"n0": 2}), job("9", on={"n1": 2})]
+    wide = waiting("1", 4, 10, num_nodes=2, num_cpus=4)
+    seen = snapshot([node("n0", used=4), node("n1", used=2)], [*others, wide])
+    owned = {"7": 2, "8": own, "9": 1}
+    records = [dataclasses.replace(record(one), submitted_gpus=gpus) for one, gpus in owned.items()]
+    picture = cluster_picture.build_picture(seen, records)
+    parts = unmanaged_jobs.next_unmanaged_jobs(
+        picture, problem_building.UsableNodes(seen), PolicyConfig(), takes_part=()
+    )
+    if not starts:
+        assert parts == ()
+        return
+    adaptive = [
+        ProblemJob(
+            job_id=one.job_id, model=MODEL, min_gpus=owned[one.job_id], current=one.allocation, age_s=1e6
+        )
+        for one in others
+    ]
+    decision = decide(Problem(nodes=picture.nodes, jobs=(*adaptive, *parts)))
+    given = [decision.allocation(part.job_id) for part in parts]
+    assert given == [Allocation.of({"n1": 2}), Allocation.of({"n0": 2})]
+    assert {one: decision.allocation(one).num_gpus for one in owned} == owned
+
+
 def kept(
     share: float, *jobs: SlurmJob, ours: tuple[str, ...] = (), used: tuple[int, int] = (0, 0)
 ) -> list[int]:

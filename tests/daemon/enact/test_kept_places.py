@@ -483,3 +483,36 @@ def test_that_before_held_jobs_a_job_has_no_less_than_its_own_priority(harness: 
     newcomer = harness.job(harness.submit_unmanaged(gpus=1)).priority
     assert newcomer is not None
     assert (move.priority or 0) > newcomer
+
+
+@pytest.mark.parametrize(("behind_s", "at_once"), [(1, True), (30, False)])
+def test_that_jobs_that_make_room_together_open_their_nodes_at_once(
+    harness: Harness, behind_s: int, at_once: bool
+) -> None:
+    """Else a job of two nodes finds one of them only, and Slurm gives that to the next."""
+    first = started(harness, gpus=2)
+    moved(harness, first, {"n0": 2, "n1": 2})
+    second = started(harness, gpus=2)
+    harness.submit_unmanaged(gpus=2)
+    harness.submit_unmanaged(gpus=4)
+    assert harness.job(second).allocation == Allocation.of({"n0": 2})
+    opened: dict[str, float] = {}
+    delete = harness.slurm.delete_reservation
+
+    def note(name: str) -> None:
+        opened[name.split("_")[1]] = harness.clock().timestamp()
+        delete(name)
+
+    harness.slurm.delete_reservation = note  # type: ignore[method-assign]
+    harness.targets = {first: {"n0": 1}, second: {"n0": 1}}
+    daemon = harness.daemon()
+    harness.agents[second].answers = False
+    harness.run_until(daemon, until=lambda: harness.job(first).state is not JobState.RUNNING, seconds=20)
+    harness.run_until(daemon, seconds=behind_s - 1)
+    harness.agents[second].answers = True
+    harness.run_until(daemon, until=lambda: len(opened) == 2, seconds=40)
+    assert (opened[first] == opened[second]) is at_once
+    harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=40)
+    for job_id in (first, second):
+        assert last(harness, job_id)[0] is Step.CONFIRMED
+        assert harness.job(job_id).allocation == Allocation.of({"n0": 1})
