@@ -12,8 +12,7 @@ With `--plain`, one run has no daemon: plain Slurm is compared with the daemon u
 mixed load, in which some rigid jobs have no GPUs or two nodes. Each job that waits longer with the daemon by
 more than five seconds is listed with the moves that were under way when it came, and those that began later.
 So is each training that ended later. A move waits for the end of an epoch that is less than a minute away.
-The epochs of most real trainings are longer, those here are not: so here it waits for none. The daemon looks
-for events every five seconds: a read of so small a cluster takes a tenth of one.
+The epochs of most real trainings are longer, those here are not: so here it waits for none.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from pollux_slurm.store.contract.interface import Reallocation
 POLLUX = (sys.executable, "-m", "pollux_slurm")
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 SETTINGS = '[moves]\ngpu_types_without_nvlink = ["*"]\n'
-BESIDE_PLAIN = "[agent]\nepoch_end_wait_s = 0\n[daemon]\nwatch_s = 5\n"
+BESIDE_PLAIN = "[agent]\nepoch_end_wait_s = 0\n"
 # Moves that cost next to nothing: of trainings of some minutes, there are many to compare.
 MANY_MOVES = '[policy]\nobjective = "generalized-mean"\npenalty = "amortised"\nhorizon_s = 36000\n'
 NODES, GPUS_PER_NODE = 2, 4

@@ -153,7 +153,7 @@ class DaemonConfig:
         _LONGEST_S,
     )
     watch_s: float = _number(
-        "time between reads of Slurm for events; least time between rounds", 10.0, 0.5, 86400.0
+        "time between reads of Slurm for events; least time between rounds", 5.0, 0.5, 86400.0
     )
     metrics_listen: str = _setting("address of /metrics and /health; off: neither", "127.0.0.1:9748")
     partitions: tuple[str, ...] = _setting("whose jobs are moved; empty: all", ())
