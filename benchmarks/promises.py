@@ -112,8 +112,8 @@ class ElasticFlow:
         """Reserve what a job needs, and return True; False where it cannot be finished in time."""
         assert job.finish_by_s is not None
         first, end = math.ceil(job.submitted_s / SLOT_S), int(job.finish_by_s // SLOT_S)
-        share = 1
-        while share <= NUM_GPUS:
+        share, most = 1, min(NUM_GPUS, self._applications[job.application].most_gpus)
+        while share <= most:
             need_s = START_S + self._time_s(job.application, share)
             free = [at for at in range(end - 1, first - 1, -1) if self._used.get(at, 0) + share <= NUM_GPUS]
             if need_s <= SLOT_S * len(free):

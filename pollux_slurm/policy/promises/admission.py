@@ -47,16 +47,15 @@ def answer_promises(problem: Problem, cache: TableCache | None = None) -> dict[s
             found[job_id] = _without(next(job for job in asking if job.job_id == job_id), need)
     asking = [job for job in asking if job.job_id in needs]
     accepted = _accepted(problem, asking, needs)
-    plans = plan_all(accepted, pools_of(problem, asking))
-    left = pools_of(problem, asking, new=True)
-    plan_all(accepted, left)
+    pools = pools_of(problem, asking)
+    plans = plan_all(accepted, pools)
     for job in asking:
         need = needs[job.job_id]
         if job.job_id in plans:
             plan, state = plans[job.job_id], PromiseState.ACCEPTED
             least = plan.gpus_now if not _is_late(need, plans) else min(plan.gpus_now, need.num_gpus)
         else:
-            plan, state, least = earliest_plan(need, left[job.job_id]), PromiseState.REFUSED, 0
+            plan, state, least = earliest_plan(need, pools[job.job_id]), PromiseState.REFUSED, 0
         finish_s = plan.finish_s + (job.finish_by_s or 0.0) - need.finish_by_s
         found[job.job_id] = Promise(
             job_id=job.job_id,
@@ -85,12 +84,12 @@ def _without(job: ProblemJob, reason: str) -> Promise:
 def _accepted(problem: Problem, asking: Sequence[ProblemJob], needs: Mapping[str, Need]) -> list[Need]:
     """Return what accepted jobs need: those from before, and each new one that fits, the oldest first."""
     accepted = [needs[job.job_id] for job in asking if job.promise is PromiseState.ACCEPTED]
-    plans = plan_all(accepted, pools_of(problem, asking, new=True))
+    plans = plan_all(accepted, pools_of(problem, asking))
     for job in sorted(asking, key=lambda job: -job.age_s):
         need = needs[job.job_id]
         if job.promise is PromiseState.ACCEPTED or not _is_possible_alone(need):
             continue
-        tried = plan_all([*accepted, need], pools_of(problem, asking, new=True))
+        tried = plan_all([*accepted, need], pools_of(problem, asking))
         broken = [one for one in accepted if _is_late(one, tried) and not _is_late(one, plans)]
         if not broken and not _is_late(need, tried):
             accepted, plans = [*accepted, need], tried

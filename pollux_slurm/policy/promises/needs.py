@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.goodput import TableCache
-from pollux_slurm.model import GradientStatistics, Problem, ProblemJob
+from pollux_slurm.model import GradientStatistics, Problem, ProblemJob, PromiseState
 from pollux_slurm.policy.objectives.job_values import declared_remaining_s
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.node_facts import NodeFacts
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables, build_tables
 from pollux_slurm.policy.promises.plans import Need
+from pollux_slurm.policy.promises.shares import beside_others
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -30,10 +31,13 @@ MAX_ERROR = 0.3
 _QUANTILE = 1.6
 # The error of a good model.
 _USUAL_ERROR = 0.05
-# Moves that a plan reserves beside its own: the policy gives idle GPUs, and takes them back.
+# Moves that a plan reserves beside its own: the policy gives idle GPUs, and takes them back. A job of a single
+# size has none of these.
 _RESERVED_MOVES = 2.0
 # A promise takes no size on which a GPU does less than this part of what it does where it does most.
 _LEAST_EFFICIENCY = 0.5
+# The same for a new promise whose user has other jobs: these pay for what its GPUs do less.
+_LEAST_EFFICIENCY_BESIDE_OTHERS = 0.9
 
 NO_LENGTH = (
     "it declares no epochs (remaining_epochs_until), and no completed job of its kind tells its length"
@@ -80,6 +84,7 @@ def find_needs(
     goodput = capped_speedup(rows, tables) * tables.reference_goodput[:, None]
     goodput = np.where(packing_columns(problem, rows, tables), goodput, 0.0)
     found: dict[str, Need | str] = {}
+    beside = beside_others(problem)
     for job in jobs:
         work = remaining_work(job)
         mine = [row for row, (of, _, _) in enumerate(parts) if of is job]
@@ -87,7 +92,9 @@ def find_needs(
         shares = np.array([parts[row][2] for row in mine])
         with np.errstate(divide="ignore"):
             mean = 1.0 / (shares[:, None] / goodput[mine]).sum(axis=0)
-        rates = _rates(problem, job, tables, mean, row)
+        others_pay = job.job_id in beside and job.promise is not PromiseState.ACCEPTED
+        least = _LEAST_EFFICIENCY_BESIDE_OTHERS if others_pay else _LEAST_EFFICIENCY
+        rates = _efficient(_rates(problem, job, tables, mean, row), least)
         if not rates or (tables.rows[row] < 0).all():
             found[job.job_id] = NO_SPEED
         elif work is None:
@@ -131,10 +138,11 @@ def _with_statistics(job: ProblemJob, statistics: GradientStatistics) -> Problem
 def _need(job: ProblemJob, work: float, rates: tuple[tuple[int, float], ...]) -> Need:
     by_s = math.inf if job.finish_by_s is None else job.finish_by_s
     error = max(job.prediction_error, _USUAL_ERROR)
+    moves = _RESERVED_MOVES if len(rates) > 1 else 0.0
     return Need(
         job_id=job.job_id,
         work=work * (1.0 + _QUANTILE * error),
-        finish_by_s=by_s - _RESERVED_MOVES * job.restart_delay_s,
+        finish_by_s=by_s - moves * job.restart_delay_s,
         rates=rates,
         num_gpus=job.current.num_gpus,
         delay_s=job.restart_delay_s,
@@ -144,7 +152,7 @@ def _need(job: ProblemJob, work: float, rates: tuple[tuple[int, float], ...]) ->
 def _rates(
     problem: Problem, job: ProblemJob, tables: SpeedupTables, goodput: FloatArray, row: int
 ) -> tuple[tuple[int, float], ...]:
-    """Return the sizes of a job that a promise may take, and its rates there on the slowest GPU type."""
+    """Return the sizes of a job that pack well, and its rates there on the slowest GPU type."""
     nodes = [
         node.name
         for node in problem.nodes
@@ -168,5 +176,10 @@ def _rates(
         rate = min(sizes.get(gpus, 0.0) for sizes in best.values())
         if rate > (found[-1][1] if found else 0.0):
             found.append((gpus, rate))
-    most_per_gpu = max((rate / gpus for gpus, rate in found), default=0.0)
-    return tuple((gpus, rate) for gpus, rate in found if rate / gpus >= _LEAST_EFFICIENCY * most_per_gpu)
+    return tuple(found)
+
+
+def _efficient(rates: tuple[tuple[int, float], ...], least: float) -> tuple[tuple[int, float], ...]:
+    """Return the sizes on which a GPU does at least a part `least` of what it does where it does most."""
+    most_per_gpu = max((rate / gpus for gpus, rate in rates), default=0.0)
+    return tuple((gpus, rate) for gpus, rate in rates if rate / gpus >= least * most_per_gpu)

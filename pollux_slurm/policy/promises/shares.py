@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -10,19 +9,14 @@ from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.participation.user_shares import group_of
 from pollux_slurm.policy.promises.plans import Pool
 
-# Where the user has other jobs, new promises take up to half of the share, and a quarter of it later than
-# this: jobs are still to come.
-_NEAR_S, _NEAR_PART, _LATER_PART = 1800.0, 0.5, 0.25
 
-
-def pools_of(problem: Problem, jobs: Sequence[ProblemJob], *, new: bool = False) -> dict[str, list[Pool]]:
+def pools_of(problem: Problem, jobs: Sequence[ProblemJob]) -> dict[str, list[Pool]]:
     """Return the pools of GPUs that each of `jobs` may be promised, by job id; jobs share pools.
 
     A pool is the user's share of the nodes that a job may use; with several sets of nodes, each set is one,
-    beside that of all nodes. A limit is a pool of the jobs that it counts. What is promised for the first
-    time, `new`, leaves some of the share to the user's other jobs.
+    beside that of all nodes. A limit is a pool of the jobs that it counts.
     """
-    parts, others = _parts(problem), _have_others(problem)
+    parts = _parts(problem)
     shared: dict[tuple[str, frozenset[str] | None], Pool] = {}
     found: dict[str, list[Pool]] = {}
     for job in jobs:
@@ -31,7 +25,7 @@ def pools_of(problem: Problem, jobs: Sequence[ProblemJob], *, new: bool = False)
         for nodes in dict.fromkeys((None, job.partition_nodes)):
             if (name, nodes) not in shared:
                 total = sum(node.num_gpus for node in problem.nodes if nodes is None or node.name in nodes)
-                shared[name, nodes] = _pool(total * parts[name], has_others=new and others[name])
+                shared[name, nodes] = Pool(int(total * parts[name] + 1e-9))
             mine.append(shared[name, nodes])
     for limit in problem.limits:
         pool = Pool(limit.max_gpus)
@@ -39,16 +33,6 @@ def pools_of(problem: Problem, jobs: Sequence[ProblemJob], *, new: bool = False)
             if counts:
                 found[job.job_id].append(pool)
     return found
-
-
-def _pool(share: float, *, has_others: bool) -> Pool:
-    """Return the pool of a share, or of what its other jobs leave of it."""
-    if not has_others:
-        return Pool(int(share + 1e-9))
-    near, later = int(_NEAR_PART * share + 1e-9), int(_LATER_PART * share + 1e-9)
-    pool = Pool(near)
-    pool.take([(_NEAR_S, math.inf, near - later)])
-    return pool
 
 
 def _group(problem: Problem, job: ProblemJob) -> str:
@@ -72,10 +56,7 @@ def _parts(problem: Problem) -> dict[str, float]:
     return {name: weight / total for name, weight in of_group.items()}
 
 
-def _have_others(problem: Problem) -> defaultdict[str, bool]:
-    """Return which users have jobs that ask for no moment."""
-    found: defaultdict[str, bool] = defaultdict(bool)
-    for job in problem.jobs:
-        if job.finish_by_s is None and not job.rigid:
-            found[_group(problem, job)] = True
-    return found
+def beside_others(problem: Problem) -> set[str]:
+    """Return the ids of the jobs whose users have jobs that ask for no moment."""
+    others = {_group(problem, job) for job in problem.jobs if job.finish_by_s is None and not job.rigid}
+    return {job.job_id for job in problem.jobs if _group(problem, job) in others}

@@ -64,16 +64,17 @@ def test_that_a_promise_lies_within_the_users_share() -> None:
     assert more.finish_s == pytest.approx(2700.0)
 
 
-def test_that_a_new_promise_leaves_gpus_to_the_users_other_jobs() -> None:
-    others = [job(f"c{number}", user="ada") for number in range(3)]
-    # Half of her eight GPUs for half an hour, then a quarter.
-    found = answer(asking(by_s=3000.0), *others)
-    assert (found.state, found.finish_s) == (PromiseState.REFUSED, pytest.approx(3600.0))
-    # Once accepted, it has four for as long as it needs them.
-    for promise, by_s in ((None, 3700.0), (PromiseState.ACCEPTED, 3000.0)):
-        found = answer(asking(by_s=by_s, promise=promise), *others)
-        assert (found.state, found.least_gpus) == (PromiseState.ACCEPTED, 4)
-        assert found.finish_s == pytest.approx(2700.0)
+def test_that_a_new_promise_takes_no_inefficient_size_from_the_users_other_jobs() -> None:
+    # Eight GPUs on two nodes count as √2 times four: 71 % of what each of four does.
+    needs_eight = asking(by_s=2000.0)
+    found = answer(needs_eight, job("c", user="ada"))
+    assert (found.state, found.finish_s) == (PromiseState.REFUSED, pytest.approx(2700.0))
+    # Nobody pays: the others are rigid, or ask for moments themselves.
+    for other in (job("c", user="ada", rigid=True, min_gpus=2), asking("c", by_s=1e6)):
+        assert answer(needs_eight, other).least_gpus == 8
+    # Once accepted, it has them for as long as it needs them.
+    kept = answer(dataclasses.replace(needs_eight, promise=PromiseState.ACCEPTED), job("c", user="ada"))
+    assert (kept.state, kept.least_gpus) == (PromiseState.ACCEPTED, 8)
 
 
 def test_that_a_job_is_within_limits_and_its_own_bounds() -> None:
@@ -164,6 +165,10 @@ def test_that_errors_and_moves_cost_reserve() -> None:
     # Two moves are reserved, and the start costs one more.
     assert answer(asking(by_s=5500.0, restart_delay_s=30.0)).finish_s == pytest.approx(5490.0)
     assert answer(asking(by_s=5480.0, restart_delay_s=30.0)).least_gpus == 4
+    # A job of a single size has its start alone.
+    single = asking(by_s=10_831.0, restart_delay_s=30.0, max_gpus=1)
+    assert answer(single).finish_s == pytest.approx(10_830.0)
+    assert answer(single).state is PromiseState.ACCEPTED
 
 
 @pytest.mark.parametrize(("has", "keeps"), [({}, 0), ({"n0": 2}, 2), ({"n0": 4, "n1": 4}, 4)])
