@@ -99,7 +99,10 @@ def true_time_s(application: Application, num_gpus: int) -> float:
 
 
 class ElasticFlow:
-    """ElasticFlow's admission: the least share with which a job fills slots backwards from its moment."""
+    """ElasticFlow's admission: the least share with which a job fills slots backwards from its moment.
+
+    A share is a power of two, and no more GPUs than the job can have.
+    """
 
     def __init__(self, applications: Mapping[str, Application]) -> None:
         self._applications = applications

@@ -31,8 +31,8 @@ MAX_ERROR = 0.3
 _QUANTILE = 1.6
 # The error of a good model.
 _USUAL_ERROR = 0.05
-# Moves that a plan reserves beside its own: the policy gives idle GPUs, and takes them back. A job of a single
-# size has none of these.
+# Moves that a plan reserves beside its own: the policy gives idle GPUs, and takes them back. A job that can
+# have a single size has none of these.
 _RESERVED_MOVES = 2.0
 # A promise takes no size on which a GPU does less than this part of what it does where it does most.
 _LEAST_EFFICIENCY = 0.5
