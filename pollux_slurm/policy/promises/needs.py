@@ -20,7 +20,6 @@ from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.node_facts import NodeFacts
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables, build_tables
 from pollux_slurm.policy.promises.plans import Need
-from pollux_slurm.policy.promises.shares import beside_others
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -34,10 +33,9 @@ _USUAL_ERROR = 0.05
 # Moves that a plan reserves beside its own: the policy gives idle GPUs, and takes them back. A job that can
 # have a single size has none of these.
 _RESERVED_MOVES = 2.0
-# A promise takes no size on which a GPU does less than this part of what it does where it does most.
-_LEAST_EFFICIENCY = 0.5
-# The same for a new promise whose user has other jobs: these pay for what its GPUs do less.
-_LEAST_EFFICIENCY_BESIDE_OTHERS = 0.9
+# A promise takes no size on which a GPU does less than this part of what it does where it does most. For a new
+# one the part is larger: the user's other jobs, present and to come, pay for the rest.
+_LEAST_EFFICIENCY, _LEAST_EFFICIENCY_OF_NEW = 0.5, 0.9
 
 NO_LENGTH = (
     "it declares no epochs (remaining_epochs_until), and no completed job of its kind tells its length"
@@ -84,7 +82,6 @@ def find_needs(
     goodput = capped_speedup(rows, tables) * tables.reference_goodput[:, None]
     goodput = np.where(packing_columns(problem, rows, tables), goodput, 0.0)
     found: dict[str, Need | str] = {}
-    beside = beside_others(problem)
     for job in jobs:
         work = remaining_work(job)
         mine = [row for row, (of, _, _) in enumerate(parts) if of is job]
@@ -92,8 +89,8 @@ def find_needs(
         shares = np.array([parts[row][2] for row in mine])
         with np.errstate(divide="ignore"):
             mean = 1.0 / (shares[:, None] / goodput[mine]).sum(axis=0)
-        others_pay = job.job_id in beside and job.promise is not PromiseState.ACCEPTED
-        least = _LEAST_EFFICIENCY_BESIDE_OTHERS if others_pay else _LEAST_EFFICIENCY
+        is_accepted = job.promise is PromiseState.ACCEPTED
+        least = _LEAST_EFFICIENCY if is_accepted else _LEAST_EFFICIENCY_OF_NEW
         rates = _efficient(_rates(problem, job, tables, mean, row), least)
         if not rates or (tables.rows[row] < 0).all():
             found[job.job_id] = NO_SPEED

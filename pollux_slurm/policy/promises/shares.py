@@ -54,9 +54,3 @@ def _parts(problem: Problem) -> dict[str, float]:
     of_group = {name: sum(values) / (1 if between_jobs else len(values)) for name, values in weights.items()}
     total = sum(of_group.values())
     return {name: weight / total for name, weight in of_group.items()}
-
-
-def beside_others(problem: Problem) -> set[str]:
-    """Return the ids of the jobs whose users have jobs that ask for no moment."""
-    others = {_group(problem, job) for job in problem.jobs if job.finish_by_s is None and not job.rigid}
-    return {job.job_id for job in problem.jobs if _group(problem, job) in others}
