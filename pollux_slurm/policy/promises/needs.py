@@ -33,8 +33,8 @@ _USUAL_ERROR = 0.05
 # Moves that a plan reserves beside its own: the policy gives idle GPUs, and takes them back. A job that can
 # have a single size has none of these.
 _RESERVED_MOVES = 2.0
-# A promise takes no size on which a GPU does less than this part of what it does where it does most. For a new
-# one the part is larger: the user's other jobs, present and to come, pay for the rest.
+# A promise takes no size on which a GPU does less than this part of what it does where it does most. The part
+# is larger for a new one: the user's other jobs, present and to come, pay for the rest.
 _LEAST_EFFICIENCY, _LEAST_EFFICIENCY_OF_NEW = 0.5, 0.9
 
 NO_LENGTH = (
