@@ -8,16 +8,24 @@ from __future__ import annotations
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
+from pollux_slurm.simulator.policies.gavel import GAVEL_OBJECTIVES, GavelPolicy
 from pollux_slurm.simulator.policies.optimus import OptimusPolicy
 from pollux_slurm.simulator.policies.pollux import PolluxPolicy
 from pollux_slurm.simulator.policies.sia import SiaPolicy
 from pollux_slurm.simulator.policies.slurm import SlurmPolicy
 from pollux_slurm.simulator.policies.tiresias import TiresiasPolicy
 
-POLICIES = ("pollux", "genetic", "sia", "tiresias", "optimus", "slurm")
+# Gavel's policies: aware and agnostic of GPU types.
+_GAVEL = {
+    f"gavel-{objective}{'' if aware else '-agnostic'}": (objective, aware)
+    for objective in GAVEL_OBJECTIVES
+    for aware in (True, False)
+}
+POLICIES = ("pollux", "genetic", "sia", "tiresias", "optimus", "slurm", *_GAVEL)
 
 __all__ = [
     "POLICIES",
+    "GavelPolicy",
     "OptimusPolicy",
     "PolluxPolicy",
     "SiaPolicy",
@@ -44,4 +52,7 @@ def make_policy(name: str, *, objective: str, declared: bool) -> SchedulingPolic
         return OptimusPolicy()
     if name == "slurm":
         return SlurmPolicy()
+    if name in _GAVEL:
+        objective_of_gavel, aware = _GAVEL[name]
+        return GavelPolicy(objective_of_gavel, aware=aware)
     raise UsageError(f"unknown policy {name!r}; there are {', '.join(POLICIES)}")

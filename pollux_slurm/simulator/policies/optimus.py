@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
-from pollux_slurm.simulator.inputs.batch_splits import packed_step_time_s, split_batch
+from pollux_slurm.simulator.inputs.batch_splits import split_batch
 from pollux_slurm.simulator.policies.packing import FreeGpus
+from pollux_slurm.simulator.policies.user_rates import most_replicas, step_s
 
 
 class OptimusPolicy:
@@ -33,9 +34,9 @@ class OptimusPolicy:
 
         def gain(job: SimulatedJob) -> float:
             count = counts[job.job.name]
-            if left < 1 or count + 1 > _most_replicas(job):
+            if left < 1 or count + 1 > most_replicas(job):
                 return 0.0
-            saved_s = _step_s(job, count, cluster) - _step_s(job, count + 1, cluster)
+            saved_s = step_s(job, count, cluster) - step_s(job, count + 1, cluster)
             return saved_s * remaining[job.job.name]
 
         for job in jobs:
@@ -56,10 +57,6 @@ class OptimusPolicy:
         return kept
 
 
-def _most_replicas(job: SimulatedJob) -> int:
-    return 1 if job.application.name == "ncf" else job.job.batch_size // job.application.min_atomic
-
-
 def _remaining_steps(job: SimulatedJob) -> float:
     application, batch_size = job.application, job.job.batch_size
     last = application.num_epochs - 1
@@ -67,15 +64,3 @@ def _remaining_steps(job: SimulatedJob) -> float:
         return 1.0
     steps = application.iterations(batch_size, last) - application.iterations(batch_size, job.epoch)
     return steps * job.job.work
-
-
-def _step_s(job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:
-    """Return the true time of one step on as few nodes as possible; one GPU takes two micro-batches."""
-    batch = split_batch(job.application, job.job.batch_size, num_gpus, accumulate_on_one_gpu=True)
-    return packed_step_time_s(
-        job.application,
-        num_gpus,
-        cluster.gpus_per_node,
-        batch.atomic_batch_size,
-        batch.accumulation_steps,
-    )

@@ -28,3 +28,11 @@ class FreeGpus:
             num_gpus -= taken
             allocation.append((node, taken))
         return tuple(allocation)
+
+    def keep(self, allocation: GpusByNode) -> bool:
+        """Take these very GPUs, if all of them are free; return whether they were."""
+        if not allocation or any(self._free.get(node, 0) < gpus for node, gpus in allocation):
+            return False
+        for node, gpus in allocation:
+            self._free[node] -= gpus
+        return True
