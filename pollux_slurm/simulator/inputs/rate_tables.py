@@ -1,4 +1,4 @@
-"""Jobs of one GPU with a fixed batch, whose rate on each GPU type is measured: the table and trace of Gavel.
+"""Jobs with a fixed batch whose rates are measured, and the table and trace of Gavel.
 
 Gavel (OSDI 2020) publishes steps a second by GPU type and model, alone under `null`, in a file
 `simulation_throughputs.json`, and the rules by which its simulated jobs are drawn. Here each model is an
@@ -33,32 +33,48 @@ _APART = "_unconsolidated"
 _STATISTICS = GradientStatistics(sqr=1.0, var=1.0)
 
 
+def batch_size_of(name: str) -> int:
+    """Return the batch size in the name of a model, such as `LM (batch size 5)`; 1 without one."""
+    found = re.search(r"batch size (\d+)", name)
+    return int(found[1]) if found else 1
+
+
 class RateApplication:
-    """An `Application` with one epoch at one batch on one GPU, and a rate in steps a second by GPU type."""
+    """An `Application` with one epoch at one batch: rates in steps a second by GPU type and number of GPUs.
 
-    num_epochs, least_gpus, most_gpus = 1, 1, 1
+    The plain nodes are of the `reference` type. One training is an hour on one such GPU.
+    """
 
-    def __init__(self, name: str, rates: Mapping[str, float]) -> None:
-        self.name, self._rates = name, dict(rates)
-        found = re.search(r"batch size (\d+)", name)
-        size = int(found[1]) if found else 1
+    num_epochs, least_gpus, min_atomic = 1, 1, 1
+
+    def __init__(self, name: str, rates: Mapping[str, Mapping[int, float]], *, reference: str) -> None:
+        self.name, self._rates, self._reference = name, rates, reference
+        size = batch_size_of(name)
         self.batch_sizes: tuple[int, ...] = (size,)
-        self.min_atomic = self.max_atomic = self.initial_batch_size = self.max_batch_size = size
+        self.max_atomic = self.initial_batch_size = self.max_batch_size = size
+        self.most_gpus = max(max(by_gpus) for by_gpus in rates.values())
         self.fixed_batch: int | None = size
-        self.limits = BatchLimits(initial_batch_size=size, min_atomic=size, max_atomic=size)
+        self.limits = BatchLimits(initial_batch_size=size, max_atomic=size)
         self.gpu_types = frozenset(rates)
 
     def step_time(self, placement: Placement, atomic_batch_size: int, gpu_type: str = "") -> StepTime:
-        """Return the time of a step. Raises `TraceError` for several GPUs."""
-        if placement != (1,):
-            raise TraceError(f"{self.name}: rates are of one GPU, not of {sum(placement)}")
-        rate = self._rates[gpu_type if gpu_type in self._rates else REFERENCE_TYPE]
-        return StepTime(step_s=1.0 / rate, sync_s=0.0)
+        """Return the time of a step; between measured numbers of GPUs, that of the lower one.
+
+        Raises `TraceError` for more GPUs than were measured.
+        """
+        by_gpus = self._rates[gpu_type if gpu_type in self._rates else self._reference]
+        num_gpus = sum(placement)
+        if num_gpus > self.most_gpus:
+            raise TraceError(f"{self.name}: no rate on {num_gpus} GPUs")
+        return StepTime(step_s=1.0 / by_gpus[max(n for n in by_gpus if n <= num_gpus)], sync_s=0.0)
 
     def placements(
         self, num_gpus: int, num_nodes: int, gpus_per_node: int, gpu_type: str = ""
     ) -> Collection[Placement]:
-        return ((1,),) if (num_gpus, num_nodes) == (1, 1) else ()
+        whole, rest = divmod(num_gpus, gpus_per_node)
+        packed = (gpus_per_node,) * whole + ((rest,) if rest else ())
+        by_gpus = self._rates[gpu_type if gpu_type in self._rates else self._reference]
+        return (packed,) if num_gpus in by_gpus and len(packed) == num_nodes else ()
 
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
         return _STATISTICS
@@ -77,7 +93,7 @@ class RateApplication:
 
     def epoch_end(self, epoch: int) -> float:
         """Return the steps of an hour on a GPU of the reference type."""
-        return self._rates[REFERENCE_TYPE] * _TRAINING_S
+        return self._rates[self._reference][1] * _TRAINING_S
 
 
 def is_rate_table(file: Path) -> bool:
@@ -103,7 +119,10 @@ def read_rate_table(file: Path) -> dict[str, RateApplication]:
         raise TraceError(f"{file}: no model has a rate on one GPU of each type")
     names.sort(key=lambda name: "batch size" not in name)
     return {
-        name: RateApplication(name, {kind: table[name] for kind, table in tables.items()}) for name in names
+        name: RateApplication(
+            name, {kind: {1: table[name]} for kind, table in tables.items()}, reference=REFERENCE_TYPE
+        )
+        for name in names
     }
 
 

@@ -5,14 +5,21 @@ May be imported by `simulator/experiments`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
+from pollux_slurm.simulator.policies.edf import EdfPolicy
+from pollux_slurm.simulator.policies.elasticflow import ElasticFlowPolicy
 from pollux_slurm.simulator.policies.gavel import GAVEL_OBJECTIVES, GavelPolicy
 from pollux_slurm.simulator.policies.optimus import OptimusPolicy
 from pollux_slurm.simulator.policies.pollux import PolluxPolicy
 from pollux_slurm.simulator.policies.sia import SiaPolicy
+from pollux_slurm.simulator.policies.slaq import SlaqPolicy
 from pollux_slurm.simulator.policies.slurm import SlurmPolicy
+from pollux_slurm.simulator.policies.themis import ThemisPolicy
 from pollux_slurm.simulator.policies.tiresias import TiresiasPolicy
 
 # Gavel's policies: aware and agnostic of GPU types.
@@ -21,15 +28,22 @@ _GAVEL = {
     for objective in GAVEL_OBJECTIVES
     for aware in (True, False)
 }
-POLICIES = ("pollux", "genetic", "sia", "tiresias", "optimus", "slurm", *_GAVEL)
+_OTHERS: Mapping[str, Callable[[], SchedulingPolicy]] = MappingProxyType(
+    {"themis": ThemisPolicy, "elasticflow": ElasticFlowPolicy, "edf": EdfPolicy, "slaq": SlaqPolicy}
+)
+POLICIES = ("pollux", "genetic", "sia", "tiresias", "optimus", "slurm", *_GAVEL, *_OTHERS)
 
 __all__ = [
     "POLICIES",
+    "EdfPolicy",
+    "ElasticFlowPolicy",
     "GavelPolicy",
     "OptimusPolicy",
     "PolluxPolicy",
     "SiaPolicy",
+    "SlaqPolicy",
     "SlurmPolicy",
+    "ThemisPolicy",
     "TiresiasPolicy",
     "make_policy",
 ]
@@ -55,4 +69,6 @@ def make_policy(name: str, *, objective: str, declared: bool) -> SchedulingPolic
     if name in _GAVEL:
         objective_of_gavel, aware = _GAVEL[name]
         return GavelPolicy(objective_of_gavel, aware=aware)
+    if name in _OTHERS:
+        return _OTHERS[name]()
     raise UsageError(f"unknown policy {name!r}; there are {', '.join(POLICIES)}")

@@ -8,7 +8,7 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.batch_splits import split_batch
-from pollux_slurm.simulator.policies.packing import FreeGpus
+from pollux_slurm.simulator.policies.packing import place_counts
 from pollux_slurm.simulator.policies.user_rates import most_replicas, step_s
 
 
@@ -49,12 +49,7 @@ class OptimusPolicy:
             gains[name] = gain(by_name[name])
             left -= 1
 
-        kept = {job.job.name: job.allocation for job in jobs if job.num_gpus == counts[job.job.name] > 0}
-        free = FreeGpus(cluster, kept.values())
-        for name in sorted(counts, key=lambda name: counts[name]):
-            if counts[name] and name not in kept:
-                kept[name] = free.take(counts[name])
-        return kept
+        return place_counts(counts, jobs, cluster)
 
 
 def _remaining_steps(job: SimulatedJob) -> float:

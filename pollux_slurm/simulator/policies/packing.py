@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.job import GpusByNode
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 
 
 class FreeGpus:
@@ -36,3 +36,15 @@ class FreeGpus:
         for node, gpus in allocation:
             self._free[node] -= gpus
         return True
+
+
+def place_counts(
+    counts: Mapping[str, int], jobs: Sequence[SimulatedJob], cluster: Cluster
+) -> dict[str, GpusByNode]:
+    """Place each job's number of GPUs: one that has as many keeps them, others are placed by size."""
+    kept = {job.job.name: job.allocation for job in jobs if job.num_gpus == counts[job.job.name] > 0}
+    free = FreeGpus(cluster, kept.values())
+    for name in sorted(counts, key=lambda name: counts[name]):
+        if counts[name] and name not in kept:
+            kept[name] = free.take(counts[name])
+    return kept

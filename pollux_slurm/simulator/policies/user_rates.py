@@ -58,16 +58,22 @@ class UserRates:
         for row, job in enumerate(jobs):
             for at, group in enumerate(groups.values()):
                 if counts[at] >= job.job.num_replicas:
-                    found[row, at] = self._rate(job, group)
+                    found[row, at] = self._rate(job, group, job.job.num_replicas)
         return found
 
-    def _rate(self, job: SimulatedJob, group: NodeGroup) -> float:
-        application, size = job.application, job.job.num_replicas
-        key = (application.name, size, job.job.batch_size, group.gpu_type)
+    def on(self, job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:
+        """Return the steps a second on packed GPUs of the first type; 0 for more than the batch allows."""
+        if num_gpus > min(most_replicas(job), job.application.most_gpus):
+            return 0.0
+        return self._rate(job, cluster.groups[0] if cluster.groups else cluster.node_groups[0], num_gpus)
+
+    def _rate(self, job: SimulatedJob, group: NodeGroup, num_gpus: int) -> float:
+        application = job.application
+        key = (application.name, num_gpus, job.job.batch_size, group.gpu_type)
         found = self._rates.get(key)
         if found is None:
-            batch = user_batch(job.job, application, size)
-            whole, rest = divmod(size, group.gpus_per_node)
+            batch = user_batch(job.job, application, num_gpus)
+            whole, rest = divmod(num_gpus, group.gpus_per_node)
             placement = (group.gpus_per_node,) * whole + ((rest,) if rest else ())
             try:
                 time = application.step_time(placement, batch.atomic_batch_size, group.gpu_type)

@@ -39,7 +39,7 @@ def test_that_models_have_their_rates_on_one_gpu_of_each_type(tmp_path: Path) ->
     assert model.step_time((1,), 5, "k80").step_s == 1.0
     assert model.step_time((1,), 5).step_s == 1 / 8, "plain nodes are V100"
     assert model.epoch_end(0) == 8 * 3600, "one training is an hour on a V100"
-    with pytest.raises(TraceError, match="rates are of one GPU, not of 2"):
+    with pytest.raises(TraceError, match="no rate on 2 GPUs"):
         model.step_time((2,), 5, "v100")
 
 
