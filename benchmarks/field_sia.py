@@ -1,13 +1,13 @@
 """Policies in the setting of Sia's homogeneous table (SOSP 2023): 16 nodes of 4 T4, 160 jobs a workload.
 
-    python -m benchmarks.field_sia TRACES WORKLOAD.csv ... [--policies pollux,sia,gavel-sum,gavel-ftf]
+    python -m benchmarks.field_sia TRACES WORKLOAD.csv ... [--policies pollux,sia,shockwave]
         [--processes 1]
 
 TRACES is the folder of traces of the Pollux artifact. Workloads are those in the folder
 sia-simulator/workloads/philly of the public repository siasosp23/artifacts, which has no licence: read them
-from a clone. As there, steps take 1.8 times as long for cifar10 and 1.2 times for the others, and restarts take
-15 to 250 s by application. Gavel's policies have rounds of 360 s, the others 60 s. `pollux` has objective
-osdi21.
+from a clone. As there, steps take 1.8 times as long for cifar10 and 1.2 times for the others, and restarts
+take 15 to 250 s by application. Rounds take 360 s for Gavel's policies, 120 s for Shockwave and 60 s for the
+others. `pollux` has objective osdi21.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pollux_slurm.simulator.policies import make_policy
 from pollux_slurm.simulator.results.summary import Summary, make_outcome
 
 # Average hours that its table has.
-PUBLISHED = {"pollux": 2.0, "sia": 1.9, "gavel-sum": 4.3, "gavel-ftf": 5.4}
+PUBLISHED = {"pollux": 2.0, "sia": 1.9, "gavel-sum": 4.3, "gavel-ftf": 5.4, "shockwave": 3.6}
 SLOWDOWNS = {"cifar10": 1.8, "ncf": 1.5}
 OTHER_SLOWDOWN = 1.2
 RESTARTS_S = {"cifar10": 50, "deepspeech2": 25, "bert": 120, "yolov3": 80, "imagenet": 250, "ncf": 15}
@@ -75,7 +75,8 @@ def measure(traces: Path, workload: Path, policy: str) -> tuple[Summary, float]:
         for name, one in read_applications(traces).items()
     }
     jobs = read_workload(workload, applications)
-    cluster = Cluster(interval_s=360.0 if policy.startswith("gavel") else 60.0)
+    interval_s = 120.0 if policy == "shockwave" else 360.0 if policy.startswith("gavel") else 60.0
+    cluster = Cluster(interval_s=interval_s)
     made = make_policy(policy, objective="osdi21", declared=False)
     began = time.perf_counter()
     result = simulate(jobs, applications, made, cluster, rules=RULES)

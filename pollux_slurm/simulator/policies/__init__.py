@@ -16,6 +16,7 @@ from pollux_slurm.simulator.policies.elasticflow import ElasticFlowPolicy
 from pollux_slurm.simulator.policies.gavel import GAVEL_OBJECTIVES, GavelPolicy
 from pollux_slurm.simulator.policies.optimus import OptimusPolicy
 from pollux_slurm.simulator.policies.pollux import PolluxPolicy
+from pollux_slurm.simulator.policies.shockwave import ShockwavePolicy
 from pollux_slurm.simulator.policies.sia import SiaPolicy
 from pollux_slurm.simulator.policies.slaq import SlaqPolicy
 from pollux_slurm.simulator.policies.slurm import SlurmPolicy
@@ -29,7 +30,13 @@ _GAVEL = {
     for aware in (True, False)
 }
 _OTHERS: Mapping[str, Callable[[], SchedulingPolicy]] = MappingProxyType(
-    {"themis": ThemisPolicy, "elasticflow": ElasticFlowPolicy, "edf": EdfPolicy, "slaq": SlaqPolicy}
+    {
+        "themis": ThemisPolicy,
+        "elasticflow": ElasticFlowPolicy,
+        "edf": EdfPolicy,
+        "slaq": SlaqPolicy,
+        "shockwave": ShockwavePolicy,
+    }
 )
 POLICIES = ("pollux", "genetic", "sia", "tiresias", "optimus", "slurm", *_GAVEL, *_OTHERS)
 
@@ -40,6 +47,7 @@ __all__ = [
     "GavelPolicy",
     "OptimusPolicy",
     "PolluxPolicy",
+    "ShockwavePolicy",
     "SiaPolicy",
     "SlaqPolicy",
     "SlurmPolicy",
