@@ -19,9 +19,30 @@ if TYPE_CHECKING:
 PolicyOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="pollux, genetic, sia, tiresias, optimus or slurm; repeatable.",
+        help="pollux, genetic, sia, tiresias, optimus, slurm, or one of the field's other policies: "
+        "gavel-las, themis, shockwave and more; repeatable.",
         show_default="pollux",
-        autocompletion=choices("pollux", "genetic", "sia", "tiresias", "optimus", "slurm"),
+        autocompletion=choices(
+            "pollux",
+            "genetic",
+            "sia",
+            "tiresias",
+            "optimus",
+            "slurm",
+            "gavel-las",
+            "gavel-las-agnostic",
+            "gavel-ftf",
+            "gavel-ftf-agnostic",
+            "gavel-makespan",
+            "gavel-makespan-agnostic",
+            "gavel-sum",
+            "gavel-sum-agnostic",
+            "themis",
+            "elasticflow",
+            "edf",
+            "slaq",
+            "shockwave",
+        ),
     ),
 ]
 ObjectiveOption = Annotated[

@@ -86,6 +86,8 @@ class GavelPolicy:
     ) -> FloatArray:
         """Return X of shape `(J, K)`."""
         counts = np.array(type_counts(cluster), dtype=np.float64)
+        if not counts.any():
+            return np.zeros(rates.shape)
         if not self._aware:
             merged = rates.max(axis=1, keepdims=True, initial=0.0)
             shares: FloatArray = counts / counts.sum()

@@ -1,4 +1,4 @@
-"""Shockwave (NSDI 2023): plans of rounds that maximise the product of all jobs' progress and bound unfairness.
+"""Shockwave (NSDI 2023): plans that maximise the product of all jobs' progress and bound unfairness.
 
 J jobs, R rounds of Δ seconds ahead, G GPUs. s[j]: GPUs; left[j], total[j]: seconds of training at the user's
 size; c[j]: rounds in which the job runs; u[j] ≤ log(progress after the plan), in pieces;
@@ -39,14 +39,16 @@ _SECONDS, _GAP = 5.0, 1e-3
 
 
 class ShockwavePolicy:
-    """Plans anew when jobs come or go, and after `ROUNDS` rounds. Sizes and batches are the users'."""
+    """Plans anew when jobs or GPUs change, and after `ROUNDS` rounds. Sizes and batches are the users'."""
 
     resizes = False
 
     def __init__(self) -> None:
         self._rates = UserRates()
         self._plan: list[set[str]] = []
+        # The jobs and GPUs that it was made for.
         self._names: list[str] = []
+        self._available: tuple[int, ...] | None = None
         # Of each job's fair finish: the sum over the rounds so far, their number, and the last one.
         self._fair: dict[str, tuple[float, int, float]] = {}
 
@@ -56,14 +58,17 @@ class ShockwavePolicy:
     def allocate(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
+        jobs = [job for job in jobs if job.job.num_replicas <= cluster.num_gpus]
+        if not jobs:
+            return {}
         names = [job.job.name for job in jobs]
-        rates = self._rates.of(jobs, cluster).max(axis=1)
+        rates = np.array([self._rates.on(job, job.job.num_replicas, cluster) for job in jobs])
         left_s = np.array([self._rates.steps_left(job) for job in jobs]) / rates
         total_s = np.array([self._rates.steps(job) for job in jobs]) / rates
         age_s = np.array([now_s - job.job.submitted_s for job in jobs])
         share = min(1.0, cluster.num_gpus / len(jobs))
         fair_s = self._fair_finish(names, age_s + left_s / share)
-        if names != self._names or not self._plan:
+        if names != self._names or cluster.available != self._available or not self._plan:
             sizes = np.array([float(job.job.num_replicas) for job in jobs])
             counts, weights = plan_counts(
                 sizes=sizes,
@@ -75,7 +80,7 @@ class ShockwavePolicy:
                 round_s=cluster.interval_s,
             )
             self._plan = fill_rounds(names, sizes, counts, weights, cluster.num_gpus)
-            self._names = names
+            self._names, self._available = names, cluster.available
         chosen = self._plan.pop(0)
         return _place([job for job in jobs if job.job.name in chosen], cluster)
 

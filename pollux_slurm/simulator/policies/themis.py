@@ -54,8 +54,10 @@ class ThemisPolicy:
             for job in jobs
             if job.allocation and self._until_s.get(job.job.name, 0.0) > now_s
         }
-        free = FreeGpus(cluster, given.values())
         offered = cluster.num_gpus - sum(gpus for allocation in given.values() for _, gpus in allocation)
+        if offered == 0:
+            return given
+        free = FreeGpus(cluster, given.values())
         bids = {job.job.name: self._bid(now_s, job, len(jobs), cluster) for job in jobs}
         without = [job for job in jobs if job.job.name not in given]
         # The worst ρ is the least −ln ρ with the GPUs that a job has now.
