@@ -56,6 +56,7 @@ def measure(table: Path, policy: str, rate: float, seed: int) -> tuple[float, fl
     if ended_s > jobs[-1].submitted_s:
         print(f"{policy} {rate} {seed}: counted jobs outlast the arrivals", flush=True)
     hours = float(np.mean([(job.finished_s or 0.0) - job.job.submitted_s for job in counted])) / 3600
+    print(f"  {policy}, seed {seed}: {hours:.2f} h", flush=True)
     return hours, time.perf_counter() - began
 
 

@@ -91,32 +91,38 @@ def _solve(
     *,
     values: FloatArray | None = None,
 ) -> tuple[FloatArray, float]:
-    """Maximise Σ objective·X, plus z with `values`; return X and z (0 without)."""
+    """Maximise Σ objective·X, plus z with `values`; return X and z (0 without). Like jobs get alike."""
     # Imported here because the other policies do not need it, and it takes long.
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    num_jobs, num_types = objective.shape
-    index = np.arange(num_jobs * num_types)
+    num_types = objective.shape[1]
+    tables = [objective, possible, sizes[:, None]] + ([] if values is None else [values])
+    _, first, kind, alike = np.unique(
+        np.hstack(tables), axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    num_kinds = len(first)
+    index = np.arange(num_kinds * num_types)
     row, column = np.divmod(index, num_types)
-    parts = [(row, index, np.ones(len(index))), (num_jobs + column, index, sizes[row])]
-    limits = [np.ones(num_jobs), counts]
-    cost, upper = -objective.ravel(), possible.ravel().astype(np.float64)
+    parts = [(row, index, np.ones(len(index))), (num_kinds + column, index, (sizes[first] * alike)[row])]
+    limits = [np.ones(num_kinds), counts]
+    cost = -(objective[first] * alike[:, None]).ravel()
+    upper = possible[first].ravel().astype(np.float64)
     if values is not None:
-        least = num_jobs + num_types + np.arange(num_jobs)
-        scale = values.max(axis=1)
+        least = num_kinds + num_types + np.arange(num_kinds)
+        scale = values[first].max(axis=1)
         parts += [
-            (num_jobs + num_types + row, index, -(values / scale[:, None]).ravel()),
-            (least, np.full(num_jobs, len(index)), scale.min() / scale),
+            (num_kinds + num_types + row, index, -(values[first] / scale[:, None]).ravel()),
+            (least, np.full(num_kinds, len(index)), scale.min() / scale),
         ]
-        limits.append(np.zeros(num_jobs))
+        limits.append(np.zeros(num_kinds))
         cost, upper = np.append(cost, -1.0), np.append(upper, np.inf)
     rows, columns, entries = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     right = np.concatenate(limits)
     matrix = csr_array((entries, (rows, columns)), shape=(len(right), len(cost)))
     found = milp(cost, bounds=Bounds(0.0, upper), constraints=LinearConstraint(matrix, ub=right))
     if found.x is None:
-        raise SimulationError(f"gavel's linear program of {num_jobs} jobs: {found.message}")
-    solution = np.clip(found.x[: len(index)], 0.0, 1.0).reshape(num_jobs, num_types)
+        raise SimulationError(f"gavel's linear program of {len(sizes)} jobs: {found.message}")
+    solution = np.clip(found.x[: len(index)], 0.0, 1.0).reshape(num_kinds, num_types)[kind.ravel()]
     solution[solution < 1e-6] = 0.0
     return solution, 0.0 if values is None else float(found.x[-1] * scale.min())

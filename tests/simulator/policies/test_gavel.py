@@ -69,6 +69,12 @@ def test_that_an_equal_share_is_at_most_all_the_time() -> None:
     assert equal_shares(np.array([1.0, 4.0]), np.array([4.0])).ravel().tolist() == [1.0, 0.5]
 
 
+def test_that_jobs_that_are_alike_get_alike() -> None:
+    """Three jobs of one kind on two GPUs have two thirds of the time each, not two of them all of it."""
+    shares = max_sum(np.ones((3, 1)), np.ones(3), np.array([2.0]))
+    assert shares.ravel() == pytest.approx([2 / 3] * 3)
+
+
 def test_that_a_type_where_a_job_cannot_run_is_not_given() -> None:
     rates = np.array([[1.0, 0.0], [1.0, 1.0]])
     shares, _ = max_min(normalised(rates, np.ones(2), np.ones(2)), rates, np.ones(2), np.ones(2))
