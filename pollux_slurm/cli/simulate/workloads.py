@@ -121,7 +121,7 @@ def export(
     """Write the store's jobs, as measured, and the delays of their moves, for simulations.
 
     Example: pollux simulate export --since 2026-01-01 --output january.json;
-    pollux simulate --traces january.json --rules slurm --nodes 8 --policy pollux --policy slurm
+    pollux simulate --traces january.json --rules slurm --nodes 8x4 --policy pollux --policy slurm
     """
     from pollux_slurm.simulator.site.export import export_queue
     from pollux_slurm.simulator.site.measured_jobs import queue_text
