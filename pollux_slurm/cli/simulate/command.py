@@ -14,7 +14,7 @@ from pollux_slurm.cli.shared.completion import choices, setting_choices
 from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import print_json, print_note
 from pollux_slurm.cli.simulate.output import print_rows
-from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct
+from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct, import_trace
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -237,4 +237,5 @@ def _show(results: Sequence[KeptRun], output: Path | None, report: Path | None, 
 
 app.command()(generate)
 app.command()(import_sacct)
+app.command()(import_trace)
 app.command()(export)

@@ -93,7 +93,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """A policy. All but `name` and `label` are for `pollux`, `p` also for `sia`."""
+    """A policy. `p` is for `pollux` and `sia`, the next keys say for which, all others are for `pollux`."""
 
     name: str = choice("which policy", *POLICIES)
     label: str | None = setting("its name in tables and plots", None)
@@ -104,6 +104,9 @@ class PolicyChoice:
     share_half_life: str | None = setting("of used GPUs in the shares of users, such as `7d`", None)
     p: float | None = number("exponent of `generalized-mean`, or power of `sia`", None, -1e3, 1e3)
     penalty: str | None = setting("form of the restart penalty", None, choices=("paper", "amortised"))
+    command: tuple[str, ...] = setting("of `external`: program and arguments", ())
+    time_limit_s: float = number("of `external`: for each answer", 10.0, 1e-3, 86400.0)
+    user_batch: bool = setting("of `external`: jobs keep their user's batch size", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +149,11 @@ _USES = (
         keys=("rules_seed",),
         where=lambda point, _: _draws(point),
         why="nothing is drawn under rules osdi21 without measurement_noise",
+    ),
+    _Use(
+        keys=("command", "time_limit_s", "user_batch"),
+        where=lambda _, policy: policy.name == "external",
+        why="it is of policy external",
     ),
     _Use(
         keys=_OF_POLLUX,
@@ -220,6 +228,8 @@ def read_experiment(file: Path | None, options: Mapping[str, Any]) -> Experiment
     for key in ("traces", "workload", "delays"):
         if key in tables and file is not None:
             tables[key] = _beside(file, tables[key])
+    if file is not None and isinstance(tables.get("policy"), list):
+        tables["policy"] = [_with_program(file, entry) for entry in tables["policy"]]
     tables |= options
 
     def where(*path: str | int) -> str:
@@ -268,6 +278,19 @@ def _beside(file: Path, given: Any) -> Any:
     return str(file.parent / given) if isinstance(given, str) else given
 
 
+def _with_program(file: Path, entry: Any) -> Any:
+    """Return a policy's table with words of its command that name files beside the experiment's."""
+    if not (isinstance(entry, dict) and isinstance(entry.get("command"), list)):
+        return entry
+    words = [
+        str((file.parent / word).absolute())
+        if isinstance(word, str) and (file.parent / word).is_file()
+        else word
+        for word in entry["command"]
+    ]
+    return entry | {"command": words}
+
+
 def _value(value: Any, hint: Any, place: str, key: str, rules: Mapping[str, Any]) -> Any:
     if hint is float and type(value) is int:
         value = float(value)
@@ -277,8 +300,12 @@ def _value(value: Any, hint: Any, place: str, key: str, rules: Mapping[str, Any]
         raise ConfigError(f"{place}: {error}") from None
 
 
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple
+
+
 def _values(given: Any, hint: Any, place: str, key: str, rules: Mapping[str, Any]) -> tuple[Any, ...]:
-    found = given if isinstance(given, list) else [given]
+    found = given if isinstance(given, list) and not _is_list(hint) else [given]
     if not found:
         raise ConfigError(f"{place}: {key} is a list without values: give one, or leave the key out")
     return tuple(dict.fromkeys(_value(one, hint, place, key, rules) for one in found))
@@ -406,6 +433,9 @@ def _settings(point: Point, policy: PolicyChoice, scaling: ScalingSettings | Non
         share_half_life_s=None if half_life is None else half_life.total_seconds(),
         declared=policy.declared,
         kinds=policy.kinds,
+        command=policy.command,
+        time_limit_s=policy.time_limit_s,
+        user_batch=policy.user_batch,
         exponent=policy.p,
         penalty=policy.penalty,
         rules=point.rules,

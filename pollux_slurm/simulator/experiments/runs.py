@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -18,6 +19,7 @@ from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
+from pollux_slurm.simulator.policies import ExternalPolicy
 from pollux_slurm.simulator.results.summary import RunOutcome, make_outcome
 from pollux_slurm.simulator.site.measured_jobs import load_applications
 
@@ -51,16 +53,17 @@ def run_one(
     settings = spec.settings
     began_s = clock()
     policy = settings.make_policy()
-    result = simulate(
-        spec.jobs,
-        applications,
-        policy,
-        settings.cluster(),
-        rules=settings.make_rules(),
-        autoscaler=settings.make_autoscaler(policy),
-        on_round=on_round,
-        clock=clock,
-    )
+    with contextlib.closing(policy) if isinstance(policy, ExternalPolicy) else contextlib.nullcontext():
+        result = simulate(
+            spec.jobs,
+            applications,
+            policy,
+            settings.cluster(),
+            rules=settings.make_rules(),
+            autoscaler=settings.make_autoscaler(policy),
+            on_round=on_round,
+            clock=clock,
+        )
     return make_outcome(
         result,
         policy=settings.policy,

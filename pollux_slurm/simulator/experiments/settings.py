@@ -17,7 +17,7 @@ from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, Scheduling
 from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, InPlace, Rules, slurm_rules
 from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
-from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
+from pollux_slurm.simulator.policies import POLICIES, ExternalPolicy, PolluxPolicy, SiaPolicy, make_policy
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
 
 
@@ -61,6 +61,7 @@ class RunSettings:
     `name` is that of the policy in tables, where it has one of its own.
     `objective`, `between`, `share_half_life_s`, `declared`, `kinds`, `exponent` and `penalty` are for policy
     `pollux`; None is the objective's default, and no memory of shares. `exponent` is also the power of `sia`.
+    `command`, `time_limit_s` and `user_batch` are of policy `external`.
     `groups` replaces `num_nodes` × `gpus_per_node`. `restart_delay_s` is the delay of a move under rules
     `osdi21`, and under `slurm` the expected delay of a job's first move. `slurm` is for rules `slurm`; `seed`
     for these and for `noise`.
@@ -80,6 +81,9 @@ class RunSettings:
     kinds: bool = False
     exponent: float | None = None
     penalty: str | None = None
+    command: tuple[str, ...] = ()
+    time_limit_s: float = 10.0
+    user_batch: bool = False
     rules: str = "osdi21"
     num_nodes: int = 16
     gpus_per_node: int = 4
@@ -183,6 +187,10 @@ class RunSettings:
         """Return a new policy; a policy has the state of one run."""
         if self.policy == "sia" and self.exponent is not None:
             return SiaPolicy(power=self.exponent)
+        if self.policy == "external":
+            if not self.command:
+                raise UsageError('policy external needs its command, such as ["python3", "mine.py"]')
+            return ExternalPolicy(self.command, time_limit_s=self.time_limit_s, user_batch=self.user_batch)
         if self.policy != "pollux":
             return make_policy(self.policy, objective=self.objective, declared=self.declared)
         objective = Objective(name=self.objective)

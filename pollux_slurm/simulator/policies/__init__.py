@@ -13,6 +13,7 @@ from pollux_slurm.model import Objective
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
 from pollux_slurm.simulator.policies.edf import EdfPolicy
 from pollux_slurm.simulator.policies.elasticflow import ElasticFlowPolicy
+from pollux_slurm.simulator.policies.external import ExternalPolicy
 from pollux_slurm.simulator.policies.gavel import GAVEL_OBJECTIVES, GavelPolicy
 from pollux_slurm.simulator.policies.optimus import OptimusPolicy
 from pollux_slurm.simulator.policies.pollux import PolluxPolicy
@@ -38,12 +39,13 @@ _OTHERS: Mapping[str, Callable[[], SchedulingPolicy]] = MappingProxyType(
         "shockwave": ShockwavePolicy,
     }
 )
-POLICIES = ("pollux", "genetic", "sia", "tiresias", "optimus", "slurm", *_GAVEL, *_OTHERS)
+POLICIES = ("pollux", "genetic", "sia", "tiresias", "optimus", "slurm", "external", *_GAVEL, *_OTHERS)
 
 __all__ = [
     "POLICIES",
     "EdfPolicy",
     "ElasticFlowPolicy",
+    "ExternalPolicy",
     "GavelPolicy",
     "OptimusPolicy",
     "PolluxPolicy",
