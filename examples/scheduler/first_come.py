@@ -25,7 +25,7 @@ for line in sys.stdin:
             break  # nobody overtakes
         nodes = given[job["job_id"]] = {}
         while missing:
-            node = max(free, key=free.get)
+            node = max(free, key=free.__getitem__)
             nodes[node] = min(free[node], missing)
             free[node] -= nodes[node]
             missing -= nodes[node]
