@@ -19,8 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from pollux_slurm.simulator import Cluster, NodeGroup, simulate
-from pollux_slurm.simulator.inputs.rate_tables import generate_gavel_workload, read_rate_table
-from pollux_slurm.simulator.policies import make_policy
+from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
+from pollux_slurm.simulator.engine.sharing import PairRates
+from pollux_slurm.simulator.inputs.rate_tables import (
+    generate_gavel_workload,
+    read_pair_rates,
+    read_rate_table,
+)
+from pollux_slurm.simulator.policies import GandivaPolicy, make_policy
 
 FIRST, LAST = 4000, 5000
 # So many more jobs keep the cluster as busy until the last counted job ends.
@@ -35,6 +41,8 @@ PUBLISHED = {
     (4.8, "gavel-las-agnostic"): 35.79,
     (4.8, "gavel-ftf"): 20.43,
     (4.8, "gavel-ftf-agnostic"): 34.93,
+    (4.0, "gandiva"): 18.88,
+    (4.8, "gandiva"): 30.46,
 }
 CLUSTER = Cluster(
     groups=tuple(NodeGroup(num_nodes=9, gpus_per_node=4, gpu_type=kind) for kind in ("v100", "p100", "k80")),
@@ -48,7 +56,11 @@ def measure(table: Path, policy: str, rate: float, seed: int) -> tuple[float, fl
     """Return the average completion time of the counted jobs in hours, and the seconds that it took."""
     applications = read_rate_table(table)
     jobs = generate_gavel_workload(applications, jobs_per_hour=rate, num_jobs=LAST + FOLLOWING, seed=seed)
-    made = make_policy(policy, objective="generalized-mean", declared=False)
+    made: SchedulingPolicy = (
+        GandivaPolicy(PairRates(read_pair_rates(table)))
+        if policy == "gandiva"
+        else make_policy(policy, objective="generalized-mean", declared=False)
+    )
     began = time.perf_counter()
     result = simulate(jobs, dict(applications), made, CLUSTER)
     counted = result.jobs[FIRST:LAST]

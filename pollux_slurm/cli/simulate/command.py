@@ -61,7 +61,8 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="pollux, genetic, sia, tiresias, optimus or slurm; repeatable.",
+            help="pollux, genetic, sia, tiresias, optimus, slurm, or another of docs/benchmark.md; "
+            "repeatable.",
             show_default="pollux",
             autocompletion=choices("pollux", "genetic", "sia", "tiresias", "optimus", "slurm"),
         ),

@@ -41,8 +41,9 @@ from pollux_slurm.simulator.experiments.settings import (
 )
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.generate import generate_workload, tuned_choices
+from pollux_slurm.simulator.inputs.rate_tables import is_rate_table
 from pollux_slurm.simulator.inputs.workload import WorkloadJob, read_workloads
-from pollux_slurm.simulator.policies import POLICIES
+from pollux_slurm.simulator.policies import POLICIES, SHARING
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays, read_queue, workload_of
 
 _LONGEST_S = 30 * 86400.0
@@ -88,6 +89,9 @@ class Point:
     measurement_outliers: float = number(
         "share of the minutes in which agents measure ten times the true step time", 0.0, 0.0, 1.0
     )
+    sharing: str | None = setting(
+        "file with the rates of two jobs on a GPU, for `gandiva` and `antman`", None
+    )
     rules_seed: int = number("of adaptive jobs, jobs in place, failures, unmanaged jobs, noise", 0, 0, 2**53)
 
 
@@ -107,6 +111,7 @@ class PolicyChoice:
     command: tuple[str, ...] = setting("of `external`: program and arguments", ())
     time_limit_s: float = number("of `external`: for each answer", 10.0, 1e-3, 86400.0)
     user_batch: bool = setting("of `external`: jobs keep their user's batch size", False)
+    guaranteed: float = number("of `antman`: share of the jobs that are guaranteed", 0.5, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +159,16 @@ _USES = (
         keys=("command", "time_limit_s", "user_batch"),
         where=lambda _, policy: policy.name == "external",
         why="it is of policy external",
+    ),
+    _Use(
+        keys=("sharing",),
+        where=lambda _, policy: policy.name in SHARING,
+        why="it is of policies gandiva and antman",
+    ),
+    _Use(
+        keys=("guaranteed",),
+        where=lambda _, policy: policy.name == "antman",
+        why="it is of policy antman",
     ),
     _Use(
         keys=_OF_POLLUX,
@@ -225,7 +240,7 @@ def read_experiment(file: Path | None, options: Mapping[str, Any]) -> Experiment
     source, tables = TomlText(file=Path()), dict[str, Any]()
     if file is not None:
         source, tables = TomlText.read(file)
-    for key in ("traces", "workload", "delays"):
+    for key in ("traces", "workload", "delays", "sharing"):
         if key in tables and file is not None:
             tables[key] = _beside(file, tables[key])
     if file is not None and isinstance(tables.get("policy"), list):
@@ -436,6 +451,8 @@ def _settings(point: Point, policy: PolicyChoice, scaling: ScalingSettings | Non
         command=policy.command,
         time_limit_s=policy.time_limit_s,
         user_batch=policy.user_batch,
+        guaranteed=policy.guaranteed,
+        sharing=point.sharing,
         exponent=policy.p,
         penalty=policy.penalty,
         rules=point.rules,
@@ -474,6 +491,8 @@ def expand(experiment: Experiment, applications: Mapping[str, Application]) -> t
     workloads that cannot be read.
     """
     files = read_workloads(experiment.files, applications)
+    if not files and is_rate_table(experiment.traces):
+        raise UsageError(f"{experiment.traces} are rates without jobs: name workloads, workload = FILE")
     if not files and experiment.traces.is_file():
         queue = read_queue(experiment.traces)
         files = {experiment.traces.stem: workload_of(queue)}

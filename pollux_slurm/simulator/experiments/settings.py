@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pollux_slurm.errors import InvalidProblemError, SimulationError, UsageError
 from pollux_slurm.model import Objective, Problem
@@ -17,7 +19,18 @@ from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, Scheduling
 from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, InPlace, Rules, slurm_rules
 from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
-from pollux_slurm.simulator.policies import POLICIES, ExternalPolicy, PolluxPolicy, SiaPolicy, make_policy
+from pollux_slurm.simulator.engine.sharing import PairRates
+from pollux_slurm.simulator.inputs.rate_tables import read_pair_rates
+from pollux_slurm.simulator.policies import (
+    POLICIES,
+    SHARING,
+    AntManPolicy,
+    ExternalPolicy,
+    GandivaPolicy,
+    PolluxPolicy,
+    SiaPolicy,
+    make_policy,
+)
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
 
 
@@ -62,6 +75,7 @@ class RunSettings:
     `objective`, `between`, `share_half_life_s`, `declared`, `kinds`, `exponent` and `penalty` are for policy
     `pollux`; None is the objective's default, and no memory of shares. `exponent` is also the power of `sia`.
     `command`, `time_limit_s` and `user_batch` are of policy `external`.
+    `sharing` is the file with the rates of pairs for `gandiva` and `antman`, `guaranteed` the latter's share.
     `groups` replaces `num_nodes` × `gpus_per_node`. `restart_delay_s` is the delay of a move under rules
     `osdi21`, and under `slurm` the expected delay of a job's first move. `slurm` is for rules `slurm`; `seed`
     for these and for `noise`.
@@ -84,6 +98,8 @@ class RunSettings:
     command: tuple[str, ...] = ()
     time_limit_s: float = 10.0
     user_batch: bool = False
+    guaranteed: float = 0.5
+    sharing: str | None = None
     rules: str = "osdi21"
     num_nodes: int = 16
     gpus_per_node: int = 4
@@ -191,6 +207,13 @@ class RunSettings:
             if not self.command:
                 raise UsageError('policy external needs its command, such as ["python3", "mine.py"]')
             return ExternalPolicy(self.command, time_limit_s=self.time_limit_s, user_batch=self.user_batch)
+        if self.policy in SHARING:
+            if self.sharing is None:
+                raise UsageError(f"policy {self.policy} needs the rates of pairs: sharing = FILE")
+            rates = _pair_rates(self.sharing)
+            if self.policy == "antman":
+                return AntManPolicy(rates, guaranteed=self.guaranteed)
+            return GandivaPolicy(rates)
         if self.policy != "pollux":
             return make_policy(self.policy, objective=self.objective, declared=self.declared)
         objective = Objective(name=self.objective)
@@ -205,6 +228,11 @@ class RunSettings:
             kinds=self.kinds,
             share_half_life_s=self.share_half_life_s,
         )
+
+
+@functools.lru_cache(maxsize=4)
+def _pair_rates(file: str) -> PairRates:
+    return PairRates(read_pair_rates(Path(file)))
 
 
 def parse_nodes(text: str) -> tuple[int, int, tuple[NodeGroup, ...]]:

@@ -140,6 +140,32 @@ def _alone(file: Path, table: Any) -> dict[str, float]:
     return found
 
 
+def read_pair_rates(file: Path) -> dict[tuple[str, str, str, int], tuple[float, float]]:
+    """Return the rates of each pair of a table in Gavel's form, relative to each model alone.
+
+    Keys are GPU type, both models, and the GPUs of each. Pairs whose rates are 0 had too little memory, and
+    are absent. Raises `TraceError`.
+    """
+    if not is_rate_table(file):
+        raise TraceError(f"{file}: expected rates by GPU type in JSON, among them {REFERENCE_TYPE}")
+    found: dict[tuple[str, str, str, int], tuple[float, float]] = {}
+    for kind, table in parse_json(file.read_text(encoding="utf-8")).items():
+        if kind.endswith(_APART):
+            continue
+        try:
+            alone = {ast.literal_eval(key): float(rates["null"]) for key, rates in table.items()}
+            for key, rates in table.items():
+                first = ast.literal_eval(key)
+                for other, pair in rates.items():
+                    if other != "null" and min(pair) > 0:
+                        second = ast.literal_eval(other)
+                        relative = (float(pair[0]) / alone[first], float(pair[1]) / alone[second])
+                        found[kind, str(first[0]), str(second[0]), int(first[1])] = relative
+        except (AttributeError, KeyError, SyntaxError, TypeError, ValueError, ZeroDivisionError):
+            raise TraceError(f'{file}: expected rates of pairs, {{"(MODEL, GPUS)": [RATE, RATE]}}') from None
+    return found
+
+
 def generate_gavel_workload(
     applications: Mapping[str, RateApplication], *, jobs_per_hour: float, num_jobs: int, seed: int
 ) -> tuple[WorkloadJob, ...]:

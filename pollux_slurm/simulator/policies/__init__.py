@@ -11,9 +11,11 @@ from types import MappingProxyType
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
+from pollux_slurm.simulator.policies.antman import AntManPolicy
 from pollux_slurm.simulator.policies.edf import EdfPolicy
 from pollux_slurm.simulator.policies.elasticflow import ElasticFlowPolicy
 from pollux_slurm.simulator.policies.external import ExternalPolicy
+from pollux_slurm.simulator.policies.gandiva import GandivaPolicy
 from pollux_slurm.simulator.policies.gavel import GAVEL_OBJECTIVES, GavelPolicy
 from pollux_slurm.simulator.policies.optimus import OptimusPolicy
 from pollux_slurm.simulator.policies.pollux import PolluxPolicy
@@ -39,13 +41,21 @@ _OTHERS: Mapping[str, Callable[[], SchedulingPolicy]] = MappingProxyType(
         "shockwave": ShockwavePolicy,
     }
 )
-POLICIES = ("pollux", "genetic", "sia", "tiresias", "optimus", "slurm", "external", *_GAVEL, *_OTHERS)
+# Policies that put two jobs on a GPU need the rates of pairs.
+SHARING = ("gandiva", "antman")
+POLICIES = (
+    *("pollux", "genetic", "sia", "tiresias", "optimus", "slurm", "external"),
+    *(*_GAVEL, *_OTHERS, *SHARING),
+)
 
 __all__ = [
     "POLICIES",
+    "SHARING",
+    "AntManPolicy",
     "EdfPolicy",
     "ElasticFlowPolicy",
     "ExternalPolicy",
+    "GandivaPolicy",
     "GavelPolicy",
     "OptimusPolicy",
     "PolluxPolicy",

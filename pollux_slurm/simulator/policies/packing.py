@@ -18,6 +18,10 @@ class FreeGpus:
                 free[node] -= gpus
         self._free = {node: gpus for node, gpus in free.items() if gpus > 0}
 
+    @property
+    def num_free(self) -> int:
+        return sum(self._free.values())
+
     def take(self, num_gpus: int) -> GpusByNode:
         """Take GPUs from the emptiest node, then from the next. There must be as many."""
         allocation = []
