@@ -20,6 +20,30 @@ from pollux_slurm.errors import UsageError
 if TYPE_CHECKING:
     from pollux_slurm.simulator.experiments.kept_runs import KeptRun
 
+# Those of `simulator/policies`, which takes long to import.
+_POLICIES = (
+    "pollux",
+    "genetic",
+    "sia",
+    "tiresias",
+    "optimus",
+    "slurm",
+    "external",
+    "gavel-las",
+    "gavel-las-agnostic",
+    "gavel-ftf",
+    "gavel-ftf-agnostic",
+    "gavel-makespan",
+    "gavel-makespan-agnostic",
+    "gavel-sum",
+    "gavel-sum-agnostic",
+    "themis",
+    "elasticflow",
+    "edf",
+    "slaq",
+    "gandiva",
+    "antman",
+)
 # The plots of a page, and the tables of jobs and rounds, are of experiments with at most as many runs.
 _MOST_DETAILED = 40
 
@@ -64,7 +88,7 @@ def simulate(
             help="pollux, genetic, sia, tiresias, optimus, slurm, or another of docs/benchmark.md; "
             "repeatable.",
             show_default="pollux",
-            autocompletion=choices("pollux", "genetic", "sia", "tiresias", "optimus", "slurm"),
+            autocompletion=choices(*_POLICIES),
         ),
     ] = None,
     objective: Annotated[
