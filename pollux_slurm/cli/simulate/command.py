@@ -41,6 +41,7 @@ _POLICIES = (
     "elasticflow",
     "edf",
     "slaq",
+    "shockwave",
     "gandiva",
     "antman",
 )

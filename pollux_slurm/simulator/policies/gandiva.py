@@ -60,7 +60,10 @@ class GandivaPolicy(SharingPolicy):
         return found
 
     def _pair(self, jobs: Sequence[SimulatedJob], cluster: Cluster) -> None:
-        """Part pairs that do not pay; while requests exceed the GPUs, pair jobs of equal size at random."""
+        """Part pairs that do not pay; while requests exceed the GPUs, pair jobs of equal size at random.
+
+        A pair that pays stays, also when GPUs become free.
+        """
         by_name = {job.job.name: job for job in jobs}
         for name, other in list(self._partner.items()):
             if name not in by_name or other not in by_name:
@@ -69,9 +72,6 @@ class GandivaPolicy(SharingPolicy):
                 self._refused.add(frozenset((name, other)))
                 self._part(name, other)
         excess = sum(job.job.num_replicas for job in jobs) - cluster.num_gpus
-        if excess <= 0:
-            self._partner.clear()
-            return
         excess -= sum(by_name[name].job.num_replicas for name in self._partner) // 2
         singles = [job for job in jobs if job.job.name not in self._partner]
         self._rng.shuffle(singles)
