@@ -47,6 +47,8 @@ _POLICIES = (
 )
 # The plots of a page, and the tables of jobs and rounds, are of experiments with at most as many runs.
 _MOST_DETAILED = 40
+# Shorter experiments are run by one process: each other one takes a second to start.
+_LEAST_PARALLEL_S = 20.0
 
 
 class _FileOrCommand(TyperGroup):
@@ -127,7 +129,13 @@ def simulate(
     ] = False,
     num_processes: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Simulations at the same time.", show_default="all cores"),
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Simulations at the same time.",
+            show_default="all cores; 1 where they take seconds",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -174,7 +182,7 @@ def simulate(
     else:
         if experiment and not place.exists():
             raise UsageError(f"{experiment}: no such experiment or folder of results")
-        results = _run(place if experiment else None, given, output, num_processes or os.cpu_count() or 1)
+        results = _run(place if experiment else None, given, output, num_processes)
     _show(results, output, report, as_json=as_json)
 
 
@@ -206,18 +214,22 @@ def _policies(policies: Sequence[str] | None, objectives: Sequence[str] | None) 
 
 
 def _run(
-    file: Path | None, given: dict[str, Any], output: Path | None, num_processes: int
+    file: Path | None, given: dict[str, Any], output: Path | None, num_processes: int | None
 ) -> Sequence[KeptRun]:
     """Run the experiment of a file and of options; tell first how long it will take."""
     from pollux_slurm.simulator import load_applications
     from pollux_slurm.simulator.experiments.experiment import expand, read_experiment
     from pollux_slurm.simulator.experiments.kept_runs import missing_runs, run_experiment
-    from pollux_slurm.simulator.experiments.run_times import expected_text
+    from pollux_slurm.simulator.experiments.run_times import expected_s, expected_text
 
     made = read_experiment(file, given)
     applications = load_applications(made.traces)
     runs = expand(made, applications)
-    expected = expected_text(missing_runs(runs, output, made.traces), num_processes)
+    missing = missing_runs(runs, output, made.traces)
+    if num_processes is None:
+        takes_long = expected_s(missing, 1) > _LEAST_PARALLEL_S
+        num_processes = (os.cpu_count() or 1) if takes_long else 1
+    expected = expected_text(missing, num_processes)
     if expected:
         print_note(f"pollux: {expected}")
     try:

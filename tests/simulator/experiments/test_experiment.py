@@ -133,3 +133,11 @@ def test_that_the_page_names_each_key() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "benchmark.md").read_text(encoding="utf-8")
     keys = [entry.name for kind in (Point, PolicyChoice) for entry in dataclasses.fields(kind)]
     assert [key for key in keys if f"`{key}`" not in page] == []
+
+
+@pytest.mark.parametrize(("name", "num_runs"), [("short", 59), ("full", 1656)])
+def test_that_the_shipped_comparisons_can_be_run(name: str, num_runs: int) -> None:
+    file = Path(__file__).resolve().parents[3] / "examples" / "comparison" / f"{name}.toml"
+    runs = expand(read_experiment(file, {"traces": str(traces_dir())}), read_applications(traces_dir()))
+    assert len(runs) == num_runs
+    assert {run.settings.policy for run in runs if run.has_bound} == {run.settings.policy for run in runs}
