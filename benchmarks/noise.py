@@ -27,7 +27,7 @@ from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import read_applications
 from pollux_slurm.simulator.inputs.workload import read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
-from pollux_slurm.simulator.policies.agents import Agents, _Fit
+from pollux_slurm.simulator.policies.adaptive.agents import Agents, _Fit
 
 
 class UnguardedAgents(Agents):

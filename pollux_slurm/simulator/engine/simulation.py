@@ -23,9 +23,14 @@ from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.engine.checks import check_allocations, check_sizes, check_times, check_workload
-from pollux_slurm.simulator.engine.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
+from pollux_slurm.simulator.engine.cluster import (
+    Cluster,
+    RoundRecord,
+    SchedulingPolicy,
+    SimulationResult,
+    with_traced_speeds,
+)
 from pollux_slurm.simulator.engine.cluster_rules import OSDI21, InPlace, Rules
-from pollux_slurm.simulator.engine.gpu_speeds import with_traced_speeds
 from pollux_slurm.simulator.engine.in_place import expected_standstill_s, expected_warm_up_s
 from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, SimulatedJob
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements

@@ -11,16 +11,16 @@ from types import MappingProxyType
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
+from pollux_slurm.simulator.policies.adaptive.external import ExternalPolicy
+from pollux_slurm.simulator.policies.adaptive.pollux import PolluxPolicy
+from pollux_slurm.simulator.policies.adaptive.sia import SiaPolicy
 from pollux_slurm.simulator.policies.antman import AntManPolicy
 from pollux_slurm.simulator.policies.edf import EdfPolicy
 from pollux_slurm.simulator.policies.elasticflow import ElasticFlowPolicy
-from pollux_slurm.simulator.policies.external import ExternalPolicy
 from pollux_slurm.simulator.policies.gandiva import GandivaPolicy
 from pollux_slurm.simulator.policies.gavel import GAVEL_OBJECTIVES, GavelPolicy
 from pollux_slurm.simulator.policies.optimus import OptimusPolicy
-from pollux_slurm.simulator.policies.pollux import PolluxPolicy
 from pollux_slurm.simulator.policies.shockwave import ShockwavePolicy
-from pollux_slurm.simulator.policies.sia import SiaPolicy
 from pollux_slurm.simulator.policies.slaq import SlaqPolicy
 from pollux_slurm.simulator.policies.slurm import SlurmPolicy
 from pollux_slurm.simulator.policies.themis import ThemisPolicy

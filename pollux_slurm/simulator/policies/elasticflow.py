@@ -19,7 +19,7 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.batch_splits import split_batch
-from pollux_slurm.simulator.policies.sia import SiaConfiguration, place
+from pollux_slurm.simulator.policies.adaptive.sia import SiaConfiguration, place
 from pollux_slurm.simulator.policies.user_rates import UserRates
 
 _IntArray = npt.NDArray[np.int64]

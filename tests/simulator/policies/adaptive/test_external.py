@@ -17,7 +17,7 @@ from pollux_slurm.simulator.experiments.runs import run_one
 from pollux_slurm.simulator.policies import ExternalPolicy
 from tests.simulator.builders import made_application, made_job, write_traces
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "scheduler"
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "scheduler"
 CLUSTER = Cluster(num_nodes=2, gpus_per_node=4)
 
 

@@ -23,8 +23,8 @@ from pollux_slurm.policy.promises.admission import answer_promises, with_promise
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.in_place import node_name
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
-from pollux_slurm.simulator.policies.agents import Agents
-from pollux_slurm.simulator.policies.shared_models import SharedModels
+from pollux_slurm.simulator.policies.adaptive.agents import Agents
+from pollux_slurm.simulator.policies.adaptive.shared_models import SharedModels
 
 # The solver's effort. Between 0.005 and 0.5, average completion times differ by chance alone. Where jobs may
 # be paused, 0.005 costs workload 1 of the artifact 2 %.

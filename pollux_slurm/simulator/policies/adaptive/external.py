@@ -24,7 +24,7 @@ from pollux_slurm.policy.problem.json_format import document_to_json
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.batch_splits import user_batch
-from pollux_slurm.simulator.policies.pollux import PolluxPolicy
+from pollux_slurm.simulator.policies.adaptive.pollux import PolluxPolicy
 
 # A longer answer is none: it would fill the memory.
 _MOST_BYTES = 64 * 2**20
