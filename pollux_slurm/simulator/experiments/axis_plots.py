@@ -93,8 +93,18 @@ _LINES = frozenset({"workload", "penalty"})
 def axis_figures(
     rows: Sequence[Mapping[str, Any]], styles: Mapping[str, int] | None = None
 ) -> tuple[Figure, ...]:
-    """Return a plot for each axis that varies; `styles` are the line styles of labels elsewhere."""
-    return tuple(_figure(axis, rows, styles or {}) for axis in _AXES if len(_values(rows, axis.column)) > 1)
+    """Return plots for each axis that varies, with as many policies in one as lines can be told apart.
+
+    `styles` are the line styles of labels elsewhere.
+    """
+    labels = list(dict.fromkeys(row["policy"] for row in rows))
+    parts = [set(labels[start : start + NUM_STYLES]) for start in range(0, len(labels), NUM_STYLES)]
+    return tuple(
+        _figure(axis, [row for row in rows if row["policy"] in part], styles or {})
+        for axis in _AXES
+        if len(_values(rows, axis.column)) > 1
+        for part in parts
+    )
 
 
 def _values(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:

@@ -106,31 +106,38 @@ def _table(rows: Sequence[Mapping[str, Any]], axes: Mapping[str, str], results: 
     seeds = sorted({result.seed for result in results if result.seed is not None})
     of_seeds = f" Seeds of the workloads: {', '.join(map(str, seeds))}." if seeds else ""
     bounds = any(row["bound_avg_jct_s"] is not None for row in rows)
+    runs = any(row["num_runs"] > 1 for row in rows)
+    scaled = any(row.get("autoscale") for row in rows)
     return Table(
         columns=(
-            *("policy", *axes.values(), "runs", "average (min)", "ratio"),
+            *("policy", *axes.values(), *(["runs"] if runs else []), "average (min)", "ratio"),
             *(("bound (min)", "to bound") if bounds else ()),
-            *("median (min)", "p90 (h)", "p99 (h)", "makespan (h)", "node hours", "GPU hours"),
+            *("median (min)", "p90 (h)", "p99 (h)", "makespan (h)"),
+            *(["node hours"] if scaled else []),
+            "GPU hours",
             *("restarts", "regroups", "lost", _WORST_RHO, _UNFAIR),
         ),
-        rows=tuple(_row(row, axes, bounds=bounds) for row in rows),
+        rows=tuple(_row(row, axes, bounds=bounds, runs=runs, scaled=scaled) for row in rows),
         note=_NOTE + of_seeds,
     )
 
 
-def _row(row: Mapping[str, Any], axes: Mapping[str, str], *, bounds: bool) -> tuple[str, ...]:
+def _row(
+    row: Mapping[str, Any], axes: Mapping[str, str], *, bounds: bool, runs: bool, scaled: bool
+) -> tuple[str, ...]:
     bound_s = row["bound_avg_jct_s"]
     to_bound = "–" if bound_s is None else _percent(bound_s / row["avg_jct_s"] - 1)
     return (
         row["policy"],
         *(axis_text(row.get(name)) for name in axes),
-        str(row["num_runs"]),
+        *([str(row["num_runs"])] if runs else []),
         minutes(row["avg_jct_s"]),
         f"{row['ratio']:.3f}",
         *((_or(minutes, bound_s), to_bound) if bounds else ()),
         _or(minutes, row["p50_jct_s"]),
         *(_or(hours, row[name]) for name in ("p90_jct_s", "p99_jct_s", "makespan_s")),
-        *(_or("{:,.0f}".format, row[name]) for name in ("node_hours", "gpu_hours")),
+        *([_or("{:,.0f}".format, row["node_hours"])] if scaled else []),
+        _or("{:,.0f}".format, row["gpu_hours"]),
         *(_or("{:.2f}".format, row[name]) for name in ("restarts_per_job", "regroups_per_job")),
         _or(lambda share: f"{100 * share:.1f}\N{NO-BREAK SPACE}%", row["restart_share"]),
         _or("{:.2f}".format, row["rho_worst"]),

@@ -11,6 +11,7 @@ import pytest
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report import LineChart, Timeline, duration_text, render_page
+from pollux_slurm.report.charts.line_charts import NUM_STYLES
 from pollux_slurm.simulator import Application
 from pollux_slurm.simulator.experiments.axis_plots import axis_figures
 from pollux_slurm.simulator.experiments.kept_runs import KeptRun, table_rows
@@ -98,11 +99,11 @@ def test_that_the_table_has_the_summaries(tmp_path: Path) -> None:
     first = found[0].summary.avg_jct_s
     for row, one in zip(rows, found, strict=True):
         cells = [cell.text for cell in row.all("td")]
-        assert cells[1] == f"{one.summary.avg_jct_s / 60:,.1f}"
-        assert cells[2] == f"{one.summary.avg_jct_s / first:.3f}"
-        assert cells[8] == f"{one.summary.gpu_hours:,.0f}"
-        assert cells[10] == f"{one.summary.regroups_per_job:.2f}"
-        assert cells[12] == f"{one.summary.rho_worst:.2f}"
+        assert cells[0] == f"{one.summary.avg_jct_s / 60:,.1f}"
+        assert cells[1] == f"{one.summary.avg_jct_s / first:.3f}"
+        assert cells[6] == f"{one.summary.gpu_hours:,.0f}"
+        assert cells[8] == f"{one.summary.regroups_per_job:.2f}"
+        assert cells[10] == f"{one.summary.rho_worst:.2f}"
 
 
 def test_that_the_table_fits_a_laptops_screen(tmp_path: Path) -> None:
@@ -231,3 +232,14 @@ def test_that_each_plot_has_its_values_below(tmp_path: Path) -> None:
     assert 0 < len(used) <= 24
     assert 0 < max(used) <= 2
     assert [[row[0] for row in data.rows] for data in of_jobs if data] == [["j0", "j1", "j2", "j3", "j4"]] * 2
+
+
+def test_that_more_policies_than_line_styles_have_several_plots() -> None:
+    many = [
+        swept(f"policy {number}", 1.0, 0, delay_s, 600.0 + delay_s)
+        for number in range(NUM_STYLES + 1)
+        for delay_s in (0.0, 30.0)
+    ]
+    charts = [figure.chart for figure in axis_figures(table_rows(many))]
+    lines = [len(chart.panels[0].series) for chart in charts if isinstance(chart, LineChart)]
+    assert lines == [NUM_STYLES, 1]
