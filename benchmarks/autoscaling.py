@@ -25,7 +25,7 @@ from pollux_slurm.simulator import (
 )
 from pollux_slurm.simulator.engine.autoscale import ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.policies import PolluxPolicy
-from pollux_slurm.simulator.policies.agents import Agents
+from pollux_slurm.simulator.policies.adaptive.agents import Agents
 
 _JOB = WorkloadJob(name="imagenet", submitted_s=0.0, application="imagenet", num_replicas=1, batch_size=200)
 _MOST_NODES = 16

@@ -33,7 +33,7 @@ from pollux_slurm.simulator.inputs.applications import Application, read_applica
 from pollux_slurm.simulator.inputs.batch_splits import packed_step_time_s, split_batch
 from pollux_slurm.simulator.inputs.workload import read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
-from pollux_slurm.simulator.policies.agents import Agents, _Fit
+from pollux_slurm.simulator.policies.adaptive.agents import Agents, _Fit
 
 GPUS_PER_NODE = 4
 

@@ -92,7 +92,7 @@ def draw_year(directory: Path, output: Path, browser: Any) -> None:
     run("report", "cluster", *month, "--output", str(page), store=url)
     photograph(browser, page.as_uri(), output / "report-cluster.png", height=1300)
     run("simulate", "export", *month, "--output", str(jobs), store=url)
-    cluster = ("--rules", "slurm", "--nodes", "2", "--gpus-per-node", "4")
+    cluster = ("--rules", "slurm", "--nodes", "2x4")
     policies = ("--policy", "pollux", "--policy", "slurm")
     data = json.loads(jobs.read_text(encoding="utf-8"))
     for job in data["measured-jobs"]["jobs"]:

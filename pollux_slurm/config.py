@@ -60,7 +60,7 @@ def _is_trusted_file(path: Path) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
 
 
-def _setting(meaning: str, default: Any, *, example: str | None = None, **rules: Any) -> Any:
+def setting(meaning: str, default: Any, *, example: str | None = None, **rules: Any) -> Any:
     """Return a field that `pollux config example` and `table` describe by `meaning`.
 
     `example` is TOML for a key that has no default of its own.
@@ -68,12 +68,12 @@ def _setting(meaning: str, default: Any, *, example: str | None = None, **rules:
     return field(default=default, metadata={"meaning": meaning, "example": example, **rules})
 
 
-def _choice(meaning: str, *choices: str) -> Any:
+def choice(meaning: str, *choices: str) -> Any:
     """Return a text field with these `choices`; the first is the default."""
-    return _setting(meaning, choices[0], choices=choices)
+    return setting(meaning, choices[0], choices=choices)
 
 
-def _number(
+def number(
     meaning: str,
     default: float | None,
     least: float,
@@ -83,12 +83,12 @@ def _number(
     example: str | None = None,
 ) -> Any:
     """Return a number field from `least` to `most`; with `below`, `most` itself is not allowed."""
-    return _setting(meaning, default, example=example, least=least, most=most, below=below)
+    return setting(meaning, default, example=example, least=least, most=most, below=below)
 
 
-def _number_table(meaning: str, example: str, least: float, most: float, *, everyone: bool = False) -> Any:
+def number_table(meaning: str, example: str, least: float, most: float, *, everyone: bool = False) -> Any:
     """Return a field of (name, number) pairs; with `everyone`, the name `*` stands for all others."""
-    return _setting(meaning, (), example=example, least=least, most=most, below=False, everyone=everyone)
+    return setting(meaning, (), example=example, least=least, most=most, below=False, everyone=everyone)
 
 
 # The maximum of all time-outs: thirty days.
@@ -113,58 +113,54 @@ class StoreConfig:
 class SlurmConfig:
     """How to reach Slurm."""
 
-    backend: str = _choice("with pyslurm, reads and commands of each move use PySlurm", "commands", "pyslurm")
-    bin_dir: str | None = _setting("Slurm's commands; default: in PATH", None, example='"/opt/slurm/bin"')
-    command_timeout_s: float = _number("time-out of one command", 30.0, 1.0, 3600.0)
+    backend: str = choice("with pyslurm, reads and commands of each move use PySlurm", "commands", "pyslurm")
+    bin_dir: str | None = setting("Slurm's commands; default: in PATH", None, example='"/opt/slurm/bin"')
+    command_timeout_s: float = number("time-out of one command", 30.0, 1.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
     """The daemon's intervals and time-outs. Every step of a reallocation has one of these time-outs."""
 
-    interval_s: float = _number("time between rounds without events", 60.0, 0.5, 86400.0)
-    tick_s: float = _number("time between ticks, which advance open moves", 0.5, 0.05, 60.0)
-    checkpoint_timeout_s: float = _number(
+    interval_s: float = number("time between rounds without events", 60.0, 0.5, 86400.0)
+    tick_s: float = number("time between ticks, which advance open moves", 0.5, 0.05, 60.0)
+    checkpoint_timeout_s: float = number(
         "a checkpoint must be confirmed in this time; a job that misses it is left alone as long",
         300.0,
         1.0,
         _LONGEST_S,
     )
-    requeue_timeout_s: float = _number(
+    requeue_timeout_s: float = number(
         "time that Slurm may take to requeue; above its KillWait", 90.0, 1.0, _LONGEST_S
     )
-    start_timeout_s: float = _number("time that a released job may take to start", 120.0, 1.0, _LONGEST_S)
-    first_report_timeout_s: float = _number("time until its first step is reported", 600.0, 1.0, _LONGEST_S)
-    restart_delay_s: float = _number(
-        "assumed restart delay until a job's own is measured", 30.0, 0.1, 86400.0
-    )
-    max_restart_delay_s: float = _number("upper limit of a measured one", 300.0, 0.1, 86400.0)
-    in_place_delay_s: float = _number(
+    start_timeout_s: float = number("time that a released job may take to start", 120.0, 1.0, _LONGEST_S)
+    first_report_timeout_s: float = number("time until its first step is reported", 600.0, 1.0, _LONGEST_S)
+    restart_delay_s: float = number("assumed restart delay until a job's own is measured", 30.0, 0.1, 86400.0)
+    max_restart_delay_s: float = number("upper limit of a measured one", 300.0, 0.1, 86400.0)
+    in_place_delay_s: float = number(
         "assumed delay of a move in place, until gained GPUs train", 15.0, 0.1, 86400.0
     )
-    max_in_flight: int = _number("running jobs that move at a time", 8, 1, 10**6)
-    lease_ttl_s: float = _number(
-        "after so long without renewal another daemon takes over", 30.0, 1.0, 86400.0
-    )
-    pause_ttl_s: float = _number(
+    max_in_flight: int = number("running jobs that move at a time", 8, 1, 10**6)
+    lease_ttl_s: float = number("after so long without renewal another daemon takes over", 30.0, 1.0, 86400.0)
+    pause_ttl_s: float = number(
         "a paused job starts by itself so long after the last renewal of its begin time",
         900.0,
         10.0,
         _LONGEST_S,
     )
-    watch_s: float = _number(
+    watch_s: float = number(
         "time between reads of Slurm for events; least time between rounds", 5.0, 0.5, 86400.0
     )
-    metrics_listen: str = _setting("address of /metrics and /health; off: neither", "127.0.0.1:9748")
-    partitions: tuple[str, ...] = _setting("whose jobs are moved; empty: all", ())
-    jobs: str = _choice(
+    metrics_listen: str = setting("address of /metrics and /health; off: neither", "127.0.0.1:9748")
+    partitions: tuple[str, ...] = setting("whose jobs are moved; empty: all", ())
+    jobs: str = choice(
         "whose jobs are moved: all, own (this user's), or what its rights allow", "auto", "all", "own"
     )
-    shadow: bool = _setting("decide and record, enact nothing", False)
-    problems_dir: str | None = _setting(
+    shadow: bool = setting("decide and record, enact nothing", False)
+    problems_dir: str | None = setting(
         "folder for the last rounds' problems, for pollux replay", None, example='"/var/lib/pollux/problems"'
     )
-    problems_kept: int = _number("how many of them", 100, 1, 10**6)
+    problems_kept: int = number("how many of them", 100, 1, 10**6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,76 +170,72 @@ class PolicyConfig:
     Tables are (name, number) pairs, in the order of the file.
     """
 
-    objective: str = _choice("what is maximised", "generalized-mean", "osdi21", "price-rank", "attained-work")
-    between: str = _choice("whose shares are equal", "users", "accounts", "jobs")
-    share_half_life: str | None = _setting(
+    objective: str = choice("what is maximised", "generalized-mean", "osdi21", "price-rank", "attained-work")
+    between: str = choice("whose shares are equal", "users", "accounts", "jobs")
+    share_half_life: str | None = setting(
         "GPUs that users had count in their shares, half after so long, at least 1d; default: never",
         None,
         example='"7d"',
     )
-    exponent: float = _number(
+    exponent: float = number(
         "p: 1 sum of speedups, 0 geometric mean, -1 fair, lower: fairer", -1.0, -20.0, 20.0
     )
-    floor: float = _number("the speedup that counts for a job without GPUs", 1e-3, 1e-9, 1.0)
-    fair_share_gpus: int | None = _number(
+    floor: float = number("the speedup that counts for a job without GPUs", 1e-3, 1e-9, 1.0)
+    fair_share_gpus: int | None = number(
         "GPUs at which the speedup is 1; default: all GPUs over all jobs", None, 1, 1024, example="4"
     )
-    penalty: str = _choice("restart penalty: by age and restarts, or over horizon_s", "paper", "amortised")
-    horizon_s: float = _number("horizon of the amortised penalty", 600.0, 1.0, 1e12)
-    solver: str = _choice("how decisions are searched", "exact", "genetic", "greedy")
-    time_limit_s: float = _number("of a decision; after it the best so far is taken", 10.0, 0.001, 86400.0)
-    seed: int = _number("seed of all random choices", 0, 0, 2**63 - 1)
-    max_wait_s: float | None = _number(
+    penalty: str = choice("restart penalty: by age and restarts, or over horizon_s", "paper", "amortised")
+    horizon_s: float = number("horizon of the amortised penalty", 600.0, 1.0, 1e12)
+    solver: str = choice("how decisions are searched", "exact", "genetic", "greedy")
+    time_limit_s: float = number("of a decision; after it the best so far is taken", 10.0, 0.001, 86400.0)
+    seed: int = number("seed of all random choices", 0, 0, 2**63 - 1)
+    max_wait_s: float | None = number(
         "GPUs are reserved for a job that has waited so long; default: never",
         None,
         0.0,
         1e12,
         example="3600.0",
     )
-    hysteresis: float = _number(
+    hysteresis: float = number(
         "share of its speedup that a running job loses by any change", 0.0, 0.0, 1.0, below=True
     )
-    max_reallocations: int | None = _number(
+    max_reallocations: int | None = number(
         "running jobs that may move in one round; default: all", None, 0, 10**6, example="20"
     )
-    min_age_s: float = _number(
+    min_age_s: float = number(
         "for so long after a start a job neither grows nor moves elsewhere; its owner: --min-run",
         0.0,
         0.0,
         1e12,
     )
-    min_remaining_s: float = _number(
+    min_remaining_s: float = number(
         "running jobs that will end sooner, by their declared epochs, are not moved", 0.0, 0.0, 1e12
     )
-    pauses: bool | None = _setting(
+    pauses: bool | None = setting(
         "running jobs may be paused; default: with price-rank and attained-work", None, example="true"
     )
-    yields_to_pending: bool = _setting(
-        "make room for pending unmanaged jobs that are next in the queue", True
-    )
-    account_limits: tuple[tuple[str, int], ...] = _number_table(
+    yields_to_pending: bool = setting("make room for pending unmanaged jobs that are next in the queue", True)
+    account_limits: tuple[tuple[str, int], ...] = number_table(
         'GPUs of all adaptive jobs of an account together; "*": of each not named',
         "vision = 64",
         0,
         10**6,
         everyone=True,
     )
-    user_limits: tuple[tuple[str, int], ...] = _number_table(
+    user_limits: tuple[tuple[str, int], ...] = number_table(
         "the same for users", "ada = 8", 0, 10**6, everyone=True
     )
-    account_weights: tuple[tuple[str, float], ...] = _number_table(
+    account_weights: tuple[tuple[str, float], ...] = number_table(
         "weight in the objective; a job's is the product of all three", "vision = 2.0", 0.01, 100.0
     )
-    user_weights: tuple[tuple[str, float], ...] = _number_table(
-        "the same for users", "ada = 1.5", 0.01, 100.0
-    )
-    job_weights: tuple[tuple[str, float], ...] = _number_table(
+    user_weights: tuple[tuple[str, float], ...] = number_table("the same for users", "ada = 1.5", 0.01, 100.0)
+    job_weights: tuple[tuple[str, float], ...] = number_table(
         "the same by job number", "1234 = 4.0", 0.01, 100.0
     )
-    gpu_speeds: tuple[tuple[str, float], ...] = _number_table(
+    gpu_speeds: tuple[tuple[str, float], ...] = number_table(
         "relative speed of one GPU, for jobs not measured on a type", "a100 = 5.2", 1e-6, 1e6
     )
-    kept_shares: tuple[tuple[str, float], ...] = _number_table(
+    kept_shares: tuple[tuple[str, float], ...] = number_table(
         "part of a partition's GPUs that adaptive jobs leave to others", "main = 0.25", 0.0, 1.0
     )
 
@@ -252,27 +244,27 @@ class PolicyConfig:
 class KindsConfig:
     """What jobs of one kind tell each other: docs/policy.md#kinds."""
 
-    shared_by: str = _choice("whose jobs teach each other", "user", "account", "nobody")
-    expires_s: float = _number("jobs that were submitted longer ago teach none", 90 * 86400.0, 60.0, 1e10)
+    shared_by: str = choice("whose jobs teach each other", "user", "account", "nobody")
+    expires_s: float = number("jobs that were submitted longer ago teach none", 90 * 86400.0, 60.0, 1e10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovesConfig:
     """How jobs move: docs/moves.md."""
 
-    in_place: bool = _setting("pollux sbatch submits every job so that it moves in place", False)
-    wait_allowance_s: float = _number(
+    in_place: bool = setting("pollux sbatch submits every job so that it moves in place", False)
+    wait_allowance_s: float = number(
         "how much longer an anchor may last than its training", 86400.0, 0.0, _LONGEST_S
     )
-    anchor_partition: str | None = _setting(
+    anchor_partition: str | None = setting(
         "where anchors stand; default: the partition of their wings", None, example='"cpu"'
     )
-    anchor_memory: str = _setting('memory of an anchor; "": the default of its partition', "512M")
-    keeps_places: bool = _setting(
+    anchor_memory: str = setting('memory of an anchor; "": the default of its partition', "512M")
+    keeps_places: bool = setting(
         "jobs that move by requeue keep their place: a reservation and a priority, for seconds",
         True,
     )
-    gpu_types_without_nvlink: tuple[str, ...] = _setting(
+    gpu_types_without_nvlink: tuple[str, ...] = setting(
         'a job may have several wings on a node with these; "*": with any', ()
     )
 
@@ -281,38 +273,38 @@ class MovesConfig:
 class AgentConfig:
     """What the agents of jobs do."""
 
-    report_interval_s: float = _number("time between a job's reports", 30.0, 0.1, 3600.0)
-    poll_interval_s: float = _number("time between its polls for requests", 2.0, 0.05, 600.0)
-    keep_connection: bool = _setting(
+    report_interval_s: float = number("time between a job's reports", 30.0, 0.1, 3600.0)
+    poll_interval_s: float = number("time between its polls for requests", 2.0, 0.05, 600.0)
+    keep_connection: bool = setting(
         "jobs stay connected; only with a connection pooler before the store", False
     )
-    epoch_end_wait_s: float = _number(
+    epoch_end_wait_s: float = number(
         "a move waits for the end of the epoch, if so near; at most half of checkpoint_timeout_s",
         60.0,
         0.0,
         86400.0,
     )
-    throughput_equation: str = _setting("what is fitted to step times; other names are plug-ins", "pollux")
+    throughput_equation: str = setting("what is fitted to step times; other names are plug-ins", "pollux")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsConfig:
     """The checkpoints of a job."""
 
-    root: str | None = _setting(
+    root: str | None = setting(
         "where jobs that name no checkpoint directory get one; ~: the owner's home, %u: the owner's name; "
         "default: pollux-checkpoints below the directory of the submission",
         None,
         example='"/scratch/%u/checkpoints"',
     )
-    keep: int = _number("a job's checkpoints on disk; while one is written, one more", 2, 1, 1000)
+    keep: int = number("a job's checkpoints on disk; while one is written, one more", 2, 1, 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplatesConfig:
     """Job scripts and pages."""
 
-    dir: str | None = _setting(
+    dir: str | None = setting(
         "your own templates, by the same file names", None, example='"/etc/pollux/templates"'
     )
 
@@ -360,15 +352,9 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
     is_named = path is not None or bool(environ.get("POLLUX_CONFIG"))
     file = path or settings_path(environ)
     tables: dict[str, Any] = {}
-    source = _Source(file=file)
+    source = TomlText(file=file)
     if file.is_file():
-        try:
-            source = _Source(file=file, text=file.read_text(encoding="utf-8"))
-            tables = tomllib.loads(source.text)
-        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a mere ValueError
-            raise ConfigError(f"{file}: not valid TOML: {error}") from None
-        except OSError as error:
-            raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+        source, tables = TomlText.read(file)
     elif is_named:
         raise ConfigError(f"{file}: no such configuration file")
 
@@ -392,14 +378,27 @@ _MAX_LINES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """The settings file and its text, for error messages with line numbers."""
+class TomlText:
+    """A TOML file and its text, for error messages with line numbers."""
 
     file: Path
     text: str = ""
 
-    def at(self, *path: str) -> str:
-        """Return `file, line 3` for the line where the key (or table) at `path` begins.
+    @staticmethod
+    def read(file: Path) -> tuple[TomlText, dict[str, Any]]:
+        """Return the text of `file` and its tables. Raises `ConfigError`."""
+        try:
+            source = TomlText(file=file, text=file.read_text(encoding="utf-8"))
+            return source, tomllib.loads(source.text)
+        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a mere ValueError
+            raise ConfigError(f"{file}: not valid TOML: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+
+    def at(self, *path: str | int) -> str:
+        """Return `file, line 3` for the line where the key (or table) at `path` begins; numbers are in lists.
+
+        A path may be longer than the file's: `("policy", 0, "name")` also finds `policy = "sia"`.
 
         The parser gives no line numbers. But a text that ends between two statements is valid TOML, and one
         that ends within a statement is not. So the key begins after the longest valid text without the key.
@@ -412,7 +411,10 @@ class _Source:
             except (ValueError, RecursionError):
                 continue
             for key in path:
-                found = found.get(key) if isinstance(found, dict) else None
+                if isinstance(found, list):
+                    found = found[key] if isinstance(key, int) and key < len(found) else None
+                elif isinstance(found, dict):
+                    found = found.get(key)
             if found is not None:
                 return f"{self.file}, line {begin}"
             begin = end + 1
@@ -444,7 +446,7 @@ def _read_section(
     name: str,
     table: Mapping[str, Any],
     environ: Mapping[str, str],
-    source: _Source,
+    source: TomlText,
     origins: list[tuple[str, str]],
 ) -> Any:
     hints = typing.get_type_hints(kind)
@@ -459,11 +461,11 @@ def _read_section(
         origin = "default"
         if environ.get(variable):
             origin = f"${variable}"
-            values[key] = _convert(environ[variable], hint, origin, entry.metadata, is_text=True)
+            values[key] = convert(environ[variable], hint, origin, entry.metadata, is_text=True)
         elif key in table:
             origin = str(source.file)
             try:
-                values[key] = _convert(table[key], hint, f"{name}.{key}", entry.metadata, is_text=False)
+                values[key] = convert(table[key], hint, f"{name}.{key}", entry.metadata, is_text=False)
             except ConfigError as error:
                 raise ConfigError(f"{source.at(name, key, *_entry(table[key], error))}: {error}") from None
         origins.append((f"{name}.{key}", origin))
@@ -476,7 +478,7 @@ def _entry(value: Any, error: ConfigError) -> tuple[str, ...]:
     return next(((name,) for name in names if str(error).partition(": ")[0].endswith(f".{name}")), ())
 
 
-def _convert(value: Any, hint: Any, where: str, rules: Mapping[str, Any], *, is_text: bool) -> Any:
+def convert(value: Any, hint: Any, where: str, rules: Mapping[str, Any], *, is_text: bool) -> Any:
     """Convert a TOML value or a variable's text to the field's type, or raise what was expected."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (hint,) = (kind for kind in typing.get_args(hint) if kind is not type(None))

@@ -1,4 +1,4 @@
-"""`pollux simulate` and its subcommands `sweep`, `generate`, `import-sacct` and `export`.
+"""`pollux simulate` and its subcommands `generate`, `import-sacct`, `import-trace` and `export`.
 
 May be imported by `cli` itself only.
 """

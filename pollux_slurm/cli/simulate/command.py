@@ -3,145 +3,122 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.completion import choices, setting_choices
 from pollux_slurm.cli.shared.progress_bar import ProgressBar
-from pollux_slurm.cli.shared.settings_and_store import print_json
-from pollux_slurm.cli.simulate.options import (
-    BetweenOption,
-    DeclaredOption,
-    DelaysOption,
-    GpusOption,
-    GroupOption,
-    HalfLifeOption,
-    InterferenceOption,
-    JobsOption,
-    KindsOption,
-    MtbfOption,
-    NodesOption,
-    NoiseOption,
-    ObjectiveOption,
-    OutliersOption,
-    PlainRequeueOption,
-    PolicyOption,
-    ReportOption,
-    RulesOption,
-    SeedOption,
-    SeveralWingsOption,
-    StandstillOption,
-    UnmanagedOption,
-    WarmUpOption,
-    find_delays,
-    find_in_place,
-    make_settings,
-    options_given,
-    refuse_unused,
-    refuse_unused_settings,
-    use_one_thread,
-)
-from pollux_slurm.cli.simulate.output import print_comparison
-from pollux_slurm.cli.simulate.sweep import sweep
-from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct
+from pollux_slurm.cli.shared.settings_and_store import print_json, print_note
+from pollux_slurm.cli.simulate.output import print_rows
+from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct, import_trace
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
-    from pollux_slurm.simulator import Application
-    from pollux_slurm.simulator.experiments.runs import RunSpec
-    from pollux_slurm.simulator.experiments.sweep import SweepResult
-    from pollux_slurm.simulator.results.summary import RunOutcome
+    from pollux_slurm.simulator.experiments.kept_runs import KeptRun
+
+# Those of `simulator/policies`, which takes long to import.
+_POLICIES = (
+    "pollux",
+    "genetic",
+    "sia",
+    "tiresias",
+    "optimus",
+    "slurm",
+    "external",
+    "gavel-las",
+    "gavel-las-agnostic",
+    "gavel-ftf",
+    "gavel-ftf-agnostic",
+    "gavel-makespan",
+    "gavel-makespan-agnostic",
+    "gavel-sum",
+    "gavel-sum-agnostic",
+    "themis",
+    "elasticflow",
+    "edf",
+    "slaq",
+    "shockwave",
+    "gandiva",
+    "antman",
+)
+# The plots of a page, and the tables of jobs and rounds, are of experiments with at most as many runs.
+_MOST_DETAILED = 40
+# Shorter experiments are run by one process: each other one takes a second to start.
+_LEAST_PARALLEL_S = 20.0
 
 
-app = typer.Typer(name="simulate", add_completion=False, invoke_without_command=True)
+class _FileOrCommand(TyperGroup):
+    """A group whose first word may be a file: `pollux simulate FILE` beside `pollux simulate generate`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_command = bool(args) and args[0] in self.commands
+        ctx.allow_interspersed_args = not is_command
+        # The word that a command stands in for is empty.
+        return super().parse_args(ctx, ["", *args] if is_command else args)
+
+
+app = typer.Typer(name="simulate", add_completion=False, invoke_without_command=True, cls=_FileOrCommand)
 
 
 @app.callback()
 def simulate(
     context: typer.Context,
+    experiment: Annotated[
+        str, typer.Argument(metavar="[FILE.toml|FOLDER]", help="An experiment, or a folder of results.")
+    ] = "",
     traces: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Folder with a folder of traces for each application, or a file of pollux simulate export; "
-            "required.",
+            help="Folder with a folder of traces for each application, or a file of pollux simulate export.",
         ),
     ] = None,
     workload: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="CSV: name, time, application, num_replicas, batch_size; repeatable. Required, unless "
-            "--traces is a file of pollux simulate export: then its jobs are submitted as they were.",
+            help="CSV: name, time, application, num_replicas, batch_size; repeatable. Default: the jobs of "
+            "an exported --traces, else generated.",
         ),
     ] = None,
-    policy: PolicyOption = None,
-    objective: ObjectiveOption = None,
-    declared: DeclaredOption = False,
-    kinds: KindsOption = False,
-    between: BetweenOption = "users",
-    share_half_life: HalfLifeOption = None,
-    rules: RulesOption = "osdi21",
-    nodes: NodesOption = 16,
-    gpus_per_node: GpusOption = 4,
-    node_group: GroupOption = None,
-    interval: Annotated[
-        float,
-        typer.Option(parser=seconds(), metavar="TIME", help="Time between decisions: seconds, or 90s, 5m."),
-    ] = 60.0,
-    restart_delay: Annotated[
-        float,
+    policy: Annotated[
+        list[str] | None,
         typer.Option(
-            parser=seconds(),
-            metavar="TIME",
-            help="Time without progress after a move: seconds or 90s; with rules slurm the estimate before a "
-            "job's first move.",
+            help="pollux, genetic, sia, tiresias, optimus, slurm, or another of docs/benchmark.md; "
+            "repeatable.",
+            show_default="pollux",
+            autocompletion=choices(*_POLICIES),
         ),
-    ] = 30.0,
-    adaptive: Annotated[
-        float, typer.Option(help="Share of the jobs that are adaptive; the others keep their GPUs.")
-    ] = 1.0,
-    plain_requeue: PlainRequeueOption = False,
-    unmanaged: UnmanagedOption = 0.0,
-    mtbf_hours: MtbfOption = None,
-    delays: DelaysOption = None,
-    interference: InterferenceOption = 0.0,
-    measurement_noise: NoiseOption = 0.0,
-    measurement_outliers: OutliersOption = 0.0,
-    in_place: Annotated[
-        bool,
-        typer.Option("--in-place", help="Move jobs in place, without a restart, where that is possible."),
-    ] = False,
-    in_place_share: Annotated[
-        float, typer.Option(help="With --in-place: share of the jobs that can be moved so.")
-    ] = 1.0,
-    several_wings: SeveralWingsOption = False,
-    warm_up: WarmUpOption = 20.0,
-    standstill: StandstillOption = 0.5,
-    rules_seed: SeedOption = 0,
-    autoscale: Annotated[
+    ] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work "
+            "or your own; repeatable.",
+            show_default="generalized-mean",
+            autocompletion=setting_choices("policy", "objective"),
+        ),
+    ] = None,
+    rules: Annotated[
         str | None,
         typer.Option(
-            metavar="LOW:HIGH",
-            help="Change the number of nodes, up to --nodes, to keep the utility of GPUs in a range such as "
-            "0.55:0.75.",
+            help="Rules of the simulated cluster: osdi21, as in the paper's artifact; slurm, as in Slurm.",
+            show_default="osdi21",
+            autocompletion=choices("osdi21", "slurm"),
         ),
     ] = None,
-    min_nodes: Annotated[
-        int, typer.Option(min=1, help="With --autoscale: the least number of nodes, and the first.")
-    ] = 1,
-    boot_time: Annotated[
-        float,
+    nodes: Annotated[
+        str | None,
         typer.Option(
-            parser=seconds(),
-            metavar="TIME",
-            help="With --autoscale: time to start a new node, seconds or 5m.",
+            metavar="NODESxGPUS",
+            help="Such as 2x4, or of several types '8x4:t4 + 4x8:a100=2.5'.",
+            show_default="16x4",
         ),
-    ] = 120.0,
+    ] = None,
     bound: Annotated[
         bool,
         typer.Option(
@@ -150,19 +127,22 @@ def simulate(
             "jobs. Rules osdi21, moves by requeue.",
         ),
     ] = False,
-    num_processes: JobsOption = 1,
+    num_processes: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Simulations at the same time.",
+            show_default="all cores; 1 where they take seconds",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder for summary.json, summary.csv, jobs.csv and rounds.csv."),
+        typer.Option(metavar="DIR", help="Keep the results in this folder; runs in it are not repeated."),
     ] = None,
-    report: ReportOption = None,
-    swept: Annotated[
-        Path | None,
-        typer.Option(
-            "--sweep",
-            metavar="DIR",
-            help="Include the results of pollux simulate sweep in this folder in the report.",
-        ),
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write one page with plots, for any browser.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object; with several runs, a list.")
@@ -170,148 +150,130 @@ def simulate(
 ) -> None:
     """Replay workloads through scheduling policies and compare completion times.
 
-    Example: pollux simulate --traces traces --workload workload-6.csv --policy pollux --policy tiresias
+    An experiment's file has all settings; an option replaces the key of its name.
+
+    Example: pollux simulate --traces traces --workload workload-6.csv --policy pollux --policy tiresias;
+    pollux simulate experiment.toml --output results
     """
     use_one_thread(os.environ)
     if context.invoked_subcommand is not None:
-        _refuse_options(context)
         return
-    if traces is not None and not (workload or traces.exists()):
-        raise UsageError(f"{traces}: no such file or folder")
-    if traces is None or not (workload or traces.is_file()):
-        raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
-    noise = (measurement_noise, measurement_outliers)
-    refuse_unused(context, ("--in-place-share",), "it is of --in-place", where=not in_place)
-    moved_in_place = find_in_place(
-        in_place_share if in_place else 0.0,
-        several_wings=several_wings,
-        warm_up_s=warm_up,
-        standstill_s=standstill,
-    )
-    refuse_unused_settings(
-        context,
-        rules=rules,
-        groups=node_group,
-        policies=policy,
-        noise=noise,
-        in_place_shares=(0.0 if moved_in_place is None else moved_in_place.share,),
-    )
-    if bound and (rules != "osdi21" or in_place):
-        raise UsageError("--bound is of rules osdi21 and moves by requeue: it does not hold for others")
-    scaling_options = ("--min-nodes", "--boot-time")
-    refuse_unused(context, scaling_options, "it is of --autoscale LOW:HIGH", where=autoscale is None)
-    from pollux_slurm.simulator import load_applications, read_queue
-    from pollux_slurm.simulator.experiments.runs import RunSpec, run_all
-    from pollux_slurm.simulator.experiments.settings import parse_scaling
-    from pollux_slurm.simulator.inputs.workload import read_workloads
-    from pollux_slurm.simulator.results.files import (
-        check_writable,
-        make_folder,
-        summary_as_dict,
-        write_results,
-    )
-    from pollux_slurm.simulator.site.measured_jobs import workload_of
+    from pollux_slurm.simulator.experiments.kept_runs import read_folder
+    from pollux_slurm.simulator.results.files import check_writable
 
-    scaling = None
-    if autoscale is not None:
-        scaling = parse_scaling(autoscale, min_nodes=min_nodes, boot_s=boot_time)
-    variants = make_settings(
-        policies=policy,
-        objectives=objective,
-        declared=declared,
-        kinds=kinds,
-        between=between,
-        share_half_life_s=share_half_life,
-        rules=rules,
-        num_nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        groups=node_group,
-        interval_s=interval,
-        restart_delay_s=restart_delay,
-        adaptive_share=adaptive,
-        plain_requeue=plain_requeue,
-        unmanaged_share=unmanaged,
-        mtbf_hours=mtbf_hours,
-        interference=interference,
-        noise=noise,
-        in_place=moved_in_place,
-        scaling=scaling,
-        delays=find_delays(rules, traces, delays),
-        seed=rules_seed,
-    )
-    applications = load_applications(traces)
-    workloads = read_workloads(workload or (), applications)
-    if not workloads:
-        workloads = {traces.stem: workload_of(read_queue(traces))}
-    specs = [
-        RunSpec(workload=name, jobs=jobs, settings=variant)
-        for name, jobs in workloads.items()
-        for variant in variants
-    ]
+    if experiment in app_commands(context):
+        raise UsageError(f"options come before {experiment}; options of a subcommand come after it")
     if report is not None:
         check_writable(report)
-    elif swept is not None:
-        raise UsageError("--sweep adds to a report: name its file with --report FILE.html")
-    sweep_results = () if swept is None else _read_sweep(swept)
+    options = {
+        "traces": None if traces is None else str(traces),
+        "workload": [str(file) for file in workload or ()],
+        "policy": _policies(policy, objective),
+        "rules": rules,
+        "nodes": nodes,
+        "bound": bound,
+    }
+    given = {key: value for key, value in options.items() if value}
+    place = Path(experiment)
+    if experiment and place.is_dir():
+        if given or output is not None:
+            raise UsageError(f"{experiment} is a folder of results: only --report and --json are of it")
+        results: Sequence[KeptRun] = read_folder(place)
+    else:
+        if experiment and not place.exists():
+            raise UsageError(f"{experiment}: no such experiment or folder of results")
+        results = _run(place if experiment else None, given, output, num_processes)
+    _show(results, output, report, as_json=as_json)
+
+
+def use_one_thread(environ: MutableMapping[str, str]) -> None:
+    """Limit numpy to one thread, unless the user has set OMP_NUM_THREADS. Call it before numpy is imported.
+
+    A simulation's matrices are tiny: two threads use more CPU for no gain (measured on two cores: 3.9 s for a
+    run of 1.5 s), and concurrent simulations compete for the cores.
+    """
+    if "OMP_NUM_THREADS" not in environ:
+        environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def app_commands(context: typer.Context) -> Sequence[str]:
+    """Return the names of the subcommands."""
+    return tuple(getattr(context.command, "commands", ()))
+
+
+def _policies(policies: Sequence[str] | None, objectives: Sequence[str] | None) -> list[dict[str, Any]]:
+    if not (policies or objectives):
+        return []
+    found: list[dict[str, Any]] = []
+    for name in dict.fromkeys(policies or ["pollux"]):
+        is_pollux = name == "pollux"
+        found.append({"name": name, **({"objective": list(objectives)} if objectives and is_pollux else {})})
+    if objectives and not any("objective" in one for one in found) and list(objectives) != ["osdi21"]:
+        raise UsageError("--objective would do nothing: it is of --policy pollux")
+    return found
+
+
+def _run(
+    file: Path | None, given: dict[str, Any], output: Path | None, num_processes: int | None
+) -> Sequence[KeptRun]:
+    """Run the experiment of a file and of options; tell first how long it will take."""
+    from pollux_slurm.simulator import load_applications
+    from pollux_slurm.simulator.experiments.experiment import expand, read_experiment
+    from pollux_slurm.simulator.experiments.kept_runs import missing_runs, run_experiment
+    from pollux_slurm.simulator.experiments.run_times import expected_s, expected_text
+
+    made = read_experiment(file, given)
+    applications = load_applications(made.traces)
+    runs = expand(made, applications)
+    missing = missing_runs(runs, output, made.traces)
+    if num_processes is None:
+        takes_long = expected_s(missing, 1) > _LEAST_PARALLEL_S
+        num_processes = (os.cpu_count() or 1) if takes_long else 1
+    expected = expected_text(missing, num_processes)
+    if expected:
+        print_note(f"pollux: {expected}")
+    try:
+        with ProgressBar(len(runs), f"{len(runs)} simulations") as progress:
+            return run_experiment(
+                runs,
+                output,
+                made.traces,
+                applications,
+                num_processes=num_processes,
+                keeps_outcomes=len(runs) <= _MOST_DETAILED,
+                on_done=progress.update,
+            )
+    except KeyboardInterrupt:
+        if output is not None:
+            print_note(f"pollux: interrupted; the same command continues with the runs in {output}")
+        raise
+
+
+def _show(results: Sequence[KeptRun], output: Path | None, report: Path | None, *, as_json: bool) -> None:
+    from pollux_slurm.simulator.experiments.kept_runs import table_rows, varying_axes, write_tables
+
     if output is not None:
-        make_folder(output)
-    with ProgressBar(len(specs), f"{len(specs)} simulations") as progress:
-        outcomes = run_all(specs, traces, applications, num_processes=num_processes, on_done=progress.update)
-    if bound:
-        outcomes = _with_bounds(outcomes, specs, applications)
-    labels = [spec.settings.label for spec in specs]
-    if output is not None:
-        write_results(output, outcomes)
+        write_tables(output, results)
     if report is not None:
         from pollux_slurm.simulator.experiments.run_report import write_report
 
-        write_report(report, outcomes, labels=labels, settings=variants[0], swept=sweep_results)
+        write_report(report, results)
     if as_json:
-        found = [summary_as_dict(one.summary) for one in outcomes]
+        found = [
+            {**one.summary, "load": one.load, "seed": one.seed, "label": one.label}
+            | {"place": dict(one.place)}
+            for one in results
+        ]
         print_json(found[0] if len(found) == 1 else found)
-    else:
-        print_comparison([one.summary for one in outcomes], labels, node_hours=scaling is not None)
+        return
+    rows = table_rows(results)
+    axes = varying_axes(rows)
+    if len({row["workload"] for row in rows}) == 1 and rows[0]["workload"] is not None:
+        axes = {"workload": "workload", **axes}
+    print_rows(rows, axes)
 
 
-def _with_bounds(
-    outcomes: Sequence[RunOutcome], specs: Sequence[RunSpec], applications: Mapping[str, Application]
-) -> list[RunOutcome]:
-    """Return the outcomes with the bounds of their workloads; settings have one cluster."""
-    from pollux_slurm.simulator.bound.dual_bound import average_bound
-
-    cluster = specs[0].settings.cluster()
-    workloads = {spec.workload: spec.jobs for spec in specs}
-    bounds: dict[str, float] = {}
-    with ProgressBar(len(workloads), "bound") as progress:
-        for name, jobs in workloads.items():
-
-            def report(part: float, text: str) -> None:
-                progress.update(len(bounds) + part, text)
-
-            bounds[name] = average_bound(jobs, applications, cluster, on_done=report)
-    return [
-        replace(one, summary=replace(one.summary, bound_avg_jct_s=bounds[one.summary.workload]))
-        for one in outcomes
-    ]
-
-
-def _read_sweep(folder: Path) -> Sequence[SweepResult]:
-    # Imported here, because only some runs need it and it is slow to import.
-    from pollux_slurm.simulator.experiments.sweep import read_sweep
-
-    return read_sweep(folder)
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """Raise `UsageError` for options before a subcommand, which would have no effect."""
-    given = options_given(context)
-    if given:
-        raise UsageError(
-            f"{given[0]} comes before {context.invoked_subcommand}; options of a subcommand come after it"
-        )
-
-
-app.command()(sweep)
 app.command()(generate)
 app.command()(import_sacct)
+app.command()(import_trace)
 app.command()(export)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pollux_slurm import text as texts
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from pollux_slurm.simulator.results.summary import Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,57 +26,61 @@ class Column:
         return max(len(cell) for cell in (self.title, *self.cells)) + 2
 
 
-def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, node_hours: bool) -> None:
-    """Print a row for each run. `ratio` is its average over that of the first run of the same workload.
+def print_rows(rows: Sequence[Mapping[str, Any]], axes: Mapping[str, str]) -> None:
+    """Print the rows of an experiment's table, with a column for each of `axes`, which vary.
 
-    With `node_hours`, a column has the hours that nodes were up. Where jobs were moved in place, a column has
-    these regroups; where jobs have a moment, two have the promises made and kept.
+    Columns that are empty in all rows are omitted.
     """
-    first: dict[str, float] = {}
-    for one in summaries:
-        first.setdefault(one.workload, one.avg_jct_s)
+    from pollux_slurm.simulator.experiments.kept_runs import axis_text
 
-    regroups = any(one.regroups_per_job for one in summaries)
-    bounds = all(one.bound_avg_jct_s is not None for one in summaries)
-    asked = any(one.num_asked for one in summaries)
+    seeds = any(row["num_runs"] > 1 for row in rows)
+    scaled = len({row["autoscale"] for row in rows if row.get("autoscale")}) > 0
+    regroups = any(row["regroups_per_job"] for row in rows)
+    bounds = any(row["bound_avg_jct_s"] is not None for row in rows)
+    asked = any(row["num_asked"] for row in rows)
 
-    def column(title: str, rank: int, text: Callable[[Summary], str]) -> Column:
-        return Column(title=title, cells=tuple(text(one) for one in summaries), rank=rank)
+    def column(title: str, rank: int, text: Callable[[Mapping[str, Any]], str]) -> Column:
+        return Column(title=title, cells=tuple(text(row) for row in rows), rank=rank)
 
-    columns = [
-        Column(
-            title="workload",
-            cells=tuple(one.workload for one in summaries),
-            rank=8 if len(first) == 1 else 0,
-            left=True,
-        ),
-        Column(title="policy", cells=tuple(labels), left=True),
-        column("average", 0, lambda one: f"{one.avg_jct_s:,.0f}"),
-        column("ratio", 0, lambda one: f"{one.avg_jct_s / first[one.workload]:.3f}"),
-        *([column("bound", 0, lambda one: f"{one.bound_avg_jct_s or 0:,.0f}")] if bounds else []),
-        *([column("to bound", 0, _to_bound)] if bounds else []),
-        column("median", 5, lambda one: f"{one.p50_jct_s:,.0f}"),
-        column("p90", 6, lambda one: f"{one.p90_jct_s:,.0f}"),
-        column("p99", 3, lambda one: f"{one.p99_jct_s:,.0f}"),
-        column("makespan", 1, lambda one: f"{one.makespan_s:,.0f}"),
-        column("GPU h", 4, lambda one: f"{one.gpu_hours:,.0f}"),
-        *([column("node h", 1, lambda one: f"{sum(one.node_hours.values()):,.0f}")] if node_hours else []),
-        column("restarts", 1, lambda one: f"{one.restarts_per_job:.2f}"),
-        *([column("regroups", 1, lambda one: f"{one.regroups_per_job:.2f}")] if regroups else []),
-        column("lost", 2, lambda one: f"{100 * one.restart_share:.1f} %"),
-        column("worst ρ", 2, lambda one: number_or_dash(one.rho_worst)),
-        column(
-            "ρ > 1",
-            4,
-            lambda one: "–" if one.rho_share_above_1 is None else f"{100 * one.rho_share_above_1:.0f} %",
-        ),
-        *([column("promised", 1, lambda one: f"{one.num_accepted} of {one.num_asked}")] if asked else []),
-        *([column("kept", 1, lambda one: f"{one.num_kept}")] if asked else []),
-        column("solve", 7, lambda one: f"{1000 * one.solve_s['p95']:.1f}"),
-    ]
+    def number(title: str, rank: int, key: str, form: str) -> Column:
+        return column(title, rank, lambda row: "–" if row[key] is None else form.format(row[key]))
+
     print_table(
-        columns,
-        "Simulated. Completion times and makespan in seconds; ratio: average over that of the first policy; "
+        [
+            *(
+                Column(title=title, cells=tuple(axis_text(row.get(name)) for row in rows), left=True)
+                for name, title in axes.items()
+            ),
+            Column(title="policy", cells=tuple(row["policy"] for row in rows), left=True),
+            *([column("runs", 4, lambda row: str(row["num_runs"]))] if seeds else []),
+            number("average", 0, "avg_jct_s", "{:,.0f}"),
+            number("ratio", 0, "ratio", "{:.3f}"),
+            *([number("bound", 0, "bound_avg_jct_s", "{:,.0f}")] if bounds else []),
+            *([column("to bound", 0, _to_bound)] if bounds else []),
+            *([number("lowest", 5, "lowest_avg_jct_s", "{:,.0f}")] if seeds else []),
+            *([number("highest", 5, "highest_avg_jct_s", "{:,.0f}")] if seeds else []),
+            number("median", 5, "p50_jct_s", "{:,.0f}"),
+            number("p90", 6, "p90_jct_s", "{:,.0f}"),
+            number("p99", 3, "p99_jct_s", "{:,.0f}"),
+            number("makespan", 1, "makespan_s", "{:,.0f}"),
+            number("GPU h", 4, "gpu_hours", "{:,.0f}"),
+            *([number("node h", 1, "node_hours", "{:,.0f}")] if scaled else []),
+            number("restarts", 1, "restarts_per_job", "{:.2f}"),
+            *([number("regroups", 1, "regroups_per_job", "{:.2f}")] if regroups else []),
+            column("lost", 2, lambda row: f"{100 * row['restart_share']:.1f} %"),
+            number("worst ρ", 2, "rho_worst", "{:.2f}"),
+            column("ρ > 1", 4, lambda row: _percent(row["rho_share_above_1"])),
+            *(
+                [column("promised", 1, lambda row: f"{row['num_accepted']:g} of {row['num_asked']:g}")]
+                if asked
+                else []
+            ),
+            *([number("kept", 1, "num_kept", "{:g}")] if asked else []),
+            column("solve", 7, lambda row: f"{1000 * row['solve_p95_s']:.1f}"),
+        ],
+        "Simulated. Completion times and makespan in seconds; ratio: average over that of the first policy "
+        "on the same workload; "
+        + ("lowest, highest: of the runs' averages; " if seeds else "")
         + ("bound: no policy's average is below it; " if bounds else "")
         + "restarts per job"
         + ("; regroups: moves in place per job" if regroups else "")
@@ -89,13 +91,15 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
     )
 
 
-def _to_bound(summary: Summary) -> str:
+def _to_bound(row: Mapping[str, Any]) -> str:
     """Return how far the bound is from the average."""
-    return f"{100 * ((summary.bound_avg_jct_s or 0) / summary.avg_jct_s - 1):+.1f} %".replace("-", "−")
+    if row["bound_avg_jct_s"] is None:
+        return "–"
+    return f"{100 * (row['bound_avg_jct_s'] / row['avg_jct_s'] - 1):+.1f} %".replace("-", "−")
 
 
-def number_or_dash(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
 
 
 def print_table(columns: Sequence[Column], note: str, console: Console | None = None) -> None:

@@ -1,7 +1,8 @@
-"""`pollux simulate generate`, `import-sacct` and `export`: make workloads for simulations."""
+"""`pollux simulate generate`, `import-sacct`, `import-trace` and `export`: make workloads for simulations."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -107,6 +108,36 @@ def import_sacct(
     )
 
 
+def import_trace(
+    form: Annotated[str, typer.Argument(metavar="FORM", help="philly, helios or pai: whose public trace.")],
+    file: Annotated[Path, typer.Argument(help="Its cluster_job_log, cluster_log.csv or pai_task_table.csv.")],
+    traces: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder with a folder of traces for each application.")
+    ],
+    skip_hours: Annotated[float, typer.Option(min=0, help="Leave out the first hours.")] = 0.0,
+    hours: Annotated[float | None, typer.Option(min=0, help="Only so many hours; default: all.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for the choice among applications of one class.")] = 0,
+    output: OutputOption = None,
+) -> None:
+    """Make a workload of a public trace of another cluster.
+
+    Each job is simulated as an application of the same class of GPU time, and keeps its own GPU time.
+
+    Example: pollux simulate import-trace helios cluster_log.csv --traces traces --hours 8 --output venus.csv
+    """
+    from pollux_slurm.simulator import read_applications
+    from pollux_slurm.simulator.site.public_traces import read_public_trace
+    from pollux_slurm.simulator.site.used_jobs import as_workload
+
+    found = read_public_trace(form, file, skip_hours=skip_hours, hours=math.inf if hours is None else hours)
+    _write(as_workload(found.jobs, read_applications(traces), seed=seed), output)
+    gpu_hours = sum(job.gpu_s for job in found.jobs) / 3600
+    print_note(
+        f"{len(found.jobs)} jobs with {gpu_hours:,.1f} GPU hours; {found.num_left_out} jobs left out: "
+        "without GPUs, or not ended"
+    )
+
+
 def export(
     since: Annotated[
         datetime | None, typer.Option(help="Only jobs submitted from this time on (UTC), such as 2026-01-31.")
@@ -121,7 +152,7 @@ def export(
     """Write the store's jobs, as measured, and the delays of their moves, for simulations.
 
     Example: pollux simulate export --since 2026-01-01 --output january.json;
-    pollux simulate --traces january.json --rules slurm --nodes 8 --policy pollux --policy slurm
+    pollux simulate --traces january.json --rules slurm --nodes 8x4 --policy pollux --policy slurm
     """
     from pollux_slurm.simulator.site.export import export_queue
     from pollux_slurm.simulator.site.measured_jobs import queue_text

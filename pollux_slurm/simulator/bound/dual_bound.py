@@ -17,8 +17,7 @@ import numpy.typing as npt
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator.bound.best_replies import BestReplies
 from pollux_slurm.simulator.bound.speeds import Options, epoch_seconds, in_whole_seconds, make_options
-from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.gpu_speeds import with_traced_speeds
+from pollux_slurm.simulator.engine.cluster import Cluster, with_traced_speeds
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 

@@ -23,15 +23,27 @@ from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.engine.checks import check_allocations, check_sizes, check_times, check_workload
-from pollux_slurm.simulator.engine.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
+from pollux_slurm.simulator.engine.cluster import (
+    Cluster,
+    RoundRecord,
+    SchedulingPolicy,
+    SimulationResult,
+    with_traced_speeds,
+)
 from pollux_slurm.simulator.engine.cluster_rules import OSDI21, InPlace, Rules
-from pollux_slurm.simulator.engine.gpu_speeds import with_traced_speeds
 from pollux_slurm.simulator.engine.in_place import expected_standstill_s, expected_warm_up_s
 from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, SimulatedJob
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
 from pollux_slurm.simulator.engine.moves import Move, RoundChange, plan_moves
 from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_in_place
 from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs
+from pollux_slurm.simulator.engine.sharing import (
+    Pair,
+    SharingPolicy,
+    check_sharing,
+    held_once,
+    relative_rates,
+)
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.batch_splits import user_batch, user_training_time_s
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
@@ -90,6 +102,11 @@ class _Simulation:
         check_workload(workload, applications)
         check_times(workload, cluster)
         self.cluster, self.rules, self._policy = cluster, rules, policy
+        self._sharing = policy if isinstance(policy, SharingPolicy) else None
+        if self._sharing is not None:
+            check_sharing(rules, scales=autoscaler is not None)
+        # The pairs of the last decision; none but under a policy that shares GPUs.
+        self._pairs: tuple[Pair, ...] = ()
         adaptive = draw_adaptive(len(workload), rules.adaptive_share, seed=rules.seed)
         self.jobs = [
             self._job(job, applications, adaptive=index in adaptive) for index, job in enumerate(workload)
@@ -159,6 +176,7 @@ class _Simulation:
             job for job in (self.unfinished if self._slurm_starts else self._present) if job.allocation
         ]
         progress_before = [job.total_useful_progress for job in running]
+        used_before = [(job, job.gpu_seconds, job.lost_gpu_seconds) for job in running] if self._pairs else []
         failing = self._outages.between(self.now_s, self.now_s + duration_s)
         for job in running:
             fails_s = math.inf
@@ -169,6 +187,8 @@ class _Simulation:
             job.advance(begin_s, min(fails_s, self.now_s + duration_s) - begin_s)
             if fails_s < math.inf and job.finished_s is None:
                 job.fail()
+        if self._pairs:
+            self._count_shared(used_before)
         self._rigid.fail(failing)
         if self.rounds and self.rounds[-1].at_s == self.now_s:
             for job, before in zip(running, progress_before, strict=True):
@@ -216,7 +236,10 @@ class _Simulation:
             began = clock()
             decision = self._policy.allocate(self.now_s, adaptive, cluster)
             solve_s = clock() - began
-        check_allocations(decision, cluster)
+        if self._sharing is None:
+            check_allocations(decision, cluster)
+        else:
+            self._share(self._sharing, decision, adaptive, cluster)
         for job in adaptive:
             if job.job.name not in by_slurm:
                 job.allocation = before.get(job.job.name, ())
@@ -323,6 +346,28 @@ class _Simulation:
             speed=slowest.speed_of(name),
         )
 
+    def _share(
+        self,
+        policy: SharingPolicy,
+        decision: Mapping[str, GpusByNode],
+        jobs: Sequence[SimulatedJob],
+        cluster: Cluster,
+    ) -> None:
+        """Check the pairs of a decision, and give their jobs the rates of pairs."""
+        self._pairs = policy.pairs
+        rates = relative_rates(self._pairs, decision, jobs, cluster.node_types, policy.rates)
+        check_allocations(held_once(decision, self._pairs), cluster)
+        for job in jobs:
+            job.interference = 1.0 - rates.get(job.job.name, 1.0)
+
+    def _count_shared(self, before: Sequence[tuple[SimulatedJob, float, float]]) -> None:
+        """Count half of the GPU time since `before` for each job of a pair."""
+        shared = {name for pair in self._pairs for name in (pair.first, pair.second)}
+        for job, used_s, lost_s in before:
+            if job.job.name in shared:
+                job.gpu_seconds = (job.gpu_seconds + used_s) / 2
+                job.lost_gpu_seconds = (job.lost_gpu_seconds + lost_s) / 2
+
     def _apply_interference(self, active: Sequence[SimulatedJob]) -> None:
         """Slow down jobs over several nodes where two of them share a node, as the artifact can."""
         share = self.rules.interference
@@ -332,6 +377,11 @@ class _Simulation:
             for job in active:
                 crowded = len(job.allocation) > 1 and any(crowd[node] > 1 for node, _ in job.allocation)
                 job.interference = share if crowded else 0.0
+
+    def _num_shared(self, active: Sequence[SimulatedJob]) -> int:
+        """Return how many GPUs have two jobs."""
+        seconds = {pair.second for pair in self._pairs}
+        return sum(job.num_gpus for job in active if job.job.name in seconds) if seconds else 0
 
     def _record(self, active: Sequence[SimulatedJob], up: Sequence[int], solve_s: float) -> None:
         # Filled in by `advance`.
@@ -345,7 +395,7 @@ class _Simulation:
                 goodput=self._goodput,
                 nodes_up=sum(1 for gpus in up if gpus),
                 gpus_up=sum(up),
-                gpus_used=sum(job.num_gpus for job in active),
+                gpus_used=sum(job.num_gpus for job in active) - self._num_shared(active),
                 gpus_unmanaged=sum(self._rigid.owned_gpus(unmanaged_only=True)),
                 num_waiting=sum(1 for job in active if not job.allocation),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,116 +28,146 @@ from pollux_slurm.report import (
     minutes,
     render_page,
 )
+from pollux_slurm.simulator.experiments.axis_plots import axis_figures
+from pollux_slurm.simulator.experiments.kept_runs import KeptRun, axis_text, table_rows, varying_axes
 from pollux_slurm.simulator.experiments.run_values import job_table, quantile_table, spans_of, use_table
-from pollux_slurm.simulator.experiments.settings import RunSettings
-from pollux_slurm.simulator.experiments.sweep import SweepResult
-from pollux_slurm.simulator.experiments.sweep_report import setting_facts, sweep_sections
 from pollux_slurm.simulator.results.files import write_text
 from pollux_slurm.simulator.results.outcomes import JobOutcome
-from pollux_slurm.simulator.results.summary import RunOutcome, Summary
+from pollux_slurm.simulator.results.summary import RunOutcome
 
 # No screen shows more points side by side.
 _MOST_POINTS = 500
 
-_SUMMARY_NOTE = (
-    "Average, median, p90 and p99 are of completion times, from submission to end; ratio: the average over "
-    "that of the first policy of the same workload; node hours: while nodes were there, GPU hours: while "
-    "jobs had GPUs; restarts, regroups (moves in place): per job; lost: share of GPU time without progress "
-    "at starts, moves and failures; ρ: completion time over that alone on an equal share of the cluster "
-    "(finish-time fairness: above 1, sharing cost the job time)."
+_NOTE = (
+    "Average, median, p90 and p99 are of completion times, from submission to end; means over the runs of a "
+    "row; ratio: mean of the averages over those of the first policy of the same workload; bound: no "
+    "policy's average is below it; node hours: while nodes were there, GPU hours: while jobs had GPUs; "
+    "restarts, regroups (moves in place): per job; lost: share of GPU time without progress at starts, moves "
+    "and failures; ρ: completion time over that alone on an equal share of the cluster (finish-time "
+    "fairness: above 1, sharing cost the job time), the worst of all runs."
 )
 _WORST_RHO, _UNFAIR = "worst\N{NO-BREAK SPACE}ρ", "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1"
+# Keys of the experiment that the page names, whatever their values; others where they are set.
+_ALWAYS = ("rules", "nodes", "interval_s", "restart_delay_s")
 
 
-def write_report(
-    file: Path,
-    outcomes: Sequence[RunOutcome],
-    *,
-    labels: Sequence[str],
-    settings: RunSettings,
-    swept: Sequence[SweepResult] = (),
-) -> None:
-    """Write the page of some runs, each with its label, and of a sweep. Raises `UsageError`."""
-    write_text(file, render_page(report_page(outcomes, labels=labels, settings=settings, swept=swept)))
+def write_report(file: Path, results: Sequence[KeptRun]) -> None:
+    """Write the page of an experiment's runs. Raises `UsageError`."""
+    write_text(file, render_page(report_page(results)))
 
 
-def report_page(
-    outcomes: Sequence[RunOutcome],
-    *,
-    labels: Sequence[str],
-    settings: RunSettings,
-    swept: Sequence[SweepResult] = (),
-) -> Page:
-    """Return the page of some runs, with sections for each workload."""
-    runs: dict[str, list[tuple[str, RunOutcome]]] = {}
-    for label, one in zip(labels, outcomes, strict=True):
-        runs.setdefault(one.summary.workload, []).append((label, one))
-    sections = [Section(title="Summary", tables=_tables(runs))]
-    for workload, several in runs.items():
-        sections.append(Section(title=workload if len(runs) > 1 else "Plots", figures=_figures(several)))
-    styles = {label: style for style, label in enumerate(dict.fromkeys(labels))}
-    sections += sweep_sections(swept, styles)
+def report_page(results: Sequence[KeptRun]) -> Page:
+    """Return the page of some runs: a table, plots along the axes, and plots of single workloads.
+
+    The last are those of runs on equal points, where all were run just now.
+    """
+    rows = table_rows(results)
+    axes = varying_axes(rows)
+    styles = {label: style for style, label in enumerate(dict.fromkeys(one.label for one in results))}
+    sections = [Section(title="Comparison", tables=(_table(rows, axes, results), *_accounts(results)))]
+    figures = axis_figures(rows, styles)
+    if figures:
+        sections.append(Section(title="Axes", figures=figures))
+    workloads: dict[str, list[tuple[str, RunOutcome]]] = {}
+    for one in results:
+        if one.outcome is not None and set(axes) <= {"workload"}:
+            workloads.setdefault(one.workload, []).append((one.label, one.outcome))
+    for workload, several in workloads.items():
+        if len(dict(several)) == len(several):
+            title = workload if len(workloads) > 1 else "Plots"
+            sections.append(Section(title=title, figures=_figures(several)))
     return Page(
         title="Scheduling policies compared",
-        lead=_lead(outcomes, len(runs)),
-        facts=setting_facts(settings),
+        lead=_lead(results),
+        facts=_facts(results[0], axes) if results else (),
         sections=tuple(sections),
     )
 
 
-def _lead(outcomes: Sequence[RunOutcome], num_workloads: int) -> str:
-    num_jobs = sum({one.summary.workload: one.summary.num_jobs for one in outcomes}.values())
+def _lead(results: Sequence[KeptRun]) -> str:
+    workloads = {(one.workload, one.summary["num_jobs"]) for one in results}
+    num_jobs = sum(number for _, number in workloads)
     jobs = f"{num_jobs} job" + "s" * (num_jobs != 1)
-    several = f"{num_workloads} workloads of {jobs} in all" if num_workloads > 1 else jobs
-    return f"Simulated, not measured: {several}, replayed with a clock instead of a cluster."
+    several = f"{len(workloads)} workloads of {jobs} in all" if len(workloads) > 1 else jobs
+    runs = f"{len(results)} run" + "s" * (len(results) != 1)
+    return f"Simulated, not measured: {runs} of {several}, replayed with a clock instead of a cluster."
 
 
-def _tables(runs: Mapping[str, Sequence[tuple[str, RunOutcome]]]) -> tuple[Table, ...]:
-    named = [
-        (label if len(runs) == 1 else f"{workload}: {label}", one.summary, several[0][1].summary.avg_jct_s)
-        for workload, several in runs.items()
-        for label, one in several
-    ]
-    columns = (
-        *("policy", "average (min)", "ratio", "median (min)", "p90 (h)", "p99 (h)", "makespan (h)"),
-        *("node hours", "GPU hours", "restarts", "regroups", "lost", _WORST_RHO, _UNFAIR),
+def _facts(one: KeptRun, axes: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the keys that are equal for all runs, with their values."""
+    return tuple(
+        (name, axis_text(value))
+        for name, value in one.place.items()
+        if name not in axes and (name in _ALWAYS or value not in (None, False, 0, "users"))
     )
-    rows = tuple(_row(name, found, first_s) for name, found, first_s in named)
-    accounts = tuple(
-        (
-            f"{name}: {account}",
-            f"{got.num_jobs}",
-            minutes(got.avg_jct_s),
-            f"{got.gpu_hours:,.1f}",
-            _or_dash(got.rho_worst),
-            _percent(got.rho_share_above_1),
-        )
-        for name, found, _ in named
-        for account, got in found.accounts.items()
-    )
-    by_account = Table(
-        columns=("account", "jobs", "average (min)", "GPU hours", _WORST_RHO, _UNFAIR),
-        rows=accounts,
-        note="The same by account.",
-    )
-    return (Table(columns=columns, rows=rows, note=_SUMMARY_NOTE), *([by_account] if accounts else []))
 
 
-def _row(name: str, found: Summary, first_s: float) -> tuple[str, ...]:
+def _table(rows: Sequence[Mapping[str, Any]], axes: Mapping[str, str], results: Sequence[KeptRun]) -> Table:
+    seeds = sorted({result.seed for result in results if result.seed is not None})
+    of_seeds = f" Seeds of the workloads: {', '.join(map(str, seeds))}." if seeds else ""
+    bounds = any(row["bound_avg_jct_s"] is not None for row in rows)
+    runs = any(row["num_runs"] > 1 for row in rows)
+    scaled = any(row.get("autoscale") for row in rows)
+    return Table(
+        columns=(
+            *("policy", *axes.values(), *(["runs"] if runs else []), "average (min)", "ratio"),
+            *(("bound (min)", "to bound") if bounds else ()),
+            *("median (min)", "p90 (h)", "p99 (h)", "makespan (h)"),
+            *(["node hours"] if scaled else []),
+            "GPU hours",
+            *("restarts", "regroups", "lost", _WORST_RHO, _UNFAIR),
+        ),
+        rows=tuple(_row(row, axes, bounds=bounds, runs=runs, scaled=scaled) for row in rows),
+        note=_NOTE + of_seeds,
+    )
+
+
+def _row(
+    row: Mapping[str, Any], axes: Mapping[str, str], *, bounds: bool, runs: bool, scaled: bool
+) -> tuple[str, ...]:
+    bound_s = row["bound_avg_jct_s"]
+    to_bound = "–" if bound_s is None else _percent(bound_s / row["avg_jct_s"] - 1)
     return (
-        name,
-        minutes(found.avg_jct_s),
-        f"{found.avg_jct_s / first_s:.3f}",
-        minutes(found.p50_jct_s),
-        *(hours(value) for value in (found.p90_jct_s, found.p99_jct_s, found.makespan_s)),
-        f"{sum(found.node_hours.values()):,.0f}",
-        f"{found.gpu_hours:,.0f}",
-        f"{found.restarts_per_job:.2f}",
-        f"{found.regroups_per_job:.2f}",
-        f"{100 * found.restart_share:.1f}\N{NO-BREAK SPACE}%",
-        _or_dash(found.rho_worst),
-        _percent(found.rho_share_above_1),
+        row["policy"],
+        *(axis_text(row.get(name)) for name in axes),
+        *([str(row["num_runs"])] if runs else []),
+        minutes(row["avg_jct_s"]),
+        f"{row['ratio']:.3f}",
+        *((_or(minutes, bound_s), to_bound) if bounds else ()),
+        _or(minutes, row["p50_jct_s"]),
+        *(_or(hours, row[name]) for name in ("p90_jct_s", "p99_jct_s", "makespan_s")),
+        *([_or("{:,.0f}".format, row["node_hours"])] if scaled else []),
+        _or("{:,.0f}".format, row["gpu_hours"]),
+        *(_or("{:.2f}".format, row[name]) for name in ("restarts_per_job", "regroups_per_job")),
+        _or(lambda share: f"{100 * share:.1f}\N{NO-BREAK SPACE}%", row["restart_share"]),
+        _or("{:.2f}".format, row["rho_worst"]),
+        _or(_percent, row["rho_share_above_1"]),
     )
+
+
+def _accounts(results: Sequence[KeptRun]) -> tuple[Table, ...]:
+    rows = tuple(
+        (
+            f"{one.workload}: {one.label}: {account}",
+            f"{got['num_jobs']}",
+            minutes(got["avg_jct_s"]),
+            f"{got['gpu_hours']:,.1f}",
+            _or("{:.2f}".format, got["rho_worst"]),
+            _or(_percent, got["rho_share_above_1"]),
+        )
+        for one in results
+        for account, got in one.summary.get("accounts", {}).items()
+    )
+    columns = ("account", "jobs", "average (min)", "GPU hours", _WORST_RHO, _UNFAIR)
+    return (Table(columns=columns, rows=rows, note="The same by account."),) if rows else ()
+
+
+def _or(text: Callable[[float], str], value: float | None) -> str:
+    return "–" if value is None else text(value)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f}\N{NO-BREAK SPACE}%".replace("-", "−")
 
 
 def _figures(several: Sequence[tuple[str, RunOutcome]]) -> tuple[Figure, ...]:
@@ -290,11 +321,3 @@ def _binned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
 
 def _rhos(one: RunOutcome) -> list[float]:
     return [job.rho for job in one.jobs if job.rho is not None]
-
-
-def _or_dash(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f}\N{NO-BREAK SPACE}%"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -11,15 +12,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
+from pollux_slurm.simulator.policies import ExternalPolicy
 from pollux_slurm.simulator.results.summary import RunOutcome, make_outcome
 from pollux_slurm.simulator.site.measured_jobs import load_applications
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 # Called with the number of runs done, and how far they are as a text.
 OnDone: TypeAlias = Callable[[float, str], None]
@@ -48,16 +53,17 @@ def run_one(
     settings = spec.settings
     began_s = clock()
     policy = settings.make_policy()
-    result = simulate(
-        spec.jobs,
-        applications,
-        policy,
-        settings.cluster(),
-        rules=settings.make_rules(),
-        autoscaler=settings.make_autoscaler(policy),
-        on_round=on_round,
-        clock=clock,
-    )
+    with contextlib.closing(policy) if isinstance(policy, ExternalPolicy) else contextlib.nullcontext():
+        result = simulate(
+            spec.jobs,
+            applications,
+            policy,
+            settings.cluster(),
+            rules=settings.make_rules(),
+            autoscaler=settings.make_autoscaler(policy),
+            on_round=on_round,
+            clock=clock,
+        )
     return make_outcome(
         result,
         policy=settings.policy,
@@ -130,13 +136,10 @@ def _in_processes(
     specs: Sequence[RunSpec], traces: Path, num_processes: int, on_done: OnDone
 ) -> Iterator[tuple[int, RunOutcome]]:
     # Imported here so that runs in one process do not wait for them.
-    import multiprocessing
-    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+    from concurrent.futures import FIRST_COMPLETED, wait
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing.shared_memory import SharedMemory
 
-    # Spawned, because a fork would inherit the locks of numpy's and the progress bar's threads.
-    context = multiprocessing.get_context("spawn")
     workers = min(num_processes, len(specs))
     progress = _Progress(specs, on_done)
     # Where each run writes how far it is.
@@ -145,7 +148,7 @@ def _in_processes(
     try:
         for index, spec in enumerate(specs):
             _ENTRY.pack_into(board.buf, index * _ENTRY.size, 0.0, len(spec.jobs))
-        with ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_start_worker) as pool:
+        with worker_pool(workers) as pool:
             places = {
                 pool.submit(_run_in_worker, spec, traces, board.name, index): index
                 for index, spec in enumerate(specs)
@@ -167,6 +170,16 @@ def _in_processes(
     finally:
         board.close()
         board.unlink()
+
+
+def worker_pool(num_processes: int) -> ProcessPoolExecutor:
+    """Return a pool of processes that end with this one."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    # Spawned, because a fork would inherit the locks of numpy's and the progress bar's threads.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(max_workers=num_processes, mp_context=context, initializer=_start_worker)
 
 
 def _start_worker() -> None:
@@ -195,7 +208,7 @@ def _run_in_worker(spec: RunSpec, traces: Path, board_name: str, index: int) -> 
     try:
         return run_one(
             spec,
-            _applications_of_worker(traces),
+            applications_of_worker(traces),
             on_round=functools.partial(_ENTRY.pack_into, board.buf, index * _ENTRY.size),
         )
     finally:
@@ -203,5 +216,6 @@ def _run_in_worker(spec: RunSpec, traces: Path, board_name: str, index: int) -> 
 
 
 @functools.lru_cache(maxsize=1)
-def _applications_of_worker(traces: Path) -> Mapping[str, Application]:
+def applications_of_worker(traces: Path) -> Mapping[str, Application]:
+    """Return the applications, which a process reads once."""
     return load_applications(traces)

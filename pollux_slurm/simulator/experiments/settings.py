@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pollux_slurm.errors import InvalidProblemError, SimulationError, UsageError
 from pollux_slurm.model import Objective, Problem
@@ -17,7 +19,18 @@ from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, Scheduling
 from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, InPlace, Rules, slurm_rules
 from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
-from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
+from pollux_slurm.simulator.engine.sharing import PairRates
+from pollux_slurm.simulator.inputs.rate_tables import read_pair_rates
+from pollux_slurm.simulator.policies import (
+    POLICIES,
+    SHARING,
+    AntManPolicy,
+    ExternalPolicy,
+    GandivaPolicy,
+    PolluxPolicy,
+    SiaPolicy,
+    make_policy,
+)
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
 
 
@@ -49,13 +62,20 @@ class ScalingSettings:
     min_nodes: int = 1
     boot_s: float = 120.0
 
+    @property
+    def text(self) -> str:
+        return f"{self.low:g} to {self.high:g}, from {self.min_nodes} node" + "s" * (self.min_nodes != 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The settings of one simulation, without its workload and traces. Times in seconds.
 
+    `name` is that of the policy in tables, where it has one of its own.
     `objective`, `between`, `share_half_life_s`, `declared`, `kinds`, `exponent` and `penalty` are for policy
     `pollux`; None is the objective's default, and no memory of shares. `exponent` is also the power of `sia`.
+    `command`, `time_limit_s` and `user_batch` are of policy `external`.
+    `sharing` is the file with the rates of pairs for `gandiva` and `antman`, `guaranteed` the latter's share.
     `groups` replaces `num_nodes` × `gpus_per_node`. `restart_delay_s` is the delay of a move under rules
     `osdi21`, and under `slurm` the expected delay of a job's first move. `slurm` is for rules `slurm`; `seed`
     for these and for `noise`.
@@ -67,6 +87,7 @@ class RunSettings:
     """
 
     policy: str = "pollux"
+    name: str | None = None
     objective: str = "generalized-mean"
     between: str = "users"
     share_half_life_s: float | None = None
@@ -74,6 +95,11 @@ class RunSettings:
     kinds: bool = False
     exponent: float | None = None
     penalty: str | None = None
+    command: tuple[str, ...] = ()
+    time_limit_s: float = 10.0
+    user_batch: bool = False
+    guaranteed: float = 0.5
+    sharing: str | None = None
     rules: str = "osdi21"
     num_nodes: int = 16
     gpus_per_node: int = 4
@@ -97,7 +123,7 @@ class RunSettings:
         if self.rules != "slurm" and self.slurm != SlurmSettings():
             raise UsageError(
                 "partial adoption, plain requeues, unmanaged jobs and failures exist only under "
-                f"rules slurm, not under {self.rules}: add --rules slurm"
+                f"rules slurm, not under {self.rules}"
             )
         try:
             if self.policy == "pollux" and self.exponent is not None:
@@ -112,22 +138,11 @@ class RunSettings:
     @property
     def label(self) -> str:
         """The name of the policy in tables and plots."""
+        if self.name is not None:
+            return self.name
         if self.policy != "pollux":
             return self.policy
         return self.objective + (" (declared)" if self.declared else "") + (" (kinds)" if self.kinds else "")
-
-    @property
-    def cluster_text(self) -> str:
-        """The nodes as text, such as `16 nodes × 4 GPUs`."""
-        if self.groups:
-            return ", ".join(
-                f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}"
-                + (f" at {one.speed:g} times the speed" if one.speed != 1 else "")
-                + "".join(f" ({name}: {speed:g})" for name, speed in one.speeds)
-                for one in self.groups
-            )
-        size = f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} × {self.gpus_per_node} GPUs"
-        return size if self.scaling is None else f"{self.scaling.min_nodes} to {size}"
 
     def cluster(self) -> Cluster:
         return Cluster(
@@ -188,6 +203,17 @@ class RunSettings:
         """Return a new policy; a policy has the state of one run."""
         if self.policy == "sia" and self.exponent is not None:
             return SiaPolicy(power=self.exponent)
+        if self.policy == "external":
+            if not self.command:
+                raise UsageError('policy external needs its command, such as ["python3", "mine.py"]')
+            return ExternalPolicy(self.command, time_limit_s=self.time_limit_s, user_batch=self.user_batch)
+        if self.policy in SHARING:
+            if self.sharing is None:
+                raise UsageError(f"policy {self.policy} needs the rates of pairs: sharing = FILE")
+            rates = _pair_rates(self.sharing)
+            if self.policy == "antman":
+                return AntManPolicy(rates, guaranteed=self.guaranteed)
+            return GandivaPolicy(rates)
         if self.policy != "pollux":
             return make_policy(self.policy, objective=self.objective, declared=self.declared)
         objective = Objective(name=self.objective)
@@ -204,11 +230,25 @@ class RunSettings:
         )
 
 
-def parse_group(text: str) -> NodeGroup:
-    """Parse a group of nodes such as `8x4:t4`, `4x8:a100=2.5` or `4x8:a100=2.5,bert=3`.
+@functools.lru_cache(maxsize=4)
+def _pair_rates(file: str) -> PairRates:
+    return PairRates(read_pair_rates(Path(file)))
 
-    These are nodes × GPUs, type, speed, and speeds of single applications. Raises `UsageError`.
+
+def parse_nodes(text: str) -> tuple[int, int, tuple[NodeGroup, ...]]:
+    """Parse nodes such as `16x4`, or groups of GPU types such as `8x4:t4 + 4x8:a100=2.5,bert=3`.
+
+    Return the number of nodes, their GPUs, and the groups, none for nodes without a type. A group has nodes ×
+    GPUs, type, speed, and speeds of single applications. Raises `UsageError`.
     """
+    plain = re.fullmatch(r"\s*([0-9]{1,6})\s*x\s*([0-9]{1,4})\s*", text)
+    if plain is not None and int(plain[1]) and int(plain[2]):
+        return int(plain[1]), int(plain[2]), ()
+    groups = tuple(_parse_group(part.strip()) for part in text.split("+"))
+    return sum(one.num_nodes for one in groups), max(one.gpus_per_node for one in groups), groups
+
+
+def _parse_group(text: str) -> NodeGroup:
     first, *others = text.split(",")
     found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4}):([A-Za-z0-9_.-]+)(?:=([0-9.eE+-]+))?", first)
     try:
@@ -226,20 +266,11 @@ def parse_group(text: str) -> NodeGroup:
         )
     except ValueError:
         raise UsageError(
-            f"a group of nodes is {text!r}; expected such as 8x4:t4, 4x8:a100=2.5 or 4x8:a100=2.5,bert=3 "
-            "(nodes x GPUs:type=speed,application=speed)"
+            f"nodes are {text!r}; expected nodes x GPUs such as 16x4, or types such as 8x4:t4, 4x8:a100=2.5 "
+            "or 4x8:a100=2.5,bert=3 (nodes x GPUs:type=speed,application=speed), with + between them"
         ) from None
     except SimulationError as error:
-        raise UsageError(f"a group of nodes is {text!r}: {error}") from None
-
-
-def parse_scaling(text: str, *, min_nodes: int, boot_s: float) -> ScalingSettings:
-    """Parse a range of utilities such as `0.55:0.75`. Raises `UsageError`."""
-    low, _, high = text.partition(":")
-    try:
-        return ScalingSettings(low=float(low), high=float(high), min_nodes=min_nodes, boot_s=boot_s)
-    except ValueError:
-        raise UsageError(f"a range of utilities is {text!r}; expected such as 0.55:0.75") from None
+        raise UsageError(f"nodes are {text!r}: {error}") from None
 
 
 def _one_of(what: str, value: str, known: Sequence[str]) -> None:

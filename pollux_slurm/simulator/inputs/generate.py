@@ -118,6 +118,7 @@ def generate_workload(
     load: float = 1.0,
     hours: float = 8.0,
     num_gpus: int = 64,
+    most_gpus: int | None = None,
     num_accounts: int = 0,
     choices: Mapping[str, Sequence[TunedChoice]] = PUBLISHED_CHOICES,
 ) -> tuple[WorkloadJob, ...]:
@@ -125,7 +126,7 @@ def generate_workload(
 
     `load` 1.0 is the paper's: 2.5 jobs per GPU in eight hours. A longer workload repeats the eight hours, a
     shorter one ends early. Jobs are drawn uniformly from `num_accounts` accounts (0: none); the number of
-    accounts affects nothing else. No job requests more than `num_gpus`.
+    accounts affects nothing else. No job requests more than `most_gpus`, or `num_gpus` without it.
 
     Raises `UsageError` for impossible numbers, `TraceError` for an application without choices.
     """
@@ -133,7 +134,8 @@ def generate_workload(
     if num_accounts < 0:
         raise UsageError(f"a workload cannot have {num_accounts} accounts")
     rng, account_rng = random.Random(seed), random.Random(f"accounts {seed}")
-    fitting = {name: _fitting(choices, name, num_gpus) for job in CLASSES for name in job.applications}
+    most = num_gpus if most_gpus is None else most_gpus
+    fitting = {name: _fitting(choices, name, most) for job in CLASSES for name in job.applications}
     starts = [*accumulate(_hourly_shares(hours), initial=0.0)]
     drawn = []
     for _ in range(num_jobs):

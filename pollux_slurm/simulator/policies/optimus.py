@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
-from pollux_slurm.simulator.inputs.batch_splits import packed_step_time_s, split_batch
-from pollux_slurm.simulator.policies.packing import FreeGpus
+from pollux_slurm.simulator.inputs.batch_splits import split_batch
+from pollux_slurm.simulator.policies.packing import place_counts
+from pollux_slurm.simulator.policies.user_rates import most_replicas, step_s
 
 
 class OptimusPolicy:
@@ -33,9 +34,9 @@ class OptimusPolicy:
 
         def gain(job: SimulatedJob) -> float:
             count = counts[job.job.name]
-            if left < 1 or count + 1 > _most_replicas(job):
+            if left < 1 or count + 1 > most_replicas(job):
                 return 0.0
-            saved_s = _step_s(job, count, cluster) - _step_s(job, count + 1, cluster)
+            saved_s = step_s(job, count, cluster) - step_s(job, count + 1, cluster)
             return saved_s * remaining[job.job.name]
 
         for job in jobs:
@@ -48,16 +49,7 @@ class OptimusPolicy:
             gains[name] = gain(by_name[name])
             left -= 1
 
-        kept = {job.job.name: job.allocation for job in jobs if job.num_gpus == counts[job.job.name] > 0}
-        free = FreeGpus(cluster, kept.values())
-        for name in sorted(counts, key=lambda name: counts[name]):
-            if counts[name] and name not in kept:
-                kept[name] = free.take(counts[name])
-        return kept
-
-
-def _most_replicas(job: SimulatedJob) -> int:
-    return 1 if job.application.name == "ncf" else job.job.batch_size // job.application.min_atomic
+        return place_counts(counts, jobs, cluster)
 
 
 def _remaining_steps(job: SimulatedJob) -> float:
@@ -67,15 +59,3 @@ def _remaining_steps(job: SimulatedJob) -> float:
         return 1.0
     steps = application.iterations(batch_size, last) - application.iterations(batch_size, job.epoch)
     return steps * job.job.work
-
-
-def _step_s(job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:
-    """Return the true time of one step on as few nodes as possible; one GPU takes two micro-batches."""
-    batch = split_batch(job.application, job.job.batch_size, num_gpus, accumulate_on_one_gpu=True)
-    return packed_step_time_s(
-        job.application,
-        num_gpus,
-        cluster.gpus_per_node,
-        batch.atomic_batch_size,
-        batch.accumulation_steps,
-    )

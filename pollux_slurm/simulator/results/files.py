@@ -1,7 +1,7 @@
-"""Write the files of results: a summary as JSON and CSV, and tables of all jobs and all rounds.
+"""Write the files of results: summaries as JSON, and tables of all jobs and all rounds.
 
 summary.json contains `{"runs": [...]}`, one object for each run as `pollux simulate --json` prints it.
-summary.csv has its plain numbers; jobs.csv and rounds.csv have one row for each job and round of each run.
+jobs.csv and rounds.csv have one row for each job and round of each run.
 """
 
 from __future__ import annotations
@@ -27,27 +27,19 @@ def summary_as_dict(summary: Summary) -> dict[str, Any]:
     return dataclasses.asdict(summary)
 
 
-def plain_numbers(summary: Summary) -> dict[str, Any]:
-    """Return the fields of a summary that fit into one row of a table."""
-    fields = dataclasses.fields(summary)
-    row = {field.name: getattr(summary, field.name) for field in fields}
-    row.update({f"solve_{name}_s": value for name, value in summary.solve_s.items()})
-    return {name: value for name, value in row.items() if not isinstance(value, Mapping)}
-
-
-def write_results(folder: Path, outcomes: Sequence[RunOutcome]) -> tuple[Path, ...]:
-    """Write summary.json, summary.csv, jobs.csv and rounds.csv into `folder`, which is created if missing.
+def write_results(
+    folder: Path, summaries: Sequence[Mapping[str, Any]], outcomes: Sequence[RunOutcome]
+) -> tuple[Path, ...]:
+    """Write summary.json, and jobs.csv and rounds.csv of `outcomes`, into an existing folder.
 
     Raises `UsageError` where that is not possible.
     """
-    texts = {
-        "summary.json": json.dumps({"runs": [summary_as_dict(one.summary) for one in outcomes]}, indent=1)
-        + "\n",
-        "summary.csv": csv_text(plain_numbers(one.summary) for one in outcomes),
-        "jobs.csv": csv_text(_rows(outcomes, "jobs")),
-        "rounds.csv": csv_text(_rows(outcomes, "rounds")),
-    }
-    make_folder(folder)
+    texts = {"summary.json": json.dumps({"runs": [dict(one) for one in summaries]}, indent=1) + "\n"}
+    if outcomes:
+        texts |= {
+            "jobs.csv": csv_text(_rows(outcomes, "jobs")),
+            "rounds.csv": csv_text(_rows(outcomes, "rounds")),
+        }
     files = tuple(folder / name for name in texts)
     for file, text in zip(files, texts.values(), strict=True):
         write_text(file, text)

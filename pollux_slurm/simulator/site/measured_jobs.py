@@ -23,6 +23,7 @@ from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, Th
 from pollux_slurm.policy.problem.json_format import document_from_json, document_to_json
 from pollux_slurm.simulator.engine.cluster_rules import Delays
 from pollux_slurm.simulator.inputs.applications import Application, Placement, StepTime, read_applications
+from pollux_slurm.simulator.inputs.rate_tables import is_rate_table, read_rate_table
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
 _KIND = "measured-jobs"
@@ -246,5 +247,10 @@ def workload_of(queue: MeasuredQueue) -> tuple[WorkloadJob, ...]:
 
 
 def load_applications(source: Path) -> Mapping[str, Application]:
-    """Return the applications of a folder of traces, or of a file of measured jobs. Raises `TraceError`."""
-    return applications_of(read_queue(source)) if source.is_file() else read_applications(source)
+    """Return the applications of a folder of traces, of a file of measured jobs, or of a table of rates.
+
+    Raises `TraceError`.
+    """
+    if not source.is_file():
+        return read_applications(source)
+    return read_rate_table(source) if is_rate_table(source) else applications_of(read_queue(source))

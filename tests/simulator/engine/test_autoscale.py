@@ -24,7 +24,7 @@ from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 from pollux_slurm.simulator.policies import PolluxPolicy
-from pollux_slurm.simulator.policies.agents import Agents
+from pollux_slurm.simulator.policies.adaptive.agents import Agents
 from tests.published import traces_dir
 from tests.simulator.builders import made_application, made_job
 from tests.simulator.scripted import Scripted, run

@@ -253,7 +253,7 @@ def test_that_moves_are_made_the_way_that_was_decided(
             decided.update([] if move is None else [move[0]])
         return given
 
-    monkeypatch.setattr("pollux_slurm.simulator.policies.pollux.allocate", watched)
+    monkeypatch.setattr("pollux_slurm.simulator.policies.adaptive.pollux.allocate", watched)
     jobs = of_six_jobs(tmp_path, Rules(in_place=InPlace(several_wings=several_wings)))
     assert sum(job.num_regroups for job in jobs) == decided[ReallocationWay.IN_PLACE] > 0
     assert sum(job.num_restarts or 0 for job in jobs) >= decided[ReallocationWay.REQUEUE] > 0

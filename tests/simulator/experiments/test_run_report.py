@@ -11,12 +11,14 @@ import pytest
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report import LineChart, Timeline, duration_text, render_page
+from pollux_slurm.report.charts.line_charts import NUM_STYLES
 from pollux_slurm.simulator import Application
+from pollux_slurm.simulator.experiments.axis_plots import axis_figures
+from pollux_slurm.simulator.experiments.kept_runs import KeptRun, table_rows
 from pollux_slurm.simulator.experiments.run_report import report_page, write_report
 from pollux_slurm.simulator.experiments.runs import RunSpec, run_one
 from pollux_slurm.simulator.experiments.settings import RunSettings
-from pollux_slurm.simulator.experiments.sweep import SweepResult
-from pollux_slurm.simulator.experiments.sweep_report import sweep_sections
+from pollux_slurm.simulator.results.files import summary_as_dict
 from pollux_slurm.simulator.results.summary import RunOutcome
 from tests.report.browser import opened_browser, opened_page
 from tests.report.document.test_page import assert_self_contained
@@ -42,10 +44,25 @@ def outcomes(tmp_path: Path, *workloads: str) -> Sequence[RunOutcome]:
     ]
 
 
+def kept(found: Sequence[RunOutcome], labels: Sequence[str]) -> list[KeptRun]:
+    return [
+        KeptRun(
+            workload=one.summary.workload,
+            load=None,
+            seed=None,
+            label=label,
+            place={"rules": "osdi21", "nodes": "1x2"},
+            summary=summary_as_dict(one.summary),
+            outcome=one,
+        )
+        for one, label in zip(found, labels, strict=True)
+    ]
+
+
 def shown(tmp_path: Path, *workloads: str) -> tuple[Element, Sequence[RunOutcome]]:
     found = outcomes(tmp_path, *workloads)
     labels = [one.summary.policy for one in found]
-    text = render_page(report_page(found, labels=labels, settings=settings("tiresias")))
+    text = render_page(report_page(kept(found, labels)))
     assert_self_contained(text)
     return parse(text.replace("<!DOCTYPE html>", "")), found
 
@@ -57,7 +74,7 @@ def test_that_a_job_that_ends_before_the_first_round_is_reported(tmp_path: Path)
     one = run_one(RunSpec(workload="w", jobs=(job,), settings=settings), made(tmp_path))
     assert (len(one.rounds), one.summary.avg_goodput) == (0, 0)
     assert one.summary.solve_s == {"p50": 0, "p95": 0, "max": 0}
-    assert_self_contained(render_page(report_page([one], labels=["pollux"], settings=settings)))
+    assert_self_contained(render_page(report_page(kept([one], ["pollux"]))))
 
 
 def figures(page: Element) -> dict[str, Element]:
@@ -84,9 +101,9 @@ def test_that_the_table_has_the_summaries(tmp_path: Path) -> None:
         cells = [cell.text for cell in row.all("td")]
         assert cells[0] == f"{one.summary.avg_jct_s / 60:,.1f}"
         assert cells[1] == f"{one.summary.avg_jct_s / first:.3f}"
-        assert cells[7] == f"{one.summary.gpu_hours:,.0f}"
-        assert cells[9] == f"{one.summary.regroups_per_job:.2f}"
-        assert cells[11] == f"{one.summary.rho_worst:.2f}"
+        assert cells[6] == f"{one.summary.gpu_hours:,.0f}"
+        assert cells[8] == f"{one.summary.regroups_per_job:.2f}"
+        assert cells[10] == f"{one.summary.rho_worst:.2f}"
 
 
 def test_that_the_table_fits_a_laptops_screen(tmp_path: Path) -> None:
@@ -97,7 +114,7 @@ def test_that_the_table_fits_a_laptops_screen(tmp_path: Path) -> None:
     ]
     file = tmp_path / "x.html"
     labels = ["generalized-mean", "price-rank (declared)"] * 2
-    write_report(file, found, labels=labels, settings=settings("tiresias"))
+    write_report(file, kept(found, labels))
     with opened_browser() as browser, opened_page(browser, file.as_uri(), width=1200) as page:
         table = page.locator(".scroll").first
         assert table.evaluate("box => box.scrollWidth - box.clientWidth") == 0
@@ -105,7 +122,7 @@ def test_that_the_table_fits_a_laptops_screen(tmp_path: Path) -> None:
 
 def test_that_a_share_is_done_at_the_time_of_each_job(tmp_path: Path) -> None:
     found = outcomes(tmp_path, "w")
-    page = report_page(found, labels=["a", "b"], settings=settings("tiresias"))
+    page = report_page(kept(found, ["a", "b"]))
     chart = page.sections[1].figures[0].chart
     assert isinstance(chart, LineChart)
     times = sorted(job.completion_s for job in found[1].jobs)
@@ -117,7 +134,7 @@ def test_that_a_share_is_done_at_the_time_of_each_job(tmp_path: Path) -> None:
 
 def test_that_the_timeline_has_a_row_for_each_job(tmp_path: Path) -> None:
     found = outcomes(tmp_path, "w")
-    page = report_page(found, labels=["a", "b"], settings=settings("tiresias"))
+    page = report_page(kept(found, ["a", "b"]))
     first = next(one.chart for one in page.sections[1].figures if isinstance(one.chart, Timeline))
     assert [bar.name for bar in first.bars] == [job.name for job in found[0].jobs]
 
@@ -127,7 +144,7 @@ def test_that_timelines_share_their_axis(tmp_path: Path) -> None:
     slow = dataclasses.replace(settings("tiresias"), restart_delay_s=7200.0)
     jobs = tuple(made_job(job.name, at_s=job.submitted_s) for job in quick.jobs)
     slowed = run_one(RunSpec(workload="w", jobs=jobs, settings=slow), made(tmp_path))
-    page = report_page([quick, slowed], labels=["quick", "slow"], settings=slow)
+    page = report_page(kept([quick, slowed], ["quick", "slow"]))
     axes = [figure.chart.x for figure in page.sections[1].figures if isinstance(figure.chart, Timeline)]
     assert len(axes) == 2
     assert axes[0] == axes[1]
@@ -136,29 +153,25 @@ def test_that_timelines_share_their_axis(tmp_path: Path) -> None:
 
 def test_that_workloads_have_a_section_each(tmp_path: Path) -> None:
     page, _ = shown(tmp_path, "one", "two")
-    assert [section.all("h2")[0].text for section in page.all("section")] == ["Summary", "one", "two"]
+    assert [section.all("h2")[0].text for section in page.all("section")] == ["Comparison", "one", "two"]
     assert len(page.all("figure")) == 10
 
 
-def swept(label: str, load: float, seed: int, delay_s: float, average_s: float) -> SweepResult:
+def swept(label: str, load: float, seed: int, delay_s: float, average_s: float) -> KeptRun:
     counts = ("restarts_per_job", "regroups_per_job")
-    numbers = ("p50_jct_s", "p99_jct_s", "makespan_s", *counts, "restart_share", "rho_worst")
-    return SweepResult(
+    times = ("p50_jct_s", "p90_jct_s", "p99_jct_s", "makespan_s", "gpu_hours")
+    numbers = (*times, *counts, "restart_share", "rho_worst")
+    return KeptRun(
         workload=f"load{load:g}-seed{seed}",
         load=load,
         seed=seed,
         label=label,
-        interval_s=60.0,
-        restart_delay_s=delay_s,
-        adaptive_share=1.0,
-        in_place_share=0.0,
-        exponent=None,
-        penalty=None,
-        summary={"avg_jct_s": average_s, **dict.fromkeys(numbers, 1.0)},
+        place={"interval_s": 60.0, "restart_delay_s": delay_s, "p": None, "penalty": None},
+        summary={"avg_jct_s": average_s, "num_jobs": 9, **dict.fromkeys(numbers, 1.0)},
     )
 
 
-def sweep() -> list[SweepResult]:
+def sweep() -> list[KeptRun]:
     return [
         swept(label, load, seed, delay_s, load * 600 + delay_s + 60 * seed + extra)
         for load in (1.0, 2.0)
@@ -169,7 +182,7 @@ def sweep() -> list[SweepResult]:
 
 
 def test_that_a_sweep_is_plotted_along_each_axis_that_varies() -> None:
-    plots, table = sweep_sections(sweep())
+    table, plots = report_page(sweep()).sections
     assert [figure.chart.title for figure in plots.figures] == ["Load", "What cheaper restarts are worth"]
     load, delay = plots.figures
     assert "one: 11 min at 1, 21 min at 2; two: 21 min at 1, 31 min at 2" in load.chart.text
@@ -178,39 +191,38 @@ def test_that_a_sweep_is_plotted_along_each_axis_that_varies() -> None:
     assert len(table.tables[0].rows) == 8
     assert table.tables[0].columns[:4] == ("policy", "load", "delay (s)", "runs")
     note = table.tables[0].note
-    assert note.startswith("Means over the runs of a row; worst\N{NO-BREAK SPACE}ρ: the largest;")
+    assert "means over the runs of a row" in note
     assert note.endswith(" Seeds of the workloads: 0, 1.")
 
 
 def test_that_a_label_has_one_line_style_on_the_whole_page() -> None:
-    plots, _ = sweep_sections(sweep(), {"two": 0, "other": 1})
-    chart = plots.figures[0].chart
+    chart = axis_figures(table_rows(sweep()), {"two": 0, "other": 1})[0].chart
     assert isinstance(chart, LineChart)
     styles = {one.label: one.style for one in chart.panels[0].series}
     assert styles["two"] == 0
     assert styles["one"] not in (0, 1)
 
 
-def test_that_a_sweep_without_runs_has_no_section() -> None:
-    assert sweep_sections([]) == ()
+def test_that_a_page_without_runs_has_no_plots() -> None:
+    assert [one.title for one in report_page([]).sections] == ["Comparison"]
 
 
 def test_that_a_page_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     found = outcomes(tmp_path, "w")
     labels = [one.summary.policy for one in found]
     with pytest.raises(UsageError, match="cannot write"):
-        write_report(tmp_path / "no" / "x.html", found, labels=labels, settings=settings("tiresias"))
+        write_report(tmp_path / "no" / "x.html", kept(found, labels))
 
 
 def test_that_no_number_is_parted_from_its_unit() -> None:
     """On paper the columns are narrow: 7.0 and % stood on two lines."""
-    _, table = sweep_sections(sweep())
-    assert {row[-2] for row in table.tables[0].rows} == {"100.0\N{NO-BREAK SPACE}%"}
+    table, _ = report_page(sweep()).sections
+    assert {row[-3] for row in table.tables[0].rows} == {"100.0\N{NO-BREAK SPACE}%"}
 
 
 def test_that_each_plot_has_its_values_below(tmp_path: Path) -> None:
     found = outcomes(tmp_path, "w")
-    page = report_page(found, labels=["tiresias", "optimus"], settings=settings("tiresias"))
+    page = report_page(kept(found, ["tiresias", "optimus"]))
     done, _, use, *of_jobs = (figure.data for figure in page.sections[1].figures)
     assert done is not None
     assert use is not None
@@ -220,3 +232,14 @@ def test_that_each_plot_has_its_values_below(tmp_path: Path) -> None:
     assert 0 < len(used) <= 24
     assert 0 < max(used) <= 2
     assert [[row[0] for row in data.rows] for data in of_jobs if data] == [["j0", "j1", "j2", "j3", "j4"]] * 2
+
+
+def test_that_more_policies_than_line_styles_have_several_plots() -> None:
+    many = [
+        swept(f"policy {number}", 1.0, 0, delay_s, 600.0 + delay_s)
+        for number in range(NUM_STYLES + 1)
+        for delay_s in (0.0, 30.0)
+    ]
+    charts = [figure.chart for figure in axis_figures(table_rows(many))]
+    lines = [len(chart.panels[0].series) for chart in charts if isinstance(chart, LineChart)]
+    assert lines == [NUM_STYLES, 1]

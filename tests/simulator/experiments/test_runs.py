@@ -15,9 +15,14 @@ from pollux_slurm.errors import SimulationError, UsageError
 from pollux_slurm.simulator import NodeGroup, read_applications
 from pollux_slurm.simulator.engine.cluster_rules import PLAIN_REQUEUE_S
 from pollux_slurm.simulator.experiments.runs import RunSpec, run_all, run_each
-from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings, parse_group
+from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings, parse_nodes
 from tests.simulator.builders import made_job, write_traces
 from tests.waiting import wait_until
+
+
+def parse_one(text: str) -> NodeGroup:
+    (group,) = parse_nodes(text)[2]
+    return group
 
 
 def spec(policy: str, *, replicas: int = 1, interval_s: float = 60.0) -> RunSpec:
@@ -137,25 +142,23 @@ def test_that_an_exponent_reaches_whom_it_is_for() -> None:
 
 
 def test_that_the_papers_rules_know_nothing_of_slurm() -> None:
-    with pytest.raises(UsageError, match="exist only under rules slurm, not under osdi21: add --rules slurm"):
+    with pytest.raises(UsageError, match="exist only under rules slurm, not under osdi21"):
         RunSettings(slurm=SlurmSettings(mtbf_s=1e6))
 
 
 def test_that_groups_of_nodes_are_read() -> None:
-    assert parse_group("4x8:a100=2.5") == NodeGroup(num_nodes=4, gpus_per_node=8, gpu_type="a100", speed=2.5)
-    assert parse_group("8x4:t4").speed == 1
-    with_own = parse_group("4x8:a100=2.5,bert=3,ncf=1.5")
+    assert parse_one("4x8:a100=2.5") == NodeGroup(num_nodes=4, gpus_per_node=8, gpu_type="a100", speed=2.5)
+    assert parse_one("8x4:t4").speed == 1
+    with_own = parse_one("4x8:a100=2.5,bert=3,ncf=1.5")
     assert (with_own.speed, with_own.speeds) == (2.5, (("bert", 3.0), ("ncf", 1.5)))
-    assert RunSettings(groups=(with_own,)).cluster_text.endswith("2.5 times the speed (bert: 3) (ncf: 1.5)")
-    assert parse_group("4x8:a100,bert=3").speed_of("other") == 1
-    assert RunSettings(groups=(parse_group("8x4:t4"),)).cluster().num_gpus == 32
+    assert parse_one("4x8:a100,bert=3").speed_of("other") == 1
+    assert RunSettings(groups=(parse_one("8x4:t4"),)).cluster().num_gpus == 32
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        "8x4",
         "0x4:t4",
         "8x0:t4",
         "8x4:",
@@ -168,13 +171,16 @@ def test_that_groups_of_nodes_are_read() -> None:
     ],
 )
 def test_that_other_groups_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="a group of nodes is"):
-        parse_group(text)
+    with pytest.raises(UsageError, match="nodes are"):
+        parse_one(text)
 
 
-def test_that_a_cluster_of_faster_gpus_is_called_another() -> None:
-    settings = [RunSettings(groups=(parse_group(text),)) for text in ("2x4:t4", "2x4:t4=2.5")]
-    assert [one.cluster_text for one in settings] == ["2 × 4 t4", "2 × 4 t4 at 2.5 times the speed"]
+def test_that_nodes_of_one_or_several_types_are_read() -> None:
+    assert parse_nodes("16x4") == (16, 4, ())
+    num_nodes, most_gpus, groups = parse_nodes("8x4:t4 + 4x8:a100=2.5")
+    assert (num_nodes, most_gpus, [one.gpu_type for one in groups]) == (12, 8, ["t4", "a100"])
+    with pytest.raises(UsageError, match="nodes are '0x4'; expected nodes x GPUs such as 16x4"):
+        parse_nodes("0x4")
 
 
 def test_that_policies_are_called_what_readers_know() -> None:

@@ -22,8 +22,11 @@ from pollux_slurm.simulator import (
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
-from pollux_slurm.simulator.policies import POLICIES, make_policy
+from pollux_slurm.simulator.policies import POLICIES, SHARING, make_policy
 from tests.simulator.builders import made_job, write_traces
+
+# The first is slow; the others need a program, or rules without delays.
+EXCLUDED = {"genetic", "external", *SHARING}
 
 _OBJECTIVES = ("generalized-mean", "osdi21", "price-rank", "attained-work")
 
@@ -51,7 +54,9 @@ def drawn_cluster(rng: random.Random) -> Cluster:
     )
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "genetic"])
+@pytest.mark.parametrize(
+    "policy", [name for name in POLICIES if name not in {"genetic", "external", *SHARING}]
+)
 def test_that_the_accounts_of_gpu_time_balance_whatever_happens(
     policy: str, made: Mapping[str, Application]
 ) -> None:
@@ -125,7 +130,9 @@ def test_that_jobs_are_not_moved_before_their_first_step(
     assert watched.num_in_flight > 20
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "genetic"])
+@pytest.mark.parametrize(
+    "policy", [name for name in POLICIES if name not in {"genetic", "external", *SHARING}]
+)
 def test_that_a_job_waits_while_others_own_all_gpus(policy: str, made: Mapping[str, Application]) -> None:
     """All GPUs are free again at the round at 240 s."""
     rules = slurm_rules(unmanaged_jobs=(UnmanagedJob(submitted_s=0, duration_s=130, num_gpus=4),))

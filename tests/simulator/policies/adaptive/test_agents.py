@@ -10,7 +10,7 @@ import pytest
 from pollux_slurm.goodput import Observation
 from pollux_slurm.model import GoodputModel
 from pollux_slurm.simulator.engine.job import SimulatedJob
-from pollux_slurm.simulator.policies.agents import Agents
+from pollux_slurm.simulator.policies.adaptive.agents import Agents
 from tests.simulator.builders import made_application, made_job
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from pollux_slurm.simulator.policies.shared_models import SharedModels
+from pollux_slurm.simulator.policies.adaptive.shared_models import SharedModels
 from tests.policy.builders import linear_model
 
 ONE = linear_model(seen=1)

@@ -23,8 +23,8 @@ from pollux_slurm.policy.promises.admission import answer_promises, with_promise
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.in_place import node_name
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
-from pollux_slurm.simulator.policies.agents import Agents
-from pollux_slurm.simulator.policies.shared_models import SharedModels
+from pollux_slurm.simulator.policies.adaptive.agents import Agents
+from pollux_slurm.simulator.policies.adaptive.shared_models import SharedModels
 
 # The solver's effort. Between 0.005 and 0.5, average completion times differ by chance alone. Where jobs may
 # be paused, 0.005 costs workload 1 of the artifact 2 %.
@@ -77,25 +77,8 @@ class PolluxPolicy:
     def allocate(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
-        if self._shared is not None:
-            for job in self._unfinished:
-                name, kind, is_over = job.job.name, self._kind(job), job.finished_s is not None
-                self._shared.watch(name, kind, _progress(job), job.statistics, is_over=is_over)
-            self._unfinished = jobs
-        several = len(cluster.gpu_types) > 1
-        several_wings = any(job.in_place is not None and job.in_place.several_wings for job in jobs)
-        if self._nodes[:2] != (cluster, several_wings):
-            capacities = _capacities(cluster, several=several, several_wings=several_wings)
-            self._nodes = (cluster, several_wings, capacities)
-        nodes = self._nodes[2]
-        names = [node.name for node in nodes]
-        problem = Problem(
-            nodes=nodes,
-            jobs=tuple(self._problem_job(now_s, job, names, several=several) for job in jobs),
-            objective=self._objective,
-            moving=self._moving,
-            gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
-        )
+        problem = self.problem(now_s, jobs, cluster)
+        names = [node.name for node in problem.nodes]
         if self._memory is not None:
             problem = self._memory.with_shares(problem, now_s)
         problem = self._keep_promises(now_s, problem, jobs)
@@ -116,6 +99,28 @@ class PolluxPolicy:
             for job_id, allocation in given.allocations.items()
             if allocation
         }
+
+    def problem(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Problem:
+        """Return the problem of a round, as a daemon would pose it."""
+        if self._shared is not None:
+            for job in self._unfinished:
+                name, kind, is_over = job.job.name, self._kind(job), job.finished_s is not None
+                self._shared.watch(name, kind, _progress(job), job.statistics, is_over=is_over)
+            self._unfinished = jobs
+        several = len(cluster.gpu_types) > 1
+        several_wings = any(job.in_place is not None and job.in_place.several_wings for job in jobs)
+        if self._nodes[:2] != (cluster, several_wings):
+            capacities = _capacities(cluster, several=several, several_wings=several_wings)
+            self._nodes = (cluster, several_wings, capacities)
+        nodes = self._nodes[2]
+        names = [node.name for node in nodes]
+        return Problem(
+            nodes=nodes,
+            jobs=tuple(self._problem_job(now_s, job, names, several=several) for job in jobs),
+            objective=self._objective,
+            moving=self._moving,
+            gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
+        )
 
     def _keep_promises(self, now_s: float, problem: Problem, jobs: Sequence[SimulatedJob]) -> Problem:
         """Answer the jobs with a moment, and return the problem in which accepted ones have their GPUs."""

@@ -10,7 +10,7 @@ import pytest
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator import Cluster, NodeGroup
 from pollux_slurm.simulator.policies import SiaPolicy
-from pollux_slurm.simulator.policies.sia import (
+from pollux_slurm.simulator.policies.adaptive.sia import (
     SiaConfiguration,
     choose,
     configurations,

@@ -28,7 +28,7 @@ from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import BatchChoice, GoodputModel
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
-from pollux_slurm.simulator.policies.agents import Agents
+from pollux_slurm.simulator.policies.adaptive.agents import Agents
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -1,0 +1,118 @@
+"""Policies in the setting of Sia's homogeneous table (SOSP 2023): 16 nodes of 4 T4, 160 jobs a workload.
+
+    python -m benchmarks.field_sia TRACES WORKLOAD.csv ... [--policies pollux,sia,shockwave]
+        [--processes 1]
+
+TRACES is the folder of traces of the Pollux artifact. Workloads are those in the folder
+sia-simulator/workloads/philly of the public repository siasosp23/artifacts, which has no licence: read them
+from a clone. As there, steps take 1.8 times as long for cifar10 and 1.2 times for the others, and restarts
+take 15 to 250 s by application. Rounds take 360 s for Gavel's policies, 120 s for Shockwave and 60 s for the
+others. `pollux` has objective osdi21.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import cast
+
+from pollux_slurm.simulator import (
+    Application,
+    Cluster,
+    Delays,
+    read_applications,
+    read_workload,
+    simulate,
+    slurm_rules,
+)
+from pollux_slurm.simulator.inputs.step_times import Placement, StepTime
+from pollux_slurm.simulator.policies import make_policy
+from pollux_slurm.simulator.results.summary import Summary, make_outcome
+
+# Average hours that its table has.
+PUBLISHED = {"pollux": 2.0, "sia": 1.9, "gavel-sum": 4.3, "gavel-ftf": 5.4, "shockwave": 3.6}
+SLOWDOWNS = {"cifar10": 1.8, "ncf": 1.5}
+OTHER_SLOWDOWN = 1.2
+RESTARTS_S = {"cifar10": 50, "deepspeech2": 25, "bert": 120, "yolov3": 80, "imagenet": 250, "ncf": 15}
+RULES = slurm_rules(
+    delays=Delays(
+        notice_s=0.0,
+        checkpoint_s=0.0,
+        write_bytes_per_s=1e18,
+        requeue_s=0.0,
+        start_s=0.0,
+        launch_s_by_application=RESTARTS_S,
+        read_bytes_per_s=1e18,
+        backfill_s=0.0,
+    ),
+    checkpoint_interval_s=None,
+    slurm_starts=False,
+)
+
+
+class Slowed:
+    """An application whose steps take longer."""
+
+    def __init__(self, application: Application, factor: float) -> None:
+        self._application, self._factor = application, factor
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._application, name)
+
+    def step_time(self, placement: Placement, atomic_batch_size: int, gpu_type: str = "") -> StepTime:
+        """Return the time of a step, all of it slowed down."""
+        found = self._application.step_time(placement, atomic_batch_size, gpu_type)
+        return StepTime(step_s=found.step_s * self._factor, sync_s=found.sync_s * self._factor)
+
+
+def measure(traces: Path, workload: Path, policy: str) -> tuple[Summary, float]:
+    """Return the summary of one simulation, and the seconds that it took."""
+    applications = {
+        name: cast(Application, Slowed(one, SLOWDOWNS.get(name, OTHER_SLOWDOWN)))
+        for name, one in read_applications(traces).items()
+    }
+    jobs = read_workload(workload, applications)
+    interval_s = 120.0 if policy == "shockwave" else 360.0 if policy.startswith("gavel") else 60.0
+    cluster = Cluster(interval_s=interval_s)
+    made = make_policy(policy, objective="osdi21", declared=False)
+    began = time.perf_counter()
+    result = simulate(jobs, applications, made, cluster, rules=RULES)
+    outcome = make_outcome(result, policy=policy, objective=None, workload=workload.stem, wall_s=0.0)
+    return outcome.summary, time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("traces", type=Path)
+    parser.add_argument("workloads", type=Path, nargs="+")
+    parser.add_argument("--policies", default=",".join(PUBLISHED))
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    policies = options.policies.split(",")
+    with ProcessPoolExecutor(options.processes) as pool:
+        runs = {
+            policy: [pool.submit(measure, options.traces, workload, policy) for workload in options.workloads]
+            for policy in policies
+        }
+        for policy, submitted in runs.items():
+            found = [one.result() for one in submitted]
+            hours = [summary.avg_jct_s / 3600 for summary, _ in found]
+            mean, published = statistics.mean(hours), PUBLISHED.get(policy)
+            change = "" if published is None else f"({100 * (mean / published - 1):+.0f} % of {published})"
+            print(
+                f"{policy:12} {mean:.2f} h {change} by workload {', '.join(f'{one:.2f}' for one in hours)};"
+                f" 99th percentile {statistics.mean(summary.p99_jct_s for summary, _ in found) / 3600:.1f} h,"
+                f" makespan {statistics.mean(summary.makespan_s for summary, _ in found) / 3600:.1f} h,"
+                f" restarts {statistics.mean(summary.restarts_per_job for summary, _ in found):.1f},"
+                f" {sum(took for _, took in found):.0f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

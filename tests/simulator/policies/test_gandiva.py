@@ -1,0 +1,67 @@
+"""Gandiva on problems whose answer follows from its rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux_slurm.simulator import Cluster, NodeGroup
+from pollux_slurm.simulator.engine.sharing import PairRates
+from pollux_slurm.simulator.policies import GandivaPolicy
+from tests.simulator.rated import hours, one_gpu_cluster, run_rated
+
+STEPS = {"a": {"t4": {1: 1.0, 2: 2.0, 4: 4.0}}}
+
+
+def policy_of(rate: float | None, size: int = 1) -> GandivaPolicy:
+    """Return the policy for jobs that have this part of their rate beside one another."""
+    return GandivaPolicy(PairRates({} if rate is None else {("t4", "a", "a", size): (rate, rate)}))
+
+
+def test_that_jobs_that_fit_share_nothing() -> None:
+    cluster = Cluster(groups=(NodeGroup(num_nodes=1, gpus_per_node=2),), interval_s=360, restart_delay_s=0)
+    done = run_rated(policy_of(0.9), cluster, STEPS, hours("x", 1, "a"), hours("y", 1, "a"))
+    assert [job.finished_s for job in done.jobs] == [pytest.approx(360 + 3600)] * 2
+
+
+def test_that_a_pair_that_pays_is_kept() -> None:
+    """Two jobs on a GPU at 0.8 of their rates both end after 3600/0.8 s, and are never moved."""
+    done = run_rated(policy_of(0.8), one_gpu_cluster("t4"), STEPS, hours("x", 1, "a"), hours("y", 1, "a"))
+    assert [job.finished_s for job in done.jobs] == [pytest.approx(360 + 4500)] * 2
+    assert [job.num_restarts for job in done.jobs] == [0, 0]
+
+
+def test_that_a_pair_that_does_not_pay_takes_turns_after_its_first_round() -> None:
+    """At 0.25 each, the pair trains 90 s each in its round; then each has every second round alone."""
+    done = run_rated(policy_of(0.25), one_gpu_cluster("t4"), STEPS, hours("x", 1, "a"), hours("y", 1, "a"))
+    first, last = sorted(job.finished_s or 0.0 for job in done.jobs)
+    assert first == pytest.approx(720 + 2 * 3600 - 90 - 360, abs=360)
+    assert last == pytest.approx(360 + 360 + 2 * (3600 - 90), abs=360)
+    shared = [len(record.allocations) for record in done.rounds]
+    assert shared[:3] == [2, 1, 1]
+    assert [next(iter(record.allocations)) for record in done.rounds[1:5]] in (
+        ["x", "y", "x", "y"],
+        ["y", "x", "y", "x"],
+    )
+
+
+def test_that_jobs_without_memory_for_two_take_turns_from_the_start() -> None:
+    done = run_rated(policy_of(None), one_gpu_cluster("t4"), STEPS, hours("x", 1, "a"), hours("y", 1, "a"))
+    assert {len(record.allocations) for record in done.rounds} == {1}
+
+
+def test_that_only_jobs_of_equal_size_share() -> None:
+    cluster = Cluster(groups=(NodeGroup(num_nodes=1, gpus_per_node=2),), interval_s=360, restart_delay_s=0)
+    jobs = (hours("x", 1, "a"), hours("y", 1, "a", num_replicas=2))
+    done = run_rated(policy_of(0.9), cluster, STEPS, *jobs)
+    assert {len(record.allocations) for record in done.rounds} == {1}
+
+
+def test_that_a_job_is_migrated_where_free_gpus_are_fragments() -> None:
+    """Two jobs of one GPU on two nodes; the third job's four GPUs are free, but on no node."""
+    cluster = Cluster(groups=(NodeGroup(num_nodes=2, gpus_per_node=4),), interval_s=360, restart_delay_s=0)
+    jobs = [hours("x", 3, "a"), hours("y", 3, "a"), hours("z", 1, "a", num_replicas=4, submitted_s=400.0)]
+    done = run_rated(policy_of(None), cluster, STEPS, *jobs)
+    before, after = done.rounds[0].allocations, done.rounds[1].allocations
+    assert {node for allocation in before.values() for node, _ in allocation} == {0, 1}
+    assert len(after["z"]) == 1
+    assert sum(job.num_restarts or 0 for job in done.jobs) == 1

@@ -1,0 +1,88 @@
+"""Shockwave's plan on problems of a few jobs, and how its rounds are filled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pollux_slurm.simulator.policies import ShockwavePolicy
+from pollux_slurm.simulator.policies.shockwave import ROUNDS, fill_rounds, plan_counts
+from tests.simulator.rated import hours, one_gpu_cluster, run_rated
+
+
+def plan(
+    left_s: list[float],
+    total_s: list[float],
+    *,
+    num_gpus: int = 1,
+    sizes: tuple[float, ...] = (1.0, 1.0),
+    age_s: tuple[float, ...] = (0.0, 0.0),
+    fair_s: tuple[float, ...] = (1e9, 1e9),
+) -> tuple[list[int], list[float]]:
+    """Return the planned rounds of 120 s and the weights of two jobs."""
+    counts, weights = plan_counts(
+        sizes=np.array(sizes),
+        left_s=np.array(left_s),
+        total_s=np.array(total_s),
+        age_s=np.array(age_s),
+        fair_s=np.array(fair_s),
+        num_gpus=num_gpus,
+        round_s=120.0,
+    )
+    return counts.tolist(), weights.tolist()
+
+
+def test_that_equal_jobs_share_the_rounds() -> None:
+    """Up to a fifth of a training, a second counts most: four rounds at least for each."""
+    counts, _ = plan([2400.0, 2400.0], [2400.0, 2400.0])
+    assert sum(counts) == ROUNDS
+    assert min(counts) >= 4
+
+
+def test_that_the_job_with_less_behind_it_gains_more() -> None:
+    """From 0 to 0.2, log progress rises by 12; from 0.8 to 1 by 0.2: all rounds go to the new job."""
+    counts, _ = plan([12000.0, 2400.0], [12000.0, 12000.0])
+    assert counts == [20, 0]
+
+
+def test_that_a_fair_finish_bounds_what_may_be_left() -> None:
+    """The second may have 600 s left, 1,200 s at half a share: 15 of its 20 rounds are planned."""
+    counts, weights = plan([12000.0, 2400.0], [12000.0, 12000.0], fair_s=(1e9, 2400.0 + 1200.0))
+    assert counts == [5, 15]
+    assert weights == [1.0, 1.0]
+
+
+def test_that_an_impossible_bound_is_dropped_for_weights() -> None:
+    """ρ of the second is (0 + 2400/0.5)/1600 = 3: beyond 1, it counts 3^12 times."""
+    counts, weights = plan([12000.0, 2400.0], [12000.0, 12000.0], fair_s=(1e9, 1600.0))
+    assert weights == [1.0, pytest.approx(3.0**12)]
+    assert counts == [0, 20]
+
+
+def test_that_no_job_has_more_rounds_than_it_needs() -> None:
+    assert plan([100.0, 130.0], [12000.0, 12000.0])[0] == [1, 2]
+
+
+def test_that_rounds_are_filled_with_the_largest_first() -> None:
+    """Of 4 GPUs, the job of 3 has two rounds; the jobs of 2 share the others, the job of 1 is beside it."""
+    rounds = fill_rounds(
+        ["a", "b", "c", "d"],
+        np.array([3.0, 2.0, 2.0, 1.0]),
+        np.array([2, 18, 18, 2]),
+        np.array([5.0, 1.0, 1.0, 1.0]),
+        4,
+    )
+    assert rounds == [{"a", "d"}] * 2 + [{"b", "c"}] * 18
+
+
+def test_that_jobs_end_under_it() -> None:
+    """Two jobs of an hour on one GPU: no round stays idle, so the last ends after two hours."""
+    rates = {name: {"v100": 1.0} for name in ("a", "b")}
+    result = run_rated(
+        ShockwavePolicy(),
+        one_gpu_cluster("v100", interval_s=120.0),
+        rates,
+        hours("a", 1),
+        hours("b", 1),
+    )
+    assert max(job.finished_s or 0.0 for job in result.jobs) == pytest.approx(120 + 7200)

@@ -1,0 +1,45 @@
+"""The oracle's rates and steps, by hand on the made application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.simulator import Cluster, NodeGroup
+from pollux_slurm.simulator.engine.job import SimulatedJob
+from pollux_slurm.simulator.inputs.batch_splits import user_batch
+from pollux_slurm.simulator.policies.user_rates import UserRates, type_counts
+from tests.simulator.builders import made_application, made_job
+
+
+def job_of(folder: Path, *, num_replicas: int) -> SimulatedJob:
+    return SimulatedJob(
+        job=made_job("a", num_replicas=num_replicas),
+        application=made_application(folder),
+        choose_batch=lambda job: user_batch(job.job, job.application, job.num_gpus),
+    )
+
+
+def test_that_a_rate_is_that_of_packed_gpus_of_the_type(tmp_path: Path) -> None:
+    """A step on two GPUs takes 0.4 s and 0.1 s of synchronisation; a type twice as fast saves 0.2 s."""
+    cluster = Cluster(
+        groups=(
+            NodeGroup(num_nodes=1),
+            NodeGroup(num_nodes=1, gpu_type="a100", speed=2.0),
+            NodeGroup(num_nodes=1, gpus_per_node=1, gpu_type="one"),
+        )
+    )
+    rates = UserRates().of([job_of(tmp_path, num_replicas=2)], cluster)
+    assert rates[0].tolist() == pytest.approx([1 / 0.5, 1 / 0.3, 0.0])
+    assert type_counts(cluster) == [4, 4, 1]
+
+
+def test_that_steps_left_count_what_remains_of_the_epoch(tmp_path: Path) -> None:
+    """At M0, a step is a unit of progress: 100 in the first epoch, 50.25 in the second."""
+    job, rates = job_of(tmp_path, num_replicas=1), UserRates()
+    assert rates.steps(job) == rates.steps_left(job) == pytest.approx(150.25)
+    job.progress = 40.0
+    assert rates.steps_left(job) == pytest.approx(110.25)
+    job.progress, job.epoch = 120.0, 1
+    assert rates.steps_left(job) == pytest.approx(30.25)
