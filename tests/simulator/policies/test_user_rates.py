@@ -13,9 +13,9 @@ from pollux_slurm.simulator.policies.user_rates import UserRates, type_counts
 from tests.simulator.builders import made_application, made_job
 
 
-def job_of(folder: Path, *, num_replicas: int) -> SimulatedJob:
+def job_of(folder: Path, *, num_replicas: int, batch_size: int = 8) -> SimulatedJob:
     return SimulatedJob(
-        job=made_job("a", num_replicas=num_replicas),
+        job=made_job("a", num_replicas=num_replicas, batch_size=batch_size),
         application=made_application(folder),
         choose_batch=lambda job: user_batch(job.job, job.application, job.num_gpus),
     )
@@ -43,3 +43,9 @@ def test_that_steps_left_count_what_remains_of_the_epoch(tmp_path: Path) -> None
     assert rates.steps_left(job) == pytest.approx(110.25)
     job.progress, job.epoch = 120.0, 1
     assert rates.steps_left(job) == pytest.approx(30.25)
+
+
+def test_that_a_step_of_a_larger_batch_counts_for_its_gain(tmp_path: Path) -> None:
+    """At 32, four times M0, the gain is (0.75 + 1)/(0.75/4 + 1)."""
+    job = job_of(tmp_path, num_replicas=1, batch_size=32)
+    assert UserRates().steps_left(job) == pytest.approx(150.25 / (1.75 / 1.1875))
