@@ -37,7 +37,7 @@ ALLOWED = {
     ("sandbox/cluster.py", "_locked"): SANDBOX,
     ("sandbox/cluster.py", "_saved"): SANDBOX,
     ("sandbox/files.py", "write_files"): SANDBOX,
-    ("simulator/policies/sia.py", "_suppressed_stdout"): "/dev/null",
+    ("simulator/policies/adaptive/sia.py", "_suppressed_stdout"): "/dev/null",
     ("simulator/results/files.py", "write_text"): OF_A_PERSON,
     ("slurm/pyslurm/process.py", "_started"): "a file without a name",
     ("store/access/opening.py", "_find_file"): A_NEW_NAME,
