@@ -29,7 +29,7 @@ from pollux_slurm.store.contract.interface import AgentStore, CheckpointConfirma
 _LOG = logging.getLogger(__name__)
 _MAX_BACKOFF_S = 30.0
 # So many reports at most follow at the interval of the first reports.
-_MAX_FIRST_REPORTS = 12
+_MAX_FIRST_REPORTS = 30
 # Where a daemon runs, it registers a job within seconds of its start.
 _REGISTRATION_TIMEOUT_S = 120.0
 
@@ -64,7 +64,7 @@ class Reporter:
         compose: Compose,
         report_interval_s: float,
         poll_interval_s: float,
-        first_reports_interval_s: float = 10.0,
+        first_reports_interval_s: float = 4.0,
         job_name: str = "the job",
         where: Callable[[], str] | None = None,
         now: Callable[[], datetime] = utc_now,
