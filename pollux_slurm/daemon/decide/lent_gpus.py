@@ -68,8 +68,7 @@ def is_starting(job: ManagedJob, now: datetime) -> bool:
     is_this_run = run is not None and run.restart_count == shown.restart_count
     if run is not None and is_this_run and (run.num_steps > 0 or run.phase is RunPhase.FINISHED):
         return False
-    own = max(job.record.terms.min_gpus, job.record.submitted_gpus or 0)
-    return shown.allocation.num_gpus > own and now - shown.started_at <= _STARTS_FOR
+    return shown.allocation.num_gpus > job.own_gpus and now - shown.started_at <= _STARTS_FOR
 
 
 def gives_way(job: ManagedJob, now: datetime) -> bool:

@@ -113,9 +113,8 @@ def _room_to_make(picture: Picture) -> dict[str, tuple[int, int]]:
         if move is not None and not gives_way(job, picture.snapshot.read_at):
             keeps = move.target.as_dict()
         else:
-            own = max(job.record.terms.min_gpus, job.record.submitted_gpus or 0)
             has = job.slurm.allocation
-            keeps = {name: min(own, gpus) for name, gpus in has.gpus_by_node if len(has.nodes) == 1}
+            keeps = {name: min(job.own_gpus, gpus) for name, gpus in has.gpus_by_node if len(has.nodes) == 1}
         for name in keeps.keys() & room.keys():
             gpus, cpus = room[name]
             room[name] = (gpus - keeps[name], cpus - keeps[name] * job.record.cpus_per_gpu)

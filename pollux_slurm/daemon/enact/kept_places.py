@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.enact.move_actions import SETTLING_S, MoveActions
@@ -49,6 +50,15 @@ _RESERVING = (Step.CHECKPOINTED, Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
 _REFUSED_FOR = timedelta(minutes=10)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Reservation:
+    """One of a move's nodes. `may_open_at`: since when its job could start, None while it cannot."""
+
+    name: str
+    nodes: frozenset[str]
+    may_open_at: datetime | None = None
+
+
 class KeptPlaces:
     """Reservations and priorities of moving jobs. `may_prioritise`: whether this user may give them."""
 
@@ -64,10 +74,7 @@ class KeptPlaces:
         self._wings: dict[int, str] = {}
         # Of starts of jobs that wait: whether a move has stopped these.
         self._restoring: dict[int, bool] = {}
-        self._reserved: dict[int, str] = {}
-        self._reserved_nodes: dict[int, frozenset[str]] = {}
-        # Since when the jobs of these could start.
-        self._may_open: dict[int, datetime] = {}
+        self._reserved: dict[int, _Reservation] = {}
         self._opened_at: dict[int, datetime] = {}
         self._refused_at: datetime | None = None
         # All jobs, as they were read last, and until when that is new enough.
@@ -140,9 +147,8 @@ class KeptPlaces:
         if not reserved:
             return None
         name = f"{OWN_PREFIX}{move.job_id}_{reallocation.id}"
-        self._reserved[reallocation.id] = name
         names = [node.name for node in reserved]
-        self._reserved_nodes[reallocation.id] = frozenset(names)
+        self._reserved[reallocation.id] = _Reservation(name=name, nodes=frozenset(names))
         try:
             self._actions.slurm.create_reservation(name, names, minutes=_RESERVED_MIN)
         except SlurmCommandError as error:
@@ -175,15 +181,17 @@ class KeptPlaces:
 
         After some seconds it waits no more for these.
         """
-        if number not in self._reserved:
+        mine = self._reserved.get(number)
+        if mine is None:
             return
-        now, nodes = self._actions.clock(), self._reserved_nodes[number]
-        since = self._may_open.setdefault(number, now)
-        sharing = [other for other in self._reserved if nodes & self._reserved_nodes[other]]
-        if self._may_open.keys() >= set(sharing) or (now - since).total_seconds() > SETTLING_S:
-            for other in sharing:
-                if other in self._may_open:
-                    self.end_reservation(other)
+        now = self._actions.clock()
+        if mine.may_open_at is None:
+            mine.may_open_at = now
+        sharing = {key: one for key, one in self._reserved.items() if one.nodes & mine.nodes}
+        may_open = [key for key, one in sharing.items() if one.may_open_at is not None]
+        if len(may_open) == len(sharing) or (now - mine.may_open_at).total_seconds() > SETTLING_S:
+            for key in may_open:
+                self.end_reservation(key)
 
     def open_for_s(self, number: int) -> float:
         """Return for how long a reallocation has had no reservation any more, in seconds."""
@@ -194,15 +202,14 @@ class KeptPlaces:
 
     def end_reservation(self, number: int) -> None:
         """Let other jobs start on the nodes of a reallocation again."""
-        name = self._reserved.get(number)
-        if name is None:
+        ended = self._reserved.get(number)
+        if ended is None:
             return
         try:
-            self._actions.slurm.delete_reservation(name)
+            self._actions.slurm.delete_reservation(ended.name)
         except SlurmCommandError as error:
-            _log.info("reservation %s: %s", name, error)  # it may have ended by itself
+            _log.info("reservation %s: %s", ended.name, error)  # it may have ended by itself
         del self._reserved[number]
-        self._may_open.pop(number, None)
         self._opened_at[number] = self._actions.clock()
 
     # ---------------------------------------------------------------------------------------- priorities

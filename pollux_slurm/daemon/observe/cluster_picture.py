@@ -47,6 +47,11 @@ class ManagedJob:
         return self.record.open_reallocation is not None
 
     @property
+    def own_gpus(self) -> int:
+        """The GPUs that are its owner's: what it has beyond them is lent."""
+        return max(self.record.terms.min_gpus, self.record.submitted_gpus or 0)
+
+    @property
     def has_reported_this_run(self) -> bool:
         """Whether the run that Slurm shows has reported a step."""
         run = self.record.run

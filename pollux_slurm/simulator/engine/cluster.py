@@ -125,6 +125,11 @@ class Cluster:
         """Return the cluster of a round in which only `available` GPUs may be allocated of each node."""
         return replace(self, available=tuple(available))
 
+    def with_only(self, gpu_type: str) -> Cluster:
+        """Return the cluster of which all GPUs of one type may be allocated, and no others."""
+        nodes = zip(self.node_types, self.node_gpus, strict=True)
+        return self.with_available([gpus * (of == gpu_type) for of, gpus in nodes])
+
 
 def with_traced_speeds(cluster: Cluster, applications: Mapping[str, Application]) -> Cluster:
     """Return the cluster with the speeds of all types for which applications have step times.

@@ -53,7 +53,7 @@ class GandivaPolicy(SharingPolicy):
         self._pair(jobs, cluster)
         found: dict[str, GpusByNode] = {}
         for kind, units in self._round(self._units(jobs), cluster).items():
-            found |= _place(units, _only(cluster, kind))
+            found |= _place(units, cluster.with_only(kind))
         self._running = set(found)
         pairs = {tuple(sorted((name, other))) for name, other in self._partner.items()}
         self.pairs = tuple(Pair(first=a, second=b) for a, b in sorted(pairs) if a in found)
@@ -133,12 +133,6 @@ class GandivaPolicy(SharingPolicy):
                     left[kind] -= size
                     chosen[kind].append(unit)
         return chosen
-
-
-def _only(cluster: Cluster, kind: str) -> Cluster:
-    """Return the cluster of which only GPUs of one type may be allocated."""
-    nodes = zip(cluster.node_types, cluster.node_gpus, strict=True)
-    return cluster.with_available([gpus * (of == kind) for of, gpus in nodes])
 
 
 def _place(units: Sequence[_Unit], cluster: Cluster) -> dict[str, GpusByNode]:

@@ -160,9 +160,8 @@ class GavelPolicy:
     def _place(self, chosen: Mapping[str, Sequence[SimulatedJob]], cluster: Cluster) -> dict[str, GpusByNode]:
         """Place the largest jobs first; those of a size keep their GPUs where these are still free."""
         placed: dict[str, GpusByNode] = {}
-        nodes = list(zip(cluster.node_types, cluster.node_gpus, strict=True))
         for kind, jobs in chosen.items():
-            free = FreeGpus(cluster.with_available([gpus * (of == kind) for of, gpus in nodes]), ())
+            free = FreeGpus(cluster.with_only(kind), ())
             for size in sorted({job.job.num_replicas for job in jobs}, reverse=True):
                 alike = [job for job in jobs if job.job.num_replicas == size]
                 placed |= {job.job.name: job.allocation for job in alike if free.keep(job.allocation)}
