@@ -64,7 +64,7 @@ class Reporter:
         compose: Compose,
         report_interval_s: float,
         poll_interval_s: float,
-        first_reports_interval_s: float = 4.0,
+        first_reports_interval_s: float = 2.0,
         job_name: str = "the job",
         where: Callable[[], str] | None = None,
         now: Callable[[], datetime] = utc_now,

@@ -1,7 +1,8 @@
 """Decide when a round is due before its interval ends: an event happened that a move may answer.
 
 Slurm and the store are compared with the `WatchedState` of the last round. Events that come together trigger
-one round, and rounds are at least `daemon.watch_s` apart.
+one round, and rounds are at least `daemon.watch_s` apart. Only what a run reports may start one sooner: it is
+rare, and read without Slurm.
 """
 
 from __future__ import annotations
@@ -172,15 +173,14 @@ class EventWatch:
         if state.slurm_event_since(self._last) or state.training_runs - self._last.training_runs:
             self._short_interval_until = now + config.interval_s
         self._last, self._watch_s = state, config.watch_s
-        pause_s = max(config.watch_s, PAUSE_PER_READ * read_s)
-        self._not_before = self._next_slurm_s = self._next_store_s = now + pause_s
+        pause_s = PAUSE_PER_READ * read_s  # a round reads Slurm, too, whatever has started it
+        self._not_before = self._next_slurm_s = now + max(config.watch_s, pause_s)
+        self._next_store_s = now + max(_STORE_INTERVAL_S, pause_s)
 
     def is_due(self) -> bool:
         """Whether a round is due now. Reads Slurm and the store at their intervals; an error is no event."""
         now = self._monotonic()
-        if now < self._not_before:
-            return False
-        if now < self._short_interval_until and self._last.may_give_gpus:
+        if self._not_before <= now < self._short_interval_until and self._last.may_give_gpus:
             return True
         try:
             event = self._event(now)

@@ -19,7 +19,9 @@ def restart_penalty(
 
     "paper" (eq. 13): see `paper_penalty`, with an age of at least two minutes. "amortised": max(H − δ, 0)/H,
     with δ the delay of the move and H the horizon over which it must pay. Both are multiplied by
-    1 − hysteresis. A move is by requeue, or `in_place` of a job that can be moved so.
+    1 − hysteresis. A move is by requeue, or `in_place` of a job that can be moved so. What the job has spent
+    restarting does not count for the latter, which stops nothing: a job that was requeued often could
+    otherwise take no idle GPUs until it is old.
     """
     if not job.current:
         return 1.0
@@ -30,14 +32,15 @@ def restart_penalty(
     if objective.penalty == "amortised":
         return keep * max(objective.horizon_s - delay_s, 0.0) / objective.horizon_s
     age_s = max(job.age_s, _LEAST_AGE_S)
-    return keep * paper_penalty(age_s, job.num_restarts, job.restart_delay_s, delay_s)
+    num_restarts = 0 if in_place else job.num_restarts
+    return keep * paper_penalty(age_s, num_restarts, job.restart_delay_s, delay_s)
 
 
 def paper_penalty(age_s: float, num_restarts: int, restart_delay_s: float, delay_s: float) -> float:
     """Return max(T − R·δ, 0)/(T + δ'): the part of its life that a job does not spend restarting (eq. 13).
 
     R·δ is what it has spent so far: R counts moves by requeue only, each of δ. δ' is the delay of the move in
-    question, δ itself for a requeue. Standstills of moves in place are short, and not counted.
+    question, δ itself for a requeue.
     """
     left_s = age_s - num_restarts * restart_delay_s
     return max(left_s, 0.0) / (age_s + delay_s) if age_s + delay_s > 0 else 1.0

@@ -250,7 +250,7 @@ def test_that_where_nothing_happens_rounds_come_at_the_interval_and_slurm_is_rea
     rounds = SimulatedRounds(lambda _s: BUSY).run(600)
     assert rounds.rounds == [60.0 * number for number in range(10)]
     assert len(rounds.slurm_reads) == 10 * 5  # the sixth is the round itself
-    assert len(rounds.store_reads) == 10 * 50
+    assert len(rounds.store_reads) == 10 * 59
 
 
 def test_that_a_rigid_job_that_waits_is_an_event_where_an_adaptive_one_may_shrink() -> None:
@@ -330,6 +330,32 @@ def test_that_where_gpus_are_idle_rounds_follow_for_an_interval_and_then_slow_do
 def test_that_a_full_cluster_is_not_asked_again_and_again() -> None:
     other = state([FULL], [job("1", on={"n0": 2}), job("2", on={"n0": 2})])
     assert SimulatedRounds(lambda now_s: BUSY if now_s < 75 else other).run(150).between(60, 130) == 1
+
+
+def test_that_a_report_starts_a_round_sooner_than_what_slurm_shows() -> None:
+    def shown(now_s: float) -> WatchedState:
+        """A run reports its first step at 61 s, and its model at 63 s."""
+        step, model = TrainingRun("1", 0, False), TrainingRun("1", 0, True)
+        reported = [step] * (now_s >= 61) + [model] * (now_s >= 63)
+        return state([HALF], [job("1", on={"n0": 2})], training_runs=frozenset(reported[-1:]))
+
+    rounds = SimulatedRounds(shown).run(70)
+    assert rounds.rounds == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 61.0, 63.0]
+
+
+def test_that_reports_start_no_round_within_four_times_what_the_last_read_of_slurm_took() -> None:
+    now_s = 0.0
+    watch = EventWatch(
+        read_state=lambda: IDLE,
+        read_training_runs=lambda: frozenset({TrainingRun("1", 0, True)}),
+        monotonic=lambda: now_s,
+    )
+    watch.begin(IDLE, DaemonConfig(interval_s=600, watch_s=10), read_s=1.5)
+    due = []
+    for second in range(1, 9):
+        now_s = float(second)
+        due.append(watch.is_due())
+    assert due == [False] * 5 + [True] * 3
 
 
 def test_that_what_cannot_be_read_is_no_event() -> None:

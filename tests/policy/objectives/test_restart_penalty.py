@@ -34,13 +34,14 @@ def test_that_the_penalty_is_the_part_of_its_life_a_job_did_not_spend_restarting
     [
         (200.0, 0, 25.0, 200 / 225),
         # What it has spent restarting was spent by requeue.
-        (200.0, 2, 25.0, 140 / 225),
-        (200.0, 7, 25.0, 0.0),
-        (200.0, 1, 0.0, 0.85),
+        (200.0, 2, 25.0, 200 / 225),
+        (200.0, 7, 25.0, 200 / 225),
+        (200.0, 1, 0.0, 1.0),
         (0.0, 0, 0.0, 1.0),
+        (0.0, 3, 30.0, 120 / 150),
     ],
 )
-def test_that_a_move_in_place_costs_its_own_delay_and_restarts_what_they_cost(
+def test_that_a_move_in_place_costs_its_own_delay_whatever_restarts_have_cost(
     age_s: float, num_restarts: int, in_place_delay_s: float, expected: float
 ) -> None:
     moved = job(
