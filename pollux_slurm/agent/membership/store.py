@@ -35,8 +35,8 @@ _COMMIT_TIMEOUT_S = 3.0
 # The thread ends when nobody has asked for so long.
 _IDLE_S = 30.0
 _MAX_BACKOFF_S = 30.0
-# All wait for a newcomer to see that its generation is committed. It looks often at first, and later so
-# rarely that this adds little to what it has waited already.
+# All wait for a newcomer to see that its generation is committed, and its GPUs are idle until rank 0 sees that
+# it is ready. Both look often at first, and later so rarely that this adds little to what they have waited.
 _LEAST_INTERVAL_S = 0.1
 _SHARE_OF_WAIT = 0.05
 
@@ -87,6 +87,7 @@ class StoreMembership:
         self._after = 0
         self._asked_s = self._next_look_s = 0.0
         self._waits_since_s: float | None = None
+        self._announced_since_s: float | None = None
         self._refuses_all: str | None = None
         self._closing = False
         self._warnings = StoreWarnings()
@@ -264,6 +265,10 @@ class StoreMembership:
                 record = None
             with self._changed:
                 self._record = record
+                if record is None or record.state is not GenerationState.PLANNED:
+                    self._announced_since_s = None
+                elif self._announced_since_s is None:
+                    self._announced_since_s = self._monotonic()
                 self._next_look_s = self._monotonic() + self._interval_s()
 
     def _carry_out(self, store: MembershipStore, commit: _Commit) -> None:
@@ -305,7 +310,7 @@ class StoreMembership:
         )
 
     def _interval_s(self) -> float:
-        since_s = self._waits_since_s
+        since_s = self._announced_since_s if self._waits_since_s is None else self._waits_since_s
         if since_s is None:
             return self._poll_interval_s
         waited_s = self._monotonic() - since_s

@@ -107,6 +107,20 @@ def test_that_a_plan_is_announced_before_its_newcomers_are_ready(planned: Store,
         wait_until(lambda: base.planned(0) or not base.announced(0), timeout_s=60, what="no plan")
 
 
+def test_that_an_announced_plan_is_looked_at_more_often_than_the_poll_interval(
+    planned: Store, store_url: str
+) -> None:
+    planned.end_generation("1", 1, State.WITHDRAWN, at=at(30), reason="another comes")
+    plan_generation(planned, is_ready=False)
+    with (
+        membership(store_url, poll_interval_s=600.0) as base,
+        membership(store_url, "wing7.0", joins=2) as wing,
+    ):
+        wait_until(lambda: base.planned(0) or base.announced(0), timeout_s=60, what="the plan")
+        wing.report_ready()
+        await_plan(base)
+
+
 def test_that_a_plan_can_be_withdrawn_while_no_commit_arrives(planned: Store, store_url: str) -> None:
     with membership(store_url, open_store=lambda: FlakyStore(store_url, loses="the commit")) as base:
         await_plan(base)
