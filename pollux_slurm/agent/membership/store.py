@@ -35,8 +35,8 @@ _COMMIT_TIMEOUT_S = 3.0
 # The thread ends when nobody has asked for so long.
 _IDLE_S = 30.0
 _MAX_BACKOFF_S = 30.0
-# All wait for a newcomer to see that its generation is committed, and its GPUs are idle until rank 0 sees that
-# it is ready. Both look often at first, and later so rarely that this adds little to what they have waited.
+# All wait for a newcomer to see that its generation is committed, and its GPUs are idle until rank 0 sees
+# that it is ready. Both look often at first, and later so rarely that this adds little to what they waited.
 _LEAST_INTERVAL_S = 0.1
 _SHARE_OF_WAIT = 0.05
 
