@@ -199,8 +199,13 @@ class PolicyConfig:
         1e12,
         example="3600.0",
     )
-    hysteresis: float = number(
-        "share of its speedup that a running job loses by any change", 0.0, 0.0, 1.0, below=True
+    hysteresis: float | None = number(
+        "share of its speedup that a running job loses by any change; default: 0.1 with generalized-mean",
+        None,
+        0.0,
+        1.0,
+        below=True,
+        example="0.05",
     )
     max_reallocations: int | None = number(
         "running jobs that may move in one round; default: all", None, 0, 10**6, example="20"

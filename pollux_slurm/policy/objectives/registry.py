@@ -46,6 +46,9 @@ _HORIZON_S = 250.0
 # Objectives that are designed to pause running jobs, in the daemon and in simulations.
 PAUSING = frozenset({"price-rank", "attained-work"})
 
+# What a move costs a job beyond its delay, by objective; the others weigh moves by horizons of their own.
+HYSTERESIS = {"generalized-mean": 0.1}
+
 ObjectiveFunction = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Scores]
 
 

@@ -25,6 +25,6 @@ def test_that_the_table_has_every_key_with_its_meaning() -> None:
 def test_that_the_table_has_defaults_and_bounds() -> None:
     table = pollux("config", "table").stdout
     assert "| `daemon.interval_s` | 60.0 | 0.5 to 86400 |" in table
-    assert "| `policy.hysteresis` | 0.0 | 0 to below 1 |" in table
+    assert "| `policy.hysteresis` | – | 0 to below 1 |" in table
     assert "| `policy.between` | users | `users`, `accounts`, `jobs` |" in table
     assert "| `policy.kept_shares` | – | each 0 to 1 |" in table

@@ -16,7 +16,7 @@ from tests.policy.builders import job
 
 def test_that_the_defaults_are_the_policys() -> None:
     assert policy_settings.objective(PolicyConfig()) == Objective(between="users")
-    assert policy_settings.moving(PolicyConfig()) == MovingRules()
+    assert policy_settings.moving(PolicyConfig()) == MovingRules(hysteresis=0.1)
     assert policy_settings.limits(PolicyConfig(), [job("1", account="x")]) == ()
     policy_settings.check(PolicyConfig())
 
@@ -47,6 +47,23 @@ def test_that_objective_and_rules_of_moving_are_passed_on() -> None:
     assert policy_settings.moving(policy) == MovingRules(
         hysteresis=0.1, max_reallocations=3, min_remaining_s=30.0, pauses=True
     )
+
+
+@pytest.mark.parametrize(
+    ("objective", "chosen", "expected"),
+    [
+        ("generalized-mean", None, 0.1),
+        ("generalized-mean", 0.0, 0.0),
+        ("osdi21", None, 0.0),
+        ("price-rank", None, 0.0),
+        ("attained-work", 0.2, 0.2),
+    ],
+)
+def test_that_only_the_default_objective_has_a_hysteresis_of_its_own(
+    objective: str, chosen: float | None, expected: float
+) -> None:
+    policy = PolicyConfig(objective=objective, hysteresis=chosen)
+    assert policy_settings.moving(policy).hysteresis == expected
 
 
 def test_that_used_gpus_count_in_shares_only_with_a_half_life() -> None:

@@ -17,7 +17,7 @@ from pollux_slurm.model import (
     PromiseState,
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
-from pollux_slurm.policy.objectives.registry import PAUSING
+from pollux_slurm.policy.objectives.registry import HYSTERESIS, PAUSING
 from pollux_slurm.policy.participation.share_memory import ShareMemory
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.simulator.engine.cluster import Cluster
@@ -56,7 +56,7 @@ class PolluxPolicy:
         self._objective, self._declared, self._solver = objective, declared, solver
         pauses = objective.name in PAUSING if pauses is None else pauses
         self._effort = (EFFORT_WITH_PAUSES if pauses else EFFORT) if effort is None else effort
-        self._moving = MovingRules(pauses=pauses)
+        self._moving = MovingRules(pauses=pauses, hysteresis=HYSTERESIS.get(objective.name, 0.0))
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
         self._shared = SharedModels() if kinds else None
