@@ -149,7 +149,10 @@ class DaemonConfig:
         _LONGEST_S,
     )
     watch_s: float = number(
-        "time between reads of Slurm for events; least time between rounds", 5.0, 0.5, 86400.0
+        "time between reads of Slurm for events; least time between rounds without a report",
+        5.0,
+        0.5,
+        86400.0,
     )
     metrics_listen: str = setting("address of /metrics and /health; off: neither", "127.0.0.1:9748")
     partitions: tuple[str, ...] = setting("whose jobs are moved; empty: all", ())
