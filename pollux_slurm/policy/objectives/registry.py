@@ -28,7 +28,11 @@ from pollux_slurm.policy.objectives.job_values import (
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.objectives.price_rank import price_rank
-from pollux_slurm.policy.objectives.restart_penalty import paper_penalty, restart_penalty
+from pollux_slurm.policy.objectives.restart_penalty import (
+    in_place_penalties,
+    paper_penalty,
+    restart_penalty,
+)
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
@@ -47,17 +51,25 @@ ObjectiveFunction = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Sco
 
 def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
     """Return the terms of the default: the paper's objective without its pathologies (docs/policy.md)."""
-    discount = prediction_discount(jobs, tables)
-    penalty, in_place_penalty = penalty_of_ways(
-        jobs, lambda in_place: _penalties(problem, jobs, in_place=in_place)[:, None] * discount
-    )
+    discount, current = prediction_discount(jobs, tables), current_speedups(jobs, tables)
+
+    def penalties(in_place: bool) -> FloatArray:
+        if in_place:
+            found = in_place_penalties(
+                jobs, problem.objective, problem.moving, speedup=tables.speedup, current_speedup=current
+            )
+        else:
+            found = _penalties(problem, jobs)[:, None]
+        return found * discount
+
+    penalty, in_place_penalty = penalty_of_ways(jobs, penalties)
     return Scores(
         exponent=problem.objective.exponent,
         floor=problem.objective.floor,
         scale=1.0,
         weight=job_weights(jobs),
         speedup=tables.speedup,
-        current_speedup=current_speedups(jobs, tables),
+        current_speedup=current,
         penalty=penalty,
         serves_all=True,
         in_place_penalty=in_place_penalty,
@@ -121,8 +133,8 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
     )
 
 
-def _penalties(problem: Problem, jobs: Sequence[ProblemJob], *, in_place: bool) -> FloatArray:
-    found = [restart_penalty(job, problem.objective, problem.moving, in_place=in_place) for job in jobs]
+def _penalties(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
+    found = [restart_penalty(job, problem.objective, problem.moving) for job in jobs]
     return np.array(found, dtype=np.float64)
 
 

@@ -1,39 +1,66 @@
 """The restart penalty (Pollux, OSDI 2021, eq. 13-14): the factor on the speedup of a job that moves.
 
-A move in place has a delay of its own, `ProblemJob.in_place_delay_s`.
+A move by requeue stops a job for its restart delay δ. In place, it trains on as before while its new
+processes start, for δ' = `ProblemJob.in_place_delay_s`. Legend: J jobs, C columns of the tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
 from pollux_slurm.model import MovingRules, Objective, ProblemJob
+
+FloatArray = npt.NDArray[np.float64]
 
 # A job counts as at least so old. A training usually lasts for minutes, so a young one may move at once where
 # that makes it clearly faster.
 _LEAST_AGE_S = 120.0
 
 
-def restart_penalty(
-    job: ProblemJob, objective: Objective, moving: MovingRules | None = None, *, in_place: bool = False
-) -> float:
-    """Return f_j, the factor on a job's speedup if its allocation changes; 1 for a job without GPUs.
+def restart_penalty(job: ProblemJob, objective: Objective, moving: MovingRules | None = None) -> float:
+    """Return f_j of a move by requeue: the factor on a job's speedup; 1 for a job without GPUs.
 
     "paper" (eq. 13): see `paper_penalty`, with an age of at least two minutes. "amortised": max(H − δ, 0)/H,
-    with δ the delay of the move and H the horizon over which it must pay. Both are multiplied by
-    1 − hysteresis. A move is by requeue, or `in_place` of a job that can be moved so. What the job has spent
-    restarting does not count for the latter, which stops nothing: a job that was requeued often could
-    otherwise take no idle GPUs until it is old.
+    with H the horizon over which the move must pay. Both are multiplied by 1 − hysteresis.
     """
     if not job.current:
         return 1.0
     keep = 1.0 if moving is None else 1.0 - moving.hysteresis
-    delay_s = move_delay_s(job, in_place=in_place)
-    if delay_s == 0 and not in_place:
+    delay_s = job.restart_delay_s
+    if delay_s == 0:
         return keep
     if objective.penalty == "amortised":
         return keep * max(objective.horizon_s - delay_s, 0.0) / objective.horizon_s
-    age_s = max(job.age_s, _LEAST_AGE_S)
-    num_restarts = 0 if in_place else job.num_restarts
-    return keep * paper_penalty(age_s, num_restarts, job.restart_delay_s, delay_s)
+    return keep * paper_penalty(max(job.age_s, _LEAST_AGE_S), job.num_restarts, delay_s, delay_s)
+
+
+def in_place_penalties(
+    jobs: Sequence[ProblemJob],
+    objective: Objective,
+    moving: MovingRules,
+    *,
+    speedup: FloatArray,
+    current_speedup: FloatArray,
+) -> FloatArray:
+    """Return f of moves in place to each column, (J, C), from `speedup` (J, C) there and that now, (J,).
+
+    Until its new processes train, a job is as fast as before. So a move costs δ'·(1 − now/there) of training
+    there, and nothing where that is slower. "paper": T/(T + cost). What the job has spent restarting does not
+    count, since nothing stops: one that was requeued often could otherwise take no idle GPUs until it is old.
+    "amortised": max(H − cost, 0)/H. Rows of jobs that cannot move so mean nothing.
+    """
+    delay_s = np.array([move_delay_s(job, in_place=True) if job.current else 0.0 for job in jobs])
+    faster = np.maximum(speedup - current_speedup[:, None], 0.0)
+    gained = np.divide(faster, speedup, out=np.zeros_like(speedup), where=speedup > 0)
+    cost_s = delay_s[:, None] * gained
+    keep = np.array([1.0 - moving.hysteresis if job.current else 1.0 for job in jobs])[:, None]
+    if objective.penalty == "amortised":
+        return np.asarray(keep * np.maximum(objective.horizon_s - cost_s, 0.0) / objective.horizon_s)
+    age_s = np.array([max(job.age_s, _LEAST_AGE_S) for job in jobs])[:, None]
+    return np.asarray(keep * age_s / (age_s + cost_s))
 
 
 def paper_penalty(age_s: float, num_restarts: int, restart_delay_s: float, delay_s: float) -> float:

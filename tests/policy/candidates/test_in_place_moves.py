@@ -43,13 +43,13 @@ def test_that_a_move_in_place_pays_where_a_requeue_does_not(solver: str) -> None
     cluster = nodes(2)
     by_requeue = dataclasses.replace(winged("a", {"n0": 4}), in_place_delay_s=None)
     assert given(decide(problem(cluster, by_requeue), solver=solver)) == {"a": "n0:4"}
-    found = decide(problem(cluster, dataclasses.replace(by_requeue, in_place_delay_s=30.0)), solver=solver)
-    assert given(found) == {"a": "n0:4"}, "21 of 150 s are left of twice the speed"
+    found = decide(problem(cluster, dataclasses.replace(by_requeue, in_place_delay_s=300.0)), solver=solver)
+    assert given(found) == {"a": "n0:4"}, "120 of 270 s are left of twice the speed"
     quick = winged("a", {"n0": 4}, num_restarts=0)
     found = decide(problem(cluster, quick), solver=solver)
     assert given(found) == {"a": "n0:4+n1:4"}
     assert ways(found) == {"a": IN_PLACE}
-    assert found.jobs[0].penalty == pytest.approx(120 / 121)
+    assert found.jobs[0].penalty == pytest.approx(120 / 120.5)
     assert found.jobs[0].move_delay_s == 1.0
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from pollux_slurm.model import Objective
-from pollux_slurm.policy.objectives.restart_penalty import restart_penalty
+from pollux_slurm.model import MovingRules, Objective, ProblemJob
+from pollux_slurm.policy.objectives.restart_penalty import in_place_penalties, restart_penalty
 from tests.policy.builders import job
 
 
@@ -29,33 +30,36 @@ def test_that_the_penalty_is_the_part_of_its_life_a_job_did_not_spend_restarting
     assert restart_penalty(moved, Objective()) == pytest.approx(expected)
 
 
+# Columns in which the job is as fast as now, twice and four times as fast, half as fast, and impossible.
+SPEEDUP = np.array([[1.0, 2.0, 4.0, 0.5, 0.0]])
+
+
+def in_place(moved: ProblemJob, objective: Objective, *, hysteresis: float = 0.0) -> list[float]:
+    """Return f of moves in place to each column."""
+    moving = MovingRules(hysteresis=hysteresis)
+    now = np.array([1.0])
+    return in_place_penalties([moved], objective, moving, speedup=SPEEDUP, current_speedup=now)[0].tolist()
+
+
 @pytest.mark.parametrize(
-    ("age_s", "num_restarts", "in_place_delay_s", "expected"),
-    [
-        (200.0, 0, 25.0, 200 / 225),
-        # What it has spent restarting was spent by requeue.
-        (200.0, 2, 25.0, 200 / 225),
-        (200.0, 7, 25.0, 200 / 225),
-        (200.0, 1, 0.0, 1.0),
-        (0.0, 0, 0.0, 1.0),
-        (0.0, 3, 30.0, 120 / 150),
-    ],
+    ("age_s", "num_restarts", "counts_s"),
+    # What it has spent restarting was spent by requeue. A job counts as two minutes old.
+    [(200.0, 0, 200.0), (200.0, 7, 200.0), (0.0, 3, 120.0)],
 )
-def test_that_a_move_in_place_costs_its_own_delay_whatever_restarts_have_cost(
-    age_s: float, num_restarts: int, in_place_delay_s: float, expected: float
+def test_that_a_move_in_place_costs_what_the_job_would_gain_until_its_new_processes_train(
+    age_s: float, num_restarts: int, counts_s: float
 ) -> None:
-    moved = job(
-        "a",
-        {"n0": 1},
-        age_s=age_s,
-        num_restarts=num_restarts,
-        restart_delay_s=30.0,
-        in_place_delay_s=in_place_delay_s,
-    )
-    assert restart_penalty(moved, Objective(), in_place=True) == pytest.approx(expected)
+    moved = job("a", {"n0": 1}, age_s=age_s, num_restarts=num_restarts, in_place_delay_s=24.0)
+    twice, four_times = counts_s / (counts_s + 12.0), counts_s / (counts_s + 18.0)
+    assert in_place(moved, Objective()) == pytest.approx([1.0, twice, four_times, 1.0, 1.0])
     amortised = Objective(penalty="amortised", horizon_s=100.0)
-    assert restart_penalty(moved, amortised, in_place=True) == pytest.approx(1 - in_place_delay_s / 100)
-    assert restart_penalty(moved, amortised) == pytest.approx(0.7)
+    assert in_place(moved, amortised) == pytest.approx([1.0, 0.88, 0.82, 1.0, 1.0])
+    assert in_place(moved, amortised, hysteresis=0.5) == pytest.approx([0.5, 0.44, 0.41, 0.5, 0.5])
+
+
+def test_that_a_job_without_gpus_has_no_penalty_in_place() -> None:
+    waits = job("a", in_place_delay_s=24.0)
+    assert in_place(waits, Objective(), hysteresis=0.5) == [1.0] * 5
 
 
 def test_that_a_job_without_gpus_has_no_restart_penalty() -> None:
