@@ -21,7 +21,7 @@ _FREE = (
     r"|(?:run|exp|experiment|job|study|project|group|wandb)[_.-]?(?:name|id|dir)"
     r"|(?:out|output|save|log|logging|work|results?|checkpoints?|ckpt|tensorboard|default[_-]root)"
     r"[_-]?(?:dir|directory|path|file|folder)|logdir|outdir|resume(?:[_-]from[\w-]*)?)"
-    r"|name|tags?|notes|comment|out|output)"
+    r"|name|tags?|notes|comment|out|output|results?)"
 )
 # A name with a value: after a blank or "=" for an option, after "=" alone for a setting or a variable.
 _WITH_VALUE = re.compile(

@@ -23,6 +23,7 @@ SCRIPT = "#SBATCH --gpus=1\npollux run -- python train.py --layers 12 --lr 0.1 $
         ("--run-name monday", "--run-name tuesday"),
         ("--wandb-name x", "--wandb-name y"),
         ("--resume a.pt", "--resume b.pt"),
+        ("--result a.json", "--result=/b/2.json"),
     ],
 )
 def test_that_seeds_names_and_outputs_do_not_change_the_kind(one: str, other: str) -> None:
