@@ -8,7 +8,7 @@ TRACES is the folder of traces of the Pollux artifact; with --three-types (6 nod
 sia-simulator/workloads/philly of the public repository siasosp23/artifacts, which has no licence: read them
 from a clone. As there, steps take 1.8 times as long for cifar10 and 1.2 times for the others, and restarts
 take 15 to 250 s by application. Rounds take 360 s for Gavel's policies and Shockwave, 60 s for the others.
-`pollux` has objective osdi21.
+`shockwave` plans five rounds in each round, as there. `pollux` has objective osdi21.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pollux_slurm.simulator import (
     slurm_rules,
 )
 from pollux_slurm.simulator.inputs.step_times import Placement, StepTime
-from pollux_slurm.simulator.policies import make_policy
+from pollux_slurm.simulator.policies import ShockwavePolicy, make_policy
 from pollux_slurm.simulator.results.summary import Summary, make_outcome
 
 # Average hours that its tables have.
@@ -86,7 +86,11 @@ def measure(traces: Path, workload: Path, policy: str, three_types: bool) -> tup
     jobs = read_workload(workload, applications)
     interval_s = 360.0 if policy == "shockwave" or policy.startswith("gavel") else 60.0
     cluster = Cluster(interval_s=interval_s, groups=THREE_TYPES if three_types else ())
-    made = make_policy(policy, objective="osdi21", declared=False)
+    made = (
+        ShockwavePolicy(rounds=5, replans=True)
+        if policy == "shockwave"
+        else make_policy(policy, objective="osdi21", declared=False)
+    )
     began = time.perf_counter()
     result = simulate(jobs, applications, made, cluster, rules=RULES)
     outcome = make_outcome(result, policy=policy, objective=None, workload=workload.stem, wall_s=0.0)
