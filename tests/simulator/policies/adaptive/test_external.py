@@ -117,7 +117,7 @@ def test_that_a_job_that_is_being_moved_stays(
     tmp_path: Path, applications: Mapping[str, Application]
 ) -> None:
     """Under rules slurm, a start takes longer than a round of ten seconds."""
-    node = "asked['problem']['nodes'][int(asked['now_s'] / 10) % 2]['name']"
+    node = "asked['problem']['nodes'][int(asked['now_s'] == 20)]['name']"
     answer = f"json.dumps({{'allocations': {{'a': {{{node}: 1}}}}}})"
     cluster = Cluster(num_nodes=2, gpus_per_node=4, interval_s=10.0)
     with pytest.raises(SimulationError, match="job a is being moved: its allocation cannot change"):
