@@ -1,13 +1,14 @@
-"""Policies in the setting of Sia's homogeneous table (SOSP 2023): 16 nodes of 4 T4, 160 jobs a workload.
+"""Policies in the setting of Sia's tables (SOSP 2023): 16 nodes of 4 T4, 160 jobs a workload.
 
     python -m benchmarks.field_sia TRACES WORKLOAD.csv ... [--policies pollux,sia,shockwave]
-        [--processes 1]
+        [--three-types] [--processes 1]
 
-TRACES is the folder of traces of the Pollux artifact. Workloads are those in the folder
+TRACES is the folder of traces of the Pollux artifact; with --three-types (6 nodes of 4 T4, 3 of 8 RTX 2080,
+2 of 8 A100) sia-simulator/traces of the repository below. Workloads are those in the folder
 sia-simulator/workloads/philly of the public repository siasosp23/artifacts, which has no licence: read them
 from a clone. As there, steps take 1.8 times as long for cifar10 and 1.2 times for the others, and restarts
 take 15 to 250 s by application. Rounds take 360 s for Gavel's policies and Shockwave, 60 s for the others.
-`pollux` has objective osdi21.
+`shockwave` plans five rounds in each round, as there. `pollux` has objective osdi21.
 """
 
 from __future__ import annotations
@@ -23,17 +24,25 @@ from pollux_slurm.simulator import (
     Application,
     Cluster,
     Delays,
-    read_applications,
+    NodeGroup,
+    read_application,
     read_workload,
     simulate,
     slurm_rules,
 )
 from pollux_slurm.simulator.inputs.step_times import Placement, StepTime
-from pollux_slurm.simulator.policies import make_policy
+from pollux_slurm.simulator.policies import ShockwavePolicy, make_policy
 from pollux_slurm.simulator.results.summary import Summary, make_outcome
 
-# Average hours that its table has.
+# Average hours that its tables have.
 PUBLISHED = {"pollux": 2.0, "sia": 1.9, "gavel-sum": 4.3, "gavel-ftf": 5.4, "shockwave": 3.6}
+PUBLISHED_ON_THREE_TYPES = {"pollux": 1.0, "sia": 0.6, "gavel-sum": 1.9}
+# Types as its traces name them. The T4 are its plain nodes.
+THREE_TYPES = (
+    NodeGroup(num_nodes=6, gpus_per_node=4, gpu_type="t4"),
+    NodeGroup(num_nodes=3, gpus_per_node=8, gpu_type="rtx"),
+    NodeGroup(num_nodes=2, gpus_per_node=8, gpu_type="dgx-ext"),
+)
 SLOWDOWNS = {"cifar10": 1.8, "ncf": 1.5}
 OTHER_SLOWDOWN = 1.2
 RESTARTS_S = {"cifar10": 50, "deepspeech2": 25, "bert": 120, "yolov3": 80, "imagenet": 250, "ncf": 15}
@@ -68,16 +77,20 @@ class Slowed:
         return StepTime(step_s=found.step_s * self._factor, sync_s=found.sync_s * self._factor)
 
 
-def measure(traces: Path, workload: Path, policy: str) -> tuple[Summary, float]:
+def measure(traces: Path, workload: Path, policy: str, three_types: bool) -> tuple[Summary, float]:
     """Return the summary of one simulation, and the seconds that it took."""
     applications = {
-        name: cast(Application, Slowed(one, SLOWDOWNS.get(name, OTHER_SLOWDOWN)))
-        for name, one in read_applications(traces).items()
+        name: cast(Application, Slowed(read_application(traces / name), SLOWDOWNS.get(name, OTHER_SLOWDOWN)))
+        for name in RESTARTS_S
     }
     jobs = read_workload(workload, applications)
     interval_s = 360.0 if policy == "shockwave" or policy.startswith("gavel") else 60.0
-    cluster = Cluster(interval_s=interval_s)
-    made = make_policy(policy, objective="osdi21", declared=False)
+    cluster = Cluster(interval_s=interval_s, groups=THREE_TYPES if three_types else ())
+    made = (
+        ShockwavePolicy(rounds=5, replans=True)
+        if policy == "shockwave"
+        else make_policy(policy, objective="osdi21", declared=False)
+    )
     began = time.perf_counter()
     result = simulate(jobs, applications, made, cluster, rules=RULES)
     outcome = make_outcome(result, policy=policy, objective=None, workload=workload.stem, wall_s=0.0)
@@ -90,19 +103,24 @@ def main() -> None:
     )
     parser.add_argument("traces", type=Path)
     parser.add_argument("workloads", type=Path, nargs="+")
-    parser.add_argument("--policies", default=",".join(PUBLISHED))
+    parser.add_argument("--three-types", action="store_true")
+    parser.add_argument("--policies")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
-    policies = options.policies.split(",")
+    published_h = PUBLISHED_ON_THREE_TYPES if options.three_types else PUBLISHED
+    policies = options.policies.split(",") if options.policies else list(published_h)
     with ProcessPoolExecutor(options.processes) as pool:
         runs = {
-            policy: [pool.submit(measure, options.traces, workload, policy) for workload in options.workloads]
+            policy: [
+                pool.submit(measure, options.traces, workload, policy, options.three_types)
+                for workload in options.workloads
+            ]
             for policy in policies
         }
         for policy, submitted in runs.items():
             found = [one.result() for one in submitted]
             hours = [summary.avg_jct_s / 3600 for summary, _ in found]
-            mean, published = statistics.mean(hours), PUBLISHED.get(policy)
+            mean, published = statistics.mean(hours), published_h.get(policy)
             change = "" if published is None else f"({100 * (mean / published - 1):+.0f} % of {published})"
             print(
                 f"{policy:12} {mean:.2f} h {change} by workload {', '.join(f'{one:.2f}' for one in hours)};"

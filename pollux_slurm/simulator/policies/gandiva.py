@@ -1,16 +1,18 @@
 """Gandiva (OSDI 2018), as Gavel restates it: time slices, packing by trial, migration against fragments.
 
-    if requests exceed GPUs: pair jobs of equal size at random
+    if requests exceed GPUs: pair all jobs of equal size at random
     keep a pair while the sum of its normalised rates is 1 or more
-    time slices: who had least time runs in the next round
+    time slices: per type, fastest first, who had it for the least part of its time since it came
     migrate where free GPUs do not fit a job on one node
 
-It knows no speeds of GPU types: on a cluster of several, the type of a slice is drawn.
+As in Gavel's artifact, pairs run only while requests exceed the GPUs, and the order of types is its only
+knowledge of their speeds.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from pollux_slurm.model import BatchChoice
@@ -36,9 +38,8 @@ class GandivaPolicy(SharingPolicy):
         self._partner: dict[str, str] = {}
         # Pairs that were slower than taking turns.
         self._refused: set[frozenset[str]] = set()
-        self._got_s: dict[str, float] = {}
-        self._running: set[str] = set()
-        self._decided_s = 0.0
+        # Rounds of each job on each type.
+        self._rounds: Counter[tuple[str, str]] = Counter()
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return user_batch(job.job, job.application, job.num_gpus)
@@ -46,51 +47,45 @@ class GandivaPolicy(SharingPolicy):
     def allocate(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
     ) -> Mapping[str, GpusByNode]:
-        for job in jobs:
-            ran_s = now_s - self._decided_s if job.job.name in self._running else 0.0
-            self._got_s[job.job.name] = self._got_s.get(job.job.name, 0.0) + ran_s
-        self._decided_s = now_s
-        self._pair(jobs, cluster)
+        pairs = self._pair(jobs, cluster)
         found: dict[str, GpusByNode] = {}
-        for kind, units in self._round(self._units(jobs), cluster).items():
+        for kind, units in self._round(now_s, _units(jobs, pairs), cluster).items():
+            self._rounds.update((job.job.name, kind) for unit in units for job in unit)
             found |= _place(units, cluster.with_only(kind))
-        self._running = set(found)
-        pairs = {tuple(sorted((name, other))) for name, other in self._partner.items()}
-        self.pairs = tuple(Pair(first=a, second=b) for a, b in sorted(pairs) if a in found)
+        self.pairs = tuple(Pair(first=a, second=b) for a, b in sorted(pairs.items()) if a in found)
         return found
 
-    def _pair(self, jobs: Sequence[SimulatedJob], cluster: Cluster) -> None:
-        """Part pairs that do not pay; while requests exceed the GPUs, pair jobs of equal size at random.
+    def _pair(self, jobs: Sequence[SimulatedJob], cluster: Cluster) -> dict[str, str]:
+        """Return the second job by the first of each pair that shares in this round, by name.
 
-        A pair that pays stays, also when GPUs become free.
+        Pairs that do not pay are parted. While requests exceed the GPUs, all others are paired.
         """
         by_name = {job.job.name: job for job in jobs}
+        ran = {(pair.first, pair.second) for pair in self.pairs}
         for name, other in list(self._partner.items()):
             if name not in by_name or other not in by_name:
                 self._part(name, other)
-            elif name < other and not self._pays(by_name[name], by_name[other]):
+            elif (name, other) in ran and not self._pays(by_name[name], by_name[other]):
                 self._refused.add(frozenset((name, other)))
                 self._part(name, other)
-        excess = sum(job.job.num_replicas for job in jobs) - cluster.num_gpus
-        excess -= sum(by_name[name].job.num_replicas for name in self._partner) // 2
+        if sum(job.job.num_replicas for job in jobs) <= cluster.num_gpus:
+            return {}
         singles = [job for job in jobs if job.job.name not in self._partner]
         self._rng.shuffle(singles)
-        while singles and excess > 0:
+        while singles:
             job = singles.pop()
             mate = next((one for one in singles if self._may_share(job, one, cluster)), None)
             if mate is not None:
                 singles.remove(mate)
                 self._partner[job.job.name], self._partner[mate.job.name] = mate.job.name, job.job.name
-                excess -= job.job.num_replicas
+        return {name: other for name, other in self._partner.items() if name < other}
 
     def _part(self, name: str, other: str) -> None:
         self._partner.pop(name, None)
         self._partner.pop(other, None)
 
     def _pays(self, first: SimulatedJob, second: SimulatedJob) -> bool:
-        """Return whether the pair is as fast as taking turns, where it ran; True before it has run."""
-        if not first.allocation or sorted(first.allocation) != sorted(second.allocation):
-            return True
+        """Return whether the pair is as fast as taking turns, where it runs."""
         rates = self._rates_on(first.gpu_type, first, second)
         return rates is None or sum(rates) >= 1.0
 
@@ -105,27 +100,13 @@ class GandivaPolicy(SharingPolicy):
         names = (first.job.application, second.job.application)
         return self.rates.of(kind, *names, first.job.num_replicas)
 
-    def _units(self, jobs: Sequence[SimulatedJob]) -> list[_Unit]:
-        """Return what runs together, who had least time first."""
-        by_name = {job.job.name: job for job in jobs}
-        units: list[_Unit] = []
-        for job in jobs:
-            other = self._partner.get(job.job.name)
-            if other is None:
-                units.append((job,))
-            elif job.job.name < other:
-                units.append((job, by_name[other]))
-        return sorted(units, key=lambda unit: min(self._got_s[job.job.name] for job in unit))
-
-    def _round(self, units: Sequence[_Unit], cluster: Cluster) -> dict[str, list[_Unit]]:
+    def _round(self, now_s: float, units: Sequence[_Unit], cluster: Cluster) -> dict[str, list[_Unit]]:
         """Return the units of each type in this round."""
         left = dict(zip(cluster.gpu_types, type_counts(cluster), strict=True))
-        order = list(left)
-        self._rng.shuffle(order)
-        chosen: dict[str, list[_Unit]] = {kind: [] for kind in order}
+        chosen: dict[str, list[_Unit]] = {kind: [] for kind in cluster.fastest_types}
         waiting = list(units)
-        for kind in order:
-            for unit in list(waiting):
+        for kind in chosen:
+            for unit in sorted(waiting, key=lambda unit: self._least_part(now_s, unit, kind)):
                 size = unit[0].job.num_replicas
                 fits = len(unit) == 1 or self._rates_on(kind, *unit) is not None
                 if size <= left[kind] and fits:
@@ -133,6 +114,21 @@ class GandivaPolicy(SharingPolicy):
                     left[kind] -= size
                     chosen[kind].append(unit)
         return chosen
+
+    def _least_part(self, now_s: float, unit: _Unit, kind: str) -> float:
+        """Return the rounds on this type by second since the job came; of two jobs, the lesser."""
+        return min(self._rounds[job.job.name, kind] / max(now_s - job.job.submitted_s, 1.0) for job in unit)
+
+
+def _units(jobs: Sequence[SimulatedJob], pairs: Mapping[str, str]) -> list[_Unit]:
+    """Return what runs together."""
+    by_name = {job.job.name: job for job in jobs}
+    seconds = set(pairs.values())
+    return [
+        (job, by_name[pairs[job.job.name]]) if job.job.name in pairs else (job,)
+        for job in jobs
+        if job.job.name not in seconds
+    ]
 
 
 def _place(units: Sequence[_Unit], cluster: Cluster) -> dict[str, GpusByNode]:

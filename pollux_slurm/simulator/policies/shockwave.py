@@ -7,9 +7,10 @@ rest[j] = left[j] − Δ·c[j].
     maximise Σ w[j]·u[j]/(J·R) − k·max_j rest[j]   subject to Σ s[j]·c[j] ≤ G·R,
     age[j] + Δ·R + rest[j]/min(1, G/J) ≤ ρmax·fair[j]
 
-With w = 1; where no plan keeps the last line, it is dropped, and w = ρ^λ for the jobs beyond ρmax. fair[j] is
-the momentum average of age[j] + left[j]/min(1, G/J). Rounds are alike, so the program has only their number,
-and they are filled largest job first. Batches never change here, so nothing is forecast: times are true.
+With w = 1; where no plan keeps the last line, it is dropped, and w = ρ^λ for the jobs beyond ρmax, with a
+larger λ for those that a round ends, where ρ = (age[j] + left[j]/min(1, G/J))/fair[j]. fair[j] is the
+momentum average of total[j]/min(1, G/J). Rounds are alike, so the program has only their number, and they are
+filled largest job first. Batches never change here, so nothing is forecast: times are true.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ FloatArray = npt.NDArray[np.float64]
 
 ROUNDS = 20
 _LARGEST_RHO, _MOMENTUM = 1.0, 0.9
-# k and λ of the runs of Sia's comparison, in its public artifact.
-_MAKESPAN_WEIGHT, _UNFAIR_POWER = 1e-9, 12.0
+# k and λ of the runs of Sia's comparison, in its public artifact; the other λ is of Shockwave's own.
+_MAKESPAN_WEIGHT, _UNFAIR_POWER, _ENDING_POWER = 1e-9, 12.0, 100.0
+# Larger weights are beyond the solver's tolerances.
+_LARGEST_WEIGHT = 1e6
 # Where the pieces of the logarithm meet; the first stands for no progress.
 _BASES = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 _LOGS = np.log(np.array([1e-6, *_BASES[1:]]))
@@ -39,11 +42,15 @@ _SECONDS, _GAP = 5.0, 1e-3
 
 
 class ShockwavePolicy:
-    """Plans anew when jobs or GPUs change, and after `ROUNDS` rounds. Sizes and batches are the users'."""
+    """Plans `rounds` rounds, and anew when jobs or GPUs change, or with `replans` in each round.
+
+    Sizes and batches are the users'.
+    """
 
     resizes = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, rounds: int = ROUNDS, replans: bool = False) -> None:
+        self._num_rounds, self._replans = rounds, replans
         self._rates = UserRates()
         self._plan: list[set[str]] = []
         # The jobs and GPUs that it was made for.
@@ -67,8 +74,9 @@ class ShockwavePolicy:
         total_s = np.array([self._rates.steps(job) for job in jobs]) / rates
         age_s = np.array([now_s - job.job.submitted_s for job in jobs])
         share = min(1.0, cluster.num_gpus / len(jobs))
-        fair_s = self._fair_finish(names, age_s + left_s / share)
-        if names != self._names or cluster.available != self._available or not self._plan:
+        fair_s = self._fair_finish(names, total_s / share)
+        known = names == self._names and cluster.available == self._available
+        if self._replans or not known or not self._plan:
             sizes = np.array([float(job.job.num_replicas) for job in jobs])
             counts, weights = plan_counts(
                 sizes=sizes,
@@ -78,8 +86,11 @@ class ShockwavePolicy:
                 fair_s=fair_s,
                 num_gpus=cluster.num_gpus,
                 round_s=cluster.interval_s,
+                num_rounds=self._num_rounds,
             )
-            self._plan = fill_rounds(names, sizes, counts, weights, cluster.num_gpus)
+            self._plan = fill_rounds(
+                names, sizes, counts, weights, left_s, num_gpus=cluster.num_gpus, num_rounds=self._num_rounds
+            )
             self._names, self._available = names, cluster.available
         chosen = self._plan.pop(0)
         return _place([job for job in jobs if job.job.name in chosen], cluster)
@@ -106,19 +117,22 @@ def plan_counts(
     fair_s: FloatArray,
     num_gpus: int,
     round_s: float,
+    num_rounds: int = ROUNDS,
 ) -> tuple[npt.NDArray[np.int64], FloatArray]:
     """Return c and the jobs' weights w, each of shape `(J,)`."""
     share = min(1.0, num_gpus / len(sizes))
     ones = np.ones(len(sizes))
-    most_rest_s = (_LARGEST_RHO * fair_s - age_s - round_s * ROUNDS) * share
+    most_rest_s = (_LARGEST_RHO * fair_s - age_s - round_s * num_rounds) * share
     least = np.maximum(np.ceil((left_s - most_rest_s) / round_s), 0.0)
-    if (most_rest_s >= 0).all() and (least <= ROUNDS).all():
-        found = _solve(sizes, left_s, total_s, ones, least, num_gpus, round_s)
+    if (most_rest_s >= 0).all() and (least <= num_rounds).all():
+        found = _solve(sizes, left_s, total_s, ones, least, num_gpus, round_s, num_rounds)
         if found is not None:
             return found, ones
     rho = (age_s + left_s / share) / fair_s
-    weights = np.where(rho > _LARGEST_RHO, rho**_UNFAIR_POWER, 1.0)
-    found = _solve(sizes, left_s, total_s, weights, np.zeros(len(sizes)), num_gpus, round_s)
+    # In logarithms, since a power of 100 may be too large for a number.
+    power = np.where(left_s < round_s, _ENDING_POWER, _UNFAIR_POWER)
+    weights = np.exp(np.clip(power * np.log(rho), 0.0, np.log(_LARGEST_WEIGHT)))
+    found = _solve(sizes, left_s, total_s, weights, np.zeros(len(sizes)), num_gpus, round_s, num_rounds)
     return np.zeros(len(sizes), dtype=np.int64) if found is None else found, weights
 
 
@@ -130,6 +144,7 @@ def _solve(
     least: FloatArray,
     num_gpus: int,
     round_s: float,
+    num_rounds: int,
 ) -> npt.NDArray[np.int64] | None:
     """Return c, at least `least`; None if there is no such plan."""
     # Imported here because the other policies do not need it, and it takes long.
@@ -142,7 +157,7 @@ def _solve(
     done = 1.0 - left_s / total_s
     # Variables c, u, largest rest. Rows: the GPUs; u ≤ each piece; rest ≤ the largest.
     parts = [(np.zeros(num_jobs, dtype=np.int64), job, sizes)]
-    limits = [np.array([float(num_gpus * ROUNDS)])]
+    limits = [np.array([float(num_gpus * num_rounds)])]
     for piece in range(num_pieces):
         row = 1 + piece * num_jobs + job
         parts += [(row, job, -slopes[piece] * round_s / total_s), (row, num_jobs + job, np.ones(num_jobs))]
@@ -155,9 +170,9 @@ def _solve(
     limits.append(-left_s)
     rows, columns, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     matrix = csr_array((values, (rows, columns)), shape=(1 + (num_pieces + 1) * num_jobs, 2 * num_jobs + 1))
-    most = np.maximum(np.minimum(np.ceil(left_s / round_s), ROUNDS), least)
+    most = np.maximum(np.minimum(np.ceil(left_s / round_s), num_rounds), least)
     found = milp(
-        np.concatenate([np.zeros(num_jobs), -weights / (num_jobs * ROUNDS), [_MAKESPAN_WEIGHT]]),
+        np.concatenate([np.zeros(num_jobs), -weights / (num_jobs * num_rounds), [_MAKESPAN_WEIGHT]]),
         integrality=np.concatenate([np.ones(num_jobs), np.zeros(num_jobs + 1)]),
         bounds=Bounds(
             np.concatenate([least, np.full(num_jobs, -np.inf), [0.0]]),
@@ -174,27 +189,32 @@ def fill_rounds(
     sizes: FloatArray,
     counts: npt.NDArray[np.int64],
     weights: FloatArray,
+    left_s: FloatArray,
+    *,
     num_gpus: int,
+    num_rounds: int = ROUNDS,
 ) -> list[set[str]]:
     """Return the jobs of each round: the largest first, each in the emptiest rounds.
 
-    Rounds with the most weight come first, and GPUs that a round has left go to jobs in the order of weight.
+    Rounds with the most weight come first, and GPUs that a round has left go to the jobs with the most left.
     """
-    free = np.full(ROUNDS, float(num_gpus))
-    chosen: list[set[int]] = [set() for _ in range(ROUNDS)]
+    free = np.full(num_rounds, float(num_gpus))
+    chosen: list[set[int]] = [set() for _ in range(num_rounds)]
     for row in sorted(range(len(names)), key=lambda row: -sizes[row]):
         fitting = [at for at in np.argsort(-free, kind="stable").tolist() if free[at] >= sizes[row]]
         for at in fitting[: int(counts[row])]:
             chosen[at].add(row)
             free[at] -= sizes[row]
-    order = sorted(range(len(names)), key=lambda row: -weights[row])
+    planned = [sum(weights[row] for row in rows) for rows in chosen]
+    order = sorted(range(len(names)), key=lambda row: -left_s[row])
     for at, rows in enumerate(chosen):
         for row in order:
             if row not in rows and sizes[row] <= free[at]:
                 rows.add(row)
                 free[at] -= sizes[row]
-    chosen.sort(key=lambda rows: -sum(weights[row] for row in rows))
-    return [{names[row] for row in rows} for rows in chosen]
+    return [
+        {names[row] for row in chosen[at]} for at in sorted(range(num_rounds), key=lambda at: -planned[at])
+    ]
 
 
 def _place(jobs: Sequence[SimulatedJob], cluster: Cluster) -> dict[str, GpusByNode]:

@@ -51,14 +51,23 @@ class UserRates:
         self._trainings: dict[tuple[str, int], _Steps] = {}
 
     def of(self, jobs: Sequence[SimulatedJob], cluster: Cluster) -> FloatArray:
-        """Return T of shape `(J, K)`, types in the cluster's order; 0 where a type has too few GPUs."""
+        """Return T of shape `(J, K)`, types in the cluster's order.
+
+        It is 0 where a type has too few GPUs, or no step time; raises `TraceError` where none has one.
+        """
         groups = {group.gpu_type: group for group in cluster.groups or cluster.node_groups[:1]}
         counts = type_counts(cluster)
         found = np.zeros((len(jobs), len(counts)))
         for row, job in enumerate(jobs):
+            unknown: TraceError | None = None
             for at, group in enumerate(groups.values()):
                 if counts[at] >= job.job.num_replicas:
-                    found[row, at] = self._rate(job, group, job.job.num_replicas)
+                    try:
+                        found[row, at] = self._rate(job, group, job.job.num_replicas)
+                    except TraceError as error:
+                        unknown = error
+            if unknown is not None and not found[row].any():
+                raise unknown
         return found
 
     def on(self, job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:

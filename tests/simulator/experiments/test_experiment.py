@@ -59,6 +59,12 @@ def test_that_a_run_occurs_once_where_a_policy_or_rules_do_not_use_an_axis(folde
     assert found.count(("osdi21", "pollux", 1.0)) == 4
 
 
+def test_that_a_run_occurs_once_where_an_objective_does_not_use_a_policys_axis(folder: Path) -> None:
+    runs = runs_of(folder, '[[policy]]\nobjective = ["generalized-mean", "price-rank"]\np = [1, -2]')
+    found = [(run.settings.objective, run.settings.exponent) for run in runs]
+    assert found == [("generalized-mean", 1.0), ("generalized-mean", -2.0), ("price-rank", None)]
+
+
 def test_that_each_load_and_seed_is_a_workload_for_the_clusters_gpus() -> None:
     made = read_experiment(
         None, {"traces": str(traces_dir()), "load": [0.1, 0.2], "seed": [1, 2], "nodes": ["16x4", "8x4"]}

@@ -65,3 +65,32 @@ def test_that_a_job_is_migrated_where_free_gpus_are_fragments() -> None:
     assert {node for allocation in before.values() for node, _ in allocation} == {0, 1}
     assert len(after["z"]) == 1
     assert sum(job.num_restarts or 0 for job in done.jobs) == 1
+
+
+def test_that_the_fastest_type_has_no_idle_gpu_and_jobs_take_turns_on_it() -> None:
+    """Three jobs on two fast and two slow GPUs: each has a fast one in two rounds of three."""
+    cluster = Cluster(
+        groups=(
+            NodeGroup(num_nodes=1, gpus_per_node=2, gpu_type="t4"),
+            NodeGroup(num_nodes=1, gpus_per_node=2, gpu_type="a100"),
+        ),
+        interval_s=360,
+        restart_delay_s=0,
+    )
+    steps = {"a": {"t4": {1: 1.0}, "a100": {1: 2.0}}}
+    done = run_rated(policy_of(None), cluster, steps, *(hours(name, 3, "a") for name in "xyz"))
+    fast = [{name for name, held in record.allocations.items() if held[0][0] == 1} for record in done.rounds]
+    assert [len(names) for names in fast[:6]] == [2] * 6
+    assert [sum(name in names for names in fast[:6]) for name in "xyz"] == [4, 4, 4]
+
+
+def test_that_all_jobs_are_paired_where_requests_exceed_the_gpus_by_one() -> None:
+    """Four jobs on three GPUs are two pairs; once one has ended, the others have a GPU each."""
+    cluster = Cluster(groups=(NodeGroup(num_nodes=1, gpus_per_node=3),), interval_s=360, restart_delay_s=0)
+    jobs = [hours(name, length, "a") for name, length in zip("wxyz", (0.5, 2, 2, 2), strict=True)]
+    done = run_rated(policy_of(0.8), cluster, STEPS, *jobs)
+    assert [len(record.allocations) for record in done.rounds[:8]] == [4] * 7 + [3]
+    ends = sorted(job.finished_s or 0.0 for job in done.jobs)
+    # 0.5 h at 0.8 end after 2250 s, in the seventh round; the others then train at their full rate.
+    assert ends[0] == pytest.approx(360 + 2250)
+    assert ends[1:] == [pytest.approx(360 + 7 * 360 + 7200 - 0.8 * 7 * 360)] * 3

@@ -59,6 +59,43 @@ def test_that_an_impossible_bound_is_dropped_for_weights() -> None:
     assert counts == [0, 20]
 
 
+def test_that_a_late_job_that_a_round_ends_counts_most() -> None:
+    """ρ of the first is (150 + 50/0.5)/200 = 1.25, with 1.25^12 = 15 beyond a round; the bound is 10^6."""
+    ending = plan([50.0, 12000.0], [100.0, 12000.0], age_s=(150.0, 0.0), fair_s=(200.0, 1e9))
+    assert ending[1] == [pytest.approx(1e6), 1.0]
+    longer = plan([150.0, 12000.0], [300.0, 12000.0], age_s=(450.0, 0.0), fair_s=(600.0, 1e9))
+    assert longer[1] == [pytest.approx(1.25**12), 1.0]
+
+
+def test_that_free_gpus_of_a_round_go_to_the_job_with_the_most_left() -> None:
+    rounds = fill_rounds(
+        ["a", "b", "c"],
+        np.array([1.0, 1.0, 1.0]),
+        np.array([2, 0, 0]),
+        np.array([9.0, 9.0, 1.0]),
+        np.array([200.0, 300.0, 900.0]),
+        num_gpus=2,
+        num_rounds=2,
+    )
+    assert rounds == [{"a", "c"}] * 2
+
+
+def test_that_a_job_that_has_waited_beyond_its_fair_finish_runs_next() -> None:
+    """Jobs a and b share a GPU alike; c comes last, is shorter, and ends before either."""
+    rates = {name: {"v100": 1.0} for name in ("a", "b", "c")}
+    result = run_rated(
+        ShockwavePolicy(rounds=5, replans=True),
+        one_gpu_cluster("v100", interval_s=120.0),
+        rates,
+        hours("a", 1),
+        hours("b", 1),
+        hours("c", 0.1, submitted_s=1800.0),
+    )
+    ends = {job.job.name: job.finished_s or 0.0 for job in result.jobs}
+    assert min(ends, key=ends.__getitem__) == "c"
+    assert ends["c"] < 1800 + 3 * 360 + 2 * 120
+
+
 def test_that_no_job_has_more_rounds_than_it_needs() -> None:
     assert plan([100.0, 130.0], [12000.0, 12000.0])[0] == [1, 2]
 
@@ -70,7 +107,8 @@ def test_that_rounds_are_filled_with_the_largest_first() -> None:
         np.array([3.0, 2.0, 2.0, 1.0]),
         np.array([2, 18, 18, 2]),
         np.array([5.0, 1.0, 1.0, 1.0]),
-        4,
+        np.array([240.0, 2160.0, 2160.0, 240.0]),
+        num_gpus=4,
     )
     assert rounds == [{"a", "d"}] * 2 + [{"b", "c"}] * 18
 

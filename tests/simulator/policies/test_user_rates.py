@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.simulator import Cluster, NodeGroup
+from pollux_slurm.errors import TraceError
+from pollux_slurm.simulator import Cluster, NodeGroup, read_application
 from pollux_slurm.simulator.engine.job import SimulatedJob
 from pollux_slurm.simulator.inputs.batch_splits import user_batch
 from pollux_slurm.simulator.policies.user_rates import UserRates, type_counts
-from tests.simulator.builders import made_application, made_job
+from tests.simulator.builders import made_application, made_job, write_traces
 
 
 def job_of(folder: Path, *, num_replicas: int, batch_size: int = 8) -> SimulatedJob:
@@ -33,6 +34,23 @@ def test_that_a_rate_is_that_of_packed_gpus_of_the_type(tmp_path: Path) -> None:
     rates = UserRates().of([job_of(tmp_path, num_replicas=2)], cluster)
     assert rates[0].tolist() == pytest.approx([1 / 0.5, 1 / 0.3, 0.0])
     assert type_counts(cluster) == [4, 4, 1]
+
+
+def test_that_a_type_without_a_step_time_has_no_rate(tmp_path: Path) -> None:
+    """On the type `few`, one GPU alone was measured; without another type, that is an error."""
+    folder = write_traces(tmp_path / "made")
+    (folder / "placements-few.csv").write_text("placement,local_bsz,step_time,sync_time\n1,2,1,0\n1,16,1,0\n")
+    (folder / "scalability-few.csv").write_text("num_nodes,num_replicas,local_bsz,step_time,sync_time\n")
+    few = NodeGroup(num_nodes=1, gpu_type="few")
+    job = SimulatedJob(
+        job=made_job("a", num_replicas=2),
+        application=read_application(folder),
+        choose_batch=lambda job: user_batch(job.job, job.application, job.num_gpus),
+    )
+    rates = UserRates().of([job], Cluster(groups=(NodeGroup(num_nodes=1), few)))
+    assert rates[0].tolist() == pytest.approx([1 / 0.5, 0.0])
+    with pytest.raises(TraceError, match=r"job a: .*made"):
+        UserRates().of([job], Cluster(groups=(few,)))
 
 
 def test_that_steps_left_count_what_remains_of_the_epoch(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import SimulationError
-from pollux_slurm.simulator import Application, Cluster, simulate
+from pollux_slurm.simulator import Application, Cluster, NodeGroup, simulate, slurm_rules
 from pollux_slurm.simulator.experiments.experiment import expand, read_experiment
 from pollux_slurm.simulator.experiments.runs import run_one
 from pollux_slurm.simulator.policies import ExternalPolicy
@@ -100,6 +101,51 @@ def test_that_what_is_given_away_twice_is_refused(
     with pytest.raises(SimulationError, match="node 0 was given away 8 times over 4 GPUs"):
         simulate((made_job("a", at_s=5), made_job("b", at_s=5)), applications, policy, CLUSTER)
     policy.close()
+
+
+def test_that_a_job_has_gpus_of_one_type(tmp_path: Path, applications: Mapping[str, Application]) -> None:
+    groups = tuple(
+        NodeGroup(num_nodes=1, gpus_per_node=4, gpu_type=kind, speed=speed)
+        for kind, speed in (("t4", 1.0), ("a100", 2.0))
+    )
+    answer = "json.dumps({'allocations': {'a': {node['name']: 1 for node in asked['problem']['nodes']}}})"
+    with pytest.raises(SimulationError, match="job a: GPUs of several types"):
+        simulate((made_job("a", at_s=5),), applications, policy_of(tmp_path, answer), Cluster(groups=groups))
+
+
+def test_that_a_job_that_is_being_moved_stays(
+    tmp_path: Path, applications: Mapping[str, Application]
+) -> None:
+    """Under rules slurm, a start takes longer than a round of ten seconds."""
+    node = "asked['problem']['nodes'][int(asked['now_s'] == 20)]['name']"
+    answer = f"json.dumps({{'allocations': {{'a': {{{node}: 1}}}}}})"
+    cluster = Cluster(num_nodes=2, gpus_per_node=4, interval_s=10.0)
+    with pytest.raises(SimulationError, match="job a is being moved: its allocation cannot change"):
+        simulate(
+            (made_job("a", at_s=5),),
+            applications,
+            policy_of(tmp_path, answer),
+            cluster,
+            rules=slurm_rules(slurm_starts=False),
+        )
+
+
+def test_that_jobs_keep_their_users_batch_where_it_is_asked_for(
+    tmp_path: Path, applications: Mapping[str, Application]
+) -> None:
+    """On four GPUs, a step takes as long at a batch of 32 as at the user's 8, which takes more of them."""
+    policy_of(tmp_path, "json.dumps({'allocations': {'a': {asked['problem']['nodes'][0]['name']: 4}}})")
+    ends = []
+    for user_batch in (True, False):
+        policy = ExternalPolicy(
+            (sys.executable, str(tmp_path / "mine.py")), time_limit_s=300.0, user_batch=user_batch
+        )
+        with contextlib.closing(policy):
+            done = simulate((made_job("a", at_s=5),), applications, policy, CLUSTER)
+        ends.append(done.jobs[0].finished_s or 0.0)
+    # 150 steps of 0.5 s after a start of 30 s.
+    assert ends[0] == pytest.approx(60 + 30 + 75)
+    assert ends[1] < ends[0] - 10
 
 
 def test_that_an_answer_has_a_time_limit(tmp_path: Path, applications: Mapping[str, Application]) -> None:
