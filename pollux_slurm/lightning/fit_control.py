@@ -65,8 +65,8 @@ class FitControl:
         left = self._fit_loop.max_epochs
         if left is not None and left >= 0:
             done = self._fit_loop.epoch_progress.current.completed
-            self._session.declare_epochs(self._session.finished_epochs + max(left - done, 1))
-        self._session.begin_epoch()
+            self._session.epochs.declare(self._session.progress_state.finished_epochs + max(left - done, 1))
+        self._session.epochs.begin()
         self.is_in_epoch = True
 
     def _begin_training(self) -> None:
@@ -85,7 +85,7 @@ class FitControl:
         if self.loader is not None:
             self.loader.leave()
         self.is_in_epoch = self.is_pending = False
-        self._session.end_epoch()
+        self._session.epochs.end()
 
     def finish(self) -> None:
         """End the training: the last checkpoint is written."""
@@ -94,14 +94,14 @@ class FitControl:
         self._has_finished = True
         self.end_epoch()
         # A callback (EarlyStopping) may have stopped this replica alone.
-        self._session.leave_together("the epochs")
-        self._session.finish()
+        self._session.epochs.leave_together()
+        self._session.epochs.finish()
         self.is_over = True
 
     def fail(self) -> None:
         """Leave the training by an error: no checkpoint is written."""
         self._has_finished = True
-        self._session.leave_epochs(by_break=False)
+        self._session.epochs.leave(by_break=False)
 
     # --------------------------------------------------------------------------------------------- batches
 
@@ -161,7 +161,7 @@ class FitControl:
                 loader.end_loop()
             else:
                 loader.end_step()
-                self._session.pause()
+                self._session.loops.pause()
         self._on_advance_end(fetcher)
         self.is_pending = False
 

@@ -128,7 +128,7 @@ class PolluxStrategy(DDPStrategy):
     @property
     def is_padding(self) -> bool:
         """True in a training step whose batch is padding: it belongs to no example."""
-        return current_session().is_padding
+        return current_session().loops.is_padding
 
     @property
     def _trainer(self) -> Any:
@@ -367,7 +367,7 @@ class PolluxStrategy(DDPStrategy):
 
     def _end_evaluation_on_sigterm(self) -> None:
         """End the script if SIGTERM has come in an evaluation outside of a fit: nothing was trained since."""
-        stop = current_session().boundary.stop
+        stop = current_session().stop
         if self._control is None and stop.is_set:
             if self.global_rank == 0:
                 _LOG.info(

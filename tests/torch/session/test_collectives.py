@@ -113,9 +113,9 @@ def train_as_a_framework(directory: str) -> None:
     model, optimizer = make_model("adam")
     parallel = pt.AdaptiveDataParallel(model, optimizer)
     loader = pt.AdaptiveDataLoader(Numbered(40), batch_size=16, shuffle=True)
-    session.declare_epochs(2)
+    session.epochs.declare(2)
     for _ in range(2):
-        session.begin_epoch()
+        session.epochs.begin()
         batches, num_steps = loader.iterate_steps(), 0
         while (batch := next(batches, "end")) != "end":
             while batch is not None:
@@ -125,10 +125,10 @@ def train_as_a_framework(directory: str) -> None:
                 batch = next(batches)
             num_steps += 1
             if num_steps == 2:
-                session.pause()
+                session.loops.pause()
                 pt.checkpoint_point()
-        session.end_epoch()
-    session.finish()
+        session.epochs.end()
+    session.epochs.finish()
 
 
 def recorded(function: Callable[..., Any], *args: Any) -> list[str]:
@@ -146,7 +146,7 @@ def train_in_place(*args: Any) -> list[str]:
         begin_group(*names, **options)
         current_session().boundary.monotonic = lambda: 0.0
 
-    pt.init_process_group = begin_with_a_still_clock
+    vars(pt).update(init_process_group=begin_with_a_still_clock)
     with recorder:
         script.train(*args)
     return recorder.lines
