@@ -128,7 +128,7 @@ def train(options: argparse.Namespace) -> None:
                 batch=loader.current_batch_size,
                 local=loader.current_local_bsz,
                 noise_scale=None if found is None else round(_FIRST_BATCH * found.var / found.sqr, 2),
-                progress=round(session.progress, 2),
+                progress=round(session.progress_state.progress, 2),
                 first_step_s=session.measurements.report_builder.first_step_s,
                 restore_s=session.measurements.report_builder._template.restore_s,
             )

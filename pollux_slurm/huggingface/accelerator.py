@@ -168,7 +168,7 @@ class PolluxAccelerator(Accelerator):
         del device_placement
         if getattr(optimizer, "_is_accelerate_prepared", False):
             return super().prepare_optimizer(optimizer)
-        if not current_session().is_wrapped(optimizer):
+        if not current_session().models.is_wrapped(optimizer):
             raise UsageError(
                 f"{type(optimizer).__name__} has no model that was prepared with it: {_ONE_CALL}"
             )
@@ -228,7 +228,7 @@ class PolluxAccelerator(Accelerator):
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """Compute gradients, in a loop over the training loader."""
-        if not isinstance(current_session().current_loader, TrainingLoader):
+        if not isinstance(current_session().loops.outermost, TrainingLoader):
             raise UsageError(
                 "a backward pass outside of a loop over the training loader, which is the first DataLoader "
                 "that prepare() got: give it that one before those for evaluation"
@@ -302,7 +302,7 @@ class PolluxAccelerator(Accelerator):
         active = self.gradient_state.active_dataloader
         if isinstance(active, EvaluationLoader):
             return active
-        loader = current_session().current_loader
+        loader = current_session().loops.outermost
         return loader if isinstance(loader, TrainingLoader) and loader.current_micro_batch_size else None
 
     def gather(self, tensor: Any) -> Any:

@@ -176,7 +176,7 @@ class EvaluationLoader(DataLoaderStateMixin):
             if self._device is not None:
                 batch = send_to_device(batch, self._device, non_blocking=self._non_blocking)
             yield batch
-            session.checkpoint_point()
+            session.loops.checkpoint_point()
 
     def _read_stream(self) -> Iterator[tuple[int, Any]]:
         assert self._stream is not None
@@ -186,7 +186,11 @@ class EvaluationLoader(DataLoaderStateMixin):
             accumulation_steps=0,
         )
         steps = self._stream.steps(
-            current_session().epoch_key, 0, choice, num_replicas=self._world_size, rank=self._rank
+            current_session().progress_state.epoch_key,
+            0,
+            choice,
+            num_replicas=self._world_size,
+            rank=self._rank,
         )
         for step, batches in steps:
             yield step.micro_batches[0].size, next(batches)

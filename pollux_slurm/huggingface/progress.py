@@ -137,7 +137,7 @@ class ProgressKeeper(TrainerCallback):
         progress.batches_in_epoch += steps.loader.schedule_steps
         whole = self._trainer.batches_in_epoch
         # Trainer counts steps of this process's part of the epoch.
-        state.epoch = (current_session().current_epoch or 0) + progress.batches_in_epoch / whole
+        state.epoch = (current_session().progress_state.epoch or 0) + progress.batches_in_epoch / whole
         if steps.loader.limits.max_batch_size is not None and progress.batches >= state.max_steps:
             # With batches that grow, fewer steps are as many examples.
             control.should_training_stop = True

@@ -166,8 +166,8 @@ class PolluxTrainerMixin(_Base):
         try:
             return super().train(None, None, ignore_keys_for_eval, **kwargs)
         except BaseException:
-            if session.current_epoch is not None and not session.is_closed:
-                session.leave_epochs(by_break=False)
+            if session.progress_state.epoch is not None and not session.is_closed:
+                session.epochs.leave(by_break=False)
             raise
         finally:
             del self.training_step
@@ -223,10 +223,10 @@ class PolluxTrainerMixin(_Base):
         if self.progress.batches > 0:
             self.args.eval_on_start = False
         if num_train_epochs < sys.maxsize:
-            session.declare_epochs(num_train_epochs)
+            session.epochs.declare(num_train_epochs)
         if self.progress.is_stopped:
             return num_train_epochs, 0
-        return min(session.finished_epochs, num_train_epochs), 0
+        return min(session.progress_state.finished_epochs, num_train_epochs), 0
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(train_dataloader, TrainingLoader):
@@ -254,7 +254,7 @@ class PolluxTrainerMixin(_Base):
         assert self.progress is not None
         session = current_session()
         is_resumed = self.progress.batches_in_epoch > 0
-        session.begin_epoch()
+        session.epochs.begin()
         if self.progress.evaluation_after_step is not None:
             self._evaluate_again(**kwargs)
         is_left = self.control.should_epoch_stop or self.control.should_training_stop
@@ -266,10 +266,10 @@ class PolluxTrainerMixin(_Base):
         self.model_wrapped.train()
         self.progress.is_stopped = self.control.should_training_stop
         if self.progress.is_stopped and not self.has_whole_epoch:
-            session.leave_epochs(by_break=True)
+            session.epochs.leave(by_break=True)
         else:
             self.progress.batches_in_epoch = 0
-            session.end_epoch()
+            session.epochs.end()
 
     @property
     def has_whole_epoch(self) -> bool:
@@ -288,7 +288,7 @@ class PolluxTrainerMixin(_Base):
         with self.progress.evaluating():
             if self.steps.is_in_step:
                 self.steps.end_step()
-                current_session().pause()
+                current_session().loops.pause()
             return super()._evaluate(*args, **kwargs)
 
     def _evaluate_again(self, **kwargs: Any) -> None:
@@ -322,9 +322,9 @@ class PolluxTrainerMixin(_Base):
         assert self.progress is not None
         session = current_session()
         # A callback may have stopped this replica alone.
-        session.leave_together("the epochs")
-        if session.current_epoch is None:
-            session.finish()
+        session.epochs.leave_together()
+        if session.progress_state.epoch is None:
+            session.epochs.finish()
         self._tr_loss.copy_(self.accelerator.reduce(self._tr_loss, "mean"))
         return super()._finalize_training(trial, num_train_samples, start_time - self.progress.runtime_s)
 

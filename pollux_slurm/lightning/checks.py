@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.optim import LBFGS, Optimizer
 
 from pollux_slurm.errors import UsageError
+from pollux_slurm.lightning.private_parts import has_time_as_validation_interval, is_placeholder
 
 
 def check_trainer(trainer: Any, module: LightningModule, *, factor: int, is_adaptive: bool) -> None:
@@ -40,7 +41,7 @@ def check_trainer(trainer: Any, module: LightningModule, *, factor: int, is_adap
             "reload_dataloaders_every_n_epochs: positions belong to one train loader. Leave it out, and let "
             "the dataset or the sampler change by its set_epoch()"
         )
-    if getattr(trainer, "_val_check_time_interval", None) is not None:
+    if has_time_as_validation_interval(trainer):
         raise UsageError(
             "val_check_interval as a time: replicas would disagree on when it is over; give a number"
         )
@@ -83,7 +84,7 @@ def _check_adaptive(trainer: Any, module: LightningModule) -> None:
 
 def check_optimizers(optimizers: list[Optimizer], schedulers: list[Any], *, is_adaptive: bool) -> None:
     """Raise `UsageError` for optimizers and schedules that cannot be right."""
-    if not optimizers or any(type(one).__name__ == "_MockOptimizer" for one in optimizers):
+    if not optimizers or any(is_placeholder(one) for one in optimizers):
         raise UsageError("configure_optimizers returned no optimizer: nothing could be trained")
     if any(isinstance(one, LBFGS) for one in optimizers):
         raise UsageError(

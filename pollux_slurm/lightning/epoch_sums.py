@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+
+from pollux_slurm.lightning.private_parts import new_result, set_num_updates
 
 _FIELDS = (
     *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx"),
@@ -73,7 +74,7 @@ def add_saved_sums(
             metric = results[key] = _new(own, sync)
             metric.has_reset = False
             metric.to(module.device)
-            metric._update_count = 1
+            set_num_updates(metric, 1)
         if own["value"] is None:
             metric.value = module.get_submodule(own["meta"]["metric_attribute"])
         else:
@@ -88,7 +89,10 @@ def add_saved_sums(
 
 
 def _new(own: Mapping[str, Any], sync: Callable[..., Any]) -> Any:
-    should, rank_zero_only, op = own["sync"]
-    meta = _Metadata(**own["meta"], reduce_fx=getattr(torch, own["reduction"]))
-    meta.sync = _Sync(fn=sync, _should=should, rank_zero_only=rank_zero_only, _op=op)
-    return _ResultMetric(meta, own["value"] is not None)
+    return new_result(
+        own["meta"],
+        reduction=getattr(torch, own["reduction"]),
+        sync=sync,
+        sync_options=own["sync"],
+        is_tensor=own["value"] is not None,
+    )

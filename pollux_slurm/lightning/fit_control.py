@@ -15,7 +15,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from pollux_slurm.lightning.private_parts import do_nothing, part, replace_method
+from pollux_slurm.lightning.private_parts import (
+    clear_restart,
+    data_fetcher,
+    do_nothing,
+    mute_sigterm,
+    part,
+    replace_method,
+    restore_epoch_loop,
+    should_validate,
+)
 from pollux_slurm.lightning.train_loader import TrainLoader
 from pollux_slurm.torch.session.current_session import current_session
 
@@ -41,18 +50,12 @@ class FitControl:
         self._resume: dict[str, Any] | None = None
         self.add_saved_sums: Callable[[], None] = do_nothing
         self._on_advance_end = replace_method(self._epoch_loop, "on_advance_end", self._end_iteration)
-        # A broadcast in each step by which Lightning tells others of a SIGTERM (2.6 has it).
-        if hasattr(self._epoch_loop, "_broadcast_sigterm_tensor"):
-            self._epoch_loop._broadcast_sigterm_tensor = do_nothing
+        mute_sigterm(self._epoch_loop)
 
     def restore_methods(self) -> None:
         """Remove what this object has replaced."""
         self._epoch_loop.max_steps = self._max_steps
-        for owner, name in (
-            (self._epoch_loop, "on_advance_end"),
-            (self._epoch_loop, "_broadcast_sigterm_tensor"),
-        ):
-            vars(owner).pop(name, None)
+        restore_epoch_loop(self._epoch_loop)
 
     # ---------------------------------------------------------------------------------------------- epochs
 
@@ -65,8 +68,8 @@ class FitControl:
         left = self._fit_loop.max_epochs
         if left is not None and left >= 0:
             done = self._fit_loop.epoch_progress.current.completed
-            self._session.declare_epochs(self._session.finished_epochs + max(left - done, 1))
-        self._session.begin_epoch()
+            self._session.epochs.declare(self._session.progress_state.finished_epochs + max(left - done, 1))
+        self._session.epochs.begin()
         self.is_in_epoch = True
 
     def _begin_training(self) -> None:
@@ -85,7 +88,7 @@ class FitControl:
         if self.loader is not None:
             self.loader.leave()
         self.is_in_epoch = self.is_pending = False
-        self._session.end_epoch()
+        self._session.epochs.end()
 
     def finish(self) -> None:
         """End the training: the last checkpoint is written."""
@@ -94,20 +97,20 @@ class FitControl:
         self._has_finished = True
         self.end_epoch()
         # A callback (EarlyStopping) may have stopped this replica alone.
-        self._session.leave_together("the epochs")
-        self._session.finish()
+        self._session.epochs.leave_together()
+        self._session.epochs.finish()
         self.is_over = True
 
     def fail(self) -> None:
         """Leave the training by an error: no checkpoint is written."""
         self._has_finished = True
-        self._session.leave_epochs(by_break=False)
+        self._session.epochs.leave(by_break=False)
 
     # --------------------------------------------------------------------------------------------- batches
 
     def begin_iteration(self) -> None:
         """Lightning makes an iterator: it must not fetch a batch before the step of the one before."""
-        fetcher = part(self._fit_loop, "_data_fetcher")
+        fetcher = data_fetcher(self._fit_loop)
         if fetcher is not None:
             fetcher.prefetch_batches = 0
 
@@ -118,7 +121,7 @@ class FitControl:
         saved, self._resume = self._resume, None
         load_progress(self._fit_loop, saved["fit_loop"])
         self.is_pending = saved["is_pending"]
-        fetcher = part(self._fit_loop, "_data_fetcher")
+        fetcher = data_fetcher(self._fit_loop)
         fetcher.fetched = self._epoch_loop.batch_progress.current.ready
         if self.is_pending:
             # The rest of the iteration that the checkpoint interrupted, such as its validation.
@@ -130,7 +133,7 @@ class FitControl:
     def fetched(self, loader: TrainLoader) -> None:
         """The first micro-batch of a global batch was fetched: set how many batches the epoch has."""
         left = loader.adaptive.num_steps_left
-        trainer, fetcher = self._trainer, self._fit_loop._data_fetcher
+        trainer, fetcher = self._trainer, data_fetcher(self._fit_loop)
         limit, interval = trainer.limit_train_batches, trainer.val_check_interval
         if left is None or (isinstance(limit, float) and limit != 1.0):
             return
@@ -155,13 +158,13 @@ class FitControl:
             return
         self._count_batches(loader)
         is_last = loader.adaptive.num_steps_left == 0
-        if is_last or part(self._epoch_loop, "_should_check_val_fx")(fetcher):
+        if is_last or should_validate(self._epoch_loop, fetcher):
             self.is_pending = True
             if is_last:
                 loader.end_loop()
             else:
                 loader.end_step()
-                self._session.pause()
+                self._session.loops.pause()
         self._on_advance_end(fetcher)
         self.is_pending = False
 
@@ -200,6 +203,4 @@ def load_progress(fit_loop: Any, saved: dict[str, Any]) -> None:
         *(fit_loop, epoch_loop, epoch_loop.val_loop),
         *(epoch_loop.automatic_optimization, epoch_loop.manual_optimization),
     ):
-        for flag in ("_restarting", "_loaded_from_state_dict", "_resuming_from_checkpoint"):
-            if hasattr(loop, flag):
-                setattr(loop, flag, False)
+        clear_restart(loop)

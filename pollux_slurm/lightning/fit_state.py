@@ -10,21 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning
-from lightning.pytorch.trainer import call
 
 from pollux_slurm.errors import CheckpointError
 from pollux_slurm.lightning.epoch_sums import add_saved_sums, merged_sums, own_sums
 from pollux_slurm.lightning.fit_control import FitControl
 from pollux_slurm.lightning.logged_values import merged_metric_states, metric_states, restore_metric_states
 from pollux_slurm.lightning.loggers import logger_state, resume_loggers
-from pollux_slurm.lightning.private_parts import part
+from pollux_slurm.lightning.private_parts import (
+    call_hooks,
+    logged_results,
+    logged_values,
+    steps_of_batches,
+)
 from pollux_slurm.torch import State
 from pollux_slurm.torch.session.current_session import current_session
 
 # What Lightning puts into the dictionary that hooks get, and what is kept elsewhere. `state_dict` is the
 # wrapped model's, unless a hook has put others there.
 _OWN_KEYS = {"epoch", "global_step", "pytorch-lightning_version", "state_dict", "loops", "callbacks"}
-_METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
 
 class FitState(State):
@@ -58,7 +61,7 @@ class FitState(State):
             return
         session = current_session()
         module = trainer.lightning_module
-        results = part(trainer, "fit_loop.epoch_loop._results")
+        results = logged_results(trainer)
         own = own_sums(results)
         if self._sums_to_add is not None and session.rank == 0:
             own = merged_sums([self._sums_to_add, own])
@@ -74,7 +77,7 @@ class FitState(State):
             "loggers": logger_state(
                 trainer.loggers, next_step=self._next_step(), is_rank_0=session.rank == 0
             ),
-            "metrics": {name: dict(part(trainer, f"_logger_connector.{name}")) for name in _METRICS},
+            "metrics": {name: dict(values) for name, values in logged_values(trainer).items()},
             "sums": merged_sums(sums for sums, _ in parts),
             "torchmetrics": merged_metric_states([states for _, states in parts], module),
             "hooks": self._collect_hooks(),
@@ -83,18 +86,17 @@ class FitState(State):
     def _next_step(self) -> int:
         """Return the step with which the next batch will be logged."""
         assert self.control is not None
-        steps: int = part(self._trainer, "fit_loop.epoch_loop._batches_that_stepped")
-        return steps + self.control.is_pending
+        return steps_of_batches(self._trainer) + self.control.is_pending
 
     def _collect_hooks(self) -> dict[str, Any]:
         """Return what callbacks, module and data module want to keep."""
         trainer, datamodule = self._trainer, self._trainer.datamodule
         weights = trainer.lightning_module.state_dict()
         checkpoint = self._checkpoint(dict(weights))
-        checkpoint["callbacks"] = part(call, "_call_callbacks_state_dict")(trainer)
+        checkpoint["callbacks"] = call_hooks("callbacks_state_dict", trainer)
         data = None if datamodule is None else datamodule.state_dict()
-        part(call, "_call_callbacks_on_save_checkpoint")(trainer, checkpoint)
-        part(call, "_call_lightning_module_hook")(trainer, "on_save_checkpoint", checkpoint)
+        call_hooks("callbacks_on_save_checkpoint", trainer, checkpoint)
+        call_hooks("lightning_module_hook", trainer, "on_save_checkpoint", checkpoint)
         own = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         given = checkpoint["state_dict"]
         if given.keys() != weights.keys() or any(given[name] is not weights[name] for name in weights):
@@ -129,11 +131,11 @@ class FitState(State):
         self.control.resume(self.saved)
         trainer, hooks = self._trainer, self.saved["hooks"]
         checkpoint = {**self._checkpoint(weights), "callbacks": hooks["callbacks"], **hooks["own"]}
-        part(call, "_call_lightning_module_hook")(trainer, "on_load_checkpoint", checkpoint)
+        call_hooks("lightning_module_hook", trainer, "on_load_checkpoint", checkpoint)
         if trainer.datamodule is not None and hooks["datamodule"] is not None:
             trainer.datamodule.load_state_dict(hooks["datamodule"])
-        part(call, "_call_callbacks_on_load_checkpoint")(trainer, checkpoint)
-        part(call, "_call_callbacks_load_state_dict")(trainer, checkpoint)
+        call_hooks("callbacks_on_load_checkpoint", trainer, checkpoint)
+        call_hooks("callbacks_load_state_dict", trainer, checkpoint)
 
     def restore_training(self) -> None:
         """Restore schedules and logged values, once optimizers are made."""
@@ -147,8 +149,8 @@ class FitState(State):
         for scheduler, saved in zip(self.schedulers, self.saved["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         trainer = self._trainer
-        for name in _METRICS:
-            part(trainer, f"_logger_connector.{name}").update(self.saved["metrics"][name])
+        for name, values in logged_values(trainer).items():
+            values.update(self.saved["metrics"][name])
         if self.saved["is_in_epoch"]:
             self._sums_to_add = self.saved["sums"]
             restore_metric_states(
@@ -165,7 +167,7 @@ class FitState(State):
         saved, self._sums_to_add = self._sums_to_add, None
         add_saved_sums(
             saved,
-            part(self._trainer, "fit_loop.epoch_loop._results"),
+            logged_results(self._trainer),
             self._trainer.lightning_module,
             sync=self._reduce,
             is_rank_0=current_session().rank == 0,

@@ -14,6 +14,16 @@ from typing import Any
 import torch
 from torchmetrics import Metric
 
+from pollux_slurm.lightning.private_parts import (
+    counters,
+    num_updates,
+    reduction_of,
+    set_num_updates,
+    set_step_value,
+    state_names,
+    step_value,
+)
+
 _LOG = logging.getLogger(__name__)
 _SUM, _MAX, _MIN, _MEAN, _OTHER = "sum", "max", "min", "mean", "other"
 
@@ -31,7 +41,7 @@ class StepValues:
     def add(self, weight: float) -> None:
         """Take in what one micro-batch has logged."""
         for key, metric in self._results.items():
-            value = metric._forward_cache
+            value = step_value(metric)
             if metric.is_tensor and metric.meta.on_step and isinstance(value, torch.Tensor):
                 self._parts.setdefault(key, []).append((value.detach().clone(), weight))
 
@@ -47,7 +57,7 @@ class StepValues:
                 value = (values * weights.view(shape)).sum(0) / weights.sum()
             else:
                 value = _combined(kind, values)
-            metric._forward_cache = value
+            set_step_value(metric, value)
             if not metric.meta.on_epoch:
                 metric.value = value
 
@@ -82,8 +92,8 @@ def unchanged(results: dict[str, Any], module: torch.nn.Module) -> Iterator[None
 
 
 def _snapshot(metric: Any) -> dict[str, Any]:
-    kept = {name: _copied(getattr(metric, name)) for name in metric._defaults}
-    return {**kept, "_update_count": metric._update_count, "_computed": metric._computed}
+    kept = {name: _copied(getattr(metric, name)) for name in state_names(metric)}
+    return {**kept, **counters(metric)}
 
 
 def _copied(value: Any) -> Any:
@@ -102,11 +112,11 @@ def metric_states(module: torch.nn.Module) -> dict[str, dict[str, Any]]:
     """Return this replica's state of each torchmetric that was updated in this epoch, by name."""
     return {
         name: {
-            "count": one._update_count,
-            "states": {state: _copied(getattr(one, state)) for state in one._defaults},
+            "count": num_updates(one),
+            "states": {state: _copied(getattr(one, state)) for state in state_names(one)},
         }
         for name, one in metrics_of(module).items()
-        if one._update_count > 0
+        if num_updates(one) > 0
     }
 
 
@@ -118,7 +128,7 @@ def merged_metric_states(
     parts = list(parts)
     for name, metric in metrics_of(module).items():
         found = [part[name] for part in parts if name in part]
-        kinds = {state: _kind_of_state(metric, state) for state in metric._defaults}
+        kinds = {state: _kind_of_state(metric, state) for state in state_names(metric)}
         if not found:
             continue
         if _OTHER in kinds.values():
@@ -138,7 +148,7 @@ def merged_metric_states(
 
 
 def _kind_of_state(metric: Any, state: str) -> str:
-    name = getattr(metric._reductions[state], "__name__", "")
+    name = getattr(reduction_of(metric, state), "__name__", "")
     return {"dim_zero_sum": _SUM, "dim_zero_max": _MAX, "dim_zero_min": _MIN, "dim_zero_cat": "cat"}.get(
         name, _OTHER
     )
@@ -168,7 +178,7 @@ def restore_metric_states(
     for name, metric in metrics_of(module).items():
         if name not in saved:
             continue
-        metric._update_count = saved[name]["count"] if is_rank_0 else 1
+        set_num_updates(metric, saved[name]["count"] if is_rank_0 else 1)
         if is_rank_0:
             for state, value in saved[name]["states"].items():
                 is_list = isinstance(value, list)

@@ -10,6 +10,8 @@ from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger
 
+from pollux_slurm.lightning.private_parts import purge_from, resume_run, set_version
+
 
 def logger_state(loggers: Iterable[Logger], *, next_step: int, is_rank_0: bool) -> dict[str, Any]:
     """Return what loggers need to go on: versions, the next step to log, and the rows of CSV files.
@@ -34,14 +36,13 @@ def resume_loggers(loggers: Iterable[Logger], saved: Mapping[str, Any], *, is_ra
         if version is None:
             continue
         if isinstance(logger, TensorBoardLogger):
-            logger._version = version
+            set_version(logger, version)
             # TensorBoard then hides what was logged after the checkpoint: it is logged again.
-            logger._kwargs.setdefault("purge_step", saved["next_step"])
+            purge_from(logger, saved["next_step"])
         elif isinstance(logger, MLFlowLogger):
-            # Unless the user has named one.
-            logger._run_id = logger._run_id or version
+            resume_run(logger, version)
         elif isinstance(logger, CSVLogger):
-            logger._version = version
+            set_version(logger, version)
             if is_rank_0 and rows is not None:
                 _resume_csv(logger, rows)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.strategies.registry import _StrategyRegistry
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule
 from lightning.pytorch.accelerators import Accelerator
-from lightning.pytorch.core.optimizer import do_nothing_closure
 from lightning.pytorch.plugins import CheckpointIO
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
@@ -27,7 +26,17 @@ from pollux_slurm.lightning.environment import PolluxEnvironment
 from pollux_slurm.lightning.fit_control import FitControl
 from pollux_slurm.lightning.fit_state import FitState
 from pollux_slurm.lightning.logged_values import StepValues, unchanged
-from pollux_slurm.lightning.private_parts import do_nothing, part, replace_method
+from pollux_slurm.lightning.private_parts import (
+    before_batch_transfer,
+    ddp_options,
+    ignore_signals,
+    logged_results,
+    replace_checkpoint_restore,
+    replace_loader_preparation,
+    restore_connectors,
+    with_synced_layers,
+    without_step_hooks,
+)
 from pollux_slurm.lightning.train_loader import TrainLoader, adaptive_loader
 from pollux_slurm.torch import AdaptiveDataParallel, ScalingRule, TrainingStopped, init_process_group
 from pollux_slurm.torch.api.option_names import refuse_unknown_options
@@ -121,14 +130,14 @@ class PolluxStrategy(DDPStrategy):
         self._has_failed = False
         trainer = self._trainer
         # SIGTERM is the session's: Lightning's handler would broadcast within the handler, and end with 0.
-        replace_method(part(trainer, "_signal_connector"), "register_signal_handlers", do_nothing)
+        ignore_signals(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             self._begin_fit(trainer)
 
     @property
     def is_padding(self) -> bool:
         """True in a training step whose batch is padding: it belongs to no example."""
-        return current_session().is_padding
+        return current_session().loops.is_padding
 
     @property
     def _trainer(self) -> Any:
@@ -146,16 +155,13 @@ class PolluxStrategy(DDPStrategy):
         check_trainer(trainer, module, factor=self._factor, is_adaptive=is_adaptive)
         self._control = FitControl(trainer, is_adaptive=is_adaptive)
         # Lightning would put a DistributedSampler into the train loader, too.
-        self._prepare_dataloader = replace_method(
-            part(trainer, "_data_connector"), "_prepare_dataloader", self._prepare_train_loader
-        )
+        self._prepare_dataloader = replace_loader_preparation(trainer, self._prepare_train_loader)
         session = current_session()
         self._state = FitState(session.next_default_name("lightning"), trainer, reduce=self.reduce)
         self._control.add_saved_sums = self._state.add_saved_sums
         if self._state.saved is not None:
             self._state.restore_loggers()
-            connector = part(trainer, "_checkpoint_connector")
-            replace_method(connector, "_restore_modules_and_callbacks", _ignore_checkpoint)
+            replace_checkpoint_restore(trainer, _ignore_checkpoint)
 
     def _prepare_train_loader(self, dataloader: Any, shuffle: bool, mode: RunningStage) -> Any:
         assert self._prepare_dataloader is not None
@@ -196,8 +202,7 @@ class PolluxStrategy(DDPStrategy):
         # Set before anything is restored, so that no checkpoint lacks it.
         state.control = control
         state.restore_hooks(saved_model.get("model", {}))
-        if self._layer_sync is not None:
-            self.model = self._layer_sync.apply(module)
+        self.model = with_synced_layers(self, module) or self.model
         self.model = self.precision_plugin.convert_module(self.model or module)
         self.model_to_device()
         self.setup_optimizers(trainer)
@@ -219,7 +224,7 @@ class PolluxStrategy(DDPStrategy):
         self._state.schedulers = [
             config.scheduler for config in self.lr_scheduler_configs if config.scheduler not in stepped
         ]
-        precision, options = self.precision_plugin, dict(self._ddp_kwargs)
+        precision, options = self.precision_plugin, ddp_options(self)
         if not module.automatic_optimization and len(self.optimizers) > 1:
             # Each backward pass reaches the parameters of some optimizers only.
             options.setdefault("find_unused_parameters", True)
@@ -261,22 +266,18 @@ class PolluxStrategy(DDPStrategy):
         assert control.loader is not None
         assert module is not None
         loader = control.loader.adaptive
-        results = part(self._trainer, "fit_loop.epoch_loop._results")
+        results = logged_results(self._trainer)
         values = None if loader.is_stepping else StepValues(results)
-        hooks = [(one._on_before_step, one._on_after_step) for one in self._lightning_optimizers]
-        while not loader.is_stepping:
-            for one in self._lightning_optimizers:
-                # Lightning counts steps by these; in this micro-batch none takes effect.
-                one._on_before_step = one._on_after_step = do_nothing_closure
-            output = self._micro_batch_step(results, *args, **kwargs)
-            if values is not None:
-                values.add(self._weight)
-            if module.automatic_optimization:
-                self.backward(_loss_of(output), self.optimizers[0])
-            del output
-            args = (self._next_micro_batch(results), *args[1:])
-        for one, (before, after) in zip(self._lightning_optimizers, hooks, strict=True):
-            one._on_before_step, one._on_after_step = before, after
+        # In these micro-batches no step takes effect.
+        with nullcontext() if loader.is_stepping else without_step_hooks(self):
+            while not loader.is_stepping:
+                output = self._micro_batch_step(results, *args, **kwargs)
+                if values is not None:
+                    values.add(self._weight)
+                if module.automatic_optimization:
+                    self.backward(_loss_of(output), self.optimizers[0])
+                del output
+                args = (self._next_micro_batch(results), *args[1:])
         output = self._micro_batch_step(results, *args, **kwargs)
         if values is not None:
             values.add(self._weight)
@@ -308,7 +309,7 @@ class PolluxStrategy(DDPStrategy):
         module = self.lightning_module
         assert module is not None
         batch = self.precision_plugin.convert_input(self._control.loader.next_micro_batch())
-        batch = part(module, "_on_before_batch_transfer")(batch, dataloader_idx=0)
+        batch = before_batch_transfer(module, batch)
         batch = self.batch_to_device(batch, dataloader_idx=0)
         # Their size is the weight of what is logged.
         results.batch, results.batch_size = batch, None
@@ -367,7 +368,7 @@ class PolluxStrategy(DDPStrategy):
 
     def _end_evaluation_on_sigterm(self) -> None:
         """End the script if SIGTERM has come in an evaluation outside of a fit: nothing was trained since."""
-        stop = current_session().boundary.stop
+        stop = current_session().stop
         if self._control is None and stop.is_set:
             if self.global_rank == 0:
                 _LOG.info(
@@ -402,14 +403,13 @@ class PolluxStrategy(DDPStrategy):
             if not self._has_failed:
                 control.finish()
             control.restore_methods()
-            vars(self._trainer._data_connector).pop("_prepare_dataloader", None)
-            vars(self._trainer._checkpoint_connector).pop("_restore_modules_and_callbacks", None)
+            restore_connectors(self._trainer)
         # Unwrapped here, so that Lightning does not recommend options of its own strategy.
         self.model = self.lightning_module
         super().teardown()
 
     @classmethod
-    def register_strategies(cls, strategy_registry: _StrategyRegistry) -> None:
+    def register_strategies(cls, strategy_registry: Any) -> None:
         """Register this strategy by its name."""
         if cls.strategy_name not in strategy_registry:
             strategy_registry.register(cls.strategy_name, cls, description="Adaptive training by Pollux")

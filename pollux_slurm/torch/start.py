@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -60,9 +59,9 @@ def init_process_group(
     plan = read_run_plan(environ)
     make_session: Callable[..., Session] = Session
     if plan is not None:
-        from pollux_slurm.torch.rehearsal.session import RehearsalSession
+        from pollux_slurm.torch.rehearsal.rehearsal import Rehearsal
 
-        make_session = partial(RehearsalSession, plan)
+        make_session = Rehearsal(plan, environment).make_session
         checkpoint_dir, checkpoint_interval_s = plan.folder.parent / "job", None
     session = make_session(
         environment,

@@ -64,13 +64,13 @@ class Tracker:
         if self._sink is None:
             return
         session = self._session
-        step, is_step = session.num_steps, session.has_open_step
+        step, is_step = session.num_steps, session.models.has_open_step
         if is_step:
             self._first_step = self._first_step or step
             # A run that was killed may have logged steps that are made again now.
             if step <= self._logged.last or (step % self._every and step != self._first_step):
                 return
-        elif session.is_in_loop or step < self._logged.last:
+        elif session.loops.is_running or step < self._logged.last:
             return
         scalars = as_scalars(values or {})
         try:

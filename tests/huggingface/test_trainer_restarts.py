@@ -244,7 +244,7 @@ def test_that_a_restart_after_the_end_trains_nothing(tmp_path: Path, options: di
                     output.training_loss,
                     session.progress_state.num_steps,
                     trainer.state.epoch,
-                    session.finished_epochs,
+                    session.progress_state.finished_epochs,
                 ]
             )
             assert result(trainer)[0]

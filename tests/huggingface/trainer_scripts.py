@@ -109,7 +109,7 @@ class RecordingTrainer(PolluxTrainer):
         loader = self.steps.loader
         if model.training and not loader.is_padding:
             session = current_session()
-            key = (session.current_epoch or 0, session.progress_state.num_steps)
+            key = (session.progress_state.epoch or 0, session.progress_state.num_steps)
             self.seen.add(*key, inputs["input_ids"][:, 0].tolist(), 0.0)
         return super().compute_loss(model, inputs, *args, **kwargs)
 

@@ -123,7 +123,7 @@ class Module(pl.LightningModule):
             return
         if self.seen is None:
             self.seen = Seen()
-        if not current_session().is_padding:
+        if not current_session().loops.is_padding:
             key = current_session().progress_state.num_steps
             self.seen.add(self.current_epoch, key, batch[2].tolist(), loss.item())
 
@@ -302,7 +302,7 @@ def fit(
         "steps": own.seen.steps,
         "losses": {key: own.seen.losses[key] / len(indices) for key, indices in own.seen.steps.items()},
         "num_steps": session.progress_state.num_steps,
-        "finished_epochs": session.finished_epochs,
+        "finished_epochs": session.progress_state.finished_epochs,
         "after": afterwards,
     }
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torchmetrics import MeanMetric
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.lightning import PolluxStrategy, private_parts
+from pollux_slurm.lightning.logged_values import metric_states
 from tests.lightning import scripts
 from tests.lightning.here import fit_here, pl, stopped_here
 from tests.torch.single_replica import current_session, propose
@@ -106,9 +111,57 @@ def test_that_an_option_of_the_strategy_that_would_have_no_effect_is_refused(opt
         PolluxStrategy(**{option: 256})
 
 
-def test_that_a_lightning_without_a_private_part_is_refused_by_its_name() -> None:
-    with pytest.raises(UsageError, match=r"Lightning [0-9.]+ has no Gone"):
-        private_parts.part(type("Gone", (), {})(), "missing.part")
+def test_that_a_lightning_without_a_private_part_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    assert private_parts.steps_of_batches(trainer) == 0
+    del trainer.fit_loop.epoch_loop._batches_that_stepped
+    with pytest.raises(UsageError, match=r"lightning [0-9.]+ has no Trainer.fit_loop.epoch_loop._batches_th"):
+        private_parts.steps_of_batches(trainer)
+    monkeypatch.delattr(private_parts.call, "_call_callbacks_state_dict")
+    with pytest.raises(UsageError, match=r"lightning [0-9.]+ has no lightning.+_call_callbacks_state_dict"):
+        private_parts.call_hooks("callbacks_state_dict", trainer)
+
+
+def test_that_a_torchmetrics_without_a_private_part_is_refused_by_its_name() -> None:
+    module = torch.nn.ModuleDict({"mean": MeanMetric()})
+    module["mean"].update(3.0)
+    assert metric_states(module)["mean"]["count"] == 1
+    del module["mean"]._update_count
+    with pytest.raises(UsageError, match=r"torchmetrics [0-9.]+ has no MeanMetric._update_count"):
+        metric_states(module)
+
+
+def _private_names(tree: ast.Module) -> Iterator[str]:
+    """Yield names of others that begin with one underscore: imported, or no attributes of a class here."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    own |= {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and not _is_load(node)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+    for node in ast.walk(tree):
+        names = [node.attr] if isinstance(node, ast.Attribute) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            names = [str(arg.value) for arg in node.args[1:2] if isinstance(arg, ast.Constant)]
+        yield from (name for name in names if re.match("_[^_]", name) and name not in own)
+
+
+def _is_load(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def test_that_private_names_of_others_stand_in_one_file() -> None:
+    folder = Path(private_parts.__file__).parent
+    found = {file.name: list(_private_names(ast.parse(file.read_text()))) for file in folder.glob("*.py")}
+    assert len(set(found.pop("private_parts.py"))) > 10
+    assert not any(found.values()), found
 
 
 class Growing(pl.callbacks.Callback):

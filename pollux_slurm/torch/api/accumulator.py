@@ -48,10 +48,10 @@ class Accumulator(MutableMapping[str, Any]):
         """Add to the sum of `key`."""
         if self._is_open:
             _add(self._totals, key, value)
-        elif not current_session().is_padding:
+        elif not current_session().loops.is_padding:
             value = value.detach().clone() if isinstance(value, torch.Tensor) else value
             self._settle()
-            in_loop = current_session().current_loader is not None
+            in_loop = current_session().loops.outermost is not None
             if not in_loop:
                 current_session().regrouping.replay.note("its script adds to an Accumulator outside of loops")
             _add(self._local if in_loop else self._outside, key, value)
@@ -85,7 +85,7 @@ class Accumulator(MutableMapping[str, Any]):
             raise UsageError("this accumulator is already synchronized: blocks cannot be nested")
         self._enter_epoch()
         # Not blocks inside of a loop: when it goes on after a restart, earlier ones do not run again.
-        is_counted = not current_session().is_in_loop
+        is_counted = not current_session().loops.is_running
         index = self._num_entered
         self._num_entered += is_counted
         is_replayed = is_counted and index < len(self._seen)
@@ -110,7 +110,7 @@ class Accumulator(MutableMapping[str, Any]):
                 self._totals = now
 
     def _enter_epoch(self) -> None:
-        epoch = current_session().epoch_key
+        epoch = current_session().progress_state.epoch_key
         if epoch != self._epoch:
             self._epoch, self._seen, self._num_entered = epoch, [], 0
 
@@ -178,7 +178,7 @@ class Accumulator(MutableMapping[str, Any]):
 
     def _settle(self, *, everything: bool = False) -> None:
         """Count what was added outside of loops, once no restart can run its code again."""
-        epoch = current_session().epoch_key
+        epoch = current_session().progress_state.epoch_key
         if everything or epoch != self._outside_epoch:
             for key, value in self._outside.items():
                 _add(self._local, key, value)

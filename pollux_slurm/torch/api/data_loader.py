@@ -330,7 +330,7 @@ class AdaptiveDataLoader:
     @property
     def _is_in_epoch(self) -> bool:
         joined = self._joined
-        return joined is not None and (joined.current_epoch is not None or self._plan is not None)
+        return joined is not None and (joined.progress_state.epoch is not None or self._plan is not None)
 
     @property
     def _num_sampled(self) -> int:
@@ -345,18 +345,18 @@ class AdaptiveDataLoader:
         return full + (rest > 0 and not self._drop_last)
 
     def __iter__(self) -> BatchIterator:
-        return BatchIterator(self._batches, lambda: self._session.has_open_step)
+        return BatchIterator(self._batches, lambda: self._session.models.has_open_step)
 
     def iterate_steps(self, *, goes_on: bool = False) -> BatchIterator:
         """Return an iterator for a framework, or `remaining_steps_until`, that owns the loop.
 
         It yields None after each step's boundary. So a step can be ended before the next batch is asked for,
-        and `session.pause()` may follow. The last step of an iterable dataset is known in advance, too. With
-        `goes_on` a loop that is left is not ended: the next one goes on there, also after a restart.
+        and `session.loops.pause()` may follow. The last step of an iterable dataset is known in advance, too.
+        With `goes_on` a loop that is left is not ended: the next one goes on there, also after a restart.
         """
         self.groups_micro_batches = True
         make = functools.partial(self._batches, by_step=True, goes_on=goes_on)
-        return BatchIterator(make, lambda: self._session.has_open_step)
+        return BatchIterator(make, lambda: self._session.models.has_open_step)
 
     def end_iteration(self, reason: str) -> None:
         """End the loop under way; whoever still has its iterator gets `reason` as a `UsageError`."""
@@ -372,16 +372,18 @@ class AdaptiveDataLoader:
         self, iterator: ref[BatchIterator], *, by_step: bool = False, goes_on: bool = False
     ) -> Generator[Any, None, None]:
         self._session.regrouping.join_training()
-        self._session.end_previous_loop(self)
-        loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
+        self._session.loops.end_previous(self)
+        loop = self._position.begin_loop(
+            self._session.progress_state.epoch_key, is_inner=self._session.loops.is_running
+        )
         if loop is None:
             # This loop had run to its end before the restart.
-            self._session.note_resumed_loop(self, start=None, length=None)
+            self._session.errors.notes.loop(self.name, start=None, length=None)
             return
         order = self._order(loop)
         self._loop = loop, None if order is None else len(order)
-        self._session.note_resumed_loop(self, start=loop.start, length=self._loop[1])
-        with self._session.loop(self):
+        self._session.errors.notes.loop(self.name, start=loop.start, length=self._loop[1])
+        with self._session.loops.enter(self):
             self._iterator = iterator
             try:
                 while not (yield from self._run(loop, order, by_step=by_step)):
@@ -389,11 +391,9 @@ class AdaptiveDataLoader:
             except GeneratorExit:
                 batches = iterator()
                 is_break = is_left_by_break()
-                if not (is_break or (batches is not None and batches.is_ended)):
-                    self._session.note_error_in_loop(self)
-                if is_break and self._session.current_loader is self:
-                    self._session.leave_together(f"the loop over {self!r}", of_loop=True)
-                has_stepped = self._session.has_open_step
+                by_error = not (is_break or (batches is not None and batches.is_ended))
+                self._session.loops.leave(self, by_break=is_break, by_error=by_error)
+                has_stepped = self._session.models.has_open_step
                 if goes_on:
                     if has_stepped and self._step is not None:
                         self._position.advance(loop, self._step.end)
@@ -406,7 +406,7 @@ class AdaptiveDataLoader:
                 self._source.end_loop()
             self._compare_ends(loop)
             self._position.end_loop(loop)
-            self._session.end_loop(self)
+            self._session.loops.end(self)
 
     def _compare_data(self) -> bool:
         """Compare, after the first step of a run, what the replicas read; return whether that ends the steps.
@@ -414,7 +414,7 @@ class AdaptiveDataLoader:
         Inner loops, such as those on one replica alone, are left out.
         """
         session = self._session
-        if session.current_loader is not self or not self._comparison.is_due(session.run_number):
+        if session.loops.outermost is not self or not self._comparison.is_due(session.run_number):
             return False
         if isinstance(self._source, MapStyleSource):
             self._comparison.compare_datasets(self.dataset)
@@ -435,18 +435,18 @@ class AdaptiveDataLoader:
                 self.schedule_steps = self._scheduled(step.end) - self._scheduled(step.start)
             for plan in step.micro_batches:
                 batch = next(batches)
-                session.begin_micro_batch(self, plan)
+                session.loops.begin_micro_batch(self, plan)
                 self._plan = plan
                 yield self.deliver(batch)
-                session.end_micro_batch(self)
+                session.loops.end_micro_batch(self)
             position.advance(loop, step.end)
-            if session.current_loader is self and not session.has_open_step:
+            if session.loops.outermost is self and not session.models.has_open_step:
                 session.same_calls.go_over(repr(self))
             was_read_again = self._compare_data()
-            chosen = session.end_step(self, step)
+            chosen = session.loops.end_step(self, step)
             if by_step:
                 yield None
-                chosen = session.end_pause(self) or chosen
+                chosen = session.loops.end_pause(self) or chosen
             if (
                 was_read_again
                 or session.run_number != run_number
@@ -465,7 +465,7 @@ class AdaptiveDataLoader:
         One that goes on at its end has no step: its first examples are compared.
         """
         session = self._session
-        if isinstance(self._source, MapStyleSource) or session.current_loader is not self:
+        if isinstance(self._source, MapStyleSource) or session.loops.outermost is not self:
             return
         self._comparison.compare_counts(loop.start)
         if self._comparison.is_due(session.run_number):
@@ -479,13 +479,13 @@ class AdaptiveDataLoader:
         session = self._session
         if isinstance(self._source, IterableSource):
             return self._source.steps(
-                session.epoch_key,
+                session.progress_state.epoch_key,
                 loop.start,
                 self.choice,
                 num_replicas=session.world_size,
                 rank=session.rank,
                 looks_ahead=looks_ahead,
-                in_pairs=session.needs_pairs(),
+                in_pairs=session.models.needs_pairs(),
             )
         assert order is not None
         return self._source.steps(
@@ -495,8 +495,8 @@ class AdaptiveDataLoader:
             largest=self.limits.max_atomic,
             num_replicas=session.world_size,
             rank=session.rank,
-            probes=functools.partial(session.splits_to_measure, self),
-            needs_pairs=session.needs_pairs,
+            probes=functools.partial(session.loops.splits_to_measure, self),
+            needs_pairs=session.models.needs_pairs,
         )
 
     @property
@@ -526,7 +526,7 @@ class AdaptiveDataLoader:
         """Return the loop's order of indices, the same on every replica; None for an iterable dataset."""
         if isinstance(self._source, IterableSource):
             return None
-        seed, epoch = self._seed, self._session.epoch_key
+        seed, epoch = self._seed, self._session.progress_state.epoch_key
         if self._user_order is not None:
             order = loop.order
             if order is None:

@@ -160,7 +160,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             )
         optimizers = _listed(optimizer)
         _check_optimizers(optimizers, model)
-        if any(session.is_wrapped(one) for one in optimizers):
+        if any(session.models.is_wrapped(one) for one in optimizers):
             raise UsageError(
                 "the optimizer was given to another AdaptiveDataParallel already, and would scale its "
                 "learning rate once for each: give each model an optimizer of its own, or wrap one module "
@@ -184,7 +184,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         reducer = GradientReducer(
             world_size=session.world_size,
             group=self.process_group,
-            stamp=session.stamp,
+            stamp=session.measurements.clock.stamp,
             metric=metric,
             parameters=parameters,
             reduced=reduced,
@@ -221,7 +221,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 faults=session.faults,
                 on_spread=session.regrouping.refuse,
             ),
-            epoch_key=lambda: session.epoch_key,
+            epoch_key=lambda: session.progress_state.epoch_key,
             data_parallel=self,
             given=session.given,
         )
@@ -280,7 +280,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             with watched:
                 return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         except ValueError as error:
-            loader = current_session().current_loader
+            loader = current_session().loops.outermost
             if str(error).startswith(_ONE_VALUE) and loader is not None and loader.current_share < 1.0:
                 raise UsageError(_LONE_EXAMPLE) from error
             raise
@@ -307,7 +307,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             "Gradient_Variance": None if statistics is None else statistics.var,
             "Gain": self.gain,
             "Learning_Rate_Factor": self._pollux.last_factor,
-            "Progress": current_session().progress,
+            "Progress": current_session().progress_state.progress,
         }
         write_scalars(writer, scalars, global_step, tag_prefix)
 

@@ -22,17 +22,17 @@ def remaining_epochs_until(num_epochs: int) -> Iterator[int]:
     unfinished: a restart comes to it again, and to the same `break`.
     """
     session = current_session()
-    session.declare_epochs(num_epochs)
-    while session.finished_epochs < num_epochs:
-        session.begin_epoch()
+    session.epochs.declare(num_epochs)
+    while session.progress_state.finished_epochs < num_epochs:
+        session.epochs.begin()
         try:
-            yield session.finished_epochs
+            yield session.progress_state.finished_epochs
         except GeneratorExit:
             if not session.is_closed:
-                session.leave_epochs(by_break=is_left_by_break())
+                session.epochs.leave(by_break=is_left_by_break())
             raise
-        session.end_epoch()
-    session.finish()
+        session.epochs.end()
+    session.epochs.finish()
 
 
 def on_regroup(callback: Callable[[int, int], object]) -> None:
@@ -59,22 +59,22 @@ def checkpoint_point() -> None:
     is then answered within a batch or two. Each replica must call it equally often. After a restart such code
     runs again, from the end of the adaptive loop before it. Inside of an adaptive loop it does nothing.
     """
-    current_session().checkpoint_point()
+    current_session().loops.checkpoint_point()
 
 
 def current_dataloader() -> AdaptiveDataLoader | None:
     """Return the loader of the (outermost) adaptive loop under way, None outside of one."""
-    return cast("AdaptiveDataLoader | None", current_session().current_loader)
+    return cast("AdaptiveDataLoader | None", current_session().loops.outermost)
 
 
 def current_epoch() -> int | None:
     """Return the epoch under way, None outside of `remaining_epochs_until`."""
-    return current_session().current_epoch
+    return current_session().progress_state.epoch
 
 
 def finished_epochs() -> int:
     """Return how many epochs were finished, earlier runs included."""
-    return current_session().finished_epochs
+    return current_session().progress_state.finished_epochs
 
 
 def finished_steps() -> int:

@@ -18,5 +18,5 @@ def memory_guard() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        current_session().note_failure(error)
+        current_session().memory_watch.note(error)
         raise

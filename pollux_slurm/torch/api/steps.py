@@ -57,9 +57,9 @@ def remaining_steps_until(num_steps: int, loader: AdaptiveDataLoader) -> Iterato
         yield from _steps(session, num_steps, loader)
     except BaseException as error:
         if not session.is_closed:
-            session.leave_epochs(by_break=isinstance(error, GeneratorExit) and is_left_by_break())
+            session.epochs.leave(by_break=isinstance(error, GeneratorExit) and is_left_by_break())
         raise
-    session.finish()
+    session.epochs.finish()
 
 
 def _steps(
@@ -67,7 +67,7 @@ def _steps(
 ) -> Iterator[tuple[int, Iterator[Any]]]:
     num_idle = 0
     while session.num_steps < num_steps:
-        session.begin_epoch()
+        session.epochs.begin()
         before, batches = session.num_steps, loader.iterate_steps(goes_on=True)
         first: Any = None
         while session.num_steps < num_steps and (first := next(batches, _END)) is not _END:
@@ -84,7 +84,7 @@ def _steps(
         num_idle = num_idle + 1 if session.num_steps == before else 0
         if num_idle > 1:
             raise UsageError(_NO_STEPS.format(loader=loader))
-        session.end_epoch()
+        session.epochs.end()
 
 
 def _batches_of_step(

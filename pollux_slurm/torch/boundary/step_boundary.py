@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
@@ -29,6 +30,7 @@ from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPha
 from pollux_slurm.torch.boundary.background_responder import GRACE_S, BackgroundResponder
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
 from pollux_slurm.torch.boundary.exchange_interval import ExchangeInterval
+from pollux_slurm.torch.boundary.seams import Seams
 from pollux_slurm.torch.boundary.sigterm import StopFlag
 from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointer, WriteResult
 from pollux_slurm.torch.coordination.side_channel import SideChannel
@@ -112,6 +114,7 @@ class StepBoundary:
     epoch_end: EpochEndWait
     max_wait_s: float
     regroups: Regroups | None = None
+    seams: Seams = field(default_factory=Seams)
     pause: Callable[[float], None] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
     _answered: int | None = field(default=None, init=False)
@@ -198,7 +201,7 @@ class StepBoundary:
 
     def _start_responder(self) -> None:
         started = self.monotonic()
-        write = self.checkpointer.copy_states()
+        write = self.seams.copy_states(self.checkpointer.copy_states)
         now = self.monotonic()
         self._next_copy_s = now + (now - started) / _MAX_COPY_SHARE
         self.has_copy = True
@@ -274,7 +277,7 @@ class StepBoundary:
                 parts, means = sums[at : at + size], sums[at + size : at + 2 * size]
                 model.update_noise(replace(model.sums, parts_sum=tuple(parts), mean_sqr=tuple(means)))
             at += 2 * size
-        self.exchange_interval.set_interval(int(sums[_INTERVAL]))
+        self.exchange_interval.set_interval(self.seams.exchange_interval(int(sums[_INTERVAL])))
         if agreement.is_void:
             return
         flags.request |= sums[_REQUEST] > 0
@@ -327,7 +330,7 @@ class StepBoundary:
         if self._pending is not None:
             self._pending.is_void = True
         self._apply(_Flags(), self.side_channel.drain())
-        return self.regroups.regroup(number)
+        return self.seams.regroup(partial(self.regroups.regroup, number))
 
     def begin_run(self, reporter: Reporter | None, report_builder: ReportBuilder | None) -> None:
         """Answer the requests of another run, whose ranks all count its boundaries anew."""
@@ -356,7 +359,7 @@ class StepBoundary:
         confirmation, written, is_written = None, None, False
         if self.checkpointer.is_enabled:
             self.last_checkpoint_s = self.monotonic()
-            written = self.checkpointer.write()
+            written = self.seams.write(self.checkpointer.write)
             is_written = written.error is None
             self._schedule_next(written)
             if is_written:

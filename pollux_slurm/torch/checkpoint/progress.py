@@ -24,6 +24,19 @@ class ProgressState:
         self.finished_epochs, self.num_steps, self.progress = 0, 0, 0.0
         self.run_examples = 0
 
+    @property
+    def epoch_key(self) -> int:
+        """The epoch that positions and orders belong to; −1 outside of `remaining_epochs_until`."""
+        return -1 if self.epoch is None else self.epoch
+
+    def end_epoch(self) -> None:
+        """Count the epoch under way as finished."""
+        self.finished_epochs, self.epoch = self.finished_epochs + 1, None
+
+    def begin_run(self) -> None:
+        """Count the examples of another run."""
+        self.run_examples = 0
+
     def sync(self) -> None:
         """Nothing to do: every replica counts the same."""
 

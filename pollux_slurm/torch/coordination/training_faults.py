@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.errors import TrainingError
@@ -14,11 +15,18 @@ _LOG = logging.getLogger(__name__)
 class TrainingFaults:
     """Reports faults: in the job's log and to the store, or as an exception under `strict`.
 
-    `report_builder` is None except on rank 0, which reports for all.
+    `report_builder` is None except on rank 0, which reports for all. `on_log` gets each text for `log`.
     """
 
-    def __init__(self, *, strict: bool, rank: int, report_builder: ReportBuilder | None) -> None:
-        self.strict = strict
+    def __init__(
+        self,
+        *,
+        strict: bool,
+        rank: int,
+        report_builder: ReportBuilder | None,
+        on_log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.strict, self._on_log = strict, on_log
         self._told: set[JobWarning] = set()
         self._logged: set[str] = set()
         self.begin_run(rank=rank, report_builder=report_builder)
@@ -47,6 +55,8 @@ class TrainingFaults:
 
     def log(self, message: str) -> None:
         """Say once in the log, on rank 0, what another shape of the job changes. No replica is at fault."""
+        if self._on_log is not None:
+            self._on_log(message)
         if self._rank == 0 and message not in self._logged:
             self._logged.add(message)
             _LOG.warning(message)

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pollux_slurm.agent.measure.fit_and_batch_choice import Prediction
+from pollux_slurm.agent.node.environment import JobEnvironment
+from pollux_slurm.goodput import noise_scale
+from pollux_slurm.torch.session.loader_protocol import Loader
+
+if TYPE_CHECKING:
+    from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +34,30 @@ class TrainingFigures:
     lr_factor: float
     noise_scale: float | None
     progress: float
+
+
+def figures_of(
+    loader: Loader,
+    model: WrappedModel,
+    *,
+    environment: JobEnvironment,
+    prediction: Prediction | None,
+    progress: float,
+) -> TrainingFigures:
+    """Return the figures of the loader's present step. `prediction` is the fitted model's, if any."""
+    batch, statistics = loader.choice, model.noise.statistics()
+    return TrainingFigures(
+        batch_size=batch.global_batch_size,
+        local_batch_size=batch.atomic_batch_size,
+        accumulation_steps=batch.accumulation_steps,
+        num_gpus=environment.world_size,
+        num_nodes=environment.num_nodes,
+        goodput=None if prediction is None else prediction.throughput * prediction.efficiency,
+        efficiency=None if prediction is None else prediction.efficiency,
+        gain=model.gain,
+        lr_factor=model.last_factor,
+        noise_scale=None
+        if statistics is None or statistics.sqr <= 0
+        else noise_scale(statistics, loader.batch_size),
+        progress=progress,
+    )

@@ -26,8 +26,8 @@ from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.errors import CheckpointError, LaunchError, UsageError
 from pollux_slurm.store.contract.interface import AgentStore
 from pollux_slurm.torch.coordination.side_channel import SideChannel
+from pollux_slurm.torch.failures.memory_bounds import MemoryBounds, device_bytes
 from pollux_slurm.torch.regroup.joining_group import init_joining_group
-from pollux_slurm.torch.session.memory_bounds import MemoryBounds, device_bytes
 
 _LOG = logging.getLogger(__name__)
 # The key under which rank 0 stores a digest of its run's identity.

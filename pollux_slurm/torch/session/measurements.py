@@ -14,6 +14,7 @@ from pollux_slurm.agent.node.environment import JobEnvironment, process_age_s
 from pollux_slurm.agent.node.tracker_runs import record_mlflow_run
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, JobWarning
 from pollux_slurm.store.contract.interface import RunPhase
+from pollux_slurm.torch.boundary.seams import Seams
 from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
 from pollux_slurm.torch.measurement.step_clock import StepClock
@@ -36,7 +37,9 @@ class Measurements:
         restore_s: float | None,
         progress: ProgressState,
         where: Callable[[], str],
+        seams: Seams,
     ) -> None:
+        self._seams = seams
         self.clock, self._device = StepClock(None), torch.device("cpu")
         self.profile = StepProfile()
         self._tuner = Tuner(
@@ -105,12 +108,19 @@ class Measurements:
 
     def propose(self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator) -> BatchChoice:
         """Return the best batch by the present model; `batch` where that is about as good."""
-        return self._tuner.propose(_training(limits, batch, noise))
+        return self._seams.first_batch(
+            limits, batch, lambda: self._tuner.propose(_training(limits, batch, noise))
+        )
 
     def record_step(
         self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator
     ) -> BatchChoice | None:
         """On rank 0: pass measured steps to the report builder; return a batch proposed since, if any."""
+        return self._seams.next_batch(limits, self._record_step(limits, batch, noise))
+
+    def _record_step(
+        self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator
+    ) -> BatchChoice | None:
         if self.report_builder is None or self.reporter is None:
             return None
         for step in self.clock.measured():

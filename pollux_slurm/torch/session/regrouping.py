@@ -22,14 +22,19 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pollux_slurm.agent.exit_codes import LeftTraining
 from pollux_slurm.agent.membership.generation import Generation, Member, Membership
 from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.agent.node.rank_environments import place_variables
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
-from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
+from pollux_slurm.torch.boundary.seams import Seams
+from pollux_slurm.torch.boundary.sigterm import StopFlag
+from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace
+from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointer
+from pollux_slurm.torch.checkpoint.progress import ProgressState
+from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.coordination.state_transfer import receive_state, send_state
 from pollux_slurm.torch.regroup.epoch_replay import EpochReplay
 from pollux_slurm.torch.regroup.freed_memory import give_back_freed_memory
@@ -45,9 +50,6 @@ from pollux_slurm.torch.session.joining import (
     verify_peers,
     verify_rank_0,
 )
-
-if TYPE_CHECKING:
-    from pollux_slurm.torch.session.session import Session
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.005
@@ -69,16 +71,52 @@ class RegroupTimes:
         self.parts[part] = time.perf_counter() - self.began_s - sum(self.parts.values())
 
 
+class Training(Protocol):
+    """The training that regroups: this process's part in it, and what becomes another run's."""
+
+    environment: JobEnvironment
+    rank: int
+    world_size: int
+    side_channel: SideChannel[ExchangeContext]
+    checkpointer: Checkpointer
+    stop: StopFlag
+
+    def leave_run(self) -> None:
+        """Let go of all process groups, between two steps."""
+
+    def claim_next_run(self) -> int:
+        """Claim, on the new rank 0, the run that follows in memory; return its number."""
+
+    def save_states(self, states: Mapping[str, Any]) -> None:
+        """Write the states of a regroup that failed as a checkpoint."""
+
+    def adopt(self, states: Mapping[str, Any]) -> None:
+        """Take over the states of the training that this process joins."""
+
+    def begin_run(self, environment: JobEnvironment, *, run_number: int) -> None:
+        """Go on as another run, with other replicas."""
+
+
 class Regrouping:
     """This process's part in the regroups of its training (`Regroups` of the step boundary)."""
 
-    def __init__(self, session: Session, membership: Membership | None, *, backend: str | None) -> None:
-        self._session, self._membership, self._backend = session, membership, backend
-        self.is_joining, self.has_left = session.environment.is_joining, False
+    def __init__(
+        self,
+        training: Training,
+        membership: Membership | None,
+        *,
+        backend: str | None,
+        progress: ProgressState,
+        seams: Seams,
+    ) -> None:
+        self._training = training
+        self._membership, self._backend = membership, backend
+        self._progress, self._seams = progress, seams
+        self.is_joining, self.has_left = training.environment.is_joining, False
         self.members: list[str] = []
         self.number = 0
         if membership is not None:
-            self.members = session.side_channel.gather(membership.member)
+            self.members = training.side_channel.gather(membership.member)
             self.number = membership.joins or 0
         self.replay = EpochReplay(watches=membership is not None)
         self.obstacles = Obstacles(watches=membership is not None)
@@ -97,13 +135,19 @@ class Regrouping:
 
     def refuse(self, reason: str) -> None:
         """Let this training not regroup, for a reason. Raises `UsageError` in a newcomer."""
+        self._seams.note_obstacle(reason)
         if self.is_joining:
             self._known.refuse(self.number, reason)
             raise UsageError(f"this process cannot join the training: {reason}")
         self.obstacles.add(reason)
-        if self._membership is not None and self._session.rank == 0:
+        if self._membership is not None and self._training.rank == 0:
             # Known before somebody asks: no newcomer is started in vain.
-            self._membership.refuse(0, reason)
+            self._tell(0, reason)
+
+    def _tell(self, number: int, reason: str) -> None:
+        """Say why a generation cannot be; 0: none can."""
+        self._seams.note_refusal(reason)
+        self._known.refuse(number, reason)
 
     def note_failure(self, error: BaseException) -> None:
         """Report the error that ends a newcomer, for who waits for it."""
@@ -125,18 +169,18 @@ class Regrouping:
         reason = self._objection(plan)
         # Newcomers wait for the end of the epoch, where one comes.
         waits = has_newcomers and place is RegroupPlace.STEP and self.replay.reason is not None
-        if reason is None and waits and self._session.current_epoch is None:
+        if reason is None and waits and self._progress.epoch is None:
             reason = (
                 f"{self.replay.reason}, so replicas could join at the end of an epoch only, and its "
                 "epochs are not known: write `for epoch in remaining_epochs_until(num_epochs)`"
             )
         if reason is not None:
-            self._known.refuse(plan.number, reason)
+            self._tell(plan.number, reason)
         elif waits and not self._is_told_to_wait:
             self._is_told_to_wait = True
             _LOG.info(
                 "%s lets replicas join at the end of the epoch: %s",
-                *(job_name(self._session.environment), self.replay.reason),
+                *(job_name(self._training.environment), self.replay.reason),
             )
         return 0 if waits or reason is not None else plan.number
 
@@ -146,7 +190,7 @@ class Regrouping:
         if plan is not None and plan.number != self._looked_at:
             self._looked_at = plan.number
             if (reason := self._objection(plan)) is not None:
-                membership.refuse(plan.number, reason)
+                self._tell(plan.number, reason)
 
     def _has_newcomers(self, plan: Generation) -> bool:
         return any(one.id not in self.members for one in plan.members)
@@ -181,13 +225,13 @@ class Regrouping:
 
         Raises `LeftTraining` on those that leave, `LaunchError` where the new members do not come together.
         """
-        session, side = self._session, self._session.side_channel
+        training, side = self._training, self._training.side_channel
         self.times = RegroupTimes()
         try:
-            states = session.checkpointer.collect()
+            states = training.checkpointer.collect()
         except CheckpointError as error:
             if side.rank == 0:
-                self._known.refuse(number, str(error))
+                self._tell(number, str(error))
             return False
         self.times.end("states")
         with self._rescue(number, states) as rescue:
@@ -201,11 +245,11 @@ class Regrouping:
                 send_state(states, to=[successor], group=side.group)
             elif successor != 0 and side.rank == successor:
                 rescue.states = receive_state(src=0, group=side.group)
-                session.checkpointer.take_over(rescue.states)
+                training.checkpointer.take_over(rescue.states)
             # Nobody destroys a group that another still uses.
             side.gather(0)
             self.times.end("hand over")
-            session.leave_run()
+            training.leave_run()
             if generation.rank_of(self._known.member) is None:
                 self.has_left = True
                 # For a script that destroys its process group in a `finally` block.
@@ -224,10 +268,10 @@ class Regrouping:
 
         Raises `LaunchError` then; `TrainingStopped` where SIGTERM has come.
         """
-        session = self._session
+        training = self._training
         rescue = Rescue(
             states,
-            save=session.save_states,
+            save=training.save_states,
             is_given_up=lambda: self._known.is_given_up(number),
         )
         try:
@@ -236,25 +280,25 @@ class Regrouping:
             rescue.end()
             rescue.save()
             problem = (
-                f"{job_name(session.environment)} could not go on with other replicas "
+                f"{job_name(training.environment)} could not go on with other replicas "
                 f"({str(error).splitlines()[0]})"
             )
-            if session.boundary.stop.is_set:
+            if training.stop.is_set:
                 _LOG.error("%s, and is stopped", problem)
-                session.boundary.stop.raise_stopped()
+                training.stop.raise_stopped()
             raise LaunchError(f"{problem}; start it again: it goes on from its checkpoint") from error
         finally:
             rescue.end()
 
     def _call_back(self) -> None:
         for callback in self.callbacks:
-            callback(self._session.rank, self._session.world_size)
+            callback(self._training.rank, self._training.world_size)
 
     def _commit(self, number: int) -> Generation | None:
         """Commit a generation on rank 0, for all; None where it is not known to be committed."""
         found: Any = None
         is_planned, address = self._open_meeting(number)
-        if self._session.rank == 0 and is_planned and not self._is_refused(number):
+        if self._training.rank == 0 and is_planned and not self._is_refused(number):
             try:
                 if self._known.commit(number, address):
                     committed = self._known.committed(number)
@@ -262,7 +306,7 @@ class Regrouping:
                         found = [[one.id, one.node] for one in committed.members], committed.meeting
             except StoreUnavailable as error:
                 _LOG.warning("the replicas go on as they are: %s", error)
-        found = self._session.side_channel.broadcast(found)
+        found = self._training.side_channel.broadcast(found)
         if found is None:
             return None
         named, meeting = found
@@ -273,7 +317,7 @@ class Regrouping:
         """Return whether to collect the states has found a reason against any regroup."""
         reason = self.obstacles.known_reason
         if reason is not None:
-            self._known.refuse(number, reason)
+            self._tell(number, reason)
         return reason is not None
 
     def _open_meeting(self, number: int) -> tuple[bool, str | None]:
@@ -286,7 +330,7 @@ class Regrouping:
         host = self._known.host
         if host is None:
             return True, None
-        side, first, address = self._session.side_channel, None, None
+        side, first, address = self._training.side_channel, None, None
         plan = self._known.planned(self.number) if side.rank == 0 else None
         if plan is not None and plan.number == number:
             first = self.members.index(plan.members[0].id)
@@ -301,28 +345,28 @@ class Regrouping:
         """On a newcomer, before its first loop: wait for the generation it was started for, and join it."""
         if not self.is_joining:
             return
-        session, number = self._session, self.number
+        training, number = self._training, self.number
         self._known.report_ready()
         while True:
             # Read first: who stops the processes has withdrawn the plan before, or it is committed.
-            is_stopped = session.stop.is_set
+            is_stopped = training.stop.is_set
             generation = self._known.committed(number)
             if generation is not None:
                 break
             if is_stopped:
-                session.stop.raise_stopped()
+                training.stop.raise_stopped()
             if self._known.is_given_up(number):
                 raise LeftTraining
             time.sleep(_POLL_INTERVAL_S)
         self.times = RegroupTimes()
         with self._rescue(number, None) as rescue:
             rescue.watch()
-            session.leave_run()
+            training.leave_run()
             self._begin(generation, None)
         self._call_back()
 
     def _begin(self, generation: Generation, states: Mapping[str, Any] | None) -> None:
-        session, was_joining = self._session, self.is_joining
+        training, was_joining = self._training, self.is_joining
         environment = self._environment(generation)
         backend = self._backend or default_backend(environment)
         assert generation.meeting is not None, "it is committed"
@@ -341,23 +385,23 @@ class Regrouping:
         if backend == "gloo" and environment.world_size > 1:
             verify_peers(environment, f"gradients {generation.number}", None)
         self.times.end("meet")
-        side = session.side_channel
+        side = training.side_channel
         side.begin_run(
             rank=environment.rank,
             world_size=environment.world_size,
             group=side_channel_group(environment, generation=generation.number),
         )
-        run_number = side.broadcast(session.claim_next_run() if side.rank == 0 else None)
+        run_number = side.broadcast(training.claim_next_run() if side.rank == 0 else None)
         self.times.end("groups")
         newcomers = [rank for rank, is_new in enumerate(side.gather(was_joining)) if is_new]
         if was_joining:
-            session.adopt(receive_state(src=0, group=side.group))
+            training.adopt(receive_state(src=0, group=side.group))
         elif newcomers and side.rank == 0:
             send_state(states, to=newcomers, group=side.group)
         self.times.end("send states")
         self.number, self.is_joining = generation.number, False
         self.members = [one.id for one in generation.members]
-        session.begin_run(environment, run_number=run_number)
+        training.begin_run(environment, run_number=run_number)
         # What was communicated until now is no code of the script's.
         self.replay.begin_run()
         self.times.end("begin")
@@ -372,7 +416,7 @@ class Regrouping:
         counts = generation.gpus_per_node
         os.environ.update(place_variables(counts, node_index=node_index, rank=rank))
         return replace(
-            self._session.environment,
+            self._training.environment,
             rank=rank,
             world_size=len(generation.members),
             gpus_per_node=counts,
@@ -389,11 +433,11 @@ class Regrouping:
         if not self._awaits_step:
             return
         self._awaits_step = False
-        if self._session.rank == 0:
+        if self._training.rank == 0:
             standstill_s = time.perf_counter() - self.times.began_s
             self._known.report_regrouped(self.number, standstill_s=standstill_s)
             _LOG.info(
                 "%s goes on with %d replica%s after %.2f s without a step",
-                *(job_name(self._session.environment), self._session.world_size),
-                *("" if self._session.world_size == 1 else "s", standstill_s),
+                *(job_name(self._training.environment), self._training.world_size),
+                *("" if self._training.world_size == 1 else "s", standstill_s),
             )

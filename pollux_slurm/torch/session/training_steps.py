@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.optim import Optimizer
-
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace, StepBoundary
 from pollux_slurm.torch.checkpoint.progress import ProgressState
-from pollux_slurm.torch.coordination.replica_comparison import is_time_to_compare
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
+from pollux_slurm.torch.failures.memory_bounds import MemoryBounds
 from pollux_slurm.torch.session.allocation_history import AllocationHistory
 from pollux_slurm.torch.session.loader_protocol import Loader
 from pollux_slurm.torch.session.measurements import Measurements
-from pollux_slurm.torch.session.memory_bounds import MemoryBounds
+from pollux_slurm.torch.session.trained_models import TrainedModels
 
 if TYPE_CHECKING:
     from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
@@ -36,6 +34,7 @@ class TrainingSteps:
 
     def __init__(
         self,
+        models: TrainedModels,
         *,
         side_channel: SideChannel[ExchangeContext],
         boundary: StepBoundary,
@@ -44,11 +43,11 @@ class TrainingSteps:
         progress: ProgressState,
         history: AllocationHistory,
     ) -> None:
-        self._side_channel, self._boundary, self._memory = side_channel, boundary, memory
+        self._models, self._side_channel = models, side_channel
+        self._boundary, self._memory = boundary, memory
         self._measurements, self._clock, self._progress = measurements, measurements.clock, progress
         self._history = history
-        self.models: list[WrappedModel] = []
-        self._num_skipped = self._num_batches = 0
+        self._num_skipped = 0
         # The loop's steps without a batch that no optimizer stepped with.
         self._num_whole = 0
         self.is_paused = False
@@ -56,60 +55,28 @@ class TrainingSteps:
         # Of the batches since the last step. A loop without steps, such as a validation, trains on none.
         self._num_examples = self._batch_size = 0
         self.is_dirty = False
-
-    def add(self, model: WrappedModel) -> None:
-        """Add a model that steps with the loaders' batches."""
-        self.models.append(model)
-        self._measurements.set_device(model.device)
-
-    @property
-    def is_open(self) -> bool:
-        """True between an optimizer's step and the boundary after it."""
-        return any(model.has_stepped for model in self.models)
-
-    def is_wrapped(self, optimizer: Optimizer) -> bool:
-        """True for an optimizer that was given to a model of this job."""
-        return any(one is optimizer for model in self.models for one in model.optimizers)
-
-    def finish_restore(self) -> None:
-        """Finish restoring the models: the script has made them, and training begins."""
-        for model in self.models:
-            model.finish_restore()
-
-    @property
-    def has_gradients(self) -> bool:
-        """True where gradients of a wrapped model were computed and not used."""
-        return any(model.reducer.is_pending for model in self.models)
-
-    def refuse(self, reason: str | None) -> None:
-        """Refuse backward passes for a reason; None allows them."""
-        for model in self.models:
-            model.reducer.refusal = reason
-
-    def leave_run(self) -> None:
-        """Let go of the replicas' process group, between two steps."""
-        for model in self.models:
-            model.leave_run()
+        # Whether `cross_point` was called since the last loop, or in this pause.
+        self._had_point = False
 
     def begin_run(self) -> None:
         """Go on with other replicas: all count alike what decides when they communicate."""
-        self._num_batches = self._num_skipped = 0
-        for model in self.models:
-            model.begin_run()
+        self._num_skipped = 0
+
+    def end_epoch(self) -> None:
+        """The end of an epoch is progress that no checkpoint has."""
+        self.is_dirty = True
 
     # ------------------------------------------------------------------------------------------- one loop
 
-    def begin_loop(self, loader: Loader, *, had_point: bool) -> None:
-        """Begin a loop over `loader`. `had_point`: the script has called `checkpoint_point` before it."""
+    def begin_loop(self, loader: Loader) -> None:
+        """Begin a loop over `loader`."""
         self._num_examples = self._num_whole = 0
         self._boundary.begin_loop()
-        for model in self.models:
+        for model in self._models:
             model.comparison.check_parameters()
             # Steps outside of loops do not belong to this one.
             model.take_stepped()
-        if self._boundary.has_copy or had_point:
-            # A request may have been answered meanwhile: not one step is trained after it.
-            self._boundary.cross((), proposal=None, wait=True)
+        self._cross_if_answered()
         self._choose_batch(loader)
         self._clock.start()
 
@@ -123,27 +90,33 @@ class TrainingSteps:
     def pause(self) -> None:
         """Let the ranks agree between two steps of a loop, before code that may take long."""
         self.is_paused = True
-        if not self.has_gradients:
+        if not self._models.has_gradients:
             self._chosen_in_pause, _ = self._boundary.cross((), proposal=None, wait=True, may_copy=True)
 
-    def end_pause(self, *, had_point: bool) -> BatchChoice | None:
-        """Go on after `pause`. Returns a new batch choice, if any.
-
-        `had_point`: there was a `checkpoint_point` meanwhile.
-        """
+    def end_pause(self) -> BatchChoice | None:
+        """Go on after `pause`. Returns a new batch choice, if any."""
         self.is_paused, chosen, self._chosen_in_pause = False, self._chosen_in_pause, None
-        if self._boundary.has_copy or had_point:
-            # A request may have been answered meanwhile: not one step is trained after it.
-            self._boundary.cross((), proposal=None, wait=True)
+        self._cross_if_answered()
         self._clock.skip_steps(num_steps=1)
         self._clock.start()
         return chosen
 
+    def cross_point(self) -> None:
+        """Let the ranks agree in long-running code outside of loops, or in a pause."""
+        self._had_point = True
+        self._boundary.cross((), proposal=None, wait=False)
+
+    def _cross_if_answered(self) -> None:
+        """Cross a boundary where a request may have been answered: not one step is trained after it."""
+        had_point, self._had_point = self._had_point, False
+        if self._boundary.has_copy or had_point:
+            self._boundary.cross((), proposal=None, wait=True)
+
     def leave_loop(self) -> None:
         """End a loop, also one that was left. A step before `break` counts, though no boundary follows."""
-        self._set_plan(None)
+        self._models.plan(None)
         self.is_paused, self._chosen_in_pause = False, None
-        stepped = [model for model in self.models if model.take_stepped()]
+        stepped = self._models.take_stepped()
         for model in stepped:
             model.reducer.take_norms()
         if stepped:
@@ -154,14 +127,15 @@ class TrainingSteps:
 
     def _choose_batch(self, loader: Loader) -> None:
         """Choose the batch size anew where it may vary; rank 0 chooses for all."""
-        if loader.limits.max_batch_size is None or not self.models:
+        first = self._models.first
+        if loader.limits.max_batch_size is None or first is None:
             return
-        for model in self.models:
+        for model in self._models:
             # Else its statistics would be those at the previous loop's initial batch size.
             model.noise.set_initial_batch_size(loader.batch_size)
         choice = loader.choice
         if self._side_channel.rank == 0:
-            choice = self._measurements.propose(loader.limits, choice, self.models[0].noise)
+            choice = self._measurements.propose(loader.limits, choice, first.noise)
         values = self._side_channel.broadcast(
             [choice.global_batch_size, choice.atomic_batch_size, choice.accumulation_steps]
         )
@@ -184,28 +158,25 @@ class TrainingSteps:
         That is for one replica, whose batches are one micro-batch and may be more. It costs more than a whole
         step, so it is seldom.
         """
+        first = self._models.first
         may_split = (
             self._side_channel.world_size == 1
-            and bool(self.models)
+            and first is not None
             and loader.may_split
-            and all(model.may_split for model in self.models)
+            and all(model.may_split for model in self._models)
         )
-        for model in self.models:
+        for model in self._models:
             model.reducer.is_measured_by_splits = may_split
-        if not may_split:
+        if first is None or not may_split:
             return False
-        schedule = self.models[0].reducer.split_schedule
+        schedule = first.reducer.split_schedule
         splits = (
             schedule.is_due
             and self._num_whole >= _WHOLE_STEPS
-            and all(model.can_measure for model in self.models)
+            and all(model.can_measure for model in self._models)
         )
         schedule.add_step(is_probe=splits)
         return splits
-
-    def needs_pairs(self) -> bool:
-        """Return, as a step is planned, whether a replica must not get a single example."""
-        return any(model.needs_pairs for model in self.models)
 
     # ----------------------------------------------------------------------------------------- its batches
 
@@ -214,7 +185,7 @@ class TrainingSteps:
         self._clock.batch_ready()
         self._batch_size = plan.step_size
         if plan.index == 0:
-            for model in self.models:
+            for model in self._models:
                 model.reducer.steps_each |= loader.groups_micro_batches
                 model.set_batch(
                     initial_batch_size=loader.batch_size,
@@ -225,7 +196,7 @@ class TrainingSteps:
                     or (loader.limits.max_atomic or loader.batch_size) < loader.batch_size,
                     may_vary=loader.limits.varies,
                 )
-        self._set_plan(plan)
+        self._models.plan(plan)
 
     def end_micro_batch(self) -> None:
         """Take the time of a micro-batch's end."""
@@ -234,9 +205,9 @@ class TrainingSteps:
     def end_step(self, loader: Loader, step: StepPlan) -> BatchChoice | None:
         """End a global batch: measure, then cross the step boundary. Returns a new batch choice, if any."""
         self._num_examples += step.size
-        stepped = [model for model in self.models if model.take_stepped()]
+        stepped = self._models.take_stepped()
         self._num_whole = self._num_whole + 1 if stepped else 0
-        self._compare_now_and_then()
+        self._models.compare_now_and_then()
         first = stepped[0] if stepped else None
         if first is not None:
             # The largest of all replicas, so that all record the same.
@@ -272,18 +243,9 @@ class TrainingSteps:
         self._clock.batch_requested()
         return chosen
 
-    def _compare_now_and_then(self) -> None:
-        """Compare the replicas' weights after some batches; each checkpoint compares them, too."""
-        self._num_batches += 1
-        if is_time_to_compare(self._num_batches):
-            for model in self.models:
-                if model.is_on_all_replicas:
-                    model.comparison.compare()
-                    model.shape.compare_replicas()
-
     def _must_skip(self, stepped: list[WrappedModel]) -> bool:
         """Return whether gradients of whole batches wait for a step: a checkpoint here would lose them."""
-        is_pending = any(model.reducer.is_pending for model in self.models if model not in stepped)
+        is_pending = any(model.reducer.is_pending for model in self._models if model not in stepped)
         self._num_skipped = self._num_skipped + 1 if is_pending else 0
         return 0 < self._num_skipped <= _MAX_SKIPPED
 
@@ -295,8 +257,3 @@ class TrainingSteps:
         self._num_examples = 0
         self._progress.progress += model.last_gain
         self._measurements.report_progress()
-
-    def _set_plan(self, plan: MicroBatchPlan | None) -> None:
-        for model in self.models:
-            model.shape.begin_micro_batch(plan)
-            model.reducer.begin_micro_batch(plan)

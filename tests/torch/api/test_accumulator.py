@@ -274,7 +274,7 @@ def test_that_nothing_is_added_during_padding() -> None:
         for _ in loader:
             sums["n"] += 1
             loader._plan = MicroBatchPlan(start=0, size=0, weight=0.0, index=0, is_last=True, step_size=1)
-            assert session.is_padding
+            assert session.loops.is_padding
             sums["n"] += 1
         with sums.synchronized():
             assert sums["n"] == 1

@@ -318,7 +318,7 @@ def test_that_its_length_is_the_number_of_batches_it_yields() -> None:
             loader.autoscale_batch_size(9, (1, 2), gradient_accumulation=True)
             # What schedules count, and then what a loop yields: five micro-batches, three in the short one.
             assert len(loader) == (3 if not drop_last else 2)
-            for _ in pt.remaining_epochs_until(session.finished_epochs + 1):
+            for _ in pt.remaining_epochs_until(session.progress_state.finished_epochs + 1):
                 assert len(loader) == len(list(loader)) == (13 if not drop_last else 10)
             for number, _ in enumerate(loader, 1):
                 if number == len(loader):

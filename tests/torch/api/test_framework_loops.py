@@ -73,11 +73,11 @@ def test_that_sigterm_in_a_pause_is_answered_before_another_step(tmp_path: Path,
     with joined(tmp_path) as session:
         trainee = Trainee()
         loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
-        session.begin_epoch()
+        session.epochs.begin()
         batches = loader.iterate_steps()
         trainee.step(next(batches, None)[0])
         assert next(batches, "end") is None
-        session.pause()
+        session.loops.pause()
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(pt.TrainingStopped):
             # At a point of the code that the framework runs in the pause, else after it.
@@ -86,7 +86,7 @@ def test_that_sigterm_in_a_pause_is_answered_before_another_step(tmp_path: Path,
     with joined(tmp_path) as session:
         trainee = Trainee()
         loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
-        session.begin_epoch()
+        session.epochs.begin()
         assert trainee.weight == weight != 0.0
         assert [batch for batch, _ in go_over(loader)] == [[2, 3], None, [4, 5], None]
 
@@ -95,11 +95,13 @@ def test_that_lack_of_memory_in_a_pause_is_not_that_of_the_batch_before(tmp_path
     for is_paused in (True, False):
         with joined(tmp_path) as session:
             loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
-            session.begin_epoch()
+            session.epochs.begin()
             batches = loader.iterate_steps()
             Trainee().step(next(batches, None)[0])
             if is_paused:
                 next(batches, None)
-                session.pause()
-            session.note_failure(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+                session.loops.pause()
+            session.memory_watch.note(
+                torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+            )
         assert [bound.largest for bound in read_bounds(tmp_path)] == ([] if is_paused else [1])

@@ -227,7 +227,7 @@ def test_that_an_error_writes_nothing_restores_sigterm_and_lack_of_memory_is_rec
         try:
             fail(torch.cuda.OutOfMemoryError("CUDA out of memory"))
         except torch.cuda.OutOfMemoryError as error:
-            session.note_failure(error)
+            session.memory_watch.note(error)
         assert signal.getsignal(signal.SIGTERM) is before
         assert list((tmp_path / "checkpoints").iterdir()) == []
     assert [bound.largest for bound in read_bounds(tmp_path)] == [2]

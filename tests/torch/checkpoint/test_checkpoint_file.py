@@ -17,8 +17,8 @@ from pollux_slurm.agent.checkpoints.lineage import Lineage, WrittenCheckpoint
 from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, SupersededRunError, UsageError
 from pollux_slurm.torch.checkpoint.checkpoint_file import read_checkpoint
 from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
+from pollux_slurm.torch.failures.memory_bounds import MemoryBounds
 from pollux_slurm.torch.session.allocation_history import AllocationHistory
-from pollux_slurm.torch.session.memory_bounds import MemoryBounds
 from pollux_slurm.torch.session.session import Session
 from tests.torch.ranks import start
 from tests.torch.scripts import checkpoints

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 
 def test_that_a_fault_is_reported_once_of_each_kind(caplog: pytest.LogCaptureFixture) -> None:
     with joined() as session:
-        assert not session.strict
+        assert not session.faults.strict
         for _ in range(3):
             session.faults.report(JobWarning.REPLICAS_DIFFER, "this is wrong: do that")
         session.faults.report(JobWarning.NEVER_STEPPED, "that is wrong: do this")
@@ -40,7 +40,7 @@ def test_that_the_environment_makes_a_job_strict(value: str, expected: bool) -> 
     session = current_session()
     set_session(None)
     session.close()
-    assert session.strict is expected
+    assert session.faults.strict is expected
 
 
 def test_that_another_value_of_the_variable_is_refused() -> None:

@@ -193,7 +193,7 @@ def advance(directory: Path, num_epochs: int, rule: pt.ScalingRule, bounds: tupl
         parallel = pt.AdaptiveDataParallel(model, optimizer, schedule, scaling_rule=rule)
         loader = pt.AdaptiveDataLoader(Points(), batch_size=M0, shuffle=True)
         loader.autoscale_batch_size(max(M0, bounds[0]), bounds, gradient_accumulation=True)
-        before = session.progress
+        before = session.progress_state.progress
         for _ in pt.remaining_epochs_until(num_epochs):
             for inputs in loader:
                 optimizer.zero_grad()
@@ -201,7 +201,7 @@ def advance(directory: Path, num_epochs: int, rule: pt.ScalingRule, bounds: tupl
                 optimizer.step()
                 schedule.step()
         weight = float(model.first.detach().sum())
-        return [before, session.progress, weight, optimizer.param_groups[0]["lr"]]
+        return [before, session.progress_state.progress, weight, optimizer.param_groups[0]["lr"]]
 
 
 def test_that_progress_and_learning_rates_are_exact_over_restarts(tmp_path: Path) -> None:

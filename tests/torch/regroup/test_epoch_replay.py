@@ -148,7 +148,9 @@ def test_that_batch_statistics_do_not_count_but_a_validation_by_a_count_does(
     model = torch.nn.Sequential(torch.nn.Linear(1, 1), kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with joined() as session:
-        replay = session.regrouping.replay = EpochReplay(watches=True)
+        replay = session.regrouping.replay
+        # As in a process that a launcher may let regroup.
+        EpochReplay.__init__(replay, watches=True)
         parallel = pt.AdaptiveDataParallel(model, optimizer)
         loader = pt.AdaptiveDataLoader(Numbers(30), batch_size=3)
         evaluated = (torch.utils.data.DataLoader if "Data" in validates else pt.AdaptiveDataLoader)(
@@ -205,7 +207,7 @@ class Summed(pt.State):
 
 def test_that_checkpoints_of_states_that_are_summed_keep_no_replica_from_joining(tmp_path: Path) -> None:
     with joined(tmp_path, checkpoint_interval_s=1e-6) as session:
-        session.regrouping.replay = EpochReplay(watches=True)
+        EpochReplay.__init__(session.regrouping.replay, watches=True)
         summed, trainee = Summed("summed"), Trainee()
         loader = pt.AdaptiveDataLoader(Numbers(40), batch_size=2)
         num_between_steps = 0

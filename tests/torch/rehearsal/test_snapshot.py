@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pollux_slurm.model import BatchLimits
-from pollux_slurm.torch.rehearsal.session import batch_choices
+from pollux_slurm.torch.rehearsal.rehearsal import batch_choices
 from pollux_slurm.torch.rehearsal.snapshot import take_snapshot
 
 pytestmark = pytest.mark.torch

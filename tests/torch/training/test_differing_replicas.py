@@ -260,7 +260,7 @@ def drift(kind: str, strict: bool, exempt: list[str], directory: str | None) -> 
                 if kind == "nan" and rank == 1:
                     model.head.weight[0, 0] = float("nan")
         if kind == "late":
-            model.head.weight.data += rank * (session.epoch_key == 1)
+            model.head.weight.data += rank * (session.progress_state.epoch_key == 1)
     return model.head.weight.flatten().tolist()
 
 

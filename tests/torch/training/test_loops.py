@@ -34,7 +34,7 @@ def test_that_a_look_at_the_first_batch_may_stay_in_a_variable() -> None:
         for _ in pt.remaining_epochs_until(2):
             train(trainee, loader)
         assert trainee.weight == -4
-        assert session.progress == 4
+        assert session.progress_state.progress == 4
         with pytest.raises(UsageError, match=r"an epoch began .* make another one with iter\(loader\)"):
             next(kept)
 
@@ -69,8 +69,8 @@ def test_that_an_iterator_kept_over_epochs_is_refused_and_one_for_each_works() -
                 trainee.count(inputs)
                 if number == 1:
                     break
-            assert session.progress == 2 * epoch + 1
-        assert (trainee.weight, session.progress) == (-4, 4)
+            assert session.progress_state.progress == 2 * epoch + 1
+        assert (trainee.weight, session.progress_state.progress) == (-4, 4)
         with pytest.raises(UsageError, match="epoch 1 ended while an iterator over"):
             next(batches)
 
@@ -129,7 +129,7 @@ def test_that_an_iterator_whose_end_is_expected_goes_on_after_a_move(tmp_path: P
         run(stop_after=30)
     with joined(tmp_path) as session:
         # Stopped after the first step of epoch 10.
-        assert session.finished_epochs == 10
+        assert session.progress_state.finished_epochs == 10
         assert run(stop_after=None) == [-3.0 * epoch for epoch in range(11, 21)]
 
 
@@ -171,13 +171,13 @@ def test_that_a_step_before_a_break_counts() -> None:
         for inputs, _ in loader:
             trainee.count(inputs)
             break
-        assert session.progress == 1
+        assert session.progress_state.progress == 1
         for _ in loader:
             break
         trainee.step(torch.ones(2))  # over something else
         for _ in loader:
             pass
-        assert session.progress == 1
+        assert session.progress_state.progress == 1
 
 
 def test_that_break_out_of_the_epochs_writes_the_last_checkpoint(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_that_break_out_of_the_epochs_writes_the_last_checkpoint(tmp_path: Path)
     with joined(tmp_path) as session:
         # The unfinished epoch has no step left, and is left by the same `break` again.
         assert run() == (-4, [1])
-        assert session.progress == 4
+        assert session.progress_state.progress == 4
 
 
 def test_that_sigterm_before_a_break_is_sent_again_after_the_checkpoint(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_that_a_batch_out_of_memory_is_recorded_though_its_iterator_is_kept(tmp_
     with joined(tmp_path) as session:
         batches = iter(pt.AdaptiveDataLoader(Numbers(12), batch_size=4))
         next(batches)
-        session.note_failure(torch.cuda.OutOfMemoryError("CUDA out of memory"))
+        session.memory_watch.note(torch.cuda.OutOfMemoryError("CUDA out of memory"))
     assert [bound.largest for bound in read_bounds(tmp_path)] == [2]
 
 
@@ -346,7 +346,7 @@ def test_that_lack_of_memory_after_a_break_is_not_the_loops(tmp_path: Path) -> N
         loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
         for _ in loader:
             break
-        session.note_failure(error)
+        session.memory_watch.note(error)
         assert read_bounds(tmp_path) == ()
         try:
             for _ in loader:
@@ -356,7 +356,7 @@ def test_that_lack_of_memory_after_a_break_is_not_the_loops(tmp_path: Path) -> N
         # It was caught, and training went on.
         for _ in loader:
             pass
-        session.note_failure(error)
+        session.memory_watch.note(error)
     assert read_bounds(tmp_path) == ()
 
 

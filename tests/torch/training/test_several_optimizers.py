@@ -91,7 +91,10 @@ def test_that_all_optimizers_and_schedulers_are_in_the_checkpoint(tmp_path: Path
             weights = adaptive(3, num_epochs)
             # Steps of two optimizers are one step of the training.
             steps = num_epochs * -(-len(Numbered()) // 8)
-            assert (session.progress_state.num_steps, session.progress) == (steps, float(steps))
+            assert (session.progress_state.num_steps, session.progress_state.progress) == (
+                steps,
+                float(steps),
+            )
     assert weights == pytest.approx(plain(), rel=1e-4, abs=1e-6)
 
 

@@ -154,7 +154,7 @@ def stop_early(directory: str) -> list[Any]:
                 break
         if epoch == 1:
             break
-    return [trainee.weight, current_session().progress, visited]
+    return [trainee.weight, current_session().progress_state.progress, visited]
 
 
 def test_that_replicas_that_stop_early_write_a_last_checkpoint_for_any_number(tmp_path: Path) -> None:

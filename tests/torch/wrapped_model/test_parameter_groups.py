@@ -63,7 +63,7 @@ def test_that_a_group_added_in_a_later_epoch_is_there_after_every_move(
         with joined(tmp_path), pytest.raises(pt.TrainingStopped):
             train(kind, stop_after, freezes=freezes, is_named=is_named)
     with joined(tmp_path) as session:
-        assert session.finished_epochs == 4
+        assert session.progress_state.finished_epochs == 4
         found, found_rates = train(kind, None, freezes=freezes, is_named=is_named)
     assert found_rates == rates
     for name, value in expected.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pollux_slurm.torch.session.resume_notes import ResumeNotes
+from pollux_slurm.torch.failures.resume_notes import ResumeNotes
 from tests.torch.ranks import run_program
 
 pytestmark = pytest.mark.torch

@@ -12,7 +12,7 @@ import torch
 import pollux_slurm.torch as pt
 from pollux_slurm.agent.checkpoints.out_of_memory import MemoryBound, read_bounds
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.session.memory_bounds import MemoryBounds, is_out_of_memory
+from pollux_slurm.torch.failures.memory_bounds import MemoryBounds, is_out_of_memory
 from tests.torch import scripts
 from tests.torch.ranks import start
 from tests.torch.single_replica import Numbers, Slope, Trainee, joined, propose
@@ -137,9 +137,9 @@ def test_that_other_failures_and_those_outside_of_loops_write_no_bound(tmp_path:
     with joined(tmp_path) as session:
         loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=4)
         for _ in loader:
-            session.note_failure(RuntimeError("a shape that does not fit"))
+            session.memory_watch.note(RuntimeError("a shape that does not fit"))
         # A validation after the loop.
-        session.note_failure(torch.cuda.OutOfMemoryError("out of memory"))
+        session.memory_watch.note(torch.cuda.OutOfMemoryError("out of memory"))
     assert read_bounds(tmp_path) == ()
 
 

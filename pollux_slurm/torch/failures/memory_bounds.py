@@ -14,6 +14,7 @@ from pollux_slurm.agent.checkpoints.out_of_memory import MemoryBound, record_bou
 from pollux_slurm.errors import CheckpointError
 from pollux_slurm.model import BatchLimits
 from pollux_slurm.torch.checkpoint.default_names import OWN
+from pollux_slurm.torch.coordination.side_channel import SideChannel
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class MemoryBounds:
         self.smallest_device = smallest_device
         self._bounds = {(bound.loader, bound.failed, bound.device_bytes): bound for bound in bounds}
         self._largest_fitting: dict[str, int] = {}
+
+    def begin_run(self, side_channel: SideChannel[Any]) -> None:
+        """Go on with other replicas, whose smallest device may have another size. Called on all of them."""
+        self.smallest_device = min(side_channel.gather(device_bytes()))
 
     def narrowed(self, loader: str, limits: BatchLimits) -> BatchLimits:
         """Return the user's limits, narrowed to what fits; larger batches take several micro-batches."""
