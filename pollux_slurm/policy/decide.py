@@ -53,18 +53,25 @@ class Allocations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Solved:
-    """A solved problem.
+class _Participants:
+    """The `jobs` that take part, as they are given to the search, and their candidates.
 
-    `jobs` took part, as they were given to the search. `excluded` has the reasons of those that did not.
-    `beyond_share` are waiting jobs that took no part because their user's share goes to others of his jobs.
+    `excluded` has the reasons of those that do not. `beyond_share` are waiting jobs that take no part because
+    their user's share goes to others of their user's jobs.
     """
 
     jobs: Sequence[ProblemJob]
     beyond_share: Sequence[ProblemJob]
     candidates: Candidates
-    cluster: Cluster
     excluded: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solved:
+    """A solved problem."""
+
+    participants: _Participants
+    cluster: Cluster
     solution: Solution
     tables_at_s: float
     solved_at_s: float
@@ -112,7 +119,8 @@ def decide(
         stop=lambda: time_limit_s is not None and clock() - began > time_limit_s,
         clock=clock,
     )
-    candidates, solution, excluded = solved.candidates, solved.solution, solved.excluded
+    participants, solution = solved.participants, solved.solution
+    candidates, excluded = participants.candidates, participants.excluded
     state, scores = solution.state, candidates.scores
     chosen = [placed.candidate for placed in state.placed[: candidates.num_jobs] if placed is not None]
     fitness = scores.fitness([candidate.penalty * candidate.speedup for candidate in chosen])
@@ -125,11 +133,11 @@ def decide(
     explained = with_share_bounds(explain_all(solution, candidates), candidates.jobs, problem)
     decisions = {one.job_id: one for one in explained}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
-    for job in solved.jobs:
+    for job in participants.jobs:
         if job is not originals[job.job_id] and not job.current and job.job_id in decisions:
             decisions[job.job_id] = waiting_for_starving(decisions[job.job_id])
     decisions |= {job_id: excluded_decision(originals[job_id]) for job_id in excluded}
-    decisions |= {job.job_id: waiting_for_own_user(job) for job in solved.beyond_share}
+    decisions |= {job.job_id: waiting_for_own_user(job) for job in participants.beyond_share}
     kinds = candidates.tables.kinds
     return Decision(
         jobs=tuple(decisions[job.job_id] for job in problem.jobs),
@@ -171,11 +179,11 @@ def allocate(
     )
     state = solved.solution.state
     found = {job.job_id: job.current for job in problem.jobs}
-    for row, job in enumerate(solved.candidates.jobs):
+    for row, job in enumerate(solved.participants.candidates.jobs):
         placed = state.at(row)
         if not placed.candidate.stays:
             found[job.job_id] = state.cluster.allocation_of(placed.gpus)
-    return Allocations(allocations=found, excluded=solved.excluded)
+    return Allocations(allocations=found, excluded=solved.participants.excluded)
 
 
 def _solve(
@@ -198,11 +206,34 @@ def _solve(
     nodes = NodeFactsCache() if nodes is None else nodes
     check_problem(problem, nodes)
     facts = nodes.of(problem.nodes)
-    cache = TableCache() if tables is None else tables
+    participants = _select(
+        problem, TableCache() if tables is None else tables, facts, within_caps=within_caps
+    )
+    tables_at_s = clock()
+
+    cluster = Cluster(facts, participants.candidates.all_jobs)
+    solution = SOLVERS[solver](cluster, participants.candidates, seed=problem.seed, effort=effort, stop=stop)
+    if solution.timed_out and solver != "greedy":
+        solution = _at_least_greedy(solution, cluster, participants.candidates)
+    return _Solved(
+        participants=participants,
+        cluster=cluster,
+        solution=solution,
+        tables_at_s=tables_at_s,
+        solved_at_s=clock(),
+    )
+
+
+def _select(problem: Problem, cache: TableCache, facts: NodeFacts, *, within_caps: bool) -> _Participants:
+    """Select the jobs that take part, by their candidates with all others."""
+
+    def candidates_of(jobs: list[ProblemJob], shares: user_shares.UserShares | None) -> Candidates:
+        return build_candidates(problem, jobs, cache, facts, shares=shares, within_caps=within_caps)
+
     excluded = find_exclusions(problem, cache)
-    jobs = [job for job in problem.jobs if job.job_id not in excluded]
+    all_jobs = jobs = [job for job in problem.jobs if job.job_id not in excluded]
     equal_shares = shares = user_shares.shares_of_all(problem, jobs)
-    candidates = build_candidates(problem, jobs, cache, facts, shares=shares, within_caps=within_caps)
+    candidates = candidates_of(jobs, shares)
     unplaceable = {
         job.job_id
         for row, job in enumerate(jobs)
@@ -210,7 +241,6 @@ def _solve(
     }
     reasons = find_unplaceable(problem, candidates)
     unplaceable |= set(reasons)
-    all_jobs = jobs
     beyond_share: list[ProblemJob] = []
     if shares is not None and (unplaceable or not user_shares.all_minimums_fit(shares, jobs, facts)):
         placeable = [job.job_id not in unplaceable for job in jobs]
@@ -227,29 +257,14 @@ def _solve(
     }
     jobs = [restricted.get(job.job_id, job) for job in jobs]
     if shares is not equal_shares or any(map(operator.is_not, jobs, all_jobs)):
-        candidates = build_candidates(problem, jobs, cache, facts, shares=shares, within_caps=within_caps)
+        candidates = candidates_of(jobs, shares)
     if unplaceable:
         reason = "no configuration that adaptive jobs may use now fits its minimum of GPUs and its batch"
         excluded |= {job_id: reasons.get(job_id, reason) for job_id in unplaceable}
     pinned = [pinned_copy(job, facts.index) for job in problem.jobs if job.job_id in excluded]
     if pinned:
         candidates = candidates.without(problem, unplaceable, pinned)
-    tables_at_s = clock()
-
-    cluster = Cluster(facts, candidates.all_jobs)
-    solution = SOLVERS[solver](cluster, candidates, seed=problem.seed, effort=effort, stop=stop)
-    if solution.timed_out and solver != "greedy":
-        solution = _at_least_greedy(solution, cluster, candidates)
-    return _Solved(
-        jobs=jobs,
-        beyond_share=beyond_share,
-        candidates=candidates,
-        cluster=cluster,
-        excluded=excluded,
-        solution=solution,
-        tables_at_s=tables_at_s,
-        solved_at_s=clock(),
-    )
+    return _Participants(jobs=jobs, beyond_share=beyond_share, candidates=candidates, excluded=excluded)
 
 
 def _at_least_greedy(solution: Solution, cluster: Cluster, candidates: Candidates) -> Solution:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.in_place_moves import Wing
+from pollux_slurm.policy.candidates.place_search import find_place, has_room, placed_at
 from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.greedy import solve_greedily
@@ -88,7 +89,7 @@ class _Breed:
         self._room = np.maximum(free, 0)
         self._usable = np.zeros((len(movable), len(free)), dtype=bool)
         for row, job in enumerate(movable.tolist()):
-            self._usable[row, list(members_of(current.eligible(job)))] = True
+            self._usable[row, list(members_of(current.eligible[job]))] = True
         self._kind = cluster.kind
         self._most = np.array(
             [int(candidates.tables.num_gpus[candidates.allowed[job]].max(initial=0)) for job in movable],
@@ -249,7 +250,7 @@ class _Breed:
             gpus = tuple((int(node), int(rows[job][node])) for node in np.flatnonzero(rows[job]))
             placed = self._placed(state, job, gpus)
             if placed is None:
-                placed = state.find(job, before[job].candidate)
+                placed = find_place(state, job, before[job].candidate)
             if placed is None:
                 return self._current
             state.put(job, placed)
@@ -268,6 +269,6 @@ class _Breed:
         for column in candidates.columns_of(given):
             if candidates.allowed[job, column]:
                 candidate = candidates.candidate(job, column)
-                if state.may_have(job, candidate) and state.has_room(job, candidate, gpus):
-                    return state.placement(job, candidate, gpus)
+                if state.may_have(job, candidate) and has_room(state, job, candidate, gpus):
+                    return placed_at(state, job, candidate, gpus)
         return None

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
+from pollux_slurm.policy.candidates.place_search import find_place
 from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.exact.exchange import Exchange
@@ -49,7 +50,8 @@ def solve_greedily(
         least = int(gpus.argmin()) if gpus.size else -1
         found = None
         if least >= 0 and gpus[least] < 10**9:
-            found = state.find(job, candidates.candidate(job, least)) or constructor.best_fit(job, free[job])
+            cheapest = candidates.candidate(job, least)
+            found = find_place(state, job, cheapest) or constructor.best_fit(job, free[job])
         state.put(job, found or before)
     waiting = [
         job
@@ -75,7 +77,7 @@ def solve_greedily(
             heapq.heappush(heap, (-gain, job))
             continue
         before = state.take(job)
-        found = state.find(job, candidates.candidate(job, column))
+        found = find_place(state, job, candidates.candidate(job, column))
         if found is None or found.candidate.value <= before.candidate.value:
             found = _better(constructor, before, job, free)
         state.put(job, found or before)

@@ -66,9 +66,11 @@ class Candidates:
         moving = any(map(can_move_in_place, self.jobs))
         self.in_place = InPlaceMoves(problem, self.all_jobs, tables) if moving else None
         self._find_allowed()
+        self._find_values()
         self._resources(problem)
 
     def _find_allowed(self) -> None:
+        """Find which columns a job may get; of them, `_nothing` are those that only pause it."""
         scores, tables, jobs = self.scores, self.tables, self.jobs
         low, most = gpu_bounds(jobs)
         most = np.minimum(most, tables.caps[:, None])
@@ -88,27 +90,29 @@ class Candidates:
                 most_gpus = np.inf if one.most_gpus is None else one.most_gpus
                 is_refused = (gpus[0] >= one.least_gpus) & (gpus[0] <= most_gpus)
                 allowed[row] &= ~(is_refused & (tables.num_nodes == one.num_nodes))
-        self.waits = waits = np.array([not job.current for job in jobs], dtype=bool)
-        nothing = None
+        self.waits = np.array([not job.current for job in jobs], dtype=bool)
+        self._nothing: BoolArray | None = None
         if self._pauses:
             # No GPU at all is what a waiting job has already.
-            nothing = (gpus == 0) & ~waits[:, None]
-            allowed |= nothing
+            self._nothing = (gpus == 0) & ~self.waits[:, None]
+            allowed |= self._nothing
         self.allowed = allowed & ~self.settled[:, None]
 
+    def _find_values(self) -> None:
+        """Find what each column, what a job has, and nothing add to the sum."""
+        scores, tables, waits = self.scores, self.tables, self.waits
         self.penalty = _by_column(scores.penalty)
         self.in_place_penalty = (
             None if scores.in_place_penalty is None else _by_column(scores.in_place_penalty)
         )
         # Beside the columns: its current allocation, and nothing.
-        x = np.full((len(jobs), len(tables.num_gpus) + 2), scores.floor)
+        x = np.full((self.num_jobs, len(tables.num_gpus) + 2), scores.floor)
         x[:, :-2] += scores.scale * scores.speedup * (self.penalty + _PREFERENCE)
         x[:, -2] += scores.scale * scores.current_speedup
         worths = round_to_bits(scores.weight[:, None] * contribution(scores.exponent, x))
-        value, stay, idle = worths[:, :-2], worths[:, -2], worths[:, -1]
-        by_requeue, in_place = value, None if self.in_place is None else self._values_in_place(self.in_place)
-        if in_place is not None:
-            value = np.maximum(by_requeue, in_place)
+        by_requeue, stay, idle = worths[:, :-2], worths[:, -2], worths[:, -1]
+        in_place = None if self.in_place is None else self._values_in_place(self.in_place)
+        value = by_requeue if in_place is None else np.maximum(by_requeue, in_place)
         best = np.maximum(np.where(self.allowed, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
         # The value if every job had its best candidate.
@@ -116,32 +120,36 @@ class Candidates:
         # A waiting job costs more than all others could gain by its GPUs. Where running jobs may be paused,
         # this holds only for jobs without measurements, whose speedups are unknown.
         spread = float((best - idle).max(initial=0.0)) if scores.serves_all else 0.0
-        self.waiting_cost: FloatArray = np.full(len(jobs), 2.0 * (len(jobs) + 1) * spread)
-        self.promised, self.broken_cost = np.zeros(len(jobs), dtype=np.int64), np.zeros(len(jobs))
-        broken = np.zeros((len(jobs), 1))
-        if any(job.promised_gpus for job in jobs):
-            broken = self._find_promises(2.0 * (len(jobs) + 1) * spread)
+        waiting_cost = 2.0 * (self.num_jobs + 1) * spread
+        self.waiting_cost: FloatArray = np.full(self.num_jobs, waiting_cost)
+        broken = self._find_promises(waiting_cost)
+        if broken is not None:
             value, by_requeue = value - broken[:, :-1], by_requeue - broken[:, :-1]
             in_place = None if in_place is None else in_place - broken[:, :-1]
         self.value = np.where(self.allowed, value, -np.inf)
-        if nothing is not None:
+        if self._nothing is not None:
             self.waiting_cost[(tables.rows >= 0).any(axis=1)] = 0.0
-            self.value -= np.where(nothing, self.waiting_cost[:, None], 0.0)
+            self.value -= np.where(self._nothing, self.waiting_cost[:, None], 0.0)
         self.value_in_place, self.value_by_requeue, self.sure_value = in_place, self.value, self.value
         if in_place is not None:
             possible = np.isfinite(in_place)
             self.value_by_requeue = np.where(possible, by_requeue, self.value)
             self.sure_value = np.where(possible, np.minimum(by_requeue, in_place), self.value)
-        self.stay_value = np.where(waits, idle - self.waiting_cost, stay) - broken[:, -1]
         self.stay_worth = np.where(waits, idle, stay)
+        self.stay_value = np.where(waits, idle - self.waiting_cost, stay)
+        if broken is not None:
+            self.stay_value -= broken[:, -1]
         self.idle_worth = idle
 
-    def _find_promises(self, waiting_cost: float) -> FloatArray:
+    def _find_promises(self, waiting_cost: float) -> FloatArray | None:
         """Return what each column, and last what a job has, costs by a promise that it breaks, (J, C + 1).
 
         That is more than all jobs cost that could have the promised GPUs, and wait. Where no column keeps a
-        promise, it counts for nothing.
+        promise, it counts for nothing. None without promises.
         """
+        self.promised, self.broken_cost = np.zeros(self.num_jobs, dtype=np.int64), np.zeros(self.num_jobs)
+        if not any(job.promised_gpus for job in self.jobs):
+            return None
         gpus = self.tables.num_gpus
         promised = np.array([job.promised_gpus for job in self.jobs], dtype=np.int64)
         current = np.array([job.current.num_gpus for job in self.jobs], dtype=np.int64)

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from pollux_slurm.policy.candidates.candidate import Candidate
+from pollux_slurm.policy.candidates.place_search import find_place, fit_on, placed_at
 from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.problem.deterministic_rounding import above
@@ -81,7 +82,7 @@ class BranchAndBound:
 
     def _last_places(self, depth: int, candidate: Candidate) -> Iterable[Placement]:
         """Return placements of the last job's candidate, among them one of most value: any, mostly."""
-        found = self._state.find(self._order[depth], candidate)
+        found = find_place(self._state, self._order[depth], candidate)
         if found is None:
             return ()
         return self._places(depth, candidate) if found.candidate.shortfall > 0 else (found,)
@@ -97,7 +98,7 @@ class BranchAndBound:
         """Yield the placements of a candidate that differ for the jobs still undecided."""
         state, job = self._state, self._order[depth]
         if candidate.stays or candidate.num_gpus == 0:
-            found = state.find(job, candidate)
+            found = find_place(state, job, candidate)
             if found is not None:
                 yield found
             return
@@ -110,19 +111,19 @@ class BranchAndBound:
         if candidate.num_nodes == 1:
             for some in alike:
                 place = ((some & -some).bit_length() - 1, candidate.per_node)
-                yield state.placement(job, candidate, (place,))
+                yield placed_at(state, job, candidate, (place,))
             return
         if candidate.is_uneven:
             yield from self._uneven_places(job, candidate, alike)
             return
         if len(alike) == 1:
             shares = _shares(_first(nodes, candidate.num_nodes), candidate.per_node)
-            yield state.placement(job, candidate, shares)
+            yield placed_at(state, job, candidate, shares)
             return
         counts = [min(some.bit_count(), candidate.num_nodes) for some in alike]
         for taken in _ways(counts, candidate.num_nodes):
             chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
-            yield state.placement(job, candidate, _shares(sorted(chosen), candidate.per_node))
+            yield placed_at(state, job, candidate, _shares(sorted(chosen), candidate.per_node))
 
     def _uneven_places(self, job: int, candidate: Candidate, alike: Sequence[NodeSet]) -> Iterator[Placement]:
         """Yield a candidate on the fewest nodes that have room for it, or one more, each filled in turn."""
@@ -131,7 +132,7 @@ class BranchAndBound:
             if not candidate.num_nodes <= sum(taken) <= candidate.num_nodes + 1:
                 continue
             chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
-            placed = self._state.fit(job, candidate, chosen)
+            placed = fit_on(self._state, job, candidate, chosen)
             if placed is not None and len(placed.gpus) == len(chosen):
                 yield placed
 
@@ -149,7 +150,7 @@ class BranchAndBound:
                 parts = [half for part in parts for half in (part & border, part & ~border) if half]
             parts.sort(key=lambda part: not part & own)
         for job in self._order[depth + 1 :]:
-            for border in (state.eligible(job), *state.current_node_sets(job)):
+            for border in (state.eligible[job], *state.current_node_sets(job)):
                 if border & nodes and nodes & ~border:
                     parts = [half for part in parts for half in (part & border, part & ~border) if half]
         return parts

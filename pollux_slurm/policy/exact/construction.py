@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
+from pollux_slurm.policy.candidates.place_search import find_place
 from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import above, above_all
@@ -66,7 +67,7 @@ class Constructor:
         if candidates.in_place is not None:
             order = self._place_in_place(order, choice)
         for job in order:
-            placed = state.find(job, candidates.candidate(job, int(choice[job])))
+            placed = find_place(state, job, candidates.candidate(job, int(choice[job])))
             if placed is not None and placed.candidate.shortfall > 0:
                 placed = self.best_fit(job, reduced[job])
             if placed is None:
@@ -78,7 +79,7 @@ class Constructor:
             if placed is None:
                 # Leave a complete state to the caller.
                 for other in unplaced[position:]:
-                    state.put(other, Placement(candidates.candidate(other, -1), state.current_gpus(other)))
+                    state.put(other, Placement(candidates.candidate(other, -1), state.current[other]))
                 return False
             state.put(job, placed)
         return True
@@ -91,7 +92,7 @@ class Constructor:
         state, others = self._state, []
         for job in order:
             candidate = self._candidates.candidate(job, int(choice[job]))
-            placed = state.find(job, candidate) if candidate.in_place else None
+            placed = find_place(state, job, candidate) if candidate.in_place else None
             if placed is not None and placed.candidate.in_place:
                 state.put(job, placed)
             else:
@@ -202,7 +203,7 @@ class Constructor:
             if reduced[column] <= most:
                 break
             candidate = candidates.candidate(job, column if column < len(fits) - 1 else -1)
-            placed = self._state.find(job, candidate)
+            placed = find_place(self._state, job, candidate)
             if placed is None:
                 continue
             short = placed.candidate.shortfall

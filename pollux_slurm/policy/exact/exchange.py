@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
+from pollux_slurm.policy.candidates.place_search import fit_on
 from pollux_slurm.policy.candidates.placed_state import Placement, State
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import members_of
@@ -89,7 +90,7 @@ class Exchange:
             if (
                 job >= self._candidates.num_jobs
                 or self._candidates.settled[job]
-                or not state.eligible(job) >> node & 1
+                or not state.eligible[job] >> node & 1
             ):
                 continue
             placed = state.at(job)
@@ -143,13 +144,13 @@ class Exchange:
             before = state.take(victim)
             column = int(self._column[kind, victim, before.candidate.num_gpus - missing])
             smaller = candidates.candidate(victim, column)
-            settled = state.fit(victim, smaller, [node])
+            settled = fit_on(state, victim, smaller, [node])
             if settled is None:
                 state.put(victim, before)
                 state.put(job, placed)
                 return
             state.put(victim, settled)
-        found = state.fit(job, candidates.candidate(job, int(self._column[kind, job, wanted])), [node])
+        found = fit_on(state, job, candidates.candidate(job, int(self._column[kind, job, wanted])), [node])
         if found is None:
             if before is not None:
                 state.take(victim)

@@ -62,10 +62,10 @@ def _part(state: State, pruned: PrunedCandidates, leader: int, rng: random.Rando
     part, size = [leader], rng.randint(_FEWEST, _MOST)
     while len(part) < size:
         job = rng.choice(part)
-        nodes = {node for node, _ in (*state.at(job).gpus, *state.current_gpus(job))}
+        nodes = {node for node, _ in (*state.at(job).gpus, *state.current[job])}
         if rng.random() < 0.3 or not nodes:
             nodes = {rng.randrange(len(state.members))}
-        near = {other for node in nodes for other in (*state.members[node], *state.current_owners(node))}
+        near = {other for node in nodes for other in (*state.members[node], *state.current_owners[node])}
         choice = sorted(other for other in near if other not in part and pruned.is_movable(other))
         if choice:
             part.append(rng.choice(choice))

@@ -128,7 +128,7 @@ class SolutionFacts:
 
     def room(self, job: int, kind: int) -> int:
         """Return the free GPUs of a type on all nodes that a job may use."""
-        key = (self._state.eligible(job), kind)
+        key = (self._state.eligible[job], kind)
         if key not in self._room:
             usable = self._state.usable(job, kind)
             self._room[key] = sum(self._state.num_with(usable)[1:])

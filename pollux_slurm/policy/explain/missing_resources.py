@@ -74,7 +74,7 @@ class Shortage:
     def possible(self, job: int) -> BoolArray:
         """Return the columns, (C,), that a job could have if the nodes that it may use were empty."""
         of_job, capacity = need(self._candidates.jobs[job]), self._state.cluster.capacity
-        key = (self._state.eligible(job), of_job)
+        key = (self._state.eligible[job], of_job)
         if key not in self._possible:
             usable, kind_of = self._usable(job), self._state.cluster.kind
             self._possible[key] = fitting(self._candidates.tables, capacity, kind_of, usable, of_job, _ALL)
@@ -106,7 +106,7 @@ class Shortage:
 
     def _usable(self, job: int) -> BoolArray:
         usable = np.zeros(len(self._state.cluster.names), dtype=bool)
-        usable[list(members_of(self._state.eligible(job)))] = True
+        usable[list(members_of(self._state.eligible[job]))] = True
         return usable
 
     def _count(self) -> IntArray:

@@ -89,7 +89,7 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
         # No configuration is larger: whether more GPUs would be faster was not asked.
         if job.max_gpus is not None and chosen.num_gpus >= job.max_gpus:
             return "max_gpus"
-        usable = state.cluster.capacity[list(members_of(state.eligible(index))), 0]
+        usable = state.cluster.capacity[list(members_of(state.eligible[index])), 0]
         return "partition" if chosen.num_gpus >= usable.sum() else "nothing"
     # A maximum binds only a job that has reached it. Below it, larger sizes are allowed and not faster.
     if not facts.within_max[index]:
@@ -110,7 +110,7 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
         fewest = min(least[index] for least in facts.least_wanted if least[index])
         if fewest - chosen.num_gpus > limit:
             return "limit"
-    eligible = state.eligible(index)
+    eligible = state.eligible[index]
     for kind, least in enumerate(facts.least_wanted):
         room = facts.room(index, kind)
         if not least[index] or (not room and not placed.gpus):

@@ -146,18 +146,57 @@ def build_tables(
     cache = TableCache() if cache is None else cache
     facts = NodeFacts(nodes) if facts is None else facts
     cache.trim(sum([max(len(job.models), 1) for job in jobs]))
-    kinds, sizes, kind_of_node = facts.kinds, facts.sizes, facts.kind_of_node
-    current_sizes = [(job.current.num_nodes, job.current.num_gpus) for job in jobs]
     growth = OSDI21_GROWTH if osdi21 else EXPLORATION_GROWTH
-    most = [
-        exploration_cap(job, gpus, growth=growth) for job, (_, gpus) in zip(jobs, current_sizes, strict=True)
-    ]
-    caps = np.array(most, dtype=np.int64)
-    columns = columns_for(facts, jobs, max(most, default=1), uneven=uneven, pauses=pauses)
-    kind, num_gpus = columns.kind, columns.num_gpus
+    caps = [exploration_cap(job, job.current.num_gpus, growth=growth) for job in jobs]
+    columns = columns_for(facts, jobs, max(caps, default=1), uneven=uneven, pauses=pauses)
 
-    total = facts.num_gpus
-    fair = [max(-(-total // max(len(jobs), 1)), 1)] * len(jobs)
+    fair, shares = _fair_shares(jobs, facts, fair_share_gpus, fair_shares, osdi21=osdi21)
+    of_shares = [_share_keys(sizes, fair, shares.tolist(), osdi21=osdi21) for sizes in facts.sizes]
+    keys = _keys_of(jobs, columns, of_shares)
+    models = _models_of(jobs, facts.kinds, gpu_speeds, cache)
+    wanted = _wanted(jobs, caps, keys, models) if within_caps else None
+    goodput = _goodput_of(models, keys, columns, shares, facts, cache, wanted, osdi21=osdi21)
+    if wanted is not None and (models.known & (goodput.at_share == 0)).any():
+        # A configuration beyond the caps may allow a batch.
+        goodput = _goodput_of(models, keys, columns, shares, facts, cache, None, osdi21=osdi21)
+
+    reference = np.where(models.known, goodput.at_share, shares.astype(np.float64))
+    inverse = np.divide(1.0, reference, out=np.zeros(len(jobs)), where=reference > 0)
+    speedup = (
+        np.where(models.known[:, None], goodput.of_columns, columns.num_gpus[None, :]) * inverse[:, None]
+    )
+    current = _current_goodput(jobs, keys, models, goodput, facts)
+    return SpeedupTables(
+        kinds=facts.kinds,
+        columns=columns,
+        kind=columns.kind,
+        num_nodes=columns.num_nodes,
+        per_node=columns.per_node,
+        num_gpus=columns.num_gpus,
+        goodput=goodput.of_columns,
+        speedup=speedup,
+        reference_goodput=reference,
+        one_gpu_goodput=goodput.one_gpu,
+        current_speedup=current * inverse,
+        caps=np.array(caps, dtype=np.int64),
+        cache=cache,
+        geometric=osdi21,
+        rows=goodput.rows,
+        ratio=models.ratio,
+        facts=facts,
+    )
+
+
+def _fair_shares(
+    jobs: Sequence[ProblemJob],
+    facts: NodeFacts,
+    fair_share_gpus: int | None,
+    fair_shares: IntArray | None,
+    *,
+    osdi21: bool,
+) -> tuple[int, IntArray]:
+    """Return the largest fair share, and each job's, which is at most its max_gpus, (J,)."""
+    fair = [max(-(-facts.num_gpus // max(len(jobs), 1)), 1)] * len(jobs)
     if fair_shares is not None:
         fair = fair_shares.tolist()
     if fair_share_gpus is not None and not osdi21:
@@ -166,135 +205,143 @@ def build_tables(
         share if job.max_gpus is None or osdi21 else min(share, job.max_gpus)
         for share, job in zip(fair, jobs, strict=True)
     ]
-    shares = np.array(bounded, dtype=np.int64)
+    return max(fair, default=1), np.array(bounded, dtype=np.int64)
 
-    keys: dict[ThroughputKey, int] = dict(columns.keys)
-    share_keys = [_share_keys(of_kind, max(fair, default=1), bounded, osdi21=osdi21) for of_kind in sizes]
-    current_keys = [(num_nodes > 1, gpus) if num_nodes else None for num_nodes, gpus in current_sizes]
-    for key in (*(key for found in share_keys for key in found), *filter(None, current_keys), _ONE_GPU):
-        keys.setdefault(key, len(keys))
-    # The number of each job's current key, None without an allocation.
-    current_key = [None if key is None else keys[key] for key in current_keys]
 
-    models, model_row, ratio = _models(jobs, kinds, gpu_speeds, cache)
-    wanted = None
-    if within_caps:
-        always = {_ONE_GPU, *(key for found in share_keys for key in found)}
-        wanted = _wanted(jobs, most, current_key, model_row, keys, always, len(models))
-    goodput, table_rows = cache.lookup(models, list(keys), geometric=osdi21, wanted=wanted)
-    has = model_row >= 0
-    rows = np.where(has, table_rows[model_row] if len(models) else -1, -1)
-    known: BoolArray = np.any(has, axis=1)
-    # Goodput by key: 0 without a model.
-    by_key = [
-        goodput[model_row[:, index]] * (ratio[:, index] * has[:, index])[:, None]
-        if len(models)
-        else np.zeros((len(jobs), len(keys)))
-        for index in range(len(kinds))
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Keys:
+    """The numbers of all keys; those of fair shares, by GPU type; the number of each job's current one.
 
-    of_job = np.zeros((len(jobs), len(num_gpus)))
-    share = np.zeros(len(jobs))
-    one_gpu = np.zeros(len(jobs))
-    for index, of_kind in enumerate(sizes):
-        scaled, mine = by_key[index], columns.of_kind[index]
-        of_job[:, mine] = scaled[:, columns.key_of[mine]]
-        one_gpu = np.where(one_gpu > 0, one_gpu, scaled[:, keys[_ONE_GPU]])
-        at_share = _goodput_at_share(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
-        share += (sum(of_kind) / total if total else 1.0) * at_share
-    for row in np.flatnonzero(np.logical_and(known, share == 0)):
+    The latter is None without an allocation.
+    """
+
+    numbers: dict[ThroughputKey, int]
+    of_shares: list[list[ThroughputKey]]
+    current: list[int | None]
+
+
+def _keys_of(
+    jobs: Sequence[ProblemJob], columns: ConfigurationColumns, of_shares: list[list[ThroughputKey]]
+) -> _Keys:
+    numbers: dict[ThroughputKey, int] = dict(columns.keys)
+    current = [(job.current.num_nodes > 1, job.current.num_gpus) if job.current else None for job in jobs]
+    for key in (*(key for found in of_shares for key in found), *filter(None, current), _ONE_GPU):
+        numbers.setdefault(key, len(numbers))
+    return _Keys(
+        numbers=numbers,
+        of_shares=of_shares,
+        current=[None if key is None else numbers[key] for key in current],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Models:
+    """The distinct models; `row` (J, T) has each job's on each GPU type, −1: none.
+
+    `ratio` (J, T) is 1 on a type that was measured, else that of single-GPU throughputs. `known` (J,): it has
+    a model on some type.
+    """
+
+    distinct: list[GoodputModel]
+    row: IntArray
+    ratio: FloatArray
+    known: BoolArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Goodput:
+    """Goodput of the jobs, 0 without a model or an allowed batch; `rows` (J, T) are theirs in the cache.
+
+    `by_key` is of shape (J, keys) for each GPU type. `one_gpu` and `at_share` are of shape (J,).
+    """
+
+    rows: IntArray
+    by_key: list[FloatArray]
+    of_columns: FloatArray
+    one_gpu: FloatArray
+    at_share: FloatArray
+
+
+def _goodput_of(
+    models: _Models,
+    keys: _Keys,
+    columns: ConfigurationColumns,
+    shares: IntArray,
+    facts: NodeFacts,
+    cache: TableCache,
+    wanted: BoolArray | None,
+    *,
+    osdi21: bool,
+) -> _Goodput:
+    """Return the goodput by key, then that of columns, of one GPU, and at the fair `shares` (J,)."""
+    goodput, table_rows = cache.lookup(models.distinct, list(keys.numbers), geometric=osdi21, wanted=wanted)
+    has, some = models.row >= 0, bool(models.distinct)
+    of_columns = np.zeros((len(shares), len(columns.num_gpus)))
+    one_gpu, at_share = np.zeros(len(shares)), np.zeros(len(shares))
+    by_key = []
+    for kind, (sizes, mine) in enumerate(zip(facts.sizes, columns.of_kind, strict=True)):
+        of_kind = (
+            goodput[models.row[:, kind]] * (models.ratio[:, kind] * has[:, kind])[:, None]
+            if some
+            else np.zeros((len(shares), len(keys.numbers)))
+        )
+        by_key.append(of_kind)
+        of_columns[:, mine] = of_kind[:, columns.key_of[mine]]
+        one_gpu = np.where(one_gpu > 0, one_gpu, of_kind[:, keys.numbers[_ONE_GPU]])
+        part = sum(sizes) / facts.num_gpus if facts.num_gpus else 1.0
+        at_share += part * _goodput_at_share(
+            of_kind, keys.numbers, keys.of_shares[kind], shares, sizes, osdi21=osdi21
+        )
+    for row in np.flatnonzero(models.known & (at_share == 0)):
         # Scaled from the smallest configuration that allows a batch, as if goodput were linear in GPUs.
-        possible = np.flatnonzero(of_job[row] > 0)
+        possible = np.flatnonzero(of_columns[row] > 0)
         if len(possible):
-            smallest = possible[np.argmin(num_gpus[possible])]
-            share[row] = of_job[row, smallest] * shares[row] / num_gpus[smallest]
-        elif within_caps:  # a configuration beyond the caps may allow one
-            return build_tables(
-                jobs,
-                nodes,
-                gpu_speeds=gpu_speeds,
-                cache=cache,
-                osdi21=osdi21,
-                uneven=uneven,
-                fair_share_gpus=fair_share_gpus,
-                fair_shares=fair_shares,
-                pauses=pauses,
-                facts=facts,
-            )
-    reference = np.where(known, share, shares.astype(np.float64))
-    inverse = np.divide(1.0, reference, out=np.zeros(len(jobs)), where=reference > 0)
-    speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
-    current = np.array(
-        [
-            0.0 if at is None else _current_goodput(job.current, row, at, kind_of_node, has, by_key)
-            for row, (job, at) in enumerate(zip(jobs, current_key, strict=True))
-        ],
-        dtype=np.float64,
-    )
-    return SpeedupTables(
-        kinds=kinds,
-        columns=columns,
-        kind=kind,
-        num_nodes=columns.num_nodes,
-        per_node=columns.per_node,
-        num_gpus=num_gpus,
-        goodput=of_job,
-        speedup=speedup,
-        reference_goodput=reference,
-        one_gpu_goodput=one_gpu,
-        current_speedup=current * inverse,
-        caps=caps,
-        cache=cache,
-        geometric=osdi21,
-        rows=rows,
-        ratio=ratio,
-        facts=facts,
+            smallest = possible[np.argmin(columns.num_gpus[possible])]
+            at_share[row] = of_columns[row, smallest] * shares[row] / columns.num_gpus[smallest]
+    return _Goodput(
+        rows=np.where(has, table_rows[models.row] if some else -1, -1),
+        by_key=by_key,
+        of_columns=of_columns,
+        one_gpu=one_gpu,
+        at_share=at_share,
     )
 
 
-def _wanted(
-    jobs: Sequence[ProblemJob],
-    caps: Sequence[int],
-    current_key: Sequence[int | None],
-    model_row: IntArray,
-    keys: dict[ThroughputKey, int],
-    always: set[ThroughputKey],
-    num_models: int,
-) -> BoolArray:
-    """Return which keys each model needs, `(models, keys)`: those of `always`, and those of its jobs."""
-    of_model = [0] * (num_models + 1)  # the last is for jobs without a model, whose row is −1
+def _wanted(jobs: Sequence[ProblemJob], caps: Sequence[int], keys: _Keys, models: _Models) -> BoolArray:
+    """Return which keys each model needs, `(models, keys)`: those of one GPU, fair shares, and its jobs."""
+    of_model = [0] * (len(models.distinct) + 1)  # the last is for jobs without a model, whose row is −1
     current: tuple[list[int], list[int]] = ([], [])
-    for job, cap, at, rows in zip(jobs, caps, current_key, model_row.tolist(), strict=True):
+    for job, cap, at, rows in zip(jobs, caps, keys.current, models.row.tolist(), strict=True):
         most = min(job.max_gpus or cap, cap)
         for row in rows:
             of_model[row] = max(of_model[row], most)
             if at is not None:
                 current[0].append(row)
                 current[1].append(at)
-    gpus = np.array([0 if key in always else key[1] for key in keys], dtype=np.int64)
+    always = {_ONE_GPU, *(key for found in keys.of_shares for key in found)}
+    gpus = np.array([0 if key in always else key[1] for key in keys.numbers], dtype=np.int64)
     found: BoolArray = gpus <= np.array(of_model, dtype=np.int64)[:, None]
     found[current] = True
     return found[:-1]
 
 
 def _current_goodput(
-    current: Allocation,
-    row: int,
-    key: int,
-    kind_of_node: dict[str, int],
-    has: BoolArray,
-    by_key: Sequence[FloatArray],
-) -> float:
-    """Return the goodput in a job's current allocation, or its GPUs where one of their types has no model.
+    jobs: Sequence[ProblemJob], keys: _Keys, models: _Models, goodput: _Goodput, facts: NodeFacts
+) -> FloatArray:
+    """Return the goodput in each job's current allocation, (J,), 0 where it has none.
 
-    `key` is the number of that allocation's key.
+    Of several GPU types, the slowest counts. Where one of them has no model, it is the number of GPUs.
     """
-    slowest = np.inf
-    for kind in {kind_of_node[node] for node, _ in current.gpus_by_node} if len(by_key) > 1 else (0,):
-        if not has.item(row, kind):
-            return float(current.num_gpus)
-        slowest = min(slowest, by_key[kind].item(row, key))
-    return slowest
+    found, several = np.zeros(len(jobs)), len(goodput.by_key) > 1
+    for row, (job, key) in enumerate(zip(jobs, keys.current, strict=True)):
+        if key is None:
+            continue
+        kinds = {facts.kind_of_node[node] for node in job.current.nodes} if several else {0}
+        if any(models.row.item(row, kind) < 0 for kind in kinds):
+            found[row] = job.current.num_gpus
+        else:
+            found[row] = min(goodput.by_key[kind].item(row, key) for kind in kinds)
+    return found
 
 
 def _goodput_at_share(
@@ -345,16 +392,12 @@ def _is_measured(model: GoodputModel | None) -> bool:
     return model is not None and model.throughput is not None
 
 
-def _models(
+def _models_of(
     jobs: Sequence[ProblemJob],
     kinds: Sequence[str],
     gpu_speeds: Sequence[tuple[str, float]],
     cache: TableCache,
-) -> tuple[list[GoodputModel], IntArray, FloatArray]:
-    """Return the distinct models, and for each job and GPU type its model's index (−1: none) and a ratio.
-
-    The ratio is 1 on a type that was measured, else that of single-GPU throughputs.
-    """
+) -> _Models:
     found: dict[int, int] = {}
     models: list[GoodputModel] = []
     row = np.full((len(jobs), len(kinds)), -1, dtype=np.int64)
@@ -384,7 +427,7 @@ def _models(
                 ratio[index, column] = ratios[reference, kind]
             if model is not None:
                 row[index, column] = index_of(model)
-    return models, row, ratio
+    return _Models(distinct=models, row=row, ratio=ratio, known=np.any(row >= 0, axis=1))
 
 
 def _ratio(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pollux_slurm.model import Allocation, Decision, NodeCapacity, Objective, ProblemJob, ReallocationWay
 from pollux_slurm.policy import OBJECTIVES, SOLVERS, decide, expected_move, explanation, fitness_of
+from pollux_slurm.policy.candidates.place_search import find_place
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.problem.node_sets import Cluster
@@ -75,7 +76,7 @@ def test_that_a_place_keeps_wings_though_other_nodes_are_fuller() -> None:
     columns = {shape: column for column, shape in enumerate(shapes)}
 
     def placed(num_nodes: int, per_node: int) -> tuple[str, bool]:
-        found = state.find(0, candidates.candidate(0, columns[num_nodes, per_node]))
+        found = find_place(state, 0, candidates.candidate(0, columns[num_nodes, per_node]))
         assert found is not None
         return str(state.cluster.allocation_of(found.gpus)), found.candidate.in_place
 

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.model import ProblemJob
+from pollux_slurm.policy.candidates.place_search import find_place
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.problem.node_sets import Cluster, members_of
@@ -50,7 +51,7 @@ def test_that_what_is_free_is_what_nobody_holds(rng: random.Random, num_jobs: in
         index = rng.randrange(len(small.jobs))
         if index in away:
             candidate = candidates.candidate(index, rng.randrange(-1, len(candidates.tables.num_gpus)))
-            found = state.find(index, candidate)
+            found = find_place(state, index, candidate)
             if found is not None:
                 state.put(index, found)
                 away.remove(index)
