@@ -176,7 +176,7 @@ class EventWatch:
         self._not_before = self._next_slurm_s = self._next_store_s = now + pause_s
 
     def is_due(self) -> bool:
-        """Whether a round is due now. Reads Slurm and the store at their intervals; an error is no event."""
+        """Whether a round is due now. Reads Slurm and the store at their intervals; errors are not events."""
         now = self._monotonic()
         if now < self._not_before:
             return False

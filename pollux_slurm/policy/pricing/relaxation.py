@@ -237,7 +237,7 @@ class Relaxation:
         """Return the smoothed L, its slope (R,) and its curvature (R, R).
 
         What is out of the question divides to −inf, and what is not smooth has no finite curvature: call it
-        where overflow is no warning.
+        where overflow is not a warning.
         """
         shared, groups = self._num_shared, self._members.shape[1]
         cells: FloatArray | BoolArray = self._may

@@ -69,7 +69,7 @@ class WeightComparison:
         names = [name for name, _ in model.named_parameters()]
         for own in self._exempt:
             if not any(is_within(name, own) for name in names):
-                raise UsageError(f"exempt_from_comparison={own!r} is no parameter or module of the model")
+                raise UsageError(f"exempt_from_comparison={own!r} is not a parameter or module of the model")
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         return {
