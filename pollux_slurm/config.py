@@ -103,7 +103,7 @@ class StoreConfig:
         default=None,
         repr=False,
         metadata={
-            "meaning": "SQLAlchemy URL: SQLite for one host, PostgreSQL for a cluster",
+            "meaning": "The SQLAlchemy URL of the store: SQLite serves one host, PostgreSQL a cluster.",
             "example": '"postgresql://pollux@dbhost/pollux"',
         },
     )
@@ -113,57 +113,77 @@ class StoreConfig:
 class SlurmConfig:
     """How to reach Slurm."""
 
-    backend: str = choice("with pyslurm, reads and commands of each move use PySlurm", "commands", "pyslurm")
-    bin_dir: str | None = setting("Slurm's commands; default: in PATH", None, example='"/opt/slurm/bin"')
-    command_timeout_s: float = number("time-out of one command", 30.0, 1.0, 3600.0)
+    backend: str = choice(
+        "With pyslurm, the daemon reads and moves jobs through PySlurm.", "commands", "pyslurm"
+    )
+    bin_dir: str | None = setting(
+        "The folder of Slurm's commands. By default they are found in PATH.", None, example='"/opt/slurm/bin"'
+    )
+    command_timeout_s: float = number("Each of Slurm's commands may take this long.", 30.0, 1.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
     """The daemon's intervals and time-outs. Every step of a reallocation has one of these time-outs."""
 
-    interval_s: float = number("time between rounds without events", 60.0, 0.5, 86400.0)
-    tick_s: float = number("time between ticks, which advance open moves", 0.5, 0.05, 60.0)
+    interval_s: float = number(
+        "A round follows the last one after this time, or sooner after an event.", 60.0, 0.5, 86400.0
+    )
+    tick_s: float = number("A tick, which advances the open moves, comes this often.", 0.5, 0.05, 60.0)
     checkpoint_timeout_s: float = number(
-        "a checkpoint must be confirmed in this time; a job that misses it is left alone as long",
+        "A job must confirm a checkpoint within this time. One that does not is left alone as long.",
         300.0,
         1.0,
         _LONGEST_S,
     )
     requeue_timeout_s: float = number(
-        "time that Slurm may take to requeue; above its KillWait", 90.0, 1.0, _LONGEST_S
+        "Slurm may take this long to requeue a job; it must exceed Slurm's KillWait.", 90.0, 1.0, _LONGEST_S
     )
-    start_timeout_s: float = number("time that a released job may take to start", 120.0, 1.0, _LONGEST_S)
-    first_report_timeout_s: float = number("time until its first step is reported", 600.0, 1.0, _LONGEST_S)
-    restart_delay_s: float = number("assumed restart delay until a job's own is measured", 30.0, 0.1, 86400.0)
-    max_restart_delay_s: float = number("upper limit of a measured one", 300.0, 0.1, 86400.0)
+    start_timeout_s: float = number("A released job may take this long to start.", 120.0, 1.0, _LONGEST_S)
+    first_report_timeout_s: float = number(
+        "A started job must report its first step within this time.", 600.0, 1.0, _LONGEST_S
+    )
+    restart_delay_s: float = number(
+        "A restart is assumed to cost this much until the job's own cost is measured.", 30.0, 0.1, 86400.0
+    )
+    max_restart_delay_s: float = number(
+        "A measured restart delay counts as at most this.", 300.0, 0.1, 86400.0
+    )
     in_place_delay_s: float = number(
-        "assumed delay of a move in place, until gained GPUs train", 15.0, 0.1, 86400.0
+        "A move in place is assumed to take this long until the gained GPUs train.", 15.0, 0.1, 86400.0
     )
-    max_in_flight: int = number("running jobs that move at a time", 8, 1, 10**6)
-    lease_ttl_s: float = number("after so long without renewal another daemon takes over", 30.0, 1.0, 86400.0)
+    max_in_flight: int = number("At most this many running jobs move at a time.", 8, 1, 10**6)
+    lease_ttl_s: float = number(
+        "Another daemon takes over after this long without a renewed lease.", 30.0, 1.0, 86400.0
+    )
     pause_ttl_s: float = number(
-        "a paused job starts by itself so long after the last renewal of its begin time",
+        "A paused job starts by itself this long after its begin time was last renewed.",
         900.0,
         10.0,
         _LONGEST_S,
     )
     watch_s: float = number(
-        "time between reads of Slurm for events; least time between rounds without a report",
-        5.0,
-        0.5,
-        86400.0,
+        "Slurm is read for events this often. Rounds without a report are this far apart.", 5.0, 0.5, 86400.0
     )
-    metrics_listen: str = setting("address of /metrics and /health; off: neither", "127.0.0.1:9748")
-    partitions: tuple[str, ...] = setting("whose jobs are moved; empty: all", ())
+    metrics_listen: str = setting(
+        "The address that serves /metrics and /health; off serves neither.", "127.0.0.1:9748"
+    )
+    partitions: tuple[str, ...] = setting(
+        "Only jobs in these partitions are moved; an empty list means all.", ()
+    )
     jobs: str = choice(
-        "whose jobs are moved: all, own (this user's), or what its rights allow", "auto", "all", "own"
+        "The daemon moves all jobs, its own user's (own), or those that its rights allow (auto).",
+        "auto",
+        "all",
+        "own",
     )
-    shadow: bool = setting("decide and record, enact nothing", False)
+    shadow: bool = setting("Decisions are made and recorded, but no job is touched.", False)
     problems_dir: str | None = setting(
-        "folder for the last rounds' problems, for pollux replay", None, example='"/var/lib/pollux/problems"'
+        "The last rounds' problems are kept in this folder, for pollux replay.",
+        None,
+        example='"/var/lib/pollux/problems"',
     )
-    problems_kept: int = number("how many of them", 100, 1, 10**6)
+    problems_kept: int = number("This many problems are kept.", 100, 1, 10**6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,34 +193,51 @@ class PolicyConfig:
     Tables are (name, number) pairs, in the order of the file.
     """
 
-    objective: str = choice("what is maximised", "generalized-mean", "osdi21", "price-rank", "attained-work")
-    between: str = choice("whose shares are equal", "users", "accounts", "jobs")
+    objective: str = choice(
+        "The objective that decisions maximise.", "generalized-mean", "osdi21", "price-rank", "attained-work"
+    )
+    between: str = choice(
+        "Equal shares belong to users, to accounts or to jobs.", "users", "accounts", "jobs"
+    )
     share_half_life: str | None = setting(
-        "GPUs that users had count in their shares, half after so long, at least 1d; default: never",
+        "Past GPU hours lower users' shares, half as much after this long (1d or more). By default: never.",
         None,
         example='"7d"',
     )
     exponent: float = number(
-        "p: 1 sum of speedups, 0 geometric mean, -1 fair, lower: fairer", -1.0, -20.0, 20.0
+        "The power p of the mean of speedups: 1 is their sum, 0 the geometric mean, -1 fair, lower fairer.",
+        -1.0,
+        -20.0,
+        20.0,
     )
-    floor: float = number("the speedup that counts for a job without GPUs", 1e-3, 1e-9, 1.0)
+    floor: float = number("A job without GPUs counts with this speedup.", 1e-3, 1e-9, 1.0)
     fair_share_gpus: int | None = number(
-        "GPUs at which the speedup is 1; default: all GPUs over all jobs", None, 1, 1024, example="4"
+        "The speedup is 1 on this many GPUs. By default it is all GPUs divided by all jobs.",
+        None,
+        1,
+        1024,
+        example="4",
     )
-    penalty: str = choice("restart penalty: by age and restarts, or over horizon_s", "paper", "amortised")
-    horizon_s: float = number("horizon of the amortised penalty", 600.0, 1.0, 1e12)
+    penalty: str = choice(
+        "The restart penalty follows age and restarts (paper), or spreads over horizon_s (amortised).",
+        "paper",
+        "amortised",
+    )
+    horizon_s: float = number("The amortised penalty spreads a restart over this time.", 600.0, 1.0, 1e12)
     solver: str = choice("how decisions are searched", "exact", "genetic", "greedy")
-    time_limit_s: float = number("of a decision; after it the best so far is taken", 10.0, 0.001, 86400.0)
-    seed: int = number("seed of all random choices", 0, 0, 2**63 - 1)
+    time_limit_s: float = number(
+        "A decision takes at most this long; the best one found by then is taken.", 10.0, 0.001, 86400.0
+    )
+    seed: int = number("The seed of all random choices.", 0, 0, 2**63 - 1)
     max_wait_s: float | None = number(
-        "GPUs are reserved for a job that has waited so long; default: never",
+        "GPUs are reserved for a job that has waited this long. By default they are not.",
         None,
         0.0,
         1e12,
         example="3600.0",
     )
     hysteresis: float | None = number(
-        "share of its speedup that a running job loses by any change; default: 0.1 with generalized-mean",
+        "A running job loses this part of its speedup by any change. By default 0.1 with generalized-mean.",
         None,
         0.0,
         1.0,
@@ -208,43 +245,59 @@ class PolicyConfig:
         example="0.05",
     )
     max_reallocations: int | None = number(
-        "running jobs that may move in one round; default: all", None, 0, 10**6, example="20"
+        "At most this many running jobs move in one round. By default all may.", None, 0, 10**6, example="20"
     )
     min_age_s: float = number(
-        "for so long after a start a job neither grows nor moves elsewhere; its owner: --min-run",
+        "For this long after a start a job neither grows nor moves elsewhere, as with its owner's --min-run.",
         0.0,
         0.0,
         1e12,
     )
     min_remaining_s: float = number(
-        "running jobs that will end sooner, by their declared epochs, are not moved", 0.0, 0.0, 1e12
+        "Running jobs that will end sooner than this, by their declared epochs, are not moved.",
+        0.0,
+        0.0,
+        1e12,
     )
     pauses: bool | None = setting(
-        "running jobs may be paused; default: with price-rank and attained-work", None, example="true"
+        "Running jobs may be paused. By default they may with price-rank and attained-work.",
+        None,
+        example="true",
     )
-    yields_to_pending: bool = setting("make room for pending unmanaged jobs that are next in the queue", True)
+    yields_to_pending: bool = setting(
+        "Adaptive jobs make room for unmanaged jobs that are next in the queue.", True
+    )
     account_limits: tuple[tuple[str, int], ...] = number_table(
-        'GPUs of all adaptive jobs of an account together; "*": of each not named',
+        'The adaptive jobs of an account have at most this many GPUs in all; "*" is for each not named.',
         "vision = 64",
         0,
         10**6,
         everyone=True,
     )
     user_limits: tuple[tuple[str, int], ...] = number_table(
-        "the same for users", "ada = 8", 0, 10**6, everyone=True
+        "The adaptive jobs of a user have at most this many GPUs in all.",
+        "ada = 8",
+        0,
+        10**6,
+        everyone=True,
     )
     account_weights: tuple[tuple[str, float], ...] = number_table(
-        "weight in the objective; a job's is the product of all three", "vision = 2.0", 0.01, 100.0
+        "The weight of an account's jobs in the objective. A job's weight is the product of all three.",
+        "vision = 2.0",
+        0.01,
+        100.0,
     )
-    user_weights: tuple[tuple[str, float], ...] = number_table("the same for users", "ada = 1.5", 0.01, 100.0)
+    user_weights: tuple[tuple[str, float], ...] = number_table(
+        "The weight of a user's jobs.", "ada = 1.5", 0.01, 100.0
+    )
     job_weights: tuple[tuple[str, float], ...] = number_table(
-        "the same by job number", "1234 = 4.0", 0.01, 100.0
+        "The weight of a job, by its number.", "1234 = 4.0", 0.01, 100.0
     )
     gpu_speeds: tuple[tuple[str, float], ...] = number_table(
-        "relative speed of one GPU, for jobs not measured on a type", "a100 = 5.2", 1e-6, 1e6
+        "The relative speed of a GPU of each type, for jobs not yet measured on it.", "a100 = 5.2", 1e-6, 1e6
     )
     kept_shares: tuple[tuple[str, float], ...] = number_table(
-        "part of a partition's GPUs that adaptive jobs leave to others", "main = 0.25", 0.0, 1.0
+        "Adaptive jobs leave this part of a partition's GPUs to others.", "main = 0.25", 0.0, 1.0
     )
 
 
@@ -252,28 +305,35 @@ class PolicyConfig:
 class KindsConfig:
     """What jobs of one kind tell each other: docs/policy.md#kinds."""
 
-    shared_by: str = choice("whose jobs teach each other", "user", "account", "nobody")
-    expires_s: float = number("jobs that were submitted longer ago teach none", 90 * 86400.0, 60.0, 1e10)
+    shared_by: str = choice(
+        "Jobs of one kind teach each other within a user, an account, or not at all.",
+        "user",
+        "account",
+        "nobody",
+    )
+    expires_s: float = number(
+        "Jobs that were submitted longer ago teach no others.", 90 * 86400.0, 60.0, 1e10
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovesConfig:
     """How jobs move: docs/moves.md."""
 
-    in_place: bool = setting("pollux sbatch submits every job so that it moves in place", False)
+    in_place: bool = setting("pollux sbatch submits every job so that it moves in place.", False)
     wait_allowance_s: float = number(
-        "how much longer an anchor may last than its training", 86400.0, 0.0, _LONGEST_S
+        "An anchor may last this much longer than its training.", 86400.0, 0.0, _LONGEST_S
     )
     anchor_partition: str | None = setting(
-        "where anchors stand; default: the partition of their wings", None, example='"cpu"'
+        "The partition of the anchors. By default it is that of their wings.", None, example='"cpu"'
     )
-    anchor_memory: str = setting('memory of an anchor; "": the default of its partition', "512M")
+    anchor_memory: str = setting('The memory of an anchor; "" is the default of its partition.', "512M")
     keeps_places: bool = setting(
-        "jobs that move by requeue keep their place: a reservation and a priority, for seconds",
+        "Jobs that move by requeue keep their place, by a reservation and a priority that last seconds.",
         True,
     )
     gpu_types_without_nvlink: tuple[str, ...] = setting(
-        'a job may have several wings on a node with these; "*": with any', ()
+        'A job may have several wings on a node with these GPU types; "*" means any type.', ()
     )
 
 
@@ -281,13 +341,13 @@ class MovesConfig:
 class AgentConfig:
     """What the agents of jobs do."""
 
-    report_interval_s: float = number("time between a job's reports", 30.0, 0.1, 3600.0)
-    poll_interval_s: float = number("time between its polls for requests", 2.0, 0.05, 600.0)
+    report_interval_s: float = number("A job reports this often.", 30.0, 0.1, 3600.0)
+    poll_interval_s: float = number("A job asks for requests this often.", 2.0, 0.05, 600.0)
     keep_connection: bool = setting(
-        "jobs stay connected; only with a connection pooler before the store", False
+        "Jobs stay connected to the store. Use it only with a connection pooler before the store.", False
     )
     epoch_end_wait_s: float = number(
-        "a move waits for the end of the epoch, if so near; at most half of checkpoint_timeout_s",
+        "A move waits for an end of the epoch that is this near; at most half of checkpoint_timeout_s.",
         60.0,
         0.0,
         86400.0,
@@ -300,12 +360,14 @@ class CheckpointsConfig:
     """The checkpoints of a job."""
 
     root: str | None = setting(
-        "where jobs that name no checkpoint directory get one; ~: the owner's home, %u: the owner's name; "
-        "default: pollux-checkpoints below the directory of the submission",
+        "Jobs that name no checkpoint directory get one here; ~ is the owner's home, %u the owner's name. "
+        "By default it is pollux-checkpoints in the directory of the submission.",
         None,
         example='"/scratch/%u/checkpoints"',
     )
-    keep: int = number("a job's checkpoints on disk; while one is written, one more", 2, 1, 1000)
+    keep: int = number(
+        "A job keeps this many checkpoints on disk, and one more while it is written.", 2, 1, 1000
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +375,9 @@ class TemplatesConfig:
     """Job scripts and pages."""
 
     dir: str | None = setting(
-        "your own templates, by the same file names", None, example='"/etc/pollux/templates"'
+        "The folder of your own templates, which have the same file names.",
+        None,
+        example='"/etc/pollux/templates"',
     )
 
 

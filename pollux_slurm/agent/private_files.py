@@ -30,7 +30,7 @@ from typing import BinaryIO
 
 from pollux_slurm.errors import PrivateFileError
 
-# Beyond this, it is no file of ours: a reader is not to run out of memory.
+# Beyond this, it is not a file of ours: a reader is not to run out of memory.
 _MOST_BYTES = 1 << 30
 _MOST_DATA_BYTES = 1 << 20
 # What `link` fails with on a file system that has no hard links.

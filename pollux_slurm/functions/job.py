@@ -38,10 +38,32 @@ _NUM_LOG_LINES = 30
 
 @dataclass(frozen=True)
 class SubmittedJob(Generic[R]):
-    """A job that calls a function in each of its replicas.
+    r"""Follow a job that calls a function in each of its replicas. `submit` returns one.
 
-    `folder` has its files. `SubmittedJob.load(folder)` finds the job again, in another process, too.
-    `process` is that of a job on this machine, None for a job of Slurm.
+    Args:
+        job_id: Slurm's job id, or a name that begins with `local-`.
+        folder: The folder with the job's files, by which `load` finds it again.
+        stdout_file: The file of its output; a pattern of Slurm's is replaced.
+        stderr_file: The file of its error output.
+        script: What was submitted, or the command of a local job.
+        process: That of a job on this machine; None for a job of Slurm.
+
+    Examples:
+        >>> import pollux_slurm
+        >>> def train(learning_rate):
+        ...     print("trains")
+        ...     return learning_rate / 2
+        >>> job = pollux_slurm.submit(train, 0.1, cluster="local", min_gpus=1)
+        >>> job.wait(timeout_s=600)
+        'COMPLETED'
+        >>> job.result(), job.results(), job.exception()
+        (0.05, [0.05], None)
+        >>> job.stdout(), "trains" in job.logs(), job.stderr().count("Traceback")
+        ('trains\n', True, 0)
+        >>> later = pollux_slurm.SubmittedJob.load(job.folder)  # in another program, too
+        >>> later.done(), later.state
+        (True, 'COMPLETED')
+        >>> later.cancel()  # it is over: nothing happens
     """
 
     job_id: str
@@ -53,7 +75,14 @@ class SubmittedJob(Generic[R]):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> SubmittedJob[Any]:
-        """Return the job that was submitted with `folder`."""
+        """Return the job that was submitted with a folder.
+
+        Args:
+            folder: The `folder` of the job that `submit` returned.
+
+        Raises:
+            FileNotFoundError: No job was submitted with it.
+        """
         content = read_json(Path(folder) / JOB)
         process = content["process"]
         return cls(
@@ -69,7 +98,8 @@ class SubmittedJob(Generic[R]):
     def state(self) -> str:
         """The state in Slurm's words; `UNKNOWN` when Slurm has forgotten the job.
 
-        Raises `SlurmUnavailable` when slurmctld does not answer.
+        Raises:
+            SlurmUnavailable: slurmctld does not answer.
         """
         if self.process is not None:
             return self._local_state(self.process)
@@ -81,13 +111,21 @@ class SubmittedJob(Generic[R]):
         )
 
     def done(self) -> bool:
-        """Return whether the job is over. A job that is being moved is not."""
+        """Return whether the job is over. A job that is being moved is not.
+
+        Raises:
+            SlurmUnavailable: slurmctld does not answer.
+        """
         return self.state in _OVER
 
     def wait(self, timeout_s: float | None = None) -> str:
-        """Wait until the job is over, and return its state. Raises `TimeoutError` after `timeout_s`.
+        """Wait until the job is over, and return its state. An outage of slurmctld is waited for.
 
-        An outage of slurmctld is waited for.
+        Args:
+            timeout_s: The most seconds to wait; None: as long as it takes.
+
+        Raises:
+            TimeoutError: The job is not over by then.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s, state = _FIRST_PAUSE_S, "not known"
@@ -107,13 +145,27 @@ class SubmittedJob(Generic[R]):
     def result(self, timeout_s: float | None = None) -> R:
         """Wait for the job, and return what the function returned on rank 0.
 
-        Raises `FunctionError` if it raised an exception on any rank, `JobFailedError` if the job ended
-        without a result, and `TimeoutError` after `timeout_s`.
+        Args:
+            timeout_s: The most seconds to wait; None: as long as it takes.
+
+        Raises:
+            FunctionError: The function raised an exception on any rank.
+            JobFailedError: The job ended without a result.
+            TimeoutError: The job is not over by then.
         """
         return self._outcomes(timeout_s)[0].value()  # type: ignore[no-any-return]
 
     def results(self, timeout_s: float | None = None) -> list[R]:
-        """Return what the function returned on each rank of the last run. Raises as `result`."""
+        """Wait for the job, and return what the function returned on each rank of the last run.
+
+        Args:
+            timeout_s: The most seconds to wait; None: as long as it takes.
+
+        Raises:
+            FunctionError: The function raised an exception on any rank.
+            JobFailedError: The job ended, and a rank has left no result.
+            TimeoutError: The job is not over by then.
+        """
         outcomes = self._outcomes(timeout_s)
         if not _are_all(outcomes):
             there = {outcome.rank for outcome in outcomes}
@@ -122,7 +174,14 @@ class SubmittedJob(Generic[R]):
         return [outcome.value() for outcome in outcomes]
 
     def exception(self, timeout_s: float | None = None) -> FunctionError | JobFailedError | None:
-        """Wait for the job, and return the exception that `result` would raise; None for a result."""
+        """Wait for the job, and return the exception that `result` would raise; None for a result.
+
+        Args:
+            timeout_s: The most seconds to wait; None: as long as it takes.
+
+        Raises:
+            TimeoutError: The job is not over by then.
+        """
         try:
             self._outcomes(timeout_s)
         except JobFailedError as error:
@@ -155,7 +214,11 @@ class SubmittedJob(Generic[R]):
         connect(load_config(os.environ).slurm, os.environ).cancel(self.job_id)
 
     def explain(self) -> str:
-        """Return what `pollux explain` prints about the job."""
+        """Return what `pollux explain` prints about the job.
+
+        Raises:
+            PolluxError: The command failed; the message is the command's.
+        """
         done = subprocess.run(
             [sys.executable, "-m", "pollux_slurm", "explain", self.job_id],
             stdin=subprocess.DEVNULL,
@@ -168,7 +231,12 @@ class SubmittedJob(Generic[R]):
         return done.stdout
 
     def record(self) -> JobRecord | None:
-        """Return the store's record of the job; None while the daemon has not registered it."""
+        """Return the store's record of the job; None while the daemon has not registered it.
+
+        Raises:
+            ConfigError: No store is set.
+            StoreUnavailable: The database cannot be reached.
+        """
         from pollux_slurm.store import open_store
 
         store = open_store(load_config(os.environ).require_store_url())

@@ -86,19 +86,38 @@ def submit(
     """Submit a job that calls `function(*args)` in each of its replicas, and return the job.
 
     The function is an ordinary adaptive training script: it calls `pollux_slurm.torch.init_process_group`,
-    and after each move it is called again, from its first line. For arguments by name: `functools.partial`.
-    Function and arguments are pickled into a file that only you can read, so that later changes of a notebook
-    do not matter; imported modules are not, and must be the same on the nodes.
+    and after each move it is called again, from its first line. Function and arguments are pickled into a
+    file that only you can read, so that later changes of a notebook do not matter. Imported modules are not:
+    they must be the same on the nodes.
 
-    Options of sbatch are given by name: `time="4:00:00"`, `cpus_per_gpu=4`, `contiguous=True`; `total_time`
-    and `allow_unconfirmed` are those of `pollux sbatch`. `setup` has lines of shell for the script, such as
-    `module load cuda`. With `dry_run` nothing is submitted: the shell commands that would are returned.
+    Args:
+        function: What the replicas call.
+        *args: Its arguments; for those by name, `functools.partial`.
+        dry_run: Submit nothing, and return the shell commands that would.
+        min_gpus: The least GPUs; None: one.
+        max_gpus: The most GPUs; None: no bound, but the site's.
+        in_place: Processes may join and leave while the function trains. It then calls
+            `init_process_group(in_place=True)`, and newcomers call it, too. None: the site's default.
+        checkpoint_dir: The folder of an earlier job's checkpoints, to go on from; None: a new one.
+        setup: Lines of shell before the command, such as `module load cuda`.
+        cluster: "slurm", or "local": on this machine, a process for each GPU, at least `min_gpus` and at most
+            `max_gpus`.
+        **sbatch: Options of sbatch, with `_` for `-`: `time="4:00:00"`, `cpus_per_gpu=4`, `contiguous=True`;
+            and `total_time` and `allow_unconfirmed`, those of `pollux sbatch`.
 
-    With `in_place`, processes may join and leave while the function trains. It then calls
-    `init_process_group(in_place=True)`, and newcomers call it, too. None is the site's default.
+    Raises:
+        UsageError: An option or argument cannot be right; nothing was submitted.
+        SlurmCommandError: sbatch refused the job.
+        SlurmUnavailable: slurmctld does not answer.
 
-    `cluster="local"` calls the function on this machine: a process for each GPU, at least `min_gpus` and at
-    most `max_gpus`.
+    Examples:
+        >>> import pollux_slurm
+        >>> def train(learning_rate):
+        ...     return learning_rate / 2
+        >>> commands = pollux_slurm.submit(train, 0.1, min_gpus=1, max_gpus=8, time="4:00:00", dry_run=True)
+        >>> job = pollux_slurm.submit(train, 0.1, cluster="local", min_gpus=1)
+        >>> job.result()
+        0.05
     """
     if not callable(function):
         raise UsageError(f"submit takes a function and its arguments, not a {type(function).__name__}")

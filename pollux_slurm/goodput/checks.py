@@ -15,7 +15,8 @@ MIN_MICRO_BATCH_TIME_S = 1e-9
 def check_model(model: GoodputModel) -> None:
     """Raise `InvalidModelError`, naming the field, unless every number is one that a job can have.
 
-    A model may come from an untrusted client, so types are checked, too: a string or a boolean is no number.
+    A model may come from an untrusted client, so types are checked, too: a string or a boolean is
+    not a number.
     """
     check_limits(model.limits)
     if model.statistics is not None:

@@ -29,18 +29,42 @@ _ONE_CALL = "give a model, its optimizers and its training loader to one call of
 
 
 class PolluxAccelerator(Accelerator):
-    """An `Accelerator` whose training is adaptive. Keyword arguments that are not below are `Accelerator`'s.
+    """Make a training with Accelerate adaptive.
 
     The first `DataLoader` that `prepare` gets is the training loader. It becomes an `AdaptiveDataLoader`,
-    whose global batch has `global_batch_size` examples: by default the loader's batch size times
-    `gradient_accumulation_steps`, on any number of GPUs. A micro-batch has at most the loader's batch size.
-    With `max_batch_size` the global batch may grow up to that. Other loaders are for evaluation: each replica
+    whose micro-batches have at most the loader's batch size. Other loaders are for evaluation: each replica
     gets a share of each batch, and `gather_for_metrics` returns each example once, in order.
 
     A model that `prepare` gets together with its optimizers is wrapped in an `AdaptiveDataParallel`; one
-    without is prepared for evaluation only.
+    without is prepared for evaluation only. All other methods are those of `Accelerator`.
 
-    Raises `UsageError` for unknown options, and for DeepSpeed, FSDP and other ways to split a model.
+    Args:
+        global_batch_size: The global batch size, in examples, on any number of GPUs. None: the loader's batch
+            size times `gradient_accumulation_steps`.
+        max_batch_size: The largest global batch size, in examples. None: it never changes.
+        scaling_rule: Scales the learning rate with the batch. None: `SqrtScale` for Adam-like optimizers,
+            else `AdaScale`.
+        gradient_accumulation_steps: Of `Accelerator`: the batches of the loader that make one global batch.
+        gradient_accumulation_plugin: Of `Accelerator`: its `num_steps` replaces the argument above.
+        cpu: Of `Accelerator`: train on the CPU.
+        **options: Further arguments of `Accelerator`.
+
+    Raises:
+        UsageError: Unknown options; DeepSpeed, FSDP and other ways to split a model.
+
+    Examples:
+        >>> accelerator = PolluxAccelerator(cpu=True, max_batch_size=128)
+        >>> loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)
+        >>> model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        >>> for inputs, targets in loader:
+        ...     with accelerator.accumulate(model):
+        ...         loss = loss_fn(model(inputs), targets)
+        ...         accelerator.backward(loss)
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        >>> accelerator.gather_for_metrics(torch.ones(3))
+        tensor([1., 1., 1.])
+        >>> accelerator.end_training()
     """
 
     def __init__(

@@ -56,15 +56,32 @@ else:
 
 
 class PolluxTrainerMixin(_Base):
-    """Makes a `Trainer` adaptive: `class Mine(PolluxTrainerMixin, Seq2SeqTrainer)`.
+    """Make a `Trainer` adaptive: `class Mine(PolluxTrainerMixin, Seq2SeqTrainer)`.
 
-    The global batch has `global_batch_size` examples, by default `per_device_train_batch_size` times
-    `gradient_accumulation_steps`, on any number of GPUs. The first of these is the largest micro-batch. With
-    `max_batch_size` the batch may grow up to that. A step is one optimizer step, of one global batch.
+    A step is one optimizer step, of one global batch, on any number of GPUs.
+    `args.per_device_train_batch_size` is the largest micro-batch.
 
-    `model` and all others are the Trainer's own arguments, in its own order, or by name.
+    Args:
+        model: The Trainer's model.
+        *given: The Trainer's further arguments, in its own order.
+        global_batch_size: The global batch size, in examples. None: `per_device_train_batch_size` times
+            `gradient_accumulation_steps`.
+        max_batch_size: The largest global batch size, in examples. None: it never changes.
+        scaling_rule: Scales the learning rate with the batch. None: `SqrtScale` for Adam-like optimizers,
+            else `AdaScale`.
+        **options: The Trainer's arguments by name.
 
-    Raises `UsageError` for arguments that cannot be right in a job that is moved, and for unknown ones.
+    Raises:
+        UsageError: Arguments that cannot be right in a job that is moved, and unknown ones.
+
+    Examples:
+        >>> class Mine(PolluxTrainerMixin, Trainer):
+        ...     def items_in_batch(self, inputs):
+        ...         return int((inputs["labels"] != -100).sum())
+        >>> arguments = TrainingArguments(
+        ...     "out", per_device_train_batch_size=32, use_cpu=True, report_to="none"
+        ... )
+        >>> trainer = Mine(model=model, args=arguments, train_dataset=dataset)
     """
 
     # Trainer's own, which has no types here.
@@ -340,6 +357,9 @@ class PolluxTrainerMixin(_Base):
 
         By default the labels that are not −100, where labels are whole numbers: tokens, or examples with a
         class each. A CTC loss is a mean over examples. Override it for a mean over something else.
+
+        Args:
+            inputs: The model's inputs by name, of this replica's micro-batch.
         """
         if self._has_ctc_loss:
             return None
@@ -410,8 +430,47 @@ def _named(owner: str, order: list[str], given: tuple[Any, ...], options: dict[s
 
 
 class PolluxTrainer(PolluxTrainerMixin, Trainer):
-    """transformers' `Trainer`, adaptive."""
+    """Train as transformers' `Trainer` does, adaptively. `PolluxTrainerMixin` says how.
+
+    Args:
+        model: The Trainer's model.
+        *given: The Trainer's further arguments, in its own order.
+        global_batch_size: The global batch size, in examples.
+        max_batch_size: The largest global batch size, in examples. None: it never changes.
+        scaling_rule: Scales the learning rate with the batch size.
+        **options: The Trainer's arguments by name.
+
+    Raises:
+        UsageError: Arguments that cannot be right in a job that is moved, and unknown ones.
+
+    Examples:
+        >>> arguments = TrainingArguments(
+        ...     "out", num_train_epochs=1, per_device_train_batch_size=32, use_cpu=True, report_to="none"
+        ... )
+        >>> trainer = PolluxTrainer(model=model, args=arguments, train_dataset=dataset, max_batch_size=128)
+        >>> trainer.train().global_step  # doctest: +ELLIPSIS
+        {...
+        2
+    """
 
 
 class PolluxSeq2SeqTrainer(PolluxTrainerMixin, Seq2SeqTrainer):
-    """transformers' `Seq2SeqTrainer`, adaptive."""
+    """Train as transformers' `Seq2SeqTrainer` does, adaptively. `PolluxTrainerMixin` says how.
+
+    Args:
+        model: The Trainer's model.
+        *given: The Trainer's further arguments, in its own order.
+        global_batch_size: The global batch size, in examples.
+        max_batch_size: The largest global batch size, in examples. None: it never changes.
+        scaling_rule: Scales the learning rate with the batch size.
+        **options: The Trainer's arguments by name.
+
+    Raises:
+        UsageError: Arguments that cannot be right in a job that is moved, and unknown ones.
+
+    Examples:
+        >>> arguments = Seq2SeqTrainingArguments(
+        ...     "out", per_device_train_batch_size=32, use_cpu=True, report_to="none"
+        ... )
+        >>> trainer = PolluxSeq2SeqTrainer(model=model, args=arguments, train_dataset=dataset)
+    """

@@ -8,9 +8,16 @@ from pollux_slurm import env
 
 
 class PolluxEnvironment(ClusterEnvironment):
-    """Ranks and sizes as `pollux_slurm.env` has them. Lightning starts no process and asks Slurm nothing.
+    """Tell Lightning ranks and sizes as `pollux_slurm.env` has them.
 
-    A plain `python train.py` is one process. The environment is read once, when this object is made.
+    Lightning starts no process and asks Slurm nothing. A plain `python train.py` is one process. The
+    environment is read once, when this object is made. Its methods are Lightning's hooks; `PolluxStrategy`
+    makes one.
+
+    Examples:
+        >>> environment = PolluxEnvironment()
+        >>> environment.global_rank(), environment.world_size()
+        (0, 1)
     """
 
     def __init__(self) -> None:

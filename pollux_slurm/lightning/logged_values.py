@@ -133,7 +133,7 @@ def merged_metric_states(
             continue
         if _OTHER in kinds.values():
             _LOG.warning(
-                "the metric %s (%s) begins anew where this epoch goes on: its state is no sum, maximum, "
+                "the metric %s (%s) begins anew where this epoch goes on: its state is not a sum, maximum, "
                 "minimum or concatenation",
                 *(name, type(metric).__name__),
             )

@@ -52,15 +52,32 @@ _NONE_LEFT = (
 class PolluxStrategy(DDPStrategy):
     """Train on the GPUs that Pollux gives, with the module, its data and the `Trainer` as they are.
 
-    The train DataLoader's `batch_size` is the global batch size. Without `max_batch_size` it never changes;
-    with it, it varies up to that, and the learning rate by `scaling_rule`. `local_bsz_bounds` bounds the
-    examples of a micro-batch, `gradient_accumulation` allows several micro-batches a step (see
-    `AdaptiveDataLoader.autoscale_batch_size`). Further options are those of `AdaptiveDataParallel` and
-    `DistributedDataParallel`.
+    The train DataLoader's `batch_size` is the global batch size. Its methods are Lightning's hooks. Call
+    `pollux_slurm.torch.init_process_group(...)` before the `Trainer` is made to set its options.
 
-    Call `pollux_slurm.torch.init_process_group(...)` before the `Trainer` is made to set its options.
+    Args:
+        max_batch_size: The largest global batch size, in examples. None: it never changes.
+        local_bsz_bounds: The least and the most examples of a micro-batch; None: no bound.
+        gradient_accumulation: Allow several micro-batches a step.
+        scaling_rule: Scales the learning rate with the batch. None: `SqrtScale` for Adam-like optimizers,
+            else `AdaScale`.
+        exempt_from_comparison: Names of parameters or modules that may differ between replicas.
+        accelerator: Lightning's accelerator; None: the Trainer's.
+        checkpoint_io: How Lightning writes its own checkpoints; None: the Trainer's.
+        precision_plugin: Lightning's precision; None: the Trainer's.
+        **ddp_options: Further arguments of `torch.nn.parallel.DistributedDataParallel`.
 
-    Raises `UsageError` for an option that neither it nor `DistributedDataParallel` has.
+    Raises:
+        UsageError: An option that neither it nor `DistributedDataParallel` has.
+
+    Examples:
+        >>> from lightning.pytorch import Trainer
+        >>> strategy = PolluxStrategy(max_batch_size=128, gradient_accumulation=True)
+        >>> quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        >>> trainer = Trainer(strategy=strategy, max_epochs=2, **quiet)
+        >>> trainer.fit(module, torch.utils.data.DataLoader(dataset, batch_size=32))
+        >>> trainer.current_epoch
+        2
     """
 
     strategy_name = "pollux"

@@ -33,8 +33,8 @@ def adaptive_loader(
         return loader
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         raise UsageError(
-            f"{type(loader).__name__} is no torch.utils.data.DataLoader (or overrides its __iter__), so its "
-            "batches cannot be divided over replicas: return a DataLoader for training"
+            f"{type(loader).__name__} is not a torch.utils.data.DataLoader (or overrides its __iter__), so "
+            "its batches cannot be divided over replicas: return a DataLoader for training"
         )
     if loader.batch_size is None and loader.batch_sampler is None:
         raise UsageError(

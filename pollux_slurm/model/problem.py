@@ -13,10 +13,19 @@ from pollux_slurm.model.goodput import BatchChoice, GoodputModel, TrainingCourse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCapacity:
-    """The part of one node that adaptive jobs may use: its totals less what unmanaged jobs have.
+    """Hold the part of one node that adaptive jobs may use: its totals less what unmanaged jobs have.
 
-    A node with `accepts_new=False` (drained) takes no new jobs; jobs on it may stay. With `several_wings`,
-    one job may have several wings there.
+    Args:
+        name: The node's name in Slurm.
+        num_gpus: GPUs.
+        num_cpus: CPUs.
+        memory_mb: Memory, in MB.
+        gpu_type: The type of its GPUs; None: Slurm names none.
+        accepts_new: False for a node that takes no new jobs (drained); jobs on it may stay.
+        several_wings: One job may have several wings there.
+
+    Examples:
+        >>> node = NodeCapacity(name="n0", num_gpus=4, num_cpus=32, memory_mb=256_000, gpu_type="a100")
     """
 
     name: str
@@ -69,7 +78,9 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemJob:
-    """One job of a scheduling problem.
+    """Hold one job of a scheduling problem.
+
+    - `job_id`: its name, unique in the problem
 
     Its model:
 
@@ -84,6 +95,7 @@ class ProblemJob:
     - `current`: its allocation, empty while it waits
     - `pinned`: it keeps exactly this allocation; `pinned_because` is the reason
     - `min_gpus`, `max_gpus`: its bounds; with `rigid`, it has exactly `min_gpus`: it may move, not resize
+    - `cpus_per_gpu`, `memory_per_gpu_mb`: what each of its GPUs takes of its node
     - `held_off`: it neither grows nor moves to other nodes in this round; others may take GPUs of it
     - `one_node`: it is given GPUs of a single node only
     - `partition_nodes`: the nodes that it may use; None: all
@@ -110,6 +122,11 @@ class ProblemJob:
     - `finish_by_s`: the seconds until its owner wants it finished, below 0 afterwards; None for no wish
     - `promise`: the answer of earlier rounds, None before the first
     - `promised_gpus`: the fewest GPUs that keep an accepted promise now
+
+    Examples:
+        >>> job = ProblemJob(job_id="7", min_gpus=1, max_gpus=8, current=Allocation.of({"n0": 2}))
+        >>> job.current.num_gpus
+        2
     """
 
     job_id: str
@@ -217,14 +234,24 @@ class MovingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Everything that one decision depends on: the same problem has the same answer.
+    """Hold everything that one decision depends on: the same problem has the same answer.
 
-    - `gpu_speeds`: single-GPU throughput of GPU types relative to each other, for jobs without a model of a
-      type; a type without one counts by the jobs that were measured on both, else as equal
-    - `uneven`: whether a new allocation may have different numbers of GPUs on its nodes; None: only under
-      "osdi21"
-    - `max_wait_s`: a job without GPUs for longer starves: it is served before all others that wait; None: no
-      bound
+    Args:
+        nodes: What adaptive jobs may use.
+        jobs: The jobs to decide about.
+        objective: What the decision maximises.
+        seed: That of the random generator of a solver that has one.
+        limits: How many GPUs several jobs may have together.
+        moving: When running jobs keep their allocation.
+        gpu_speeds: Single-GPU throughput of GPU types relative to each other, for jobs without a model of a
+            type; a type without one counts by the jobs that were measured on both, else as equal.
+        uneven: Whether a new allocation may have different numbers of GPUs on its nodes; None: only under
+            "osdi21".
+        max_wait_s: A job without GPUs for longer starves: it is served before all others that wait; None: no
+            bound.
+
+    Examples:
+        >>> problem = Problem(nodes=nodes, jobs=jobs)
     """
 
     nodes: tuple[NodeCapacity, ...]

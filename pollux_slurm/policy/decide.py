@@ -57,7 +57,7 @@ class _Participants:
     """The `jobs` that take part, as they are given to the search, and their candidates.
 
     `excluded` has the reasons of those that do not. `beyond_share` are waiting jobs that take no part because
-    their user's share goes to others of their user's jobs.
+    their user's share goes to others of their jobs.
     """
 
     jobs: Sequence[ProblemJob]
@@ -100,14 +100,28 @@ def decide(
     Under all objectives but "osdi21", jobs get what keeps their promises, as far as possible. Then as many
     waiting jobs as possible get their minimum before any job gets more.
 
-    The same problem and effort give the same answer: work is bounded by counting, never by time. The bounds
-    grow with `effort`: 1 suits a daemon that has seconds, a few hundredths a simulation.
-    `time_limit_s` is a watchdog. When it expires, the best answer so far is returned with `timed_out` set, or
-    that of `greedy` where it is better. `tables` caches goodput tables between calls, `nodes` caches what
-    depends on nodes alone.
+    The same problem and effort give the same answer: work is bounded by counting, never by time.
 
-    Raises `InvalidProblemError` if the problem contradicts itself, `ObjectiveError` if its objective does not
-    work, `UsageError` for an unknown solver.
+    Args:
+        problem: Nodes, jobs, limits and objective.
+        solver: What finds the decision.
+        tables: Caches goodput tables between calls.
+        nodes: Caches what depends on nodes alone, between calls.
+        effort: The bounds of the search grow with it: 1 suits a daemon that has seconds, a few hundredths a
+            simulation.
+        time_limit_s: A watchdog, in seconds. When it expires, the best answer so far is returned with
+            `timed_out` set, or that of `greedy` where it is better. None: none.
+        clock: What the watchdog reads, in seconds.
+
+    Raises:
+        InvalidProblemError: The problem contradicts itself.
+        ObjectiveError: Its objective does not work.
+        UsageError: An unknown solver.
+
+    Examples:
+        >>> decision = decide(problem)
+        >>> decision.allocation("7").as_dict(), decision.allocation("8").as_dict()
+        ({'n0': 2}, {'n0': 1})
     """
     began = clock()
     solved = _solve(
@@ -166,7 +180,20 @@ def allocate(
 ) -> Allocations:
     """Return the allocations that `decide` returns, without fitness, bound and explanations.
 
-    Raises as `decide` does.
+    Args:
+        problem: Nodes, jobs, limits and objective.
+        solver: What finds the decision.
+        tables: Caches goodput tables between calls.
+        nodes: Caches what depends on nodes alone, between calls.
+        effort: As for `decide`.
+
+    Raises:
+        PolluxError: As `decide` does.
+
+    Examples:
+        >>> found = allocate(problem)
+        >>> {job_id: allocation.as_dict() for job_id, allocation in found.allocations.items()}
+        {'7': {'n0': 2}, '8': {'n0': 1}}
     """
     solved = _solve(
         problem,
@@ -278,8 +305,17 @@ def _at_least_greedy(solution: Solution, cluster: Cluster, candidates: Candidate
 def fitness_of(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
     """Return the fitness of any allocation on the scale of the problem's objective, feasible or not.
 
-    A job that is not named counts with no GPUs; jobs that cannot be scheduled do not count. Raises
-    `InvalidProblemError` if the problem contradicts itself.
+    Args:
+        problem: Nodes, jobs and objective.
+        allocations: Allocations by job id. A job that is not named counts with no GPUs; jobs that cannot be
+            scheduled do not count.
+
+    Raises:
+        InvalidProblemError: The problem contradicts itself.
+
+    Examples:
+        >>> fitness_of(problem, {})  # no job has a GPU
+        0.001
     """
     check_problem(problem)
     excluded = find_exclusions(problem)

@@ -1,12 +1,5 @@
 """Views of the store as pandas frames, and the plots of reports as Altair charts: for notebooks.
 
-    from pollux_slurm.report.frames import open_frames
-
-    with open_frames("sqlite:////var/lib/pollux/pollux.db") as frames:
-        usage = frames.view("account_usage", since="30d")
-        usage.groupby("account")[["gpu_hours", "useful_gpu_hours"]].sum()
-        frames.cluster_plots(since="30d")["GPU hours by account and day"]
-
 Needs the extra `view`.
 """
 
@@ -51,7 +44,21 @@ Moment = str | datetime
 
 
 class Frames:
-    """What a reader's login may see of one store. Every query is bounded and read-only."""
+    """Read what a login may see of one store, as pandas frames and Altair charts. `open_frames` makes one.
+
+    Every query is bounded and read-only.
+
+    Args:
+        reader: The open store.
+
+    Examples:
+        >>> with open_frames() as frames:
+        ...     usage = frames.view("account_usage", since="2026-01-01")
+        ...     jobs = frames.view("job_goodput", account="vision")
+        ...     samples = frames.samples("1")
+        >>> jobs["slurm_job_id"].tolist()
+        ['1']
+    """
 
     def __init__(self, reader: ViewReader) -> None:
         self._reader = reader
@@ -67,12 +74,25 @@ class Frames:
         user: str | None = None,
         limit: int = MOST_ROWS,
     ) -> pd.DataFrame:
-        """Return the rows of one of `VIEWS`, the oldest first; the newest `limit` where there are more.
+        """Return the rows of one of `VIEWS`, the oldest first.
 
-        `since` and `until` select jobs by submission, moves by `planned_at`, usage by day, else by `at`.
-        `attrs["truncated"]` says whether there were more. Times are aware, in UTC; days are midnights;
-        numbers that may be unknown are nullable. Raises `UsageError` for an unknown view or column,
-        `UnknownJobError` for an unknown job.
+        Times are aware, in UTC; days are midnights; numbers that may be unknown are nullable.
+
+        Args:
+            name: The view's name (docs/sql.md).
+            since: The beginning: an aware time, or a text such as 30d (ago) or 2026-10-01 (UTC). It selects
+                jobs by submission, moves by `planned_at`, usage by day, else by `at`. None: from the first
+                row on.
+            until: The end, as `since`. None: up to the last row.
+            job: A Slurm job id. None: of all jobs.
+            account: A Slurm account. None: of all accounts.
+            user: A user's login name. None: of all users.
+            limit: The most rows. Where there are more, the newest are returned, and `attrs["truncated"]` is
+                True.
+
+        Raises:
+            UsageError: An unknown view, or a selection by what the view does not have.
+            UnknownJobError: An unknown job.
         """
         if name not in VIEWS:
             raise UsageError(f"no view {name!r}; there are {', '.join(VIEWS)}; a job's samples: samples(job)")
@@ -95,9 +115,14 @@ class Frames:
         return frame
 
     def samples(self, job: str, *, max_points: int = 5000) -> pd.DataFrame:
-        """Return a job's goodput samples, the oldest first, averaged to about `max_points` rows.
+        """Return a job's goodput samples, the oldest first. Rates are in examples per second.
 
-        Rates are in examples per second. Raises `UnknownJobError` for an unknown job.
+        Args:
+            job: A Slurm job id.
+            max_points: The samples are averaged to about so many rows.
+
+        Raises:
+            UnknownJobError: An unknown job.
         """
         names = [one.name for one in fields(SamplePoint) if one.name != "batch"]
         rows = [
@@ -113,19 +138,56 @@ class Frames:
         return frame
 
     def job_plots(self, job: str) -> dict[str, ChartType]:
-        """Return the plots of `pollux report job`, by title. Raises `UnknownJobError`."""
+        """Return the plots of `pollux report job`, by title.
+
+        Args:
+            job: A Slurm job id.
+
+        Raises:
+            UnknownJobError: An unknown job.
+
+        Examples:
+            >>> with open_frames() as frames:
+            ...     plots = frames.job_plots("1")
+            >>> plots["Goodput and GPUs over time"].save("goodput.html")
+        """
         return _plots(job_document(read_job(self._reader, job), made_at=_now()))
 
     def account_plots(
         self, account: str | None = None, *, since: Moment = "30d", until: Moment = "now"
     ) -> dict[str, ChartType]:
-        """Return the plots of `pollux report account`, by title; of all accounts without a name."""
+        """Return the plots of `pollux report account`, by title.
+
+        Args:
+            account: A Slurm account. None: of all accounts.
+            since: The beginning: an aware time, or a text such as 30d (ago) or 2026-10-01 (UTC).
+            until: The end, as `since`.
+
+        Raises:
+            UsageError: `since` is not before `until`.
+
+        Examples:
+            >>> with open_frames() as frames:
+            ...     plots = frames.account_plots("vision", since="2026-01-01")
+        """
         range_ = _range(since, until)
         history = read_group(self._reader, range_, account=account)
         return _plots(account_document(history, range_, account=account, made_at=_now(), command=""))
 
     def cluster_plots(self, *, since: Moment = "30d", until: Moment = "now") -> dict[str, ChartType]:
-        """Return the plots of `pollux report cluster`, by title."""
+        """Return the plots of `pollux report cluster`, by title.
+
+        Args:
+            since: The beginning: an aware time, or a text such as 30d (ago) or 2026-10-01 (UTC).
+            until: The end, as `since`.
+
+        Raises:
+            UsageError: `since` is not before `until`.
+
+        Examples:
+            >>> with open_frames() as frames:
+            ...     plots = frames.cluster_plots(since="2026-01-01")
+        """
         range_ = _range(since, until)
         history = read_group(self._reader, range_)
         return _plots(cluster_document(history, range_, made_at=_now(), command=""))
@@ -133,7 +195,23 @@ class Frames:
 
 @contextmanager
 def open_frames(url: str | None = None) -> Iterator[Frames]:
-    """Open a store; without a URL that of the settings. Raises what `pollux_slurm.store.open_store` does."""
+    """Open a store for reading, as a context.
+
+    Args:
+        url: The store's URL, such as `sqlite:////var/lib/pollux/pollux.db`. None: that of the settings or of
+            POLLUX_STORE_URL.
+
+    Raises:
+        ConfigError: No store is set, or its URL is not valid.
+        SchemaVersionError: The store's schema is of another version; the message has the command to type.
+        StoreUnavailable: The database cannot be reached.
+
+    Examples:
+        >>> with open_frames() as frames:
+        ...     jobs = frames.view("job_goodput")
+        >>> len(jobs)
+        3
+    """
     with open_view_reader(load_config(os.environ).require_store_url() if url is None else url) as reader:
         yield Frames(reader)
 

@@ -64,7 +64,7 @@ class NodeGroup:
             if not low <= value <= high:
                 raise UsageError(f"{value} {what}: expected {low} to {high}")
         if self.num_cpus % self.threads_per_core:
-            raise UsageError(f"{self.num_cpus} CPUs per node are no whole cores of {self.threads_per_core}")
+            raise UsageError(f"{self.num_cpus} CPUs per node are not whole cores of {self.threads_per_core}")
 
     @property
     def num_cpus(self) -> int:

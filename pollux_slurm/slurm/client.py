@@ -9,7 +9,7 @@ Contract, held by every backend and by the tests' in-memory double:
 - A command that changes a job first reads that job's state and refuses with `JobStateError` when it is
   not the state that the command needs. In particular `reshape` refuses unless the job is PENDING: on a
   running job the same update would shrink it at once and kill its tasks (Slurm 22.05).
-- Commands are idempotent: to hold a held job, or to release a released one, is no error.
+- Commands are idempotent: to hold a held job, or to release a released one, is not an error.
 - A refused command raises `SlurmCommandError` with Slurm's message. A slurmctld that does not answer raises
   `SlurmUnavailable`; the command may or may not have taken effect then.
 - No argument ever reaches a shell.

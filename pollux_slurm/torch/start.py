@@ -34,22 +34,34 @@ def init_process_group(
 
     Call it before everything else of this package, except that `AdaptiveDataLoader`s may be made earlier.
 
-    `backend` is NCCL on GPUs and gloo elsewhere; the process's own GPU becomes the current one.
+    Args:
+        backend: PyTorch's backend for collectives; None: NCCL on GPUs, gloo elsewhere. The process's own GPU
+            becomes the current one.
+        checkpoint_dir: The folder for checkpoints; None: that of `pollux run`, and without either none are
+            written.
+        checkpoint_interval_s: A checkpoint is written at the first step boundary after so many seconds.
+            "auto": as often as loses least time, given what one costs and how often nodes fail. None: only on
+            request, on SIGTERM and at the end.
+        epoch_end_wait_s: A requested checkpoint waits for the end of the epoch if that is at most so many
+            seconds away, and at most half of a move's time limit for checkpoints. None: the setting
+            `agent.epoch_end_wait_s`.
+        max_wait_s: Seconds after a requested checkpoint at which training goes on if nobody stops the job.
+        node_mtbf_s: The mean time between failures of one node, in seconds, for "auto".
+        strict: Raise `TrainingError` for a fault that training could go on with, such as weights that differ
+            between replicas. Otherwise it is an error in the job's log. POLLUX_STRICT=1 sets it, too.
+        in_place: The script allows that replicas join and leave while it trains: rank and world size may
+            change between two steps (docs/moves.md). It has an effect in a job that was started for it
+            (`pollux run --in-place`).
+        environ: The variables with all settings of the job; None: the process's environment.
 
-    Checkpoints go to `checkpoint_dir`, else to the directory that `pollux run` set; without either none are
-    written. One is written at the first step boundary after each `checkpoint_interval_s`. None: only on
-    request, on SIGTERM and at the end. "auto": as often as loses least time, given the cost of one and that a
-    node fails every `node_mtbf_s`. After a requested one, training goes on after `max_wait_s` if nobody stops
-    the job. A requested one waits for the end of the epoch if that is at most `epoch_end_wait_s` away (None:
-    the setting `agent.epoch_end_wait_s`), and at most half of a move's time limit for checkpoints.
+    Raises:
+        UsageError: It was called already in this process, or an option is out of its bounds.
 
-    A fault that training can go on with (the replicas' weights differ) is an error in the job's log; with
-    `strict`, or POLLUX_STRICT=1, it raises `TrainingError`.
-
-    With `in_place` the script allows that replicas join and leave while it trains, where the job was started
-    for it (`pollux run --in-place`): rank and world size may change between two steps (docs/moves.md).
-
-    All settings of the job come from `environ` (the process's environment unless given).
+    Examples:
+        >>> import pollux_slurm.torch as pollux
+        >>> pollux.init_process_group(checkpoint_dir="checkpoints")
+        >>> pollux.finished_epochs()  # 0 at the job's first start
+        0
     """
     if has_session():
         raise UsageError("init_process_group was called already in this process")

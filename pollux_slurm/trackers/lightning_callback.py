@@ -18,7 +18,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class PolluxMonitor(Callback):
-    """Logs batch size, GPUs, goodput and so on as the module's own values are, and notes each move."""
+    """Log batch size, GPUs, goodput and so on as the module's own values are, and note each move.
+
+    Examples:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(strategy="pollux", callbacks=[PolluxMonitor()], logger=False)
+    """
 
     def __init__(self) -> None:
         self._has_noted_move = False

@@ -18,12 +18,30 @@ _LOG = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Logs to the run that `open_run` returns: `wandb.init()`, `mlflow.start_run()` or a `SummaryWriter`.
+    """Log a loop's values, by optimizer step, into one run of W&B, MLflow or TensorBoard over all moves.
 
-    `open_run` is called on rank 0 only; `run` is what it returned, None on the other ranks. If it fails at
-    the job's first start, its error ends the script. After a move it is a warning, and nothing is logged.
+    `run` is what `open_run` returned, None on the other ranks.
 
-    Every `every`-th step is logged, and the first one after each start.
+    Args:
+        open_run: Called on rank 0 only: it returns `wandb.init(...)`, `mlflow.start_run(...)` or a
+            `SummaryWriter`. If it fails at the job's first start, its error ends the script. After a move it
+            is a warning, and nothing is logged.
+        every: Each so many-th step is logged, and the first one after each start.
+
+    Raises:
+        UsageError: `every` is below 1, or `open_run` returned something else.
+
+    Examples:
+        >>> from torch.utils.tensorboard import SummaryWriter
+        >>> tracker = Tracker(lambda: SummaryWriter("runs/digits"), every=10)
+        >>> model = pollux.AdaptiveDataParallel(model, optimizer)
+        >>> for inputs, targets in pollux.AdaptiveDataLoader(dataset, batch_size=32):
+        ...     loss = loss_fn(model(inputs), targets)
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     tracker.log({"loss": loss})
+        >>> tracker.log({"accuracy": 0.9})
+        >>> tracker.flush()
     """
 
     def __init__(self, open_run: Callable[[], Any], *, every: int = 1) -> None:
@@ -55,11 +73,13 @@ class Tracker:
         record_mlflow_run(self._session.checkpoint_dir)
 
     def log(self, values: Mapping[str, Any] | None = None) -> None:
-        """Log numbers (tensors of one element will do) at the present optimizer step.
+        """Log numbers at the present optimizer step, with the figures of adaptive training.
 
         In a training loop call it after `optimizer.step()`, for each micro-batch: where gradients are only
-        accumulated it does nothing. The figures of adaptive training are logged with them. Between loops the
-        values are those of the last step, whatever `every` is.
+        accumulated it does nothing. Between loops the values are those of the last step, whatever `every` is.
+
+        Args:
+            values: Numbers, or tensors of one element, by name; None: only the figures.
         """
         if self._sink is None:
             return

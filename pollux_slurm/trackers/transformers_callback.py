@@ -18,9 +18,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class PolluxMonitor(TrainerCallback):  # type: ignore[misc]
-    """Adds batch size, GPUs, goodput and so on to what the Trainer logs of its steps, and notes each move.
+    """Add batch size, GPUs, goodput and so on to what the Trainer logs of its steps, and note each move.
 
     It must come before the callbacks that report. `PolluxTrainer(callbacks=[PolluxMonitor()])` does that.
+
+    Examples:
+        >>> trainer = PolluxTrainer(
+        ...     model=model,
+        ...     args=TrainingArguments("out", use_cpu=True, report_to="none"),
+        ...     train_dataset=dataset,
+        ...     callbacks=[PolluxMonitor()],
+        ... )
     """
 
     def __init__(self) -> None:

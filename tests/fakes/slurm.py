@@ -279,7 +279,7 @@ class FakeSlurm:
     def set_priority(self, job_id: str, priority: int) -> None:
         self._enter("set_priority", job_id)
         if priority < 1:
-            raise UsageError(f"job {job_id}: {priority} is no priority")
+            raise UsageError(f"job {job_id}: {priority} is not a priority")
         job = self._expect(job_id, JobState.PENDING)
         if job.shown.held:
             raise JobStateError(f"job {job_id} is held: cannot set its priority")
@@ -399,7 +399,7 @@ class FakeSlurm:
 
     def _enter(self, method: str, job_id: str = "1") -> None:
         if not (job_id.isascii() and job_id.isdecimal() and len(job_id) <= 10):
-            raise UsageError(f"{job_id[:60]!r} is no job id")
+            raise UsageError(f"{job_id[:60]!r} is not a job id")
         self.calls.append((method, job_id))
         if self.down:
             raise SlurmUnavailable("Unable to contact slurm controller (connect failure)")

@@ -192,7 +192,7 @@ def test_that_only_wanted_entries_are_returned_whatever_is_cached() -> None:
 
 
 def test_that_a_search_that_raises_caches_nothing() -> None:
-    # γ of 10 makes so short a synchronisation nothing beside a micro-batch, if that is no error.
+    # γ of 10 makes so short a synchronisation nothing beside a micro-batch, if that is not an error.
     theta = ThroughputParameters(
         alpha_g=0.1, beta_g=0.01, alpha_n=1e-40, beta_n=0.0, alpha_l=1e-40, beta_l=0.0, gamma=10.0
     )

@@ -78,7 +78,7 @@ def test_that_what_cannot_be_is_said(frames: Frames) -> None:
         frames.view("job_samples")
     with pytest.raises(UsageError, match="node_usage has no column account"):
         frames.view("node_usage", account="vision")
-    with pytest.raises(UsageError, match="since 'yesterday' is no time"):
+    with pytest.raises(UsageError, match="since 'yesterday' is not a time"):
         frames.view("job_goodput", since="yesterday")
     with pytest.raises(UsageError, match="is not before"):
         frames.cluster_plots(since="1d", until="2d")

@@ -139,13 +139,13 @@ def test_that_a_job_links_its_account_and_keeps_the_range_for_other_pages(client
         ("/accounts/nobody", 404, "has no adaptive job"),
         ("/nothing", 404, "there is no such page"),
         ("/static/../../pyproject.toml", 404, "no such"),
-        ("/jobs?since=yesterday", 400, "is no time"),
+        ("/jobs?since=yesterday", 400, "is not a time"),
         ("/jobs?sort=luck", 400, "not sorted by"),
         ("/jobs?page=0", 400, "no page"),
         ("/jobs?page=²", 400, "no page"),
         (f"/jobs?page={'9' * 5000}", 400, "no page"),
         (f"/jobs?since={'9' * 5000}d", 400, "a hundred years ago"),
-        (f"/jobs?since=2026-{'9' * 5000}", 400, "is no time"),
+        (f"/jobs?since=2026-{'9' * 5000}", 400, "is not a time"),
     ],
 )
 def test_that_what_cannot_be_shown_is_said(client: TestClient, path: str, status: int, words: str) -> None:

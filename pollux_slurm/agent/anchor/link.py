@@ -60,7 +60,7 @@ class Link:
         return True
 
     def receive(self, max_bytes: int = _MAX_LINE_BYTES, *, until_s: float = math.inf) -> Message | None:
-        """Return the next message; None at the connection's end, or for anything that is no message.
+        """Return the next message; None at the connection's end, or for anything that is not a message.
 
         None also at the time `until_s`, by `time.monotonic`: a stranger may send a byte now and then.
         """
@@ -178,7 +178,7 @@ class Listener:
                 self._closed.wait(_RETRY_S)
                 continue
             if not is_silent(connection):
-                # It is no wing: the anchor speaks first. Somebody may make such connections as fast as it
+                # It is not a wing: the anchor speaks first. Somebody may make such connections as fast as it
                 # can: they are not to cost a thread, or another's place.
                 connection.close()
                 continue

@@ -4,7 +4,7 @@ A rank that ends by an error writes a file, before its connections to the other 
 
     failures/000003-000001.json   rank 1 of run 3: host, time, the error in one line, its place in the script
 
-`pollux run` then says which one was first. An error that came of a lost connection is no cause.
+`pollux run` then says which one was first. An error that came of a lost connection is not a cause.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Tuner:
                 return
             observations = self._observations()
             if not observations:
-                return  # nothing is measured yet, which is no failure
+                return  # nothing is measured yet, which is not a failure
             if self._equation is None:
                 self._equation = self._find_equation()
             try:

@@ -23,12 +23,12 @@ def change(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="No growth and no move to other nodes sooner after a start: 90s, 5m, 2h; always; 0.",
+            help="Time after a start without growth or other nodes: 90s, 5m, 2h; always; 0.",
         ),
     ] = None,
     finish_by: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="Ask to be finished by then: 'Mon 09:00', 8h; none: by no moment."),
+        typer.Option(metavar="WHEN", help="Ask to be finished by then: 'Mon 09:00', 8h; none: take it back."),
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Print the new Comment, and change nothing.")] = False,
     config_file: ConfigOption = None,

@@ -21,13 +21,13 @@ def rehearse(
         list[str] | None, typer.Argument(metavar="COMMAND...", help="What each process runs.")
     ] = None,
     time: Annotated[
-        str, typer.Option(metavar="TIME", help="Time of the whole rehearsal, about: 90s, 5m, 1h.")
+        str, typer.Option(metavar="TIME", help="About how long the whole rehearsal takes: 90s, 5m, 1h.")
     ] = "5m",
     processes: Annotated[
         str | None,
         typer.Option(
             metavar="N,N,...",
-            help="Numbers of processes of the runs, in turn (default: 1,2,3; at most one per GPU).",
+            help="How many processes the runs have, in turn (default: 1,2,3; at most one per GPU).",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -34,7 +34,8 @@ def resize(
     """Let processes join or leave a training that goes on.
 
     The training was started on this machine by `pollux run --in-place`, outside of Slurm. New processes
-    start while the others train; only the change itself stands still. Until then, Ctrl-C withdraws it.
+    start while the others train; training stands still only for the change itself. Until then, Ctrl-C
+    withdraws it.
 
     Example: pollux resize 3
 

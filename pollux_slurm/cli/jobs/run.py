@@ -38,7 +38,7 @@ def run(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Plain sbatch only: neither growth nor another node sooner after a start: 5m, 2h, always.",
+            help="Plain sbatch only: time after a start without growth or other nodes: 5m, 2h, always.",
         ),
     ] = None,
     kind: Annotated[

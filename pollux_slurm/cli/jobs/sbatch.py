@@ -36,14 +36,15 @@ they come before the script:
   --total-time TIME     near the end of --time, the job writes a checkpoint and is requeued with another
                         --time, until all its runs together have taken TIME: in the form of
                         --time, or 90s, 5m, 12h, 2d, 1w
-  --min-run TIME        no growth and no move to other nodes sooner after a start: 90s, 5m, 2h; or always
-                        (default: policy.min_age_s). GPUs that others are owed are given up at any time
+  --min-run TIME        the time after a start without growth and without a move to other nodes: 90s, 5m,
+                        2h; or always (default: policy.min_age_s). It still gives up GPUs that others
+                        need
   --kind NAME           what it trains: the daemon predicts its speed from your earlier jobs of this kind
                         (default: by script and arguments, but for seeds, names and outputs; '': none)
   --finish-by WHEN      ask to be finished by then: 'Mon 09:00', '2026-12-01 09:00', 8h; the daemon answers
                         whether your share allows it, here within 30 s or in pollux explain
   --in-place            its processes may join and leave while it trains: GPUs are in jobs of their own,
-                        and this one, the anchor, takes a CPU (--no-in-place: not so; docs/moves.md)
+                        and this one, the anchor, takes a CPU (--no-in-place: none of this; docs/moves.md)
   --allow-unconfirmed   the daemon may requeue the job even when it does not confirm a checkpoint in time
   --dry-run             print what would be submitted, and submit nothing
 

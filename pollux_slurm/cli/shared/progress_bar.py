@@ -13,7 +13,7 @@ from pollux_slurm.cli.shared.settings_and_store import print_note
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-# Seconds between two lines where stderr is no terminal.
+# Seconds between two lines where stderr is not a terminal.
 LINE_EVERY_S = 300.0
 
 

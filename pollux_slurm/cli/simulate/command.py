@@ -123,7 +123,7 @@ def simulate(
         bool,
         typer.Option(
             "--bound",
-            help="Also compute what no policy's average is below: up to a minute for each workload of 160 "
+            help="Also compute a lower bound for any policy's average: up to a minute per workload of 160 "
             "jobs. Rules osdi21, moves by requeue.",
         ),
     ] = False,

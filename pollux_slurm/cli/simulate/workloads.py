@@ -115,7 +115,7 @@ def import_trace(
         Path, typer.Option(metavar="DIR", help="Folder with a folder of traces for each application.")
     ],
     skip_hours: Annotated[float, typer.Option(min=0, help="Leave out the first hours.")] = 0.0,
-    hours: Annotated[float | None, typer.Option(min=0, help="Only so many hours; default: all.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0, help="How many hours of it; default: all.")] = None,
     seed: Annotated[int, typer.Option(help="Seed for the choice among applications of one class.")] = 0,
     output: OutputOption = None,
 ) -> None:

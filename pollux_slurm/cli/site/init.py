@@ -236,7 +236,7 @@ def _notes(file: Path) -> list[str]:
 
 
 def _make_store(answers: Answers, notes: list[str]) -> bool:
-    """Make the store's tables. On a cluster a failure is a note: root is no superuser of PostgreSQL."""
+    """Make the store's tables. On a cluster a failure is a note: root is not a superuser of PostgreSQL."""
     from pollux_slurm.cli.site.first_settings import Users
     from pollux_slurm.store.access.url import parse_store_url
     from pollux_slurm.store.maintenance.administration import init_store

@@ -67,7 +67,7 @@ def forget(
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Forget a kind: its jobs so far teach no others. What they measured stays in the store.
+    """Forget a kind: its jobs so far predict no others. What they measured stays in the store.
 
     Example: pollux kinds forget 3f2a9c81d07be654
     """

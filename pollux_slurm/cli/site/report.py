@@ -55,7 +55,7 @@ JobSinceOption = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="From: 12h ago, or 2026-10-01 (UTC).")
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Up to, but not at, this time; default: now.")
+    str | None, typer.Option("--until", metavar="TIME", help="Up to this time, exclusive; default: now.")
 ]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="sandbox",
     add_completion=False,
-    help="A private Slurm cluster with fake GPUs on this machine.",
+    help="Start and end a private Slurm cluster with fake GPUs on this machine.",
     no_args_is_help=True,
     epilog='Examples: pollux sandbox up --nodes 4 · eval "$(pollux sandbox env)" · pollux sandbox down',
 )

@@ -245,7 +245,7 @@ def new_wings(move: OpenMove) -> list[SlurmJob]:
 def refused_wing(move: OpenMove) -> SlurmJob | None:
     """Return a new wing that Slurm does not start for its GPUs, the one that never can first.
 
-    A limit on jobs is no refusal of the allocation: by requeue, the job may well have it.
+    A limit on jobs is not a refusal of the allocation: by requeue, the job may well have it.
     """
     waiting = [
         wing

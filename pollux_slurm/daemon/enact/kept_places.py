@@ -13,8 +13,9 @@ others wait:
 
 The priority is journaled before it is given. Whatever else happens to the job or to the daemon, it is taken
 off at the next tick: it counts only for the shape, partition, account and QOS that the daemon gave it, and
-for no more CPUs, memory and time. Of a job in place it is a wing that has it, and loses it once it is no wing
-of that start. An owner's command may come between two ticks: then the job starts once where it should not.
+for no more CPUs, memory and time. Of a job in place it is a wing that has it, and loses it once it is not a
+wing of that start. An owner's command may come between two ticks: then the job starts once where it should
+not.
 
 Only root, SlurmUser and operators may do so. Another daemon stops no running job while one waits that could
 start on what the move frees (`pollux_slurm.daemon.obstacles.places`).

@@ -178,7 +178,7 @@ class EventWatch:
         self._next_store_s = now + max(_STORE_INTERVAL_S, pause_s)
 
     def is_due(self) -> bool:
-        """Whether a round is due now. Reads Slurm and the store at their intervals; an error is no event."""
+        """Whether a round is due now. Reads Slurm and the store at their intervals; errors are not events."""
         now = self._monotonic()
         if self._not_before <= now < self._short_interval_until and self._last.may_give_gpus:
             return True

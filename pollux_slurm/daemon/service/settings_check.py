@@ -24,7 +24,9 @@ def check(config: Config) -> None:
         )
     invalid = [name for name in config.daemon.partitions if any(c.isspace() or c == "," for c in name)]
     if invalid:
-        raise ConfigError(f"daemon.partitions: {invalid[0]!r} is no partition's name; write one per string")
+        raise ConfigError(
+            f"daemon.partitions: {invalid[0]!r} is not a partition's name; write one per string"
+        )
     for key, folder in (("slurm.bin_dir", config.slurm.bin_dir), ("templates.dir", config.templates.dir)):
         if folder is not None and not Path(folder).is_dir():
             raise ConfigError(f"{key}: {folder}: there is no such folder")

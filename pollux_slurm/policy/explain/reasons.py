@@ -147,9 +147,9 @@ def waiting_for_starving(decision: JobDecision) -> JobDecision:
 def with_share_bounds(
     decisions: Sequence[JobDecision], jobs: Sequence[ProblemJob], problem: Problem
 ) -> list[JobDecision]:
-    """Return the decisions, with "share" for "capacity" where a user's own other jobs take his share.
+    """Return the decisions, with "share" for "capacity" where a user's own other jobs take their share.
 
-    That is so where his jobs, several of them, have at least his part of all GPUs.
+    That holds where the user's jobs, several of them, have at least the user's part of all GPUs.
     """
     names = [group_of(job, problem.objective.between) for job in jobs]
     users = {name or row for row, (name, job) in enumerate(zip(names, jobs, strict=True)) if not job.rigid}

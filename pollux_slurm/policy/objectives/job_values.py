@@ -30,22 +30,34 @@ _HORIZON_DELAY_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scores:
-    """The terms of an objective's generalized mean for a problem.
+    """Hold the terms of an objective's generalized mean for a problem of J jobs and C configurations.
 
     A job whose allocation changes has x = `scale`·f·SPEEDUP + `floor`, one whose allocation stays has f = 1,
     and one without GPUs x = `floor`.
 
-    - `exponent`: p of the mean (Σ w·x^p / Σ w)^(1/p), within ±20: 1 is the mean of all, −1 the harmonic mean,
-      and the lower p, the more the worst-off job counts
-    - `speedup` (J, C) and `current_speedup` (J,): SPEEDUP in the objective's units
-    - `units` (J,): these units over those of the tables, None where they are the same
-    - `penalty` (J,) or (J, C): f of a change by requeue
-    - `in_place_penalty`, of the same shape: f of a change in place, which counts for jobs that can move so;
-      None where no job can
-    - `weight` (J,): the weights of the mean
-    - `serves_all`: as many waiting jobs as possible get their minimum before any job gets more
-    - `usable` (J, C): the configurations that the objective allows, None for all
-    - `declared_gain()` (J,): the factor by which a job's declaration changes its weight, NaN without one
+    Args:
+        exponent: p of the mean (Σ w·x^p / Σ w)^(1/p), within ±20: 1 is the mean of all, −1 the harmonic mean,
+            and the lower p, the more the worst-off job counts.
+        floor: x of a job without GPUs, above 0.
+        scale: The factor of f·SPEEDUP in x.
+        weight: (J,), the weights of the mean.
+        speedup: (J, C), SPEEDUP in the objective's units.
+        current_speedup: (J,), that in the present allocations.
+        penalty: (J,) or (J, C), f of a change by requeue.
+        serves_all: As many waiting jobs as possible get their minimum before any job gets more.
+        units: (J,), the objective's units over those of the tables; None: the same.
+        declared_gain: Returns the factor (J,) by which a job's declaration changes its weight, NaN without
+            one.
+        usable: (J, C), the configurations that the objective allows; None: all.
+        in_place_penalty: (J,) or (J, C), f of a change in place, which counts for jobs that can move so;
+            None: no job can.
+
+    Examples:
+        >>> scores = generalized_mean(problem, jobs, tables)
+        >>> scores.weight, scores.unit(0)
+        (array([1., 1.]), 1.0)
+        >>> scores.fitness([1.0, 1.0])  # the floor counts, too
+        1.001
     """
 
     exponent: float
@@ -62,16 +74,33 @@ class Scores:
     in_place_penalty: FloatArray | None = None
 
     def unit(self, job: int) -> float:
-        """Return SPEEDUP in the objective's units over SPEEDUP of the tables."""
+        """Return SPEEDUP in the objective's units over SPEEDUP of the tables.
+
+        Args:
+            job: The job's index.
+        """
         return 1.0 if self.units is None else float(self.units[job])
 
     def fitness(self, penalised: Sequence[float]) -> float:
-        """Return the fitness for the f·SPEEDUP of each job."""
+        """Return the fitness of a decision.
+
+        Args:
+            penalised: (J,), f·SPEEDUP of each job, 0 without GPUs.
+        """
         x = self.scale * np.asarray(penalised, dtype=np.float64) + self.floor
         return mean(self.exponent, x, self.weight)
 
     def fitness_of_sum(self, total: float) -> float:
-        """Return the fitness for a sum of the candidates' values."""
+        """Return the fitness for a sum of the jobs' values.
+
+        Args:
+            total: Σ w·x^p for p > 0, and −Σ w·x^p for p < 0, as a solver adds them up.
+
+        Examples:
+            >>> scores = generalized_mean(problem, jobs, tables)
+            >>> scores.fitness_of_sum(-4.0)  # both have x = 0.5
+            0.5
+        """
         weight = float(self.weight.sum())
         return mean_of_sum(self.exponent, total, weight) if weight > 0 else 0.0
 

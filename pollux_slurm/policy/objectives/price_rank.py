@@ -76,6 +76,15 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     pack well are used, and weights count no GPUs beyond a job's own bounds. Jobs that never ran on several
     nodes have the multi-node cap. No weight is above `MAX_DECLARED_WEIGHT` times the median, so a false
     declaration gains little.
+
+    Args:
+        problem: The problem, for its nodes and moving rules.
+        jobs: The J jobs that take part.
+        tables: Their goodput and speedup, (J, C).
+
+    Examples:
+        >>> price_rank(problem, jobs, tables).exponent
+        0.9
     """
     alone = list(zip(jobs, tables.one_gpu_goodput.tolist(), strict=True))
     declares = np.array(

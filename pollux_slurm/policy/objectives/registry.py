@@ -53,7 +53,17 @@ ObjectiveFunction = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Sco
 
 
 def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
-    """Return the terms of the default: the paper's objective without its pathologies (docs/policy.md)."""
+    """Return the terms of the default: the paper's objective without its pathologies (docs/policy.md).
+
+    Args:
+        problem: The problem, for its objective's numbers.
+        jobs: The J jobs that take part.
+        tables: Their goodput and speedup, (J, C).
+
+    Examples:
+        >>> generalized_mean(problem, jobs, tables).exponent
+        -1.0
+    """
     discount, current = prediction_discount(jobs, tables), current_speedups(jobs, tables)
 
     def penalties(in_place: bool) -> FloatArray:
@@ -84,6 +94,15 @@ def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) 
 
     p = −1, x = f·SPEEDUP·nodes/G + 1e-3, δ = 30 s for all jobs, f < 1 for waiting jobs, too. No weights. A
     move in place, which the artifact does not have, costs the job's own delay.
+
+    Args:
+        problem: The problem, for its nodes.
+        jobs: The J jobs that take part.
+        tables: Their goodput and speedup, (J, C).
+
+    Examples:
+        >>> osdi21(problem, jobs, tables).scale  # 2 nodes of 8 GPUs
+        0.25
     """
     total = sum(node.num_gpus for node in problem.nodes)
     with_gpus = sum(node.num_gpus > 0 for node in problem.nodes)
@@ -109,6 +128,15 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
     Jobs declare nothing: w = max(W, 60 s)^−0.25, where W = progress/g(1) is the work done in one-GPU seconds.
     On change, f = 1 − δ/H with the horizon H = 250 s, longer above δ = 30 s (`horizon_s`). Only
     configurations that pack well are used, and jobs that never ran on several nodes have the multi-node cap.
+
+    Args:
+        problem: The problem, for its nodes and moving rules.
+        jobs: The J jobs that take part.
+        tables: Their goodput and speedup, (J, C).
+
+    Examples:
+        >>> attained_work(problem, jobs, tables).exponent
+        0.7
     """
     work = np.array([attained_work_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25

@@ -1,9 +1,9 @@
 """Equal shares of users, or accounts: which of their jobs take part in a decision, and with what weight.
 
 GPUs are divided between users by progressive filling: one by one, each goes to the user who has the fewest of
-those who can use one more. A user spends GPUs on the minimum of his next job. Once all of his jobs have their
-minimums, he spends them on jobs that are faster on more GPUs, or will be by their models. So a user's share
-depends on what others can use, not on how many jobs he has.
+those who can use one more. Users spend GPUs on the minimum of their next job. Once all of their jobs have
+their minimums, they spend them on jobs that are faster on more GPUs, or will be by their models. So a user's
+share depends on what others can use, not on how many jobs they have.
 
 - A waiting job without its minimum takes no part: other jobs of its user come first.
 - The n jobs of a user that have their minimums count as one. With U users and G GPUs, the fair share of each
@@ -82,7 +82,7 @@ class UserShares:
 
 
 def _speedup_at(share: FloatArray | float, tables: SpeedupTables) -> FloatArray:
-    """Return each job's best SPEEDUP on `share` GPUs, (J,), scaled where that is no whole number."""
+    """Return each job's best SPEEDUP on `share` GPUs, (J,), scaled where that is not a whole number."""
     whole = np.ceil(share - 1e-9)
     within = (tables.num_gpus <= np.reshape(whole, (-1, 1))) & (tables.num_gpus > 0)
     best = np.where(within, tables.speedup, 0.0).max(axis=1, initial=0.0)
@@ -136,7 +136,7 @@ def shares_of_all(problem: Problem, jobs: Sequence[ProblemJob]) -> UserShares | 
 
 
 def all_minimums_fit(shares: UserShares, jobs: Sequence[ProblemJob], facts: NodeFacts) -> bool:
-    """Return whether the minimums of each user's jobs fit into his share of all GPUs."""
+    """Return whether the minimums of each user's jobs fit into their share of all GPUs."""
     if any(job.partition_nodes is not None for job in jobs) or not all(n.accepts_new for n in facts.nodes):
         return False
     needs = np.bincount(shares.user, weights=[_need(job) for job in jobs])
@@ -311,9 +311,9 @@ class _Division:
         return self._has[user] / self._weight[user], kind, -waiting_s, user
 
     def _give_next(self, user: int, *, always: bool) -> bool:
-        """Give a user the minimum of his next job that fits, or one GPU more; False if he can use none.
+        """Give a user the minimum of their next job that fits, or one GPU more; False if they can use none.
 
-        `always`, his next job gets its minimum even where too few GPUs are left.
+        `always`, their next job gets its minimum even where too few GPUs are left.
         """
         queue, cells = self._queue[user], self._cells
         while queue:

@@ -166,7 +166,7 @@ class Relaxation:
         """Return the smoothed L, its slope (R,) and its curvature (R, R).
 
         What is out of the question divides to −inf, and what is not smooth has no finite curvature: call it
-        where overflow is no warning.
+        where overflow is not a warning.
         """
         chances = self._chances(prices, temperature)
         moments = self._plain_moments(chances) if self._is_plain else self._moments(chances)

@@ -34,19 +34,36 @@ _ONE_GPU: ThroughputKey = (False, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SpeedupTables:
-    """Goodput and speedup of J jobs in C configurations, whatever their bounds; 0 where no batch is allowed.
+    """Hold goodput and speedup of J jobs in C configurations, whatever the jobs' bounds.
 
-    `kind` is the number of the GPU type in `kinds`; `per_node` is 0 where shares may differ. `kind`,
-    `num_nodes`, `per_node` and `num_gpus` have shape `(C,)`, `goodput` and `speedup` `(J, C)`. Of shape
-    `(J,)` are:
+    Both are 0 where no batch is allowed. T is the number of GPU types. `build_tables` makes one.
 
-    - `reference_goodput`: that of a speedup of 1, in examples/s, or in GPUs for a job without a model
-    - `one_gpu_goodput`: that of one GPU of the first type that allows a batch there, 0 where none does
-    - `current_speedup`: the speedup in the job's current allocation, 0 where it has none
-    - `caps`: the exploration cap, the most GPUs that it may get
+    Args:
+        kinds: (T,), the GPU types.
+        kind: (C,), the configurations' GPU types, as indices in `kinds`.
+        num_nodes: (C,), their nodes.
+        per_node: (C,), their GPUs per node; 0 where shares may differ.
+        num_gpus: (C,), their GPUs.
+        goodput: (J, C), in examples/s.
+        speedup: (J, C), goodput over `reference_goodput`.
+        reference_goodput: (J,), that of a speedup of 1, in examples/s, or in GPUs for a job without a model.
+        one_gpu_goodput: (J,), that of one GPU of the first type that allows a batch there, 0 where none does.
+        current_speedup: (J,), that in the job's current allocation, 0 where it has none.
+        caps: (J,), the exploration cap: the most GPUs that a job may get.
+        cache: The jobs' goodput, for other calls, too.
+        geometric: Whether batch sizes are tried as in the paper's artifact.
+        rows: (J, T), the jobs' rows in `cache`, −1 without a model.
+        ratio: (J, T), the speed of a GPU type relative to the one of the model.
+        columns: The configurations themselves.
+        facts: What depends on nodes alone.
 
-    `rows` (J, T) are the jobs' rows in `cache`, −1 without a model; `ratio` (J, T) is the speed of a GPU type
-    relative to the one of the model.
+    Examples:
+        >>> tables.num_gpus, tables.speedup[0]
+        (array([1, 2, 2]), array([0.25, 0.5 , 0.5 ]))
+        >>> tables.speedup_of(0, Allocation.of({"n0": 4}))
+        1.0
+        >>> tables.estimate(0, Allocation.of({"n0": 4})) is None  # the job has no model
+        True
     """
 
     kinds: tuple[str, ...]
@@ -75,7 +92,9 @@ class SpeedupTables:
     def estimate(self, job: int, allocation: Allocation) -> GoodputEstimate | None:
         """Return batch and goodput of a job in an allocation, None without a model or an allowed batch.
 
-        Of several GPU types, the slowest one counts.
+        Args:
+            job: The job's index.
+            allocation: Its GPUs by node. Of several GPU types, the slowest one counts.
         """
         found = None
         for kind in sorted({self.kind_of_node[node] for node in allocation.nodes}):
@@ -91,7 +110,12 @@ class SpeedupTables:
         return found
 
     def speedup_of(self, job: int, allocation: Allocation) -> float:
-        """Return SPEEDUP of a job in any allocation, whatever its bounds."""
+        """Return SPEEDUP of a job in any allocation, whatever its bounds.
+
+        Args:
+            job: The job's index.
+            allocation: Its GPUs by node.
+        """
         if not allocation or not self.reference_goodput[job] > 0:
             return 0.0
         kinds = {self.kind_of_node[node] for node in allocation.nodes}

@@ -65,13 +65,13 @@ def parse_moment(text: str, *, now: datetime, option: str) -> datetime:
             moment = moment.replace(tzinfo=timezone.utc)
         return moment.astimezone(timezone.utc)
     except (ValueError, OverflowError):
-        raise UsageError(f"{option} {text!r} is no time: {_FORMS}") from None
+        raise UsageError(f"{option} {text!r} is not a time: {_FORMS}") from None
 
 
 def parse_range(since: str, until: str | None, *, now: datetime) -> Range:
     """Return the range between two moments as people write them; it ends `now` by default and at the latest.
 
-    Raises `UsageError` for what is no time, begins in the future or is the wrong way round.
+    Raises `UsageError` for what is not a time, begins in the future or is the wrong way round.
     """
     begin = parse_moment(since, now=now, option="--since")
     end = now if until is None else min(parse_moment(until, now=now, option="--until"), now)
@@ -89,7 +89,7 @@ def parse_span(text: str, *, now: datetime, option: str) -> Range:
     """Return the range that `FROM..TO` names. Raises `UsageError`, which names the `option`."""
     since, dots, until = text.partition("..")
     if not dots or not since or not until:
-        raise UsageError(f"{option} {text!r} is no span: write FROM..TO, such as 2026-09-01..2026-10-01")
+        raise UsageError(f"{option} {text!r} is not a span: write FROM..TO, such as 2026-09-01..2026-10-01")
     begin = parse_moment(since, now=now, option=option)
     end = parse_moment(until, now=now, option=option)
     if begin >= min(end, now):

@@ -23,7 +23,7 @@ def caveats_part(before: Span, after: Span) -> Part:
     found = tuple(caveats(before, after))
     return Part(
         title="What is not comparable",
-        text="Two spans are no experiment: whatever else changed between them is in every number here. "
+        text="Two spans are not an experiment: whatever else changed between them is in every number here. "
         "Slurm's accounting has neither the cluster's size nor what jobs trained; make sure that both stayed "
         "as they were. "
         + (

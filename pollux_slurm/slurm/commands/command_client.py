@@ -223,7 +223,7 @@ class CommandClient:
     def set_priority(self, job_id: str, priority: int) -> None:
         """Give a PENDING job this priority. Refused for a held job, which Slurm would release by it."""
         if priority < 1:
-            raise UsageError(f"job {job_id}: {priority} is no priority")
+            raise UsageError(f"job {job_id}: {priority} is not a priority")
         status = self._expect(job_id, JobState.PENDING, to="set its priority")
         if status.held:
             raise JobStateError(f"job {job_id} is held: cannot set its priority; nothing was changed")

@@ -142,7 +142,7 @@ def run_job_command(runner: CommandRunner, job_id: str, command: str, *arguments
 def job_number(job_id: str) -> str:
     """Return `job_id` if it has the form of a Slurm job id. Raises `UsageError`."""
     if not re.fullmatch(r"[0-9]{1,10}", job_id, re.ASCII):
-        raise UsageError(f"{job_id[:60]!r} is no job id")
+        raise UsageError(f"{job_id[:60]!r} is not a job id")
     return job_id
 
 

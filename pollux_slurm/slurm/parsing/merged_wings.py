@@ -35,7 +35,7 @@ class _Wing(NamedTuple):
 
 
 def merge_wings(snapshot: ClusterSnapshot, clearances: Clearances | None = None) -> ClusterSnapshot:
-    """Return the snapshot with each anchor merged with its wings, which are no jobs of their own there.
+    """Return the snapshot with each anchor merged with its wings, which are not jobs of their own there.
 
     `clearances` remember for whom anchors have left.
     """

@@ -121,7 +121,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     hosts: list[str] = []
     items = _ITEM.findall(text)
     if ",".join(items) != text.strip(","):
-        raise ValueError(f"{text!r} is no list of hosts")
+        raise ValueError(f"{text!r} is not a list of hosts")
     for item in items:
         names, parts = [""], _RANGES.split(item)
         if len(parts) // 2 > _MOST_RANGES or sum(map(len, parts[::2])) > _MOST_CHARACTERS:
@@ -143,10 +143,10 @@ def _numbers(ranges: str) -> list[str]:
     for one in ranges.split(","):
         match = _RANGE.fullmatch(one)
         if match is None:
-            raise ValueError(f"{one!r} is no range of numbers")
+            raise ValueError(f"{one!r} is not a range of numbers")
         first, last = int(match[1]), int(match[2] or match[1])
         if not 0 <= last - first < _MOST_HOSTS - len(found):
-            raise ValueError(f"{one!r} is no range of numbers, or one of too many")
+            raise ValueError(f"{one!r} is not a range of numbers, or one of too many")
         found += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
     return found
 

@@ -88,7 +88,7 @@ def parse_delimited(text: str, delimiter: str, columns: Sequence[str]) -> tuple[
     """Return the jobs of sacct's text without a header, of at least two `columns`, the first a JobIDRaw.
 
     The `delimiter` is one that nobody can guess. So whatever an owner has written into a name or an account,
-    also lines of its own, is no other column and no other job. Raises `TraceError`.
+    also lines of its own, is neither another column nor another job. Raises `TraceError`.
     """
     runs: list[_Run] = []
     names = ["JobID", *columns[1:]]

@@ -67,7 +67,7 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Close the connections. Closing twice is no error."""
+        """Close the connections. Closing twice is not an error."""
         self.engine.dispose()
 
 

@@ -40,7 +40,9 @@ def check_access(url: StoreUrl, path: Path, *, any_host: bool = False) -> None:
     """Raise `StoreError`, with what to do, unless this process may use the existing file of the store."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{path} is no file: an SQLite store is one; name another")  # a FIFO waits for ever
+        raise StoreError(
+            f"{path} is not a file: an SQLite store is one; name another"
+        )  # a FIFO waits for ever
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o007 and _read_user_version(path) is not None:
         raise StoreError(

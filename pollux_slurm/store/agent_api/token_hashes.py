@@ -18,6 +18,6 @@ def hash_token(token: str) -> str:
 
 
 def user_of_token(token: str) -> int | None:
-    """Return the id of the user whom a token was made for; None for what is no token."""
+    """Return the id of the user whom a token was made for; None for what is not a token."""
     found = _USER.match(token)
     return None if found is None else int(found[1])

@@ -14,7 +14,7 @@ from pollux_slurm.torch.session.current_session import current_session
 
 
 class Accumulator(MutableMapping[str, Any]):
-    """A dict of sums. Each replica adds its own part; `synchronized()` shows the total.
+    """Add up values by key: each replica adds its own part, and `synchronized()` shows the total.
 
     Outside of `synchronized()` it takes `acc[key] += value`, `acc[key] -= value`, `acc += mapping`,
     `acc -= mapping`, `update` and `subtract`, and reads as if it were empty. What is added during padding
@@ -23,6 +23,23 @@ class Accumulator(MutableMapping[str, Any]):
     Inside of `with acc.synchronized():` it is an ordinary dict, the same on every replica, and every
     replica must change it in the same way. After a restart in the middle of an epoch, the blocks that the
     epoch had already run see the same sums as the first time.
+
+    Args:
+        name: Its name in checkpoints; None: one by the order in which accumulators are made.
+
+    Raises:
+        UsageError: Outside of `synchronized()`, a value is set and not added, or a key is deleted.
+
+    Examples:
+        >>> sums = pollux.Accumulator()
+        >>> for inputs, targets in pollux.AdaptiveDataLoader(dataset, batch_size=32):
+        ...     sums["loss"] += loss_fn(model(inputs), targets).item() * len(inputs)
+        ...     sums["examples"] += len(inputs)
+        >>> with sums.synchronized():
+        ...     mean_loss = sums["loss"] / sums["examples"]
+        ...     print(sums.get("examples"))
+        ...     sums.clear()
+        64
     """
 
     def __init__(self, *, name: str | None = None) -> None:
@@ -45,7 +62,16 @@ class Accumulator(MutableMapping[str, Any]):
     # -------------------------------------------------------------------------------------------- summing
 
     def add(self, key: str, value: Any) -> None:
-        """Add to the sum of `key`."""
+        """Add to the sum of a key, as `acc[key] += value` does.
+
+        Args:
+            key: The sum's name.
+            value: A number, or a tensor of any shape, the same one in each call.
+
+        Examples:
+            >>> sums = pollux.Accumulator()
+            >>> sums.add("examples", 32)
+        """
         if self._is_open:
             _add(self._totals, key, value)
         elif not current_session().loops.is_padding:
@@ -57,7 +83,16 @@ class Accumulator(MutableMapping[str, Any]):
             _add(self._local if in_loop else self._outside, key, value)
 
     def update(self, *others: Any, **values: Any) -> None:
-        """Add every value of a mapping, or, inside of `synchronized()`, set them as a dict does."""
+        """Add every value of a mapping, or, inside of `synchronized()`, set them as a dict does.
+
+        Args:
+            *others: At most one mapping of keys to values.
+            **values: Further values by key.
+
+        Examples:
+            >>> sums = pollux.Accumulator()
+            >>> sums.update({"loss": 1.5}, examples=32)
+        """
         if self._is_open:
             self._totals.update(*others, **values)
             return
@@ -65,7 +100,16 @@ class Accumulator(MutableMapping[str, Any]):
             self.add(key, value)
 
     def subtract(self, *others: Any, **values: Any) -> None:
-        """Subtract every value of a mapping."""
+        """Subtract every value of a mapping.
+
+        Args:
+            *others: At most one mapping of keys to values.
+            **values: Further values by key.
+
+        Examples:
+            >>> sums = pollux.Accumulator()
+            >>> sums.subtract(examples=2)
+        """
         for key, value in dict(*others, **values).items():
             self.add(key, -value)
 
@@ -80,7 +124,11 @@ class Accumulator(MutableMapping[str, Any]):
 
     @contextlib.contextmanager
     def synchronized(self) -> Iterator[Accumulator]:
-        """Sum over the replicas and open the dict. Every replica must enter it at the same place."""
+        """Sum over the replicas and open the dict. Every replica must enter it at the same place.
+
+        Raises:
+            UsageError: It is open already: blocks cannot be nested.
+        """
         if self._is_open:
             raise UsageError("this accumulator is already synchronized: blocks cannot be nested")
         self._enter_epoch()
@@ -123,11 +171,30 @@ class Accumulator(MutableMapping[str, Any]):
         return self._is_open and key in self._totals
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the sum of `key`; `default` where there is none, or outside of `synchronized()`."""
+        """Return the sum of a key; `default` where there is none, or outside of `synchronized()`.
+
+        Args:
+            key: The sum's name.
+            default: What is returned instead.
+        """
         return self._totals.get(key, default) if self._is_open else default
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Set a missing key, as a dict does; inside of `synchronized()` only."""
+        """Set a missing key, as a dict does; inside of `synchronized()` only.
+
+        Args:
+            key: The sum's name.
+            default: Its value where there is none.
+
+        Raises:
+            UsageError: It is not open.
+
+        Examples:
+            >>> sums = pollux.Accumulator()
+            >>> with sums.synchronized():
+            ...     sums.setdefault("examples", 0)
+            0
+        """
         if key not in self:
             self[key] = default
         return self[key]
@@ -161,7 +228,11 @@ class Accumulator(MutableMapping[str, Any]):
         return f"Accumulator({self._totals}, added here since: {own})"
 
     def clear(self) -> None:
-        """Forget all sums; inside of `synchronized()` only."""
+        """Forget all sums; inside of `synchronized()` only.
+
+        Raises:
+            UsageError: It is not open.
+        """
         if not self._is_open:
             raise UsageError("an accumulator is cleared inside of synchronized() only")
         self._totals.clear()

@@ -42,20 +42,42 @@ class AdaptiveDataLoader:
 
     Each epoch visits every index of a map-style `dataset` exactly once (except the examples that `drop_last`
     drops), over any sequence of replicas, batch sizes and restarts. The order depends only on the epoch and
-    on `seed` (by default that of the `generator` among the options, else 0). With a `sampler` it visits what
-    that yields, in its order. With a `batch_sampler` each list is one global batch, typically of `batch_size`
-    examples (its own attribute, if it has one).
+    on `seed`.
 
     An iterable dataset is read in its own order. It must yield the same examples in the same order on every
     replica and when the epoch is read again. `set_epoch(epoch)` is called where it has that;
-    `iterate_from(position)`, where it has that, saves reading earlier examples again. `options` are those of
-    `torch.utils.data.DataLoader`.
+    `iterate_from(position)`, where it has that, saves reading earlier examples again.
 
     It may be made before `init_process_group`; `autoscale_batch_size` and `len` work there, too.
 
     A training loop over it yields micro-batches; the optimizer steps at the end of each global batch (see
     `AdaptiveDataParallel`). Where a global batch has fewer examples than there are replicas, a replica
     without any gets padding, whose gradient does not count; `is_padding` is then True.
+
+    Args:
+        dataset: A map-style or iterable dataset, or a sequence.
+        batch_size: The global batch size, in examples; None: that of `batch_sampler`, else 1.
+        shuffle: Visit the examples in another order in each epoch.
+        sampler: Yields the indices to visit, in its order.
+        batch_sampler: Yields lists of indices. Each list is one global batch, typically of `batch_size`
+            examples (its own attribute, if it has one).
+        drop_last: Drop the examples that do not fill a last global batch.
+        seed: The seed of the order; None: that of the `generator` among the options, else 0.
+        name: Its name in checkpoints; None: one by the order in which loaders are made.
+        **options: Further arguments of `torch.utils.data.DataLoader`.
+
+    Raises:
+        UsageError: Arguments contradict each other, or an option cannot hold in a job that is moved.
+
+    Examples:
+        >>> loader = pollux.AdaptiveDataLoader(dataset, batch_size=32, shuffle=True)
+        >>> loader.autoscale_batch_size(128, local_bsz_bounds=(8, 64), gradient_accumulation=True)
+        >>> len(loader), loader.current_batch_size
+        (2, 32)
+        >>> for inputs, targets in loader:
+        ...     print(inputs.shape)
+        torch.Size([32, 4])
+        torch.Size([32, 4])
     """
 
     # Whether who iterates knows which micro-batches are one step.
@@ -162,8 +184,15 @@ class AdaptiveDataLoader:
     ) -> None:
         """Let the global batch size vary between `batch_size` and `max_batch_size`.
 
-        `local_bsz_bounds` bounds the examples of a micro-batch; `gradient_accumulation` allows several
-        micro-batches a step. Without this call the global batch size is always `batch_size`.
+        Without this call the global batch size is always `batch_size`.
+
+        Args:
+            max_batch_size: The largest global batch size, in examples.
+            local_bsz_bounds: The least and the most examples of a micro-batch; None: no bound.
+            gradient_accumulation: Allow several micro-batches a step.
+
+        Raises:
+            UsageError: The sizes contradict each other, or the batch sampler's.
         """
         max_batch_size = checked_size(max_batch_size, "max_batch_size")
         low, high = (
@@ -189,7 +218,13 @@ class AdaptiveDataLoader:
         self._choice = None
 
     def fix_batch_size(self) -> None:
-        """Fix the global batch size at `batch_size`; the bounds of local batches stay."""
+        """Fix the global batch size at `batch_size`; the bounds of local batches stay.
+
+        Examples:
+            >>> loader = pollux.AdaptiveDataLoader(dataset, batch_size=32)
+            >>> loader.autoscale_batch_size(128)
+            >>> loader.fix_batch_size()  # the batch is 32 again
+        """
         self._given_limits = replace(self._given_limits, max_batch_size=None)
         self._choice = None
 
@@ -295,7 +330,21 @@ class AdaptiveDataLoader:
         return (0, None) if self._loop is None else (self._loop[0].start, self._loop[1])
 
     def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
-        """Write the batch in use to a TensorBoard writer (or another with its `add_scalar`)."""
+        """Write the batch in use to a TensorBoard writer.
+
+        Args:
+            writer: A `SummaryWriter`, or another object with its `add_scalar`.
+            global_step: The step at which it is written.
+            tag_prefix: What the names begin with.
+
+        Examples:
+            >>> class Printer:
+            ...     def add_scalar(self, tag, value, global_step):
+            ...         print(tag, value)
+            >>> loader = pollux.AdaptiveDataLoader(dataset, batch_size=32)
+            >>> loader.to_tensorboard(Printer(), pollux.finished_steps(), "train/")  # doctest: +ELLIPSIS
+            train/...
+        """
         scalars = {
             "Total_Batch_Size": self.current_batch_size,
             "Local_Batch_Size": self.current_local_bsz,

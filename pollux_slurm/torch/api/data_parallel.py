@@ -80,7 +80,8 @@ def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -
     for one in optimizers:
         if not hasattr(one, "param_groups"):
             raise UsageError(
-                f"{type(one).__name__} is no optimizer: AdaptiveDataParallel(model, optimizer, lr_scheduler)"
+                f"{type(one).__name__} is not an optimizer: "
+                "AdaptiveDataParallel(model, optimizer, lr_scheduler)"
             )
         if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(one).__mro__):
             raise UsageError(
@@ -122,20 +123,38 @@ class AdaptiveDataParallel(DistributedDataParallel):
     `lr_scheduler.step` and `mp_scaler.step`, `update` and `unscale_` take effect after the last one only. So
     the loop is the plain one: zero_grad, forward, backward, step, for each micro-batch.
 
-    Several optimizers, each with its own part of the parameters, and several schedulers are given as lists.
-    An optimizer that steps the model and was not given is refused at its first step.
-
-    `scaling_rule` scales the learning rate with the batch size: `AdaScale` by default, `SqrtScale` for
-    Adam-like optimizers. The weights are compared over the replicas now and then, except the parameters or
-    modules named in `exempt_from_comparison`. Further keyword arguments go to `DistributedDataParallel`.
+    An optimizer that steps the model and was not given is refused at its first step. Where an optimizer keeps
+    each parameter's state on one replica, checkpoints have all of it. The weights are compared over the
+    replicas now and then.
 
     A copy (`copy.deepcopy`, `torch.save`, `AveragedModel`) is a `CopiedModel`: it takes no part in training.
 
-    Where an optimizer keeps each parameter's state on one replica, checkpoints have all of it.
+    Args:
+        model: The model, on this replica's device.
+        optimizer: The model's optimizer; a list where each has its own part of the parameters.
+        lr_scheduler: The LR scheduler, a list of several, or None.
+        mp_scaler: The gradient scaler of mixed precision, such as `torch.amp.GradScaler`; None without one.
+        scaling_rule: Scales the learning rate with the batch. None: `SqrtScale` for Adam-like optimizers,
+            else `AdaScale`.
+        name: Its name in checkpoints; None: one by the order in which models are wrapped.
+        exempt_from_comparison: Names of parameters or modules that may differ between replicas.
+        **ddp_options: Further arguments of `torch.nn.parallel.DistributedDataParallel`.
 
-    Raises `UsageError` for a model with sparse gradients, one on the CPU under NCCL, one that is wrapped
-    already, a `ZeroRedundancyOptimizer`, or an optimizer that another wrapped model has; in `forward` where
-    another data-parallel wrapper is around it.
+    Raises:
+        UsageError: The model has sparse gradients, is on the CPU under NCCL, or is wrapped already; an
+            optimizer is a `ZeroRedundancyOptimizer`, or another wrapped model has it. In `forward`: another
+            data-parallel wrapper is around it.
+
+    Examples:
+        >>> model = pollux.AdaptiveDataParallel(model, optimizer)
+        >>> loader = pollux.AdaptiveDataLoader(dataset, batch_size=32, shuffle=True)
+        >>> for epoch in pollux.remaining_epochs_until(2):
+        ...     for inputs, targets in loader:
+        ...         optimizer.zero_grad()
+        ...         loss_fn(model(inputs), targets).backward()
+        ...         optimizer.step()
+        >>> model.gain  # the batch is the initial one
+        1.0
     """
 
     # Whether `no_sync`, or a framework in a forward pass, sets `require_backward_grad_sync`, not the script.
@@ -156,7 +175,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         session = current_session()
         if isinstance(mp_scaler, str):
             raise UsageError(
-                f"mp_scaler={mp_scaler!r} is no gradient scaler: give a name as name={mp_scaler!r}"
+                f"mp_scaler={mp_scaler!r} is not a gradient scaler: give a name as name={mp_scaler!r}"
             )
         optimizers = _listed(optimizer)
         _check_optimizers(optimizers, model)
@@ -300,7 +319,21 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return self._pollux.gain
 
     def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
-        """Write the measurements to a TensorBoard writer (or another with its `add_scalar`)."""
+        """Write the measurements to a TensorBoard writer.
+
+        Args:
+            writer: A `SummaryWriter`, or another object with its `add_scalar`.
+            global_step: The step at which they are written.
+            tag_prefix: What their names begin with.
+
+        Examples:
+            >>> class Printer:
+            ...     def add_scalar(self, tag, value, global_step):
+            ...         print(tag, value, global_step)
+            >>> model = pollux.AdaptiveDataParallel(model, optimizer)
+            >>> model.to_tensorboard(Printer(), pollux.finished_steps(), "train/")  # doctest: +ELLIPSIS
+            train/...
+        """
         statistics = self.statistics
         scalars = {
             "Gradient_Norm_Sqr": None if statistics is None else statistics.sqr,
@@ -338,6 +371,18 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Accumulate manually, as with `DistributedDataParallel`: backward passes inside reduce nothing.
 
         It has no effect where the loader itself splits a global batch into micro-batches.
+
+        Examples:
+            >>> model = pollux.AdaptiveDataParallel(model, optimizer)
+            >>> for number, (inputs, targets) in enumerate(pollux.AdaptiveDataLoader(dataset, batch_size=32)):
+            ...     if number % 2 == 0:
+            ...         with model.no_sync():
+            ...             loss_fn(model(inputs), targets).backward()
+            ...     else:
+            ...         loss_fn(model(inputs), targets).backward()
+            ...         optimizer.step()
+            >>> pollux.finished_steps()
+            1
         """
         reducer = self._pollux.reducer
         if reducer.is_split:
@@ -389,8 +434,23 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Count the present micro-batch's loss as a mean over `num_items`, such as tokens, not its examples.
 
         The step's gradient is then the mean over all items of the global batch, however they are spread. Call
-        it before `backward`, on each replica, in each micro-batch of the step or in none. In the step's last
-        one it returns the number of items of the global batch, else None. Padding counts as no items.
+        it before `backward`, on each replica, in each micro-batch of the step or in none.
+
+        Args:
+            num_items: The number of items in this replica's micro-batch. Padding counts as none.
+
+        Returns:
+            In the step's last micro-batch the number of items of the global batch, else None.
+
+        Examples:
+            >>> model = pollux.AdaptiveDataParallel(model, optimizer)
+            >>> for inputs, targets in pollux.AdaptiveDataLoader(dataset, batch_size=32):
+            ...     loss = loss_fn(model(inputs), targets)  # a mean over inputs.numel() items
+            ...     num_items = model.average_over(inputs.numel())
+            ...     loss.backward()
+            ...     optimizer.step()
+            >>> num_items
+            128.0
         """
         return self._pollux.reducer.average_over(num_items)
 
@@ -398,10 +458,25 @@ class AdaptiveDataParallel(DistributedDataParallel):
         """Add an LR scheduler that was made later than this wrapper, and restore it.
 
         One that an epoch makes belongs to that epoch: a restart in a later one does not expect it.
+
+        Args:
+            lr_scheduler: The LR scheduler, of one of the wrapper's optimizers.
+
+        Examples:
+            >>> model = pollux.AdaptiveDataParallel(model, optimizer)
+            >>> model.add_lr_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, step_size=10))
         """
         self._pollux.add_lr_scheduler(lr_scheduler)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Zero the gradients."""
+        """Zero the gradients of all parameters.
+
+        Args:
+            set_to_none: Set them to None instead of to tensors of zeros.
+
+        Examples:
+            >>> model = pollux.AdaptiveDataParallel(model, optimizer)
+            >>> model.zero_grad()
+        """
         super().zero_grad(set_to_none)
         self._pollux.reducer.zeroed()

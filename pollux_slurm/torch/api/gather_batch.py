@@ -30,14 +30,26 @@ def gather_batch(rows: torch.Tensor, loader: AdaptiveDataLoader) -> torch.Tensor
     """Return the rows of all replicas for the global batch under way, in the batch's order.
 
     For a loss over the whole batch, such as a contrastive one: the same candidates, and the same gradient,
-    with any number of replicas and uneven shares. `rows` has one row for each example of this replica's part
-    of the batch of `loader`. Each replica must call it equally often. Outside of the loader's loop, it
-    returns `rows`:
+    with any number of replicas and uneven shares. Each replica must call it equally often.
 
-        images, texts = (gather_batch(rows, loader) for rows in model(batch))
-        loss = cross_entropy(images @ texts.T, torch.arange(len(images)))
+    Args:
+        rows: Tensor of shape `(n, ...)`, a row for each of the n examples of this replica's part of the
+            batch.
+        loader: The loader whose loop is under way. Outside of its loop, `rows` are returned.
 
-    Raises `UsageError` where the loader splits the batch into micro-batches.
+    Returns:
+        Tensor of shape `(M, ...)`, a row for each example of the global batch.
+
+    Raises:
+        UsageError: The loader splits the batch into micro-batches, or n is not the number of its examples.
+
+    Examples:
+        >>> loader = pollux.AdaptiveDataLoader(dataset, batch_size=32)
+        >>> for inputs, targets in loader:
+        ...     images, texts = pollux.gather_batch(inputs, loader), pollux.gather_batch(2 * inputs, loader)
+        ...     loss = torch.nn.functional.cross_entropy(images @ texts.T, torch.arange(len(images)))
+        >>> images.shape
+        torch.Size([32, 4])
     """
     plan, rank = loader.current_plan, dist.get_rank()
     if plan is None:

@@ -14,6 +14,11 @@ def memory_guard() -> Iterator[None]:
 
     Put it around the body of the training loop. The error is raised again, and the job's next start uses
     smaller local batches. Not needed where an error ends the script.
+
+    Examples:
+        >>> for inputs, targets in pollux.AdaptiveDataLoader(dataset, batch_size=32):
+        ...     with pollux.memory_guard():
+        ...         loss_fn(model(inputs), targets).backward()
     """
     try:
         yield

@@ -22,34 +22,100 @@ class _RegisteredWhenMade(type):
 
 
 class State(metaclass=_RegisteredWhenMade):
-    """An object that is saved with each checkpoint, and restored as soon as the script makes it again.
+    """Keep a part of the script in its checkpoints, and restore it as soon as the script makes it again.
 
-    Override `state_dict` and `load_state_dict` (plain data: numbers, texts, tensors, lists and dicts of
-    them), or `save` and `load`, which write to and read from a file. `sync` is called on every replica
-    just before rank 0 saves: combine the replicas' parts there.
+    A subclass overrides `state_dict` and `load_state_dict` (plain data: numbers, texts, tensors, lists and
+    dicts of them), or `save` and `load`, which write to and read from a file. `sync` is called on every
+    replica just before rank 0 saves: combine the replicas' parts there.
+
+    Args:
+        name: Its name in checkpoints, another one for each state.
+
+    Examples:
+        >>> class BestLoss(pollux.State):
+        ...     def __init__(self):
+        ...         super().__init__("best-loss")
+        ...         self.value = float("inf")
+        ...
+        ...     def state_dict(self):
+        ...         return {"value": self.value}
+        ...
+        ...     def load_state_dict(self, state):
+        ...         self.value = state["value"]
+        >>> best = BestLoss()  # after a move, with the value that it had
+        >>> best.value = min(best.value, 0.5)
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return the state as plain data."""
+        """Return the state as plain data.
+
+        Raises:
+            NotImplementedError: The subclass overrides neither this nor `save`.
+        """
         raise NotImplementedError(f"{type(self).__name__} overrides neither state_dict nor save")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned.
+
+        Args:
+            state: The plain data of the checkpoint; its tensors are on the CPU.
+
+        Raises:
+            NotImplementedError: The subclass overrides neither this nor `load`.
+        """
         raise NotImplementedError(f"{type(self).__name__} overrides neither load_state_dict nor load")
 
     def save(self, fileobj: BinaryIO) -> None:
-        """Write the state to a file."""
+        """Write the state to a file. Override it, and `load`, for data that is not plain.
+
+        Args:
+            fileobj: A binary file that is open for writing.
+
+        Examples:
+            >>> class Notes(pollux.State):
+            ...     text = b""
+            ...
+            ...     def save(self, fileobj):
+            ...         fileobj.write(self.text)
+            ...
+            ...     def load(self, fileobj):
+            ...         self.text = fileobj.read()
+            >>> notes = Notes("notes")
+        """
         torch.save(to_plain(self.state_dict(), self.name), fileobj)
 
     def load(self, fileobj: BinaryIO) -> None:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Args:
+            fileobj: A binary file that is open for reading.
+        """
         self.load_state_dict(torch.load(fileobj, map_location="cpu", weights_only=True))
 
     def sync(self) -> None:
-        """Combine the replicas' parts. Called on all of them; does nothing unless overridden."""
+        """Combine the replicas' parts. It is called on all of them; does nothing unless overridden.
+
+        Examples:
+            >>> class Seen(pollux.State):
+            ...     def __init__(self):
+            ...         super().__init__("seen")
+            ...         self.own, self.total = torch.zeros(1), torch.zeros(1)
+            ...
+            ...     def sync(self):
+            ...         torch.distributed.all_reduce(self.own)
+            ...         self.total += self.own
+            ...         self.own = torch.zeros(1)
+            ...
+            ...     def state_dict(self):
+            ...         return {"total": self.total}
+            ...
+            ...     def load_state_dict(self, state):
+            ...         self.total = state["total"]
+            >>> seen = Seen()
+        """
 
 
 class _AsCheckpointable:

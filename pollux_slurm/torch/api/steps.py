@@ -32,20 +32,32 @@ def remaining_steps_until(num_steps: int, loader: AdaptiveDataLoader) -> Iterato
     """Yield each step still to do, with its batches; after step `num_steps` − 1, write a final checkpoint.
 
     For scripts without epochs. A step's number is `finished_steps()`. Its batches are this replica's parts of
-    one global batch: a single one, or several where the loader splits it. Train on each, then step:
-
-        for step, batches in remaining_steps_until(1000, loader):
-            for inputs, targets in batches:
-                loss_fn(model(inputs), targets).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    one global batch: a single one, or several where the loader splits it. Train on each, then step.
 
     It begins `loader` anew whenever its data ends. After a restart the loop goes on with the next step, at
     the exact position in the data; what the body did in earlier steps is not done again. A step that the body
     leaves by `continue` before `optimizer.step()` uses up its batches, and does not count.
 
     Leaving the loop by `break` writes the final checkpoint, too (Python 3.11 and later). A restart then goes
-    on with the next step. Raises `UsageError` where the optimizer makes no step in a whole pass.
+    on with the next step.
+
+    Args:
+        num_steps: The total number of optimizer steps, those of earlier runs included.
+        loader: What yields the batches.
+
+    Raises:
+        UsageError: `loader` is of another class, or the optimizer makes no step in a whole pass over it.
+
+    Examples:
+        >>> model = pollux.AdaptiveDataParallel(model, optimizer)
+        >>> loader = pollux.AdaptiveDataLoader(dataset, batch_size=32, shuffle=True)
+        >>> for step, batches in pollux.remaining_steps_until(5, loader):
+        ...     for inputs, targets in batches:
+        ...         loss_fn(model(inputs), targets).backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        >>> step
+        4
     """
     if not isinstance(loader, AdaptiveDataLoader):
         raise UsageError(

@@ -10,15 +10,19 @@ from pollux_slurm.torch.api.state import State
 
 
 class Variables(State, dict[str, Any]):
-    """A dict that is saved with each checkpoint, and restored as soon as the script makes it again.
+    """Keep a dict of values in the job's checkpoints, and restore it as soon as the script makes it again.
 
     For values that every replica sets alike, or that only rank 0 uses: a best loss, epochs without progress.
-    They are plain data: numbers, texts, tensors, lists and dicts of them. Sums belong in an `Accumulator`.
+    They are plain data: numbers, texts, tensors, lists and dicts of them. Sums belong in an `Accumulator`. A
+    copy, also in a file of `torch.save`, is an `OrderedDict`.
 
-        kept = Variables(best=float("inf"))
-        kept["best"] = min(kept["best"], loss)
+    Args:
+        name: Its name in checkpoints, by position. A second dict needs one of its own.
+        **values: The first values, which those of a checkpoint replace.
 
-    A second one needs a `name`. A copy, also in a file of `torch.save`, is an `OrderedDict`.
+    Examples:
+        >>> kept = pollux.Variables(best=float("inf"))
+        >>> kept["best"] = min(kept["best"], 0.5)
     """
 
     def __init__(self, name: str = "variables", /, **values: Any) -> None:

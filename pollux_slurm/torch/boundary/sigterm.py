@@ -21,7 +21,19 @@ _UNLESS_HANDLED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class TrainingStopped(SystemExit):
-    """Ends the script after SIGTERM and its checkpoint, with the exit code that a shell gives that signal."""
+    """End the script after SIGTERM and its checkpoint, with the exit code that a shell gives that signal.
+
+    A training loop raises it at a step's boundary. A script may catch it to clean up, and raises it again.
+
+    Examples:
+        >>> import signal
+        >>> try:
+        ...     for inputs, targets in pollux.AdaptiveDataLoader(dataset, batch_size=32):
+        ...         signal.raise_signal(signal.SIGTERM)  # as Slurm sends it
+        ... except pollux.TrainingStopped as stopped:
+        ...     print(stopped.code)
+        143
+    """
 
     def __init__(self) -> None:
         super().__init__(STOPPED_BY_SIGTERM)

@@ -24,7 +24,7 @@ _TOLERANCE_UNITS = 2.0
 # Comparisons after 1, 4, 16, ... batches, and after each so many.
 _PERIOD = 1024
 _CAUSES = (
-    "Likely causes: weights that something else than an optimizer given to AdaptiveDataParallel changes "
+    "Likely causes: weights that something other than an optimizer given to AdaptiveDataParallel changes "
     "(new initial values, a file read by one replica), gradients that are changed at random or by a "
     "replica's own numbers, a forward through a part of model.module"
 )
@@ -69,7 +69,7 @@ class WeightComparison:
         names = [name for name, _ in model.named_parameters()]
         for own in self._exempt:
             if not any(is_within(name, own) for name in names):
-                raise UsageError(f"exempt_from_comparison={own!r} is no parameter or module of the model")
+                raise UsageError(f"exempt_from_comparison={own!r} is not a parameter or module of the model")
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         return {

@@ -58,9 +58,9 @@ _ALWAYS_MEASURED = 32
 _PERIOD = 4
 _PERIOD_PRECONDITIONED = 8
 _OWN_ACCUMULATION = (
-    "the script adds up the gradients of several batches itself, and the loader splits each batch into "
-    "micro-batches, or may come to do so (gradient_accumulation=True, a local batch size below the batch "
-    "size, or a batch that ran out of memory): the script would take them for batches. Leave accumulation to "
+    "the script adds up the gradients of several batches itself, and would take micro-batches for batches: "
+    "the loader splits each batch, or may do so later (gradient_accumulation=True, a local batch size below "
+    "the batch size, or a batch that ran out of memory). Leave accumulation to "
     "the loader: give it the batch size of a whole step and gradient_accumulation=True, and call "
     "optimizer.step() after each backward pass; with accelerate, give PolluxAccelerator the "
     "gradient_accumulation_steps, and step `with accelerator.accumulate(model):`"

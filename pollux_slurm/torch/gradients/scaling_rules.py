@@ -27,10 +27,18 @@ def gain(statistics: GradientStatistics | None, scale: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingMoment:
-    """What a rule may depend on in one step, for one parameter group.
+    """Hold what a rule may depend on in one step, for one parameter group.
 
-    `scale` is M/M0, `gain` that of the group's own gradients, `progress` the training so far in
-    units of M0, exact over restarts; `batch_size` is M in examples.
+    Args:
+        scale: M/M0, how much larger the global batch is than the initial one.
+        gain: The progress of the step in units of M0, of the group's own gradients.
+        progress: The training so far in units of M0, exact over restarts.
+        batch_size: M, in examples.
+
+    Examples:
+        >>> moment = pollux.ScalingMoment(scale=4.0, gain=3.0, progress=100.0, batch_size=128)
+        >>> pollux.SqrtScale().factor_at(moment)
+        2.0
     """
 
     scale: float
@@ -40,57 +48,111 @@ class ScalingMoment:
 
 
 class ScalingRule(ABC):
-    """Turns a batch scale into the factor by which learning rates are multiplied for one step.
+    """Turn a batch scale into the factor by which learning rates are multiplied for one step.
 
     The optimizer's own learning rates, and so the LR scheduler's, are unchanged between steps. A rule must
     return the same on every replica, so it may depend on its arguments only.
+
+    Examples:
+        >>> class AtMost4(pollux.ScalingRule):
+        ...     def factor(self, *, scale, gain):
+        ...         return min(gain, 4.0)
+        >>> model = pollux.AdaptiveDataParallel(model, optimizer, scaling_rule=AtMost4())
     """
 
     @abstractmethod
     def factor(self, *, scale: float, gain: float) -> float:
-        """Return the factor for a batch `scale` times the initial one, worth `gain` initial steps.
+        """Return the learning rate's factor for a batch.
 
-        Called for each parameter group, with the gain of its own gradients.
+        It is called for each parameter group, with the gain of its own gradients.
+
+        Args:
+            scale: M/M0, how much larger the global batch is than the initial one.
+            gain: How many steps of the initial batch one of this batch is worth, between 1 and `scale`.
         """
 
     def factor_at(self, moment: ScalingMoment) -> float:
-        """Return the factor at one moment of the training. Override it where a rule depends on more."""
+        """Return the factor at one moment of the training. Override it where a rule depends on more.
+
+        Args:
+            moment: Scale, gain, progress and batch size of the step.
+
+        Examples:
+            >>> class Later(pollux.SqrtScale):
+            ...     def factor_at(self, moment):
+            ...         return super().factor_at(moment) if moment.progress > 1000 else 1.0
+        """
         return self.factor(scale=moment.scale, gain=moment.gain)
 
 
 class AdaScale(ScalingRule):
-    """The gain itself (AdaScale SGD; the paper's rule)."""
+    """Multiply the learning rate by the gain itself (AdaScale SGD; the paper's rule).
+
+    Examples:
+        >>> pollux.AdaScale().factor(scale=4.0, gain=3.0)
+        3.0
+    """
 
     def factor(self, *, scale: float, gain: float) -> float:
         return gain
 
 
 class AdamScale(ScalingRule):
-    """The square root of the gain: AdaScale for optimizers that normalise gradients."""
+    """Multiply the learning rate by the square root of the gain, for optimizers that normalise gradients.
+
+    Examples:
+        >>> pollux.AdamScale().factor(scale=16.0, gain=9.0)
+        3.0
+    """
 
     def factor(self, *, scale: float, gain: float) -> float:
         return math.sqrt(gain)
 
 
 class LinearScale(ScalingRule):
-    """Proportional to the batch."""
+    """Multiply the learning rate by the batch's scale.
+
+    Examples:
+        >>> pollux.LinearScale().factor(scale=4.0, gain=3.0)
+        4.0
+    """
 
     def factor(self, *, scale: float, gain: float) -> float:
         return scale
 
 
 class SqrtScale(ScalingRule):
-    """The square root of the batch; the default for Adam-like optimizers."""
+    """Multiply the learning rate by the square root of the batch's scale.
+
+    It is the default for Adam-like optimizers.
+
+    Examples:
+        >>> pollux.SqrtScale().factor(scale=4.0, gain=3.0)
+        2.0
+    """
 
     def factor(self, *, scale: float, gain: float) -> float:
         return math.sqrt(scale)
 
 
 class LEGWScale(ScalingRule):
-    """The square root of the batch, after a linear warm-up that is as many times longer (You et al., 2019).
+    """Multiply by the square root of the batch's scale after a linear warm-up (You et al., 2019).
 
-    At M0 the warm-up takes `base_warmup_epochs` epochs of `data_size` examples, at M scale times as many. It
-    is counted in progress, whose unit is M0 examples, so it goes on over restarts and changes of the batch.
+    The warm-up is longer by the scale. It is counted in progress, whose unit is M0 examples, so it goes on
+    over restarts and changes of the batch.
+
+    Args:
+        base_warmup_epochs: The epochs of the warm-up at M0; at M, it is `scale` times as long.
+        data_size: The examples of an epoch.
+
+    Raises:
+        UsageError: An argument is below its least value, 0 epochs or 1 example.
+
+    Examples:
+        >>> rule = pollux.LEGWScale(base_warmup_epochs=1, data_size=6400)
+        >>> moment = pollux.ScalingMoment(scale=4.0, gain=4.0, progress=96.0, batch_size=128)
+        >>> rule.factor_at(moment)  # after 3200 of 25600 examples
+        0.25
     """
 
     def __init__(self, base_warmup_epochs: float, data_size: int) -> None:
@@ -113,7 +175,12 @@ class LEGWScale(ScalingRule):
 
 
 class NoScale(ScalingRule):
-    """A factor of 1: the learning rate stays as it is."""
+    """Leave the learning rate as it is: a factor of 1.
+
+    Examples:
+        >>> pollux.NoScale().factor(scale=4.0, gain=3.0)
+        1.0
+    """
 
     def factor(self, *, scale: float, gain: float) -> float:
         return 1.0

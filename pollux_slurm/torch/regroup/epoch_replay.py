@@ -117,7 +117,7 @@ class EpochReplay:
                 self.varying_call = next(iter((calls - usual_calls) or (usual_calls - calls)), None)
 
     def begin_step(self) -> None:
-        """Begin a step: what the boundary before it communicates, as to sum states, is no script's count."""
+        """Begin a step: what the boundary before it communicates, as to sum states, does not count."""
         self._step_count = self._num_collectives()
         self._calls.take()
 

@@ -22,8 +22,8 @@ _COLLECTIVES = (
     *("recv", "recv_anysource", "reduce_scatter", "_reduce_scatter_base", "scatter", "send"),
 )
 _REFUSED = (
-    "a collective of torch.distributed ({name}) in a process that is no member of the training, since it has "
-    "not joined yet or has left: the other replicas do not take part. Leave it out where "
+    "a collective of torch.distributed ({name}) in a process that is not a member of the training, since it "
+    "has not joined yet or has left: the other replicas do not take part. Leave it out where "
     "pollux_slurm.torch.is_joining(), and after the training, or run this job without in_place=True "
     "(docs/moves.md)"
 )

@@ -74,7 +74,7 @@ def _store(meeting: str, world_size: int) -> Any:
         return dist.FileStore(meeting, world_size)  # type: ignore[attr-defined]
     host, _, port = meeting.rpartition(":")
     if not (port.isascii() and port.isdigit()):
-        raise LaunchError(f"{meeting!r} is no address to meet at")
+        raise LaunchError(f"{meeting!r} is not an address to meet at")
     return dist.TCPStore(  # type: ignore[attr-defined]
         host, int(port), is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT
     )

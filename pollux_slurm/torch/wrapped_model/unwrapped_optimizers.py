@@ -40,9 +40,9 @@ class UnwrappedOptimizerCheck:
             if optimizer not in model.optimizers and not stepped.isdisjoint(model.parameter_ids()):
                 raise UsageError(
                     f"{type(optimizer).__name__}.step: the optimizer has parameters of a wrapped model and "
-                    "was not given to AdaptiveDataParallel, so it would step in every micro-batch, by "
-                    "different gradients on each replica, and be in no checkpoint. Give all of them, each "
-                    "with its own part of the parameters: AdaptiveDataParallel(model, [first, second]). Of "
-                    "one around another (SAM) give the one inside, which steps"
+                    "was not given to AdaptiveDataParallel. It would step in every micro-batch, by different "
+                    "gradients on each replica, and be in no checkpoint. Give all optimizers, each with its "
+                    "own part of the parameters: AdaptiveDataParallel(model, [first, second]). Where one is "
+                    "around another (SAM), give the inner one"
                 )
         self._passed.add(optimizer)

@@ -114,7 +114,7 @@ def test_that_python_gets_the_same_job_the_same_doubt_and_the_same_refusal(site:
     with pytest.raises(SlurmCommandError, match="has refused the job: Batch job submission failed: Invalid"):
         site.submit()
     assert site.files() == []
-    # A banner of the site is no number, and an answer without one is no refusal.
+    # A banner of the site is no number, and an answer without one is not a refusal.
     site.command("sbatch", "echo '*** 2 nodes are down ***'; echo; echo '42;big'")
     assert site.submit() == "42"
 

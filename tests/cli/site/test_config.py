@@ -81,7 +81,7 @@ def test_that_the_daemon_refuses_the_same_before_it_starts(file: Path) -> None:
         ("[daemon]\ninterval_s = 5\ntick_s = 6\n", "daemon.tick_s = 6"),
         ("[daemon]\ninterval_s = 600\n", "daemon.pause_ttl_s = 900: rounds renew it"),
         ("[daemon]\ncheckpoint_timeout_s = 3\n", "agent.poll_interval_s = 2"),
-        ('[daemon]\npartitions = ["a,b"]\n', "daemon.partitions: 'a,b' is no partition's name"),
+        ('[daemon]\npartitions = ["a,b"]\n', "daemon.partitions: 'a,b' is not a partition's name"),
         ('[slurm]\nbin_dir = "/no/such/folder"\n', "slurm.bin_dir: /no/such/folder: there is no such folder"),
         ('[templates]\ndir = "/no/such/folder"\n', "templates.dir: /no/such/folder"),
         ("[policy]\nexponent = 0\nfloor = 1e-9\nhorizon_s = 1e13\n", "policy.horizon_s"),

@@ -102,7 +102,7 @@ def test_that_the_last_decision_is_in_the_report(url: str) -> None:
     [
         (("job", "77"), 1, "job 77 is not known as an adaptive job; see: pollux status --all"),
         (("account", "nope", *SINCE), 1, "account 'nope' has no adaptive job from 2026-02-01"),
-        (("cluster", "--since", "soon"), 2, "--since 'soon' is no time: write 30d"),
+        (("cluster", "--since", "soon"), 2, "--since 'soon' is not a time: write 30d"),
         (("cluster", "--since", "2d", "--until", "3d"), 2, "is not before --until '3d'"),
         (("job", "1", "--csv", "--table", "x"), 2, "no table 'x'; it has samples, reallocations, events"),
         (("job", "1", "--table", "samples"), 2, "--table samples is for --csv"),

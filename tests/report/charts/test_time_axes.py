@@ -49,17 +49,17 @@ def test_that_a_range_does_not_go_on_after_now(until: str) -> None:
 @pytest.mark.parametrize(
     ("since", "until", "words"),
     [
-        ("yesterday", None, "--since 'yesterday' is no time: write 30d"),
-        ("", None, "--since '' is no time"),
-        ("-3d", None, "is no time"),
-        ("30", None, "is no time"),
+        ("yesterday", None, "--since 'yesterday' is not a time: write 30d"),
+        ("", None, "--since '' is not a time"),
+        ("-3d", None, "is not a time"),
+        ("30", None, "is not a time"),
         ("9999999d", None, "a hundred years ago or more"),
         ("9" * 400 + "d", None, "a hundred years ago or more"),
-        ("0001-01-01T00:00+23:00", None, "is no time"),
+        ("0001-01-01T00:00+23:00", None, "is not a time"),
         ("2027-01-01", None, "lies in the future"),
         ("0d", None, "lies in the future"),
         ("7d", "8d", "--since '7d' is not before --until '8d'"),
-        ("7d", "later", "--until 'later' is no time"),
+        ("7d", "later", "--until 'later' is not a time"),
     ],
 )
 def test_that_what_is_no_range_is_refused_with_what_to_write(

@@ -288,7 +288,7 @@ def shifted(head: str, rows: list[str]) -> str:
     ("arguments", "code", "words"),
     [
         (("--before", "soon", "--after", "2026-10-01..2026-11-01"), 2, "write FROM..TO"),
-        (("--before", "x..y", "--after", "2026-10-01..2026-11-01"), 2, "--before 'x' is no time"),
+        (("--before", "x..y", "--after", "2026-10-01..2026-11-01"), 2, "--before 'x' is not a time"),
         (("--before", "2026-10-01..2026-09-01", "--after", "1d..now"), 2, "does not end after its begin"),
         (("--before", "2026-09-01..2026-10-01", "--after", "2026-09-20..2026-10-20"), 2, "begins before"),
         (

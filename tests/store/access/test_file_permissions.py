@@ -100,7 +100,7 @@ class TestHosts:
 class TestModes:
     def test_that_a_fifo_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pollux.db", 0o600)
-        with pytest.raises(StoreError, match=r"pollux\.db is no file"):
+        with pytest.raises(StoreError, match=r"pollux\.db is not a file"):
             open_store(f"sqlite:///{tmp_path}/pollux.db")
 
     @pytest.mark.parametrize("mode", [0o604, 0o602, 0o666])

@@ -324,7 +324,7 @@ def test_that_an_argument_in_anothers_place_is_named() -> None:
         model = Slope()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         scheduler: Any = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        with pytest.raises(UsageError, match="StepLR is no optimizer"):
+        with pytest.raises(UsageError, match="StepLR is not an optimizer"):
             pt.AdaptiveDataParallel(model, scheduler, optimizer)
 
 

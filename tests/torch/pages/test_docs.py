@@ -17,7 +17,7 @@ from tests.torch.single_replica import joined
 pytestmark = pytest.mark.torch
 
 # Their programs are forked from a process that has imported torch.
-PAGES = ("docs/api/torch.md", "docs/how-do-i.md", "docs/user.md")
+PAGES = ("docs/how-do-i.md", "docs/user.md")
 
 
 @pytest.mark.parametrize("page", PAGES)

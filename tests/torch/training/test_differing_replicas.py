@@ -310,7 +310,7 @@ def test_that_weights_of_every_kind_have_a_sum(weights: torch.Tensor) -> None:
 
 
 def test_that_an_exemption_must_name_something() -> None:
-    with joined(), pytest.raises(UsageError, match="exempt_from_comparison='heat' is no parameter"):
+    with joined(), pytest.raises(UsageError, match="exempt_from_comparison='heat' is not a parameter"):
         Trainee(exempt_from_comparison=["heat"])
 
 
