@@ -284,7 +284,6 @@ class AgentConfig:
         0.0,
         86400.0,
     )
-    throughput_equation: str = setting("what is fitted to step times; other names are plug-ins", "pollux")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
