@@ -28,6 +28,8 @@ else:
     import tomli as tomllib
 
 DEFAULT_PATH = Path("/etc/pollux/pollux.toml")
+# Stores and settings may name the solver `search` so.
+OTHER_SOLVER_NAMES = types.MappingProxyType({"exact": "search"})
 
 
 def own_path(environ: Mapping[str, str]) -> Path | None:
@@ -68,9 +70,12 @@ def setting(meaning: str, default: Any, *, example: str | None = None, **rules: 
     return field(default=default, metadata={"meaning": meaning, "example": example, **rules})
 
 
-def choice(meaning: str, *choices: str) -> Any:
-    """Return a text field with these `choices`; the first is the default."""
-    return setting(meaning, choices[0], choices=choices)
+def choice(meaning: str, *choices: str, others: Mapping[str, str] = types.MappingProxyType({})) -> Any:
+    """Return a text field with these `choices`; the first is the default.
+
+    `others` are accepted, too: other names of choices, which are not shown.
+    """
+    return setting(meaning, choices[0], choices=choices, others=others)
 
 
 def number(
@@ -186,7 +191,9 @@ class PolicyConfig:
     )
     penalty: str = choice("restart penalty: by age and restarts, or over horizon_s", "paper", "amortised")
     horizon_s: float = number("horizon of the amortised penalty", 600.0, 1.0, 1e12)
-    solver: str = choice("how decisions are searched", "exact", "genetic", "greedy")
+    solver: str = choice(
+        "how decisions are searched", "search", "genetic", "greedy", others=OTHER_SOLVER_NAMES
+    )
     time_limit_s: float = number("of a decision; after it the best so far is taken", 10.0, 0.001, 86400.0)
     seed: int = number("seed of all random choices", 0, 0, 2**63 - 1)
     max_wait_s: float | None = number(
@@ -499,6 +506,7 @@ def convert(value: Any, hint: Any, where: str, rules: Mapping[str, Any], *, is_t
         return _convert_table(value, number, where, rules, is_text=is_text)
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{where}: expected a text, not {value!r}")
+    value = rules.get("others", {}).get(value, value)
     if rules.get("choices") and value not in rules["choices"]:
         raise ConfigError(f"{where}: expected one of {', '.join(rules['choices'])}, not {value!r}")
     return value
