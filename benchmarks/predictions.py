@@ -20,9 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pollux_slurm.goodput import (
     Observation,
     best_batch,
-    best_of,
     fit_throughput,
-    geometric_batches,
     goodput_table,
     iteration_time_s,
 )
@@ -82,12 +80,10 @@ def time_of_fits() -> None:
     )
     one = Configuration(num_nodes=2, num_gpus=8)
     several = [Configuration(num_nodes=1 + (gpus > 4), num_gpus=gpus) for gpus in range(1, 65)]
-    tried = geometric_batches(model.limits, one.num_gpus)
     works: dict[str, Callable[[], object]] = {
         "fit of 20 configurations": lambda: fit_throughput(rows),
         "the same from the fit of 19": lambda: fit_throughput(rows, previous=before),
         "best batch in 1 configuration": lambda: best_batch(model, one),
-        "best of its geometric batches": lambda: best_of(model, one, tried),
         "best batches in 64": lambda: goodput_table([model], several),
     }
     for name, work in works.items():

@@ -28,6 +28,8 @@ else:
     import tomli as tomllib
 
 DEFAULT_PATH = Path("/etc/pollux/pollux.toml")
+# Stores and settings may name the solver `search` so.
+OTHER_SOLVER_NAMES = types.MappingProxyType({"exact": "search"})
 
 
 def own_path(environ: Mapping[str, str]) -> Path | None:
@@ -68,9 +70,12 @@ def setting(meaning: str, default: Any, *, example: str | None = None, **rules: 
     return field(default=default, metadata={"meaning": meaning, "example": example, **rules})
 
 
-def choice(meaning: str, *choices: str) -> Any:
-    """Return a text field with these `choices`; the first is the default."""
-    return setting(meaning, choices[0], choices=choices)
+def choice(meaning: str, *choices: str, others: Mapping[str, str] = types.MappingProxyType({})) -> Any:
+    """Return a text field with these `choices`; the first is the default.
+
+    `others` are accepted, too: other names of choices, which are not shown.
+    """
+    return setting(meaning, choices[0], choices=choices, others=others)
 
 
 def number(
@@ -224,7 +229,9 @@ class PolicyConfig:
         "amortised",
     )
     horizon_s: float = number("The amortised penalty spreads a restart over this time.", 600.0, 1.0, 1e12)
-    solver: str = choice("how decisions are searched", "exact", "genetic", "greedy")
+    solver: str = choice(
+        "The way in which decisions are searched.", "search", "genetic", "greedy", others=OTHER_SOLVER_NAMES
+    )
     time_limit_s: float = number(
         "A decision takes at most this long; the best one found by then is taken.", 10.0, 0.001, 86400.0
     )
@@ -352,7 +359,6 @@ class AgentConfig:
         0.0,
         86400.0,
     )
-    throughput_equation: str = setting("what is fitted to step times; other names are plug-ins", "pollux")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,6 +578,7 @@ def convert(value: Any, hint: Any, where: str, rules: Mapping[str, Any], *, is_t
         return _convert_table(value, number, where, rules, is_text=is_text)
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{where}: expected a text, not {value!r}")
+    value = rules.get("others", {}).get(value, value)
     if rules.get("choices") and value not in rules["choices"]:
         raise ConfigError(f"{where}: expected one of {', '.join(rules['choices'])}, not {value!r}")
     return value

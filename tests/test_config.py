@@ -75,7 +75,7 @@ def test_that_lists_in_the_environment_are_separated_by_commas() -> None:
         ("[policy]\nfair_share_gpus = 2.5\n", "policy.fair_share_gpus: expected a whole number from 1"),
         ('[policy]\npenalty = "age"\n', "policy.penalty: expected one of paper, amortised, not 'age'"),
         ("[policy]\nhorizon_s = 0\n", "policy.horizon_s: expected a number from 1 to 1e+12, not 0"),
-        ('[policy]\nsolver = "fast"\n', "policy.solver: expected one of exact, genetic, greedy"),
+        ('[policy]\nsolver = "fast"\n', "policy.solver: expected one of search, genetic, greedy"),
         ("[policy]\ntime_limit_s = 0\n", "policy.time_limit_s: expected a number from 0.001 to 86400"),
         (
             "[policy]\nhysteresis = 1.0\n",
@@ -137,6 +137,12 @@ def test_that_an_error_in_a_huge_file_is_named_without_its_line(tmp_path: Path) 
     file = written(tmp_path, "# nothing\n" * 600 + "[policy]\nfloor = 0\n")
     with pytest.raises(ConfigError, match=r"pollux\.toml: policy\.floor: expected"):
         load_config({}, path=file)
+
+
+def test_that_the_solver_may_be_called_exact_in_the_file_and_in_a_variable(tmp_path: Path) -> None:
+    file = written(tmp_path, '[policy]\nsolver = "exact"\n')
+    assert load_config({}, path=file).policy.solver == "search"
+    assert load_config({"POLLUX_POLICY_SOLVER": "exact"}).policy.solver == "search"
 
 
 def test_that_an_error_in_a_variable_names_it() -> None:

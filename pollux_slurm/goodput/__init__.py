@@ -8,12 +8,10 @@ Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 from pollux_slurm.goodput.batch_choice import (
     BatchChooser,
     GoodputEstimate,
-    best_batch,
-    best_of,
     evaluate,
     geometric_batches,
 )
-from pollux_slurm.goodput.batch_choice_table import GoodputTable, TableCache, goodput_table
+from pollux_slurm.goodput.batch_choice_table import GoodputTable, TableCache, best_batch, goodput_table
 from pollux_slurm.goodput.checks import check_limits, check_model
 from pollux_slurm.goodput.efficiency import (
     conservative_statistics,
@@ -36,7 +34,6 @@ __all__ = [
     "TableCache",
     "agrees",
     "best_batch",
-    "best_of",
     "check_limits",
     "check_model",
     "conservative_statistics",

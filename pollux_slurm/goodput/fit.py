@@ -59,7 +59,7 @@ def fit_throughput(
     single size that contradict `previous`, and expired ones that contradict the rest, unless there are no
     others.
     """
-    usable = _without_expired([seen for seen in observations if is_usable(seen)])
+    usable = _without_expired([seen for seen in observations if _is_usable(seen)])
     if previous is not None:
         usable = _without_unconfirmed_outlier(usable, previous)
     if not usable:
@@ -118,7 +118,7 @@ def _contradicts(seen: Observation, theta: ThroughputParameters) -> bool:
     return seen.last_time_s > _CONTRADICTION * predicted_s
 
 
-def is_usable(seen: Observation) -> bool:
+def _is_usable(seen: Observation) -> bool:
     """Return whether all numbers of an observation are possible."""
     nodes, gpus, atomic = seen.num_nodes, seen.num_gpus, seen.atomic_batch_size
     micro_batch_s, last_s, weight = seen.micro_batch_s, seen.last_time_s, seen.weight

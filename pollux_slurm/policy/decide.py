@@ -16,8 +16,6 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.exact.search import Solution, solve
-from pollux_slurm.policy.exact.upper_bound import bound_for_number_served
 from pollux_slurm.policy.explain.missing_resources import find_unplaceable
 from pollux_slurm.policy.explain.reasons import (
     excluded_decision,
@@ -36,11 +34,13 @@ from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_facts import NodeFacts, NodeFactsCache
 from pollux_slurm.policy.problem.node_sets import Cluster
 from pollux_slurm.policy.problem.speedup_tables import build_tables
+from pollux_slurm.policy.search.search import Solution, solve
+from pollux_slurm.policy.search.upper_bound import bound_for_number_served
 
 Solver = Callable[..., Solution]
 
 SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {"exact": solve, "genetic": solve_genetically, "greedy": solve_greedily}
+    {"search": solve, "genetic": solve_genetically, "greedy": solve_greedily}
 )
 
 
@@ -80,7 +80,7 @@ class _Solved:
 def decide(
     problem: Problem,
     *,
-    solver: str = "exact",
+    solver: str = "search",
     tables: TableCache | None = None,
     nodes: NodeFactsCache | None = None,
     effort: float = 1.0,
@@ -173,7 +173,7 @@ def decide(
 def allocate(
     problem: Problem,
     *,
-    solver: str = "exact",
+    solver: str = "search",
     tables: TableCache | None = None,
     nodes: NodeFactsCache | None = None,
     effort: float = 1.0,

@@ -25,11 +25,11 @@ from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.in_place_moves import Wing
 from pollux_slurm.policy.candidates.place_search import find_place, has_room, placed_at
 from pollux_slurm.policy.candidates.placed_state import Placement, State
-from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster, members_of
+from pollux_slurm.policy.search.search import Solution
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

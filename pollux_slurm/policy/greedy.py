@@ -16,12 +16,12 @@ import numpy.typing as npt
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.place_search import find_place
 from pollux_slurm.policy.candidates.placed_state import Placement, State
-from pollux_slurm.policy.exact.construction import Constructor
-from pollux_slurm.policy.exact.exchange import Exchange
-from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
+from pollux_slurm.policy.search.construction import Constructor
+from pollux_slurm.policy.search.exchange import Exchange
+from pollux_slurm.policy.search.search import Solution
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -14,8 +14,6 @@ from pollux_slurm.goodput import (
     BatchChooser,
     GoodputTable,
     TableCache,
-    best_batch,
-    best_of,
     evaluate,
     geometric_batches,
     goodput_table,
@@ -28,6 +26,7 @@ from pollux_slurm.model import (
     GradientStatistics,
     ThroughputParameters,
 )
+from tests.goodput.plain_batches import best_batch, best_of
 from tests.goodput.test_batch_choice import adaptive, fixed, models, on
 
 

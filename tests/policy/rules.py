@@ -1,6 +1,6 @@
 """The policy's rules again, as simply as possible: allowed allocations, their values, exhaustive search.
 
-A slow reference for `pollux_slurm.policy`, which shares no code with it but the goodput of one configuration.
+A slow reference for `pollux_slurm.policy`, which shares no code with it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import itertools
 import math
 from collections.abc import Collection
 
-from pollux_slurm.goodput import best_batch
 from pollux_slurm.model import Allocation, Configuration, GoodputModel, Problem, ProblemJob
+from tests.goodput.plain_batches import best_batch
 
 Answer = dict[str, Allocation]
 

@@ -53,7 +53,7 @@ def test_that_a_waiting_job_is_served_by_one_that_can_spare_a_gpu(solver: str) -
 
 
 def test_that_an_unknown_solver_is_rejected_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="exact, genetic, greedy"):
+    with pytest.raises(UsageError, match="genetic, greedy, search"):
         decide(problem(nodes(1), job("a")), solver="magic")
 
 
@@ -77,7 +77,7 @@ def test_that_the_watchdog_returns_an_answer_and_reports_a_timeout(num_jobs: int
 
 
 @pytest.mark.parametrize("name", ["generalized-mean", "osdi21", "price-rank", "attained-work"])
-@pytest.mark.parametrize("solver", ["exact", "greedy"])
+@pytest.mark.parametrize("solver", ["search", "greedy"])
 def test_that_the_fitness_of_a_decisions_allocations_is_that_of_the_decision(solver: str, name: str) -> None:
     one = random_problem(random.Random(5), num_nodes=4, num_gpus=4, num_jobs=7)
     one = dataclasses.replace(one, objective=Objective(name=name))
@@ -100,7 +100,7 @@ def test_that_an_idle_gpu_goes_to_one_that_waits_where_no_running_job_may_move()
     )
     waiting = [
         sum(not job.allocation for job in decide(one, solver=solver, effort=0.02).jobs)
-        for solver in ("exact", "greedy")
+        for solver in ("search", "greedy")
     ]
     assert waiting[0] <= waiting[1] == 10
 

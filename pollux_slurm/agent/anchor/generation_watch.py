@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 
 from pollux_slurm.agent.node.watched_processes import start_thread
-from pollux_slurm.agent.store_warnings import StoreWarnings
-from pollux_slurm.errors import PolluxError, StoreUnavailable, UnknownJobError
+from pollux_slurm.agent.store_connection import StoreConnection
+from pollux_slurm.errors import PolluxError
 from pollux_slurm.store.contract.membership import GenerationRecord, GenerationState, MembershipStore
-
-_LONGEST_PAUSE_S = 30.0
 
 
 class GenerationWatch:
@@ -21,7 +19,8 @@ class GenerationWatch:
     def __init__(
         self, open_store: Callable[[], MembershipStore], token: str, *, poll_interval_s: float
     ) -> None:
-        self._open_store, self._token, self._poll_interval_s = open_store, token, poll_interval_s
+        self._store = StoreConnection(open_store)
+        self._token, self._poll_interval_s = token, poll_interval_s
         self._changed = threading.Condition()
         self._restart_count = 0
         self._latest: GenerationRecord | None = None
@@ -29,7 +28,6 @@ class GenerationWatch:
         self._has_answered = False
         self._closed = False
         self._refusal: tuple[GenerationRecord, str] | None = None
-        self._warnings = StoreWarnings()
         start_thread("pollux-generations", self._run)
 
     def begin(self, restart_count: int) -> None:
@@ -83,30 +81,22 @@ class GenerationWatch:
                 self._refusal = None
 
     def _run(self) -> None:
-        store: MembershipStore | None = None
-        failures = 0
         while not self._closed:
             restart_count, found = self._restart_count, None
+            pause_s, has_answered = self._poll_interval_s, True
             try:
-                store = store or self._open_store()
-                self._send_refusal(store)
-                found = store.generation(self._token, after=0, restart_count=restart_count)
-                failures = 0
-            except PolluxError as error:
-                failures += 1
-                if not isinstance(error, UnknownJobError):  # not registered yet
-                    self._warnings.log(error)
-                if store is not None and not isinstance(error, StoreUnavailable | UnknownJobError):
-                    store.close()
-                    store = None
+                found = self._store.call(partial(self._read, restart_count=restart_count))
+            except PolluxError:
+                pause_s, has_answered = self._store.pause_s(self._poll_interval_s), False
             with self._changed:
                 if found is not None and restart_count == self._restart_count:
                     self._latest = found
                 self._num_reads += 1
-                self._has_answered = failures == 0
+                self._has_answered = has_answered
                 self._changed.notify_all()
-                pause_s = self._poll_interval_s * 2 ** min(failures, 6)
-                self._changed.wait(min(pause_s, max(_LONGEST_PAUSE_S, self._poll_interval_s)))
-        if store is not None:
-            with contextlib.suppress(PolluxError):
-                store.close()
+                self._changed.wait(pause_s)
+        self._store.close()
+
+    def _read(self, store: MembershipStore, *, restart_count: int) -> GenerationRecord | None:
+        self._send_refusal(store)
+        return store.generation(self._token, after=0, restart_count=restart_count)

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.agent.measure.profile import MeasuredStep, Situation, StepProfile, StepTimes
-from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -26,7 +25,6 @@ from pollux_slurm.model import (
 
 if TYPE_CHECKING:
     from pollux_slurm.goodput import Observation
-    from pollux_slurm.goodput.equation_plugins import Equation, Equations
 
 _LOG = logging.getLogger(__name__)
 # The predicted goodput of a new batch size must be higher by this factor: a change costs a step or two of
@@ -82,26 +80,14 @@ class Tuner:
 
     `configuration` is that of the present run.
 
-    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit. `equation` names
-    the throughput equation: the paper's, or one registered with `equations` or as an entry point (see
-    `pollux_slurm.goodput.equation_plugins`).
+    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit.
     """
 
     def __init__(
-        self,
-        configuration: Configuration,
-        profile: StepProfile,
-        *,
-        gpu_type: str | None = None,
-        equation: str = "pollux",
-        equations: Equations | None = None,
+        self, configuration: Configuration, profile: StepProfile, *, gpu_type: str | None = None
     ) -> None:
-        self.configuration, self._profile = configuration, profile
-        self.gpu_type, self._name, self._equations = gpu_type, equation, equations
-        self._equation: Equation | None = None
+        self.configuration, self._profile, self.gpu_type = configuration, profile, gpu_type
         self._lock = threading.Lock()
-        # The equation's own parameters, and their projection to those that the scheduler uses.
-        self._values: tuple[float, ...] | None = None
         self._theta: ThroughputParameters | None = None
         self._fitted_version = 0
         self._most_gpus, self._most_nodes = 0, 0
@@ -126,45 +112,18 @@ class Tuner:
             observations = self._observations()
             if not observations:
                 return  # nothing is measured yet, which is not a failure
-            if self._equation is None:
-                self._equation = self._find_equation()
-            try:
-                self._fit(self._equation, observations)
-            except Exception as error:
-                # A registered equation must not stop reports and checkpoint requests.
-                if self._equation.name == self._paper_equation().name:
-                    raise
-                _LOG.warning("throughput equation %s: %r; the paper's is used", self._name, error)
-                self._equation, self._values = self._paper_equation(), None
-                self._fit(self._equation, observations)
+            self._fit(observations)
             self._fitted_version = version
 
-    def _fit(self, equation: Equation, observations: list[Observation]) -> None:
-        result = equation.fit(observations, previous=self._values)
+    def _fit(self, observations: list[Observation]) -> None:
+        from pollux_slurm.goodput import fit_throughput
+
+        result = fit_throughput(observations, previous=self._theta)
         if result.reason is not None and result.reason != self._last_reason:
             _LOG.warning("the throughput model was not fitted again: %s", result.reason)
         self._last_reason = result.reason
-        if result.reason is None and result.values is not None:
-            theta = equation.projected(result.values, observations)
-            self._values, self._theta = result.values, theta or self._theta
-
-    def _paper_equation(self) -> Equation:
-        from pollux_slurm.goodput.equation_plugins import PolluxEquation
-
-        return PolluxEquation()
-
-    def _find_equation(self) -> Equation:
-        from pollux_slurm.goodput.equation_plugins import Equations
-
-        try:
-            equation = (self._equations or Equations()).get(self._name)
-        except (PolluxError, ImportError, AttributeError, TypeError) as error:
-            # Its package is broken or missing.
-            _LOG.warning("throughput equation %s: %s; the paper's is used", self._name, error)
-            equation = self._paper_equation()
-        if self._values is not None and len(self._values) != len(equation.parameter_names):
-            self._values = None
-        return equation
+        if result.reason is None and result.parameters is not None:
+            self._theta = result.parameters
 
     def _observations(self) -> list[Observation]:
         """Return the measured steps, with those of other GPU types scaled to this run's type.
@@ -281,7 +240,6 @@ class Tuner:
         theta = self._theta
         return {
             "theta": None if theta is None else asdict(theta),
-            "values": None if self._values is None else list(self._values),
             "most_gpus": self._most_gpus,
             "most_nodes": self._most_nodes,
         }
@@ -290,6 +248,4 @@ class Tuner:
         """Restore what `state_dict` returned."""
         theta = state["theta"]
         self._theta = None if theta is None else ThroughputParameters(**theta)
-        values = state.get("values")
-        self._values = None if values is None else tuple(values)
         self._most_gpus, self._most_nodes = state["most_gpus"], state["most_nodes"]

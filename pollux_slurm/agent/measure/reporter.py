@@ -14,20 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Protocol
 
-from pollux_slurm.agent.store_warnings import StoreWarnings
+from pollux_slurm.agent.store_connection import StoreConnection
 from pollux_slurm.errors import (
     PolluxError,
     ReportRefusedError,
     StaleRunError,
-    StoreUnavailable,
     UnknownJobError,
 )
 from pollux_slurm.store.contract.interface import AgentStore, CheckpointConfirmation, Move, Report
 
 _LOG = logging.getLogger(__name__)
-_MAX_BACKOFF_S = 30.0
 # So many reports at most follow at the interval of the first reports.
 _MAX_FIRST_REPORTS = 30
 # Where a daemon runs, it registers a job within seconds of its start.
@@ -43,6 +42,10 @@ class Compose(Protocol):
     """Composes the report that is due. Called in the reporter's thread."""
 
     def __call__(self, *, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report: ...
+
+
+def _no_store() -> None:
+    return None
 
 
 class Reporter:
@@ -71,6 +74,9 @@ class Reporter:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_store, self._token, self._run_number = open_store, token, run_number
+        self._store: StoreConnection[Any] = StoreConnection(
+            open_store or _no_store, answers=(StaleRunError, UnknownJobError)
+        )
         self._compose = compose
         self._report_interval_s, self._poll_interval_s = report_interval_s, poll_interval_s
         self._first_reports_interval_s = first_reports_interval_s
@@ -88,11 +94,12 @@ class Reporter:
         self._request: int | None = None
         self._superseded = False
         self._closing = False
-        self._warnings = StoreWarnings()
         # The move of the last request. Only the thread uses what follows.
         self._move: tuple[int, Move | None] | None = None
         self._is_stopping = False
         self._unknown_since: float | None = None
+        self._next_report_s = self._next_poll_s = 0.0
+        self._is_due = False
 
     # ------------------------------------------------------------ called by the training thread
 
@@ -163,72 +170,61 @@ class Reporter:
     # ------------------------------------------------------------ in the thread
 
     def _run(self) -> None:
-        store: AgentStore | None = None
-        failures = 0
-        next_report = next_poll = self._monotonic()
+        self._next_report_s = self._next_poll_s = self._monotonic()
         try:
             while True:
-                started = self._monotonic()
-                answered, due = True, False
                 with self._changed:
                     closing = self._closing
+                self._is_due = False
+                pause_s = None
                 try:
-                    if store is None and self._open_store is not None:
-                        # First, since it takes a while, in which a report may be asked for.
-                        store = self._open_store()
-                    with self._changed:
-                        due = self._report_wanted or self._confirmation is not None
-                        due = due or (started >= next_report and not closing)
-                        self._report_wanted = False
-                    if due:
-                        self._report(store)
-                        next_report = self._monotonic() + self.report_delay_s
-                    if store is not None and not closing and started >= next_poll:
-                        request = store.poll(self._token, self._run_number, at=self._now()).checkpoint_request
-                        self._fetch_move(store, request)
-                        self._request = request
-                        next_poll = self._monotonic() + self._poll_interval_s
-                    failures, self._unknown_since = 0, None
+                    self._store.call(partial(self._turn, closing=closing))
+                    self._unknown_since = None
                 except StaleRunError as error:
                     # The last report of a run may come after the first of the next: then nothing is wrong.
                     if not self._closing:
-                        self._warnings.log(error)
+                        self._store.warn(error)
                     self._superseded = True
                     return
                 except UnknownJobError:
                     # Not registered yet: the daemon does so in its next round.
-                    answered = False
+                    pause_s = self._store.pause_s(self._poll_interval_s)
                     self._log_if_not_registered()
-                except StoreUnavailable as error:
-                    answered = False
-                    failures += 1
-                    self._warnings.log(error)
-                except PolluxError as error:
-                    answered = False
-                    failures += 1
-                    self._warnings.log(error)
-                    if store is not None:
-                        store.close()
-                        store = None
+                except PolluxError:
+                    pause_s = self._store.pause_s(self._poll_interval_s)
                 if closing:
                     return
-                pause_s = self._poll_interval_s
-                if not answered:
-                    pause_s = min(self._poll_interval_s * 2 ** min(failures, 10), _MAX_BACKOFF_S)
+                if pause_s is not None:
                     with self._changed:
-                        self._report_wanted = self._report_wanted or due
-                    next_poll = self._monotonic()
-                elif store is None:
-                    pause_s = max(next_report - self._monotonic(), 0.0)
+                        self._report_wanted = self._report_wanted or self._is_due
+                    self._next_poll_s = self._monotonic()
+                    self._pause(pause_s, interruptible=False)
                 else:
-                    pause_s = max(min(next_report, next_poll) - self._monotonic(), 0.0)
-                self._pause(pause_s, interruptible=answered)
+                    next_s = self._next_report_s
+                    if self._open_store is not None:
+                        next_s = min(next_s, self._next_poll_s)
+                    self._pause(max(next_s - self._monotonic(), 0.0), interruptible=True)
         except Exception:
             # A defect here must not end the training, and must be logged.
             _LOG.exception("the reporter stopped: training goes on without reports")
         finally:
-            if store is not None:
-                store.close()
+            self._store.close()
+
+    def _turn(self, store: AgentStore | None, *, closing: bool) -> None:
+        """Report and poll, as far as either is due."""
+        started = self._monotonic()
+        with self._changed:
+            self._is_due = self._report_wanted or self._confirmation is not None
+            self._is_due = self._is_due or (started >= self._next_report_s and not closing)
+            self._report_wanted = False
+        if self._is_due:
+            self._report(store)
+            self._next_report_s = self._monotonic() + self.report_delay_s
+        if store is not None and not closing and started >= self._next_poll_s:
+            request = store.poll(self._token, self._run_number, at=self._now()).checkpoint_request
+            self._fetch_move(store, request)
+            self._request = request
+            self._next_poll_s = self._monotonic() + self._poll_interval_s
 
     def _pause(self, pause_s: float, *, interruptible: bool) -> None:
         """Wait for `pause_s`; if `interruptible`, end early when there is something to send."""
@@ -308,7 +304,7 @@ class Reporter:
         if self._unknown_since is None:
             self._unknown_since = now
         elif now - self._unknown_since >= _REGISTRATION_TIMEOUT_S:
-            self._warnings.log(
+            self._store.warn(
                 UnknownJobError(
                     f"{self._job_name} is not registered yet, so it reports nothing and is never moved; "
                     "is pollux daemon running?"
@@ -318,14 +314,14 @@ class Reporter:
     def _send(self, store: AgentStore, report: Report) -> None:
         field = non_finite_field(report)
         if field is not None:
-            self._warnings.log(
+            self._store.warn(
                 ReportRefusedError(f"{field} is not a finite number: reported without measurements")
             )
             report = _without_measurements(report)
         try:
             store.report(self._token, report, at=self._now())
         except ReportRefusedError as error:
-            self._warnings.log(error)
+            self._store.warn(error)
             if report.checkpoint is not None:
                 # A confirmation must arrive even if the model is refused.
                 store.report(self._token, _without_measurements(report), at=self._now())

@@ -15,7 +15,6 @@ prove to each other that they know the secret.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -25,8 +24,8 @@ from datetime import datetime, timezone
 from functools import partial
 
 from pollux_slurm.agent.membership.generation import Generation, Member
-from pollux_slurm.agent.store_warnings import StoreWarnings
-from pollux_slurm.errors import PolluxError, ReportRefusedError, StoreUnavailable, UnknownJobError
+from pollux_slurm.agent.store_connection import StoreConnection
+from pollux_slurm.errors import PolluxError, ReportRefusedError, StoreUnavailable
 from pollux_slurm.store.contract.membership import GenerationRecord, GenerationState, MembershipStore
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +33,6 @@ _LOG = logging.getLogger(__name__)
 _COMMIT_TIMEOUT_S = 3.0
 # The thread ends when nobody has asked for so long.
 _IDLE_S = 30.0
-_MAX_BACKOFF_S = 30.0
 # All wait for a newcomer to see that its generation is committed, and its GPUs are idle until rank 0 sees
 # that it is ready. Both look often at first, and later so rarely that this adds little to what they waited.
 _LEAST_INTERVAL_S = 0.1
@@ -73,7 +71,8 @@ class StoreMembership:
         commit_timeout_s: float = _COMMIT_TIMEOUT_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._open_store, self._token, self._restart_count = open_store, token, restart_count
+        self._store = StoreConnection(open_store)
+        self._token, self._restart_count = token, restart_count
         self.member, self.host, self.joins = member, host, joins
         self._poll_interval_s, self._commit_timeout_s = poll_interval_s, commit_timeout_s
         self._monotonic = monotonic
@@ -90,7 +89,6 @@ class StoreMembership:
         self._announced_since_s: float | None = None
         self._refuses_all: str | None = None
         self._closing = False
-        self._warnings = StoreWarnings()
 
     # ------------------------------------------------------------ called by the training thread
 
@@ -203,28 +201,19 @@ class StoreMembership:
     # ------------------------------------------------------------ in the thread
 
     def _run(self) -> None:
-        store: MembershipStore | None = None
-        failures = 0
         try:
-            while self._wait(may_send=failures == 0):
+            while self._wait(may_send=not self._store.num_failures):
                 try:
-                    if store is None:
-                        store = self._open_store()
-                    self._work(store)
-                    failures = 0
-                except PolluxError as error:
-                    failures += 1
-                    self._note_failure(error, failures)
-                    if store is not None and not isinstance(error, StoreUnavailable):
-                        store.close()
-                        store = None
+                    self._store.call(self._work)
+                except PolluxError:
+                    with self._changed:
+                        self._record = None
+                        self._next_look_s = self._monotonic() + self._store.pause_s(self._interval_s())
         except Exception:
             # A defect here must not end the training, and must be logged.
             _LOG.exception("the membership is not read any more: training goes on with its replicas")
         finally:
-            if store is not None:
-                with contextlib.suppress(PolluxError):
-                    store.close()
+            self._store.close()
 
     def _wait(self, *, may_send: bool) -> bool:
         """Wait for something to do; False where the thread is to end, since nobody asks."""
@@ -252,7 +241,7 @@ class StoreMembership:
             try:
                 call(store)
             except ReportRefusedError as error:
-                self._warnings.log(error)
+                self._store.warn(error)
             with self._changed:
                 if self._unsent.get(kind) is call:
                     del self._unsent[kind]
@@ -315,14 +304,6 @@ class StoreMembership:
             return self._poll_interval_s
         waited_s = self._monotonic() - since_s
         return min(max(_SHARE_OF_WAIT * waited_s, _LEAST_INTERVAL_S), self._poll_interval_s)
-
-    def _note_failure(self, error: PolluxError, failures: int) -> None:
-        if not isinstance(error, UnknownJobError):  # not registered yet, of which the reporter speaks
-            self._warnings.log(error)
-        with self._changed:
-            self._record = None
-            pause_s = min(self._interval_s() * 2 ** min(failures, 10), _MAX_BACKOFF_S)
-            self._next_look_s = self._monotonic() + pause_s
 
 
 def _generation(record: GenerationRecord) -> Generation:

@@ -19,6 +19,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     print_line,
     settings,
 )
+from pollux_slurm.config import OTHER_SOLVER_NAMES
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def replay(
     ] = None,
     solver: Annotated[
         str,
-        typer.Option(help="exact, genetic or greedy.", autocompletion=setting_choices("policy", "solver")),
-    ] = "exact",
+        typer.Option(help="search, genetic or greedy.", autocompletion=setting_choices("policy", "solver")),
+    ] = "search",
     objective: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +78,7 @@ def replay(
     if save is not None:
         write_problem(save, problem)
         return
-    names = list(SOLVERS) if compare else [solver]
+    names = list(SOLVERS) if compare else [OTHER_SOLVER_NAMES.get(solver, solver)]
     decisions = []
     with ProgressBar(len(names), "solvers") as bar:
         for name in names:

@@ -10,9 +10,11 @@ where a false model may be right, and it would be accepted again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pollux_slurm.goodput import best_batch
+import numpy as np
+
+from pollux_slurm.goodput import goodput_table
 from pollux_slurm.model import Configuration, GoodputModel, GradientStatistics
 from pollux_slurm.store.contract.interface import MIN_RECENT_RUN_S, JobRecord, RecentRun
 
@@ -55,9 +57,11 @@ def models_of(record: JobRecord) -> Models:
     )
 
 
-def doubt_about(record: JobRecord) -> str | None:
-    """Return why a job's models are rejected, None where they are accepted."""
-    return model_doubt(models_of(record), record.recent_runs)
+def doubts_about(records: Sequence[JobRecord]) -> list[str | None]:
+    """Return why each job's models are rejected, None where they are accepted."""
+    asked = [(models_of(record), record.recent_runs) for record in records]
+    goodputs = _goodputs(pair for models, runs in asked for pair in _pairs(models, runs))
+    return [_doubt(models, runs, goodputs) for models, runs in asked]
 
 
 def model_doubt(models: Models, recent_runs: Sequence[RecentRun]) -> str | None:
@@ -65,11 +69,40 @@ def model_doubt(models: Models, recent_runs: Sequence[RecentRun]) -> str | None:
 
     Runs on a GPU type without a model are skipped, and runs on GPUs that the model's limits exclude.
     """
+    return _doubt(models, recent_runs, _goodputs(_pairs(models, recent_runs)))
+
+
+Pair = tuple[GoodputModel, Configuration]
+
+
+def _pairs(models: Models, recent_runs: Sequence[RecentRun]) -> Iterator[Pair]:
+    """Yield the models and configurations whose goodput tells what the runs should have made."""
+    for run in recent_runs:
+        model = _model_for(models, run.gpu_type)
+        if model is not None and run.allocated_s >= MIN_RECENT_RUN_S:
+            yield from ((model, configuration) for configuration, _ in run.allocations)
+
+
+def _goodputs(pairs: Iterable[Pair]) -> Mapping[Pair, float]:
+    """Return the goodput of the best batches, 0 where none is allowed. All at once is quicker."""
+    wanted = list(dict.fromkeys(pairs))
+    row = {model: at for at, model in enumerate(dict.fromkeys(model for model, _ in wanted))}
+    column = {one: at for at, one in enumerate(dict.fromkeys(one for _, one in wanted))}
+    mask = np.zeros((len(row), len(column)), dtype=bool)
+    for model, configuration in wanted:
+        mask[row[model], column[configuration]] = True
+    found = goodput_table(list(row), list(column), mask=mask).goodput
+    return {(model, one): float(found[row[model], column[one]]) for model, one in wanted}
+
+
+def _doubt(models: Models, recent_runs: Sequence[RecentRun], goodputs: Mapping[Pair, float]) -> str | None:
     checked = []
     for run in recent_runs:
         model = _model_for(models, run.gpu_type)
-        predicted = None if model is None else _predicted(model, run)
-        if model is not None and predicted is not None and run.allocated_s >= MIN_RECENT_RUN_S:
+        if model is None or run.allocated_s < MIN_RECENT_RUN_S:
+            continue
+        predicted = _predicted(model, run, goodputs)
+        if predicted is not None:
             checked.append(_contradiction(model, predicted, run))
     disagreeing = [reason for reason in checked if reason is not None]
     if disagreeing and (checked[0] is not None or len(disagreeing) >= _MIN_DISAGREEING_RUNS):
@@ -87,7 +120,9 @@ def _contradiction(model: GoodputModel, predicted: float, run: RecentRun) -> str
     made = run.progress * model.limits.initial_batch_size
     if made > MAX_UNDERSTATEMENT * predicted:
         # Large batches may have been more efficient during the run than they are now.
-        predicted = _predicted(dataclasses.replace(model, statistics=_NOISE_ONLY), run) or predicted
+        noisy = dataclasses.replace(model, statistics=_NOISE_ONLY)
+        goodputs = _goodputs((noisy, configuration) for configuration, _ in run.allocations)
+        predicted = _predicted(noisy, run, goodputs) or predicted
     if predicted <= MAX_OVERSTATEMENT * made and made <= MAX_UNDERSTATEMENT * predicted:
         return None
     on = " and ".join(dict.fromkeys(_gpus(configuration) for configuration, _ in run.allocations))
@@ -97,15 +132,12 @@ def _contradiction(model: GoodputModel, predicted: float, run: RecentRun) -> str
     )
 
 
-def _predicted(model: GoodputModel, run: RecentRun) -> float | None:
+def _predicted(model: GoodputModel, run: RecentRun, goodputs: Mapping[Pair, float]) -> float | None:
     """Return the progress, in examples, that a model predicts for the allocations of a run."""
-    total = 0.0
-    for configuration, seconds in run.allocations:
-        best = best_batch(model, configuration)
-        if best is None:
-            return None
-        total += best.goodput * seconds
-    return total
+    made = [(goodputs[model, configuration], seconds) for configuration, seconds in run.allocations]
+    if not all(goodput > 0 for goodput, _ in made):
+        return None
+    return sum(goodput * seconds for goodput, seconds in made)
 
 
 def _gpus(configuration: Configuration) -> str:

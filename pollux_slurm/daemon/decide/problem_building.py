@@ -63,15 +63,15 @@ def build_problem(
     kinds = Kinds() if kinds is None else kinds
     usable = UsableNodes(picture.snapshot)
     several_wings = in_place.allows_several_wings(picture.snapshot, moves or MovesConfig())
+    doubts = model_checks.doubts_about([job.record for job in picture.managed])
     jobs = []
-    for job in picture.managed:
+    for job, model_doubt in zip(picture.managed, doubts, strict=True):
         placement = _placement(job, now, pause_ttl_s, makes_room=bool(unmanaged))
         if placement is None:
             continue
         current, because = placement
         record = job.record
         declaration = declared_epochs.check_declaration(record)
-        model_doubt = model_checks.doubt_about(record)
         if model_doubt is None:
             taught = kinds.teach(record, model_checks.models_of(record))
         else:

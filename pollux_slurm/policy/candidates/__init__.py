@@ -1,4 +1,4 @@
 """What each job could be given, what that takes of each resource, and what is placed so far.
 
-May be imported by `policy/exact`, `policy/explain`, `policy/pricing`.
+May be imported by `policy/search`, `policy/explain`, `policy/pricing`.
 """

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from pollux_slurm.model import Allocation
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placement
-from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.explain.missing_resources import Shortage
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
+from pollux_slurm.policy.search.search import Solution
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from pollux_slurm.model import Configuration, JobDecision, Problem, ProblemJob, ReallocationWay
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.explain.facts import FASTER, SolutionFacts
 from pollux_slurm.policy.objectives.restart_penalty import move_delay_s
 from pollux_slurm.policy.participation.user_shares import group_of
 from pollux_slurm.policy.problem.node_sets import members_of
+from pollux_slurm.policy.search.search import Solution
 
 
 def explain_all(solution: Solution, candidates: Candidates) -> list[JobDecision]:

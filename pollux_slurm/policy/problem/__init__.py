@@ -1,5 +1,5 @@
 """What follows from a problem before any search: nodes, shapes of allocations, speedup tables.
 
-May be imported by `cli`, `daemon`, `policy/candidates`, `policy/exact`, `policy/explain`,
+May be imported by `cli`, `daemon`, `policy/candidates`, `policy/search`, `policy/explain`,
 `policy/objectives`, `policy/participation`, `policy/pricing`, `policy/promises`, `simulator`, `store`.
 """

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
+from pollux_slurm.config import OTHER_SOLVER_NAMES
 from pollux_slurm.errors import StoreError
 from pollux_slurm.model import Allocation, Configuration, JobDecision
 from pollux_slurm.store.access.sanitizing import clean_text
@@ -77,7 +78,7 @@ def read_decision(
         at=row.at,
         shadow=row.shadow,
         objective=row.objective,
-        solver=row.solver,
+        solver=OTHER_SOLVER_NAMES.get(row.solver, row.solver),
         fitness=row.fitness,
         upper_bound=row.upper_bound,
         gap=row.gap,

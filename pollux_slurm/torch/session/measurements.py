@@ -45,7 +45,6 @@ class Measurements:
         self._tuner = Tuner(
             Configuration(num_nodes=environment.num_nodes, num_gpus=environment.world_size),
             self.profile,
-            equation=environment.config.agent.throughput_equation,
         )
         self._progress, self._checkpoint_dir, self._where = progress, environment.checkpoint_dir, where
         self._has_started, self._run_began_s = False, 0.0

@@ -211,20 +211,6 @@ def test_that_a_type_without_measurements_leaves_the_model_as_it_was(tuner: Tune
     assert other.predict(training()) == tuner.predict(training())
 
 
-def test_that_an_unknown_equation_falls_back_to_the_papers(
-    tuner: Tuner, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = Tuner(
-        Configuration(num_nodes=1, num_gpus=2),
-        measured_on(("slow", 0.1, (2,))),
-        gpu_type="slow",
-        equation="x",
-    )
-    other.refit()
-    assert other.predict(training()) is not None
-    assert "no throughput equation called 'x'" in caplog.text
-
-
 def test_that_one_slow_minute_on_several_nodes_does_not_count_as_a_slow_network() -> None:
     at = [0.0]
     profile = StepProfile(now=lambda: at[0])

@@ -101,7 +101,7 @@ def test_that_an_invalid_problem_is_one_line(
         assert words in done.stderr
 
 
-@pytest.mark.parametrize("solver", ["exact", "genetic", "greedy"])
+@pytest.mark.parametrize("solver", ["search", "genetic", "greedy"])
 @pytest.mark.parametrize(
     ("place", "value"),
     [(("problem", "nodes"), "[]"), (("problem", "jobs"), "[]"), ((*NODE, "num_gpus"), "0")],

@@ -32,7 +32,7 @@ def replay(*arguments: str) -> Done:
 def test_that_json_has_the_decision_and_its_fitness(file: Path) -> None:
     found = json.loads(replay(str(file), "--json").stdout)
     assert found["allocations"] == {"7": {"n0": 4}, "8": {"n1": 4}}
-    assert found["solver"] == "exact"
+    assert found["solver"] == "search"
     assert found["fitness"] == pytest.approx(found["upper_bound"])
     assert found["gap"] == pytest.approx(0.0, abs=1e-9)
     assert set(found["times_s"]) == {"tables", "solve", "explain"}
@@ -40,13 +40,17 @@ def test_that_json_has_the_decision_and_its_fitness(file: Path) -> None:
 
 def test_that_all_solvers_can_be_compared(file: Path) -> None:
     found = json.loads(replay(str(file), "--compare", "--json").stdout)
-    assert [one["solver"] for one in found] == ["exact", "genetic", "greedy"]
+    assert [one["solver"] for one in found] == ["search", "genetic", "greedy"]
+
+
+def test_that_the_solver_may_be_called_exact(file: Path) -> None:
+    assert replay(str(file), "--solver", "exact").stdout.splitlines()[-1].startswith("search: fitness ")
 
 
 def test_that_each_job_has_a_line(file: Path) -> None:
     lines = replay(str(file)).stdout.splitlines()
     assert lines[0].startswith("job 7: n0:4; speedup 1; goodput 4000/s")
-    assert lines[-1].startswith("exact: fitness ")
+    assert lines[-1].startswith("search: fitness ")
 
 
 def test_that_a_round_of_the_store_is_replayed(store: Store, store_url: str) -> None:

@@ -6,16 +6,25 @@ import dataclasses
 
 import pytest
 
-from pollux_slurm.daemon.decide.model_checks import Models, doubt_about, model_doubt
+from pollux_slurm.daemon.decide.model_checks import Models, doubts_about, model_doubt
 from pollux_slurm.goodput import best_batch
 from pollux_slurm.model import BatchLimits, Configuration, GoodputModel, GradientStatistics
-from pollux_slurm.store.contract.interface import RecentRun
+from pollux_slurm.store.contract.interface import JobRecord, RecentRun
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.builders import MODEL, record
 from tests.store.builders import at, observation, registration, report, token_of
 
 ONE, TWO, FOUR = (Configuration(num_nodes=1, num_gpus=gpus) for gpus in (1, 2, 4))
 MODELS: Models = (MODEL, ())
+
+
+def doubt_about(one: JobRecord) -> str | None:
+    """Return the doubt about a job among others, about which there are others."""
+    others = [record("2", model=MODEL, recent_runs=(recent_run(0.001),)), record("3")]
+    before, doubt, after = doubts_about([others[0], one, others[1]])
+    assert before is not None
+    assert after is None
+    return doubt
 
 
 def goodput(model: GoodputModel, configuration: Configuration) -> float:

@@ -54,7 +54,7 @@ def test_that_a_move_in_place_pays_where_a_requeue_does_not(solver: str) -> None
     assert found.jobs[0].move_delay_s == 1.0
 
 
-@pytest.mark.parametrize("solver", ["exact", "genetic"])
+@pytest.mark.parametrize("solver", ["search", "genetic"])
 def test_that_among_equal_placements_the_one_that_keeps_a_wing_is_chosen(solver: str) -> None:
     """The job gives up two of three nodes to two that wait. Any one is as fast, and n1 is not its wing's."""
     mover = winged("a", {"n0": 1, "n1": 1}, {"n2": 1}, model=linear_model(network_s=1e3), num_restarts=0)
@@ -148,7 +148,7 @@ def test_that_every_objective_prices_a_move_by_its_way(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-@pytest.mark.parametrize("solver", ["exact", "greedy"])
+@pytest.mark.parametrize("solver", ["search", "greedy"])
 def test_that_jobs_without_wings_are_decided_about_as_ever(solver: str, name: str) -> None:
     rng = random.Random(7)
     one = with_everything(rng, random_problem(rng, num_nodes=5, num_gpus=4, num_jobs=9))
@@ -162,7 +162,7 @@ def test_that_jobs_without_wings_are_decided_about_as_ever(solver: str, name: st
 
 
 @settings(max_examples=40, deadline=None, phases=QUICKLY)
-@for_all(rngs, st.integers(1, 3), st.sampled_from([("exact", 1.0), ("exact", 0.02), ("greedy", 1.0)]))
+@for_all(rngs, st.integers(1, 3), st.sampled_from([("search", 1.0), ("search", 0.02), ("greedy", 1.0)]))
 def test_that_the_bound_is_one_with_wings_and_a_small_problem_is_solved(
     rng: random.Random, num_jobs: int, how: tuple[str, float]
 ) -> None:
@@ -178,7 +178,7 @@ def test_that_the_bound_is_one_with_wings_and_a_small_problem_is_solved(
     if found.upper_bound is not None and waiting == sum(not one.allocation for one in found.jobs):
         assert found.fitness <= best * (1 + 1e-9)
         assert found.upper_bound >= best * (1 - 1e-9)
-        if how == ("exact", 1.0):
+        if how == ("search", 1.0):
             assert found.fitness == pytest.approx(best, rel=1e-6)
 
 

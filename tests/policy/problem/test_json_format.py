@@ -65,7 +65,7 @@ DECISION = Decision(
         ),
     ),
     fitness=0.5,
-    solver="exact",
+    solver="search",
     excluded=(("13", "its minimum does not fit"),),
 )
 

@@ -32,6 +32,8 @@ from pollux_slurm.store.contract.interface import (
     TrainingRun,
     WarningRecord,
 )
+from pollux_slurm.store.reporting.queries import open_view_reader
+from pollux_slurm.store.reporting.view_rows import RoundEntry
 from tests.store.builders import (
     BATCH,
     MODEL,
@@ -1147,6 +1149,17 @@ class TestRounds:
         assert found.gpu_prices == (("a100", 0.5), ("t4", 0.25))
         assert found.explanation == explanation(decided.jobs[0])
         assert running.decision("1", first) == found
+
+    def test_that_the_solver_of_a_row_that_says_exact_is_search(
+        self, running: Store, any_store_url: str
+    ) -> None:
+        decided = dataclasses.replace(decision_of([1]), solver="exact")
+        running.record_round(problem_of([1]), decided, shadow=False, at=at(20))
+        found = running.decision("1")
+        assert found is not None
+        assert found.solver == "search"
+        with open_view_reader(any_store_url) as reports:
+            assert [one.solver for one in reports.rows(RoundEntry).rows] == ["search"]
 
     def test_that_an_excluded_job_has_the_reason(self, running: Store) -> None:
         decided = dataclasses.replace(decision_of([1]), excluded=(("1", "its model is refused: NaN\0"),))

@@ -47,7 +47,7 @@ class PolluxPolicy:
         *,
         declared: bool = False,
         kinds: bool = False,
-        solver: str = "exact",
+        solver: str = "search",
         effort: float | None = None,
         pauses: bool | None = None,
         share_half_life_s: float | None = None,

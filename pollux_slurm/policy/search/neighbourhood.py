@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.exact.branch_and_bound import BranchAndBound
 from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.problem.deterministic_rounding import above
+from pollux_slurm.policy.search.branch_and_bound import BranchAndBound
 
 # The fewest and the most jobs of a part. Small parts are searched completely; large ones escape from local
 # optima of the small ones.

@@ -8,11 +8,11 @@ import numpy as np
 
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
-from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
+from pollux_slurm.policy.search.construction import Constructor
 from tests.policy.builders import job, linear_model, nodes, problem
 from tests.policy.problems import random_problem, with_everything
 

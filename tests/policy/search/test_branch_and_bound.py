@@ -13,11 +13,11 @@ from pollux_slurm.model import ProblemJob
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
-from pollux_slurm.policy.exact.branch_and_bound import BranchAndBound
 from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
+from pollux_slurm.policy.search.branch_and_bound import BranchAndBound
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, nodes, problem
 from tests.policy.problems import random_problem

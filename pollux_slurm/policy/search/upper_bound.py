@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
-from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.relaxation import ROUNDING, Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
+from pollux_slurm.policy.search.search import Solution
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

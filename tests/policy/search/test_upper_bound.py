@@ -33,7 +33,7 @@ def in_partitions(rng: random.Random, plain: Problem) -> Problem:
 
 
 @settings(max_examples=40, deadline=None, phases=QUICKLY)
-@for_all(rngs, st.integers(1, 3), st.sampled_from(["exact", "greedy"]))
+@for_all(rngs, st.integers(1, 3), st.sampled_from(["search", "greedy"]))
 def test_that_no_answer_that_serves_as_many_is_worth_more(
     rng: random.Random, num_jobs: int, solver: str
 ) -> None:
@@ -53,7 +53,7 @@ def test_that_no_answer_that_serves_as_many_is_worth_more(
 @for_all(rngs, st.integers(3, 12))
 def test_that_no_solver_exceeds_the_bound_of_another(rng: random.Random, num_jobs: int) -> None:
     large = in_partitions(rng, random_problem(rng, num_nodes=6, num_gpus=4, num_jobs=num_jobs))
-    answers = [decide(large, solver=solver, effort=0.05) for solver in ("exact", "greedy")]
+    answers = [decide(large, solver=solver, effort=0.05) for solver in ("search", "greedy")]
     answers.append(decide(large, effort=1.0))
     for one in answers:
         for other in answers:

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.exact.construction import Constructor
-from pollux_slurm.policy.exact.exchange import Exchange
 from pollux_slurm.policy.pricing.dual_bound import Dual, solve_dual
 from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
+from pollux_slurm.policy.search.construction import Constructor
+from pollux_slurm.policy.search.exchange import Exchange
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""The solver `exact`: dual prices, initial solutions, a large neighbourhood search, and a proof if small.
+"""The solver `search`: dual prices, initial solutions, a large neighbourhood search, and a proof if small.
 
 It ends early when the upper bound is nearly reached. Of equal solutions the one with fewer changes is kept.
 Work is bounded by counting steps; the watchdog (`stop`) only cuts it short.
@@ -14,14 +14,14 @@ import numpy as np
 
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.exact.branch_and_bound import BranchAndBound
-from pollux_slurm.policy.exact.initial_solutions import InitialSolutions
-from pollux_slurm.policy.exact.neighbourhood import improve_parts
 from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.pricing.dual_bound import Dual, solve_dual
 from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.deterministic_rounding import above
 from pollux_slurm.policy.problem.node_sets import Cluster
+from pollux_slurm.policy.search.branch_and_bound import BranchAndBound
+from pollux_slurm.policy.search.initial_solutions import InitialSolutions
+from pollux_slurm.policy.search.neighbourhood import improve_parts
 
 # At effort 1: parts that are solved again, in all and for each job that may change; nodes of the tree of the
 # whole problem.

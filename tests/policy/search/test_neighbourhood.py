@@ -9,11 +9,11 @@ import numpy as np
 from pollux_slurm.model import NodeCapacity, ProblemJob
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.decide import build_candidates
-from pollux_slurm.policy.exact.neighbourhood import improve_parts
 from pollux_slurm.policy.pricing.candidate_pruning import PrunedCandidates
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.relaxation import Relaxation
 from pollux_slurm.policy.problem.node_sets import Cluster
+from pollux_slurm.policy.search.neighbourhood import improve_parts
 from tests.policy.builders import job, linear_model, nodes, problem
 
 

@@ -1,4 +1,0 @@
-"""The solver `exact`: initial solutions, searches, and a proof where the problem is small.
-
-May be imported by `policy/explain`.
-"""
