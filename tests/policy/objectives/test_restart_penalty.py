@@ -38,7 +38,8 @@ def in_place(moved: ProblemJob, objective: Objective, *, hysteresis: float = 0.0
     """Return f of moves in place to each column."""
     moving = MovingRules(hysteresis=hysteresis)
     now = np.array([1.0])
-    return in_place_penalties([moved], objective, moving, speedup=SPEEDUP, current_speedup=now)[0].tolist()
+    found = in_place_penalties([moved], objective, moving, speedup=SPEEDUP, current_speedup=now)
+    return [float(f) for f in found[0]]
 
 
 @pytest.mark.parametrize(
