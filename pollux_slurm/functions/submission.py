@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeVar, overload
 
 from pollux_slurm.agent.node.node_program import visible_gpus
 from pollux_slurm.agent.private_files import write_private
+from pollux_slurm.agent.submit.given_words import POLLUX_OPTIONS
 from pollux_slurm.agent.submit.room_for_wings import RoomForWings
 from pollux_slurm.agent.submit.submission import submit_plan
 from pollux_slurm.agent.submit.submission_plan import (
-    POLLUX_OPTIONS,
     SubmissionPlan,
     absolute,
     plan_submission,

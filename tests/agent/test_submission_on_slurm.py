@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.agent.submit.given_words import POLLUX_OPTIONS
 from pollux_slurm.agent.submit.submission import run_sbatch
-from pollux_slurm.agent.submit.submission_plan import POLLUX_OPTIONS, SubmissionPlan, plan_submission
+from pollux_slurm.agent.submit.submission_plan import SubmissionPlan, plan_submission
 from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.config import Config
 from pollux_slurm.model import Allocation, JobShape, JobState

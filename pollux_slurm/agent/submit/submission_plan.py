@@ -5,24 +5,30 @@ Nothing here has side effects: `--dry-run` prints the plan, `submission.py` subm
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from pollux_slurm.agent.kind import chosen_kind
 from pollux_slurm.agent.submit.anchor_request import divide, not_in_place_because, warnings_in_place
-from pollux_slurm.agent.submit.log_folders import missing_log_folders
-from pollux_slurm.agent.submit.never_moved import never_moved_because, one_node_because
+from pollux_slurm.agent.submit.given_words import (
+    POLLUX_NAMES,
+    last_value,
+    read_script,
+    refuse_misplaced_words,
+)
 from pollux_slurm.agent.submit.other_launchers import launcher_without_run, refusal_of_script
+from pollux_slurm.agent.submit.request_warnings import (
+    missing_log_folders,
+    request_warnings,
+    signal_warnings,
+)
 from pollux_slurm.agent.submit.room_for_wings import Room
-from pollux_slurm.agent.submit.signal_option import signal_warnings
 from pollux_slurm.agent.submit.start_size import start_gpus
 from pollux_slurm.agent.submit.token import checkpoints_folder, token_sha256, token_user_id
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
@@ -32,15 +38,11 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.model import PLACED_WITHIN_S, JobTerms
 from pollux_slurm.rendering import render
 from pollux_slurm.slurm.parsing.comment_terms import MAX_GPUS, encode_comment
-from pollux_slurm.slurm.sbatch.batch_script import BatchScript, parse_script
+from pollux_slurm.slurm.sbatch.batch_script import BatchScript
 from pollux_slurm.slurm.sbatch.options import (
     GivenOption,
     ParsedWords,
-    SbatchOption,
-    Takes,
-    is_abbreviation,
     parse_directives,
-    unknown_option,
 )
 from pollux_slurm.slurm.sbatch.request import (
     SbatchRequest,
@@ -52,21 +54,6 @@ from pollux_slurm.slurm.sbatch.request import (
 from pollux_slurm.store.access.secrets_in_url import holds_password, lines_with_passwords
 
 TEMPLATE = "adaptive.sbatch.j2"
-POLLUX_OPTIONS = (
-    SbatchOption("min-gpus"),
-    SbatchOption("max-gpus"),
-    SbatchOption("checkpoint-dir"),
-    SbatchOption("total-time"),
-    SbatchOption("min-run"),
-    SbatchOption("kind"),
-    SbatchOption("finish-by"),
-    SbatchOption("in-place", Takes.NOTHING),
-    SbatchOption("no-in-place", Takes.NOTHING),
-    SbatchOption("dry-run", Takes.NOTHING),
-    SbatchOption("allow-unconfirmed", Takes.NOTHING),
-)
-_POLLUX_NAMES = frozenset(option.name for option in POLLUX_OPTIONS)
-_FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
 _LONGEST_TOTAL_S = 999_999_999  # nine digits in the Comment: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
 _NO_STORE = (
@@ -77,7 +64,6 @@ _NO_RUN = (
     "the script's body has no pollux run: unless a command in it calls that, the job is neither moved nor "
     "measured; write: pollux run -- python train.py"
 )
-_NO_AMOUNT = re.compile(r"0+[KMGT]?", re.IGNORECASE)
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
 
@@ -174,20 +160,14 @@ def plan_submission(
     - kinds of jobs that Slurm cannot requeue one by one
     """
     options, rest = parsed.options, parsed.rest
-    refuse_misspelled_options(options)
-    if not parsed.after_dashes:
-        _refuse_unknown_option_before_the_script(parsed, cwd / (_last(options, "chdir") or "."), environ)
-        _refuse_options_after_the_script(rest)
-    for option in options:
-        if option.name in _FLAGS and option.value is not None:
-            raise UsageError(f"option --{option.name} takes no value")
+    refuse_misplaced_words(parsed, cwd=cwd, environ=environ)
     min_gpus, max_gpus = _count(options, "min-gpus"), _count(options, "max-gpus")
     if min_gpus is not None and max_gpus is not None and min_gpus > max_gpus:
         raise UsageError(f"--min-gpus {min_gpus} is above --max-gpus {max_gpus}")
 
-    name, script = _read_script(options, rest, cwd=cwd, environ=environ, read_stdin=read_stdin)
+    name, script = read_script(options, rest, cwd=cwd, environ=environ, read_stdin=read_stdin)
     request = SbatchRequest.of(
-        [option for option in options if option.name not in _POLLUX_NAMES | {"wrap"}],
+        [option for option in options if option.name not in POLLUX_NAMES | {"wrap"}],
         environ,
         parse_directives(script.directives),
     )
@@ -195,8 +175,8 @@ def plan_submission(
     _refuse_passwords(script)
     if (refusal := refusal_of_script(script.body)) is not None:
         raise UsageError(refusal)
-    slice_s, total_s = _run_and_total_time_s(request, _last(options, "total-time"))
-    in_place, warnings = _is_in_place(options, config, total_s), [*_warnings(request)]
+    slice_s, total_s = _run_and_total_time_s(request, last_value(options, "total-time"))
+    in_place, warnings = _is_in_place(options, config, total_s), [*request_warnings(request)]
     room = room_for_wings(request) if in_place else Room()
     if in_place and (because := not_in_place_because(request) or room.none_because):
         in_place = False
@@ -216,14 +196,14 @@ def plan_submission(
         slice_s=slice_s,
         total_s=total_s,
         in_place=in_place,
-        min_run_s=None if (min_run := _last(options, "min-run")) is None else parse_min_run(min_run),
-        kind=chosen_kind(_last(options, "kind"), script.body, rest[1:]),
+        min_run_s=None if (min_run := last_value(options, "min-run")) is None else parse_min_run(min_run),
+        kind=chosen_kind(last_value(options, "kind"), script.body, rest[1:]),
         finish_by=None
-        if (finish_by := _last(options, "finish-by")) is None
+        if (finish_by := last_value(options, "finish-by")) is None
         else parse_finish_by(finish_by, now=clock()),
     )
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
-    checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
+    checkpoint_dir = absolute(last_value(options, "checkpoint-dir"), cwd=cwd) or default_dir
     warnings += missing_log_folders(request, cwd, made=checkpoint_dir)
     token_file = checkpoint_dir / f"pollux-{identifier}.token"
     num_gpus = start_gpus(request, terms)
@@ -293,68 +273,6 @@ def absolute(folder: str | None, *, cwd: Path) -> Path | None:
     return Path(os.path.abspath(cwd / Path(folder).expanduser()))  # noqa: PTH100 - resolve() follows links
 
 
-# --------------------------------------------------------------------------------------- the user's script
-
-
-def _read_script(
-    options: Sequence[GivenOption],
-    rest: Sequence[str],
-    *,
-    cwd: Path,
-    environ: Mapping[str, str],
-    read_stdin: Callable[[], bytes],
-) -> tuple[str, BatchScript]:
-    """Return the job name that sbatch would choose, and the script: from --wrap, a file, or stdin."""
-    wrapped = _last(options, "wrap")
-    if wrapped is not None:
-        if rest:
-            raise UsageError(f"--wrap is a script of its own: it cannot be given with the script {rest[0]!r}")
-        text = f"#!/bin/sh\n# made of --wrap by pollux sbatch\n\n{wrapped}\n"
-        return "wrap", parse_script(text, source="the script of --wrap")
-    if rest and rest[0] == ":":
-        raise UsageError("a heterogeneous job (options : options) cannot be adaptive; use plain sbatch")
-    if not rest:
-        return "sbatch", parse_script(_decoded(read_stdin()), source="the script on standard input")
-    folder = cwd / (_last(options, "chdir") or ".")
-    path = _find_script(rest[0], folder, environ)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"script {rest[0]} cannot be read: {error.strerror}") from None
-    return path.name, parse_script(_decoded(content), source=rest[0])
-
-
-def _is_script(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"#!"
-    except OSError:
-        return False
-
-
-def _find_script(name: str, folder: Path, environ: Mapping[str, str]) -> Path:
-    """Search as sbatch does: the path itself, the working directory, and for a bare name PATH."""
-    here = folder / name
-    if name.startswith(("/", ".")) or _is_file(here):
-        return here
-    for place in environ.get("PATH", "").split(os.pathsep):
-        if place and _is_file(folder / place / name):
-            return folder / place / name
-    return here
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # no name that a file could have
-        return False
-
-
-def _decoded(content: bytes) -> str:
-    """Decode any bytes to a text that encodes to the same bytes."""
-    return content.decode("utf-8", "surrogateescape")
-
-
 def _as_file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", Path(name).stem)[:40].lstrip(".-") or "job"
 
@@ -362,61 +280,8 @@ def _as_file_name(name: str) -> str:
 # ------------------------------------------------------------------------------------- the user's options
 
 
-# From this similarity to one of ours, an unknown option is refused. Sites may add options to sbatch.
-_MIN_SIMILARITY = 0.85
-
-
-def refuse_misspelled_options(options: Sequence[GivenOption]) -> None:
-    """Raise `UsageError` for an option unknown to sbatch that is similar to one of ours."""
-    for option in options:
-        written = option.words[0].partition("=")[0] if option.name is None and option.words else ""
-        if not written.startswith("--") or is_abbreviation(written[2:]):
-            continue
-        meant = difflib.get_close_matches(written[2:], sorted(_POLLUX_NAMES), n=1, cutoff=_MIN_SIMILARITY)
-        if meant:
-            raise UsageError(
-                f"there is no option {written}; do you mean --{meant[0]}? (pollux sbatch --help)"
-            )
-
-
-def _refuse_unknown_option_before_the_script(
-    parsed: ParsedWords, folder: Path, environ: Mapping[str, str]
-) -> None:
-    """Raise `UsageError` where the word after an unknown option may be its value.
-
-    It is the script if it is one and the word after it is none. sbatch, which knows the options of its
-    plug-ins, must not take another word for the script than we do.
-    """
-    option = unknown_option(parsed)
-    if option is None:
-        return
-    are_scripts = [_is_script(_find_script(word, folder, environ)) for word in parsed.rest[:2]]
-    if are_scripts not in ([True], [True, False]):
-        word = shlex.quote(parsed.rest[0])
-        raise UsageError(
-            f"{option} is not an option of sbatch itself, so that {word} may be its value or the script; "
-            f"nothing was submitted. If it takes a value, write {option}={word}; if not, put -- before the "
-            f"script: pollux sbatch [options] {option} -- {word}"
-        )
-
-
-def _refuse_options_after_the_script(rest: Sequence[str]) -> None:
-    """Raise `UsageError` for one of our options among the script's arguments, where it would have no effect.
-
-    A script may have such an option of its own: a `--` before the script, or before the option, allows it.
-    """
-    for word in itertools.takewhile(lambda word: word != "--", rest[1:]):
-        if word.startswith("--") and word[2:].partition("=")[0] in _POLLUX_NAMES:
-            option, script = word.partition("=")[0], shlex.quote(rest[0])
-            raise UsageError(
-                f"{option} comes after the script {rest[0]}, where sbatch passes all words to the script; "
-                f"nothing was submitted. Put {option} before the script; if it is the script's own "
-                f"option, put -- before the script: pollux sbatch [options] -- {script} {option}"
-            )
-
-
 def _count(options: Sequence[GivenOption], name: str) -> int | None:
-    text = _last(options, name)
+    text = last_value(options, name)
     return None if text is None else gpu_count(text, f"--{name}")
 
 
@@ -452,13 +317,9 @@ def _run_and_total_time_s(request: SbatchRequest, total: str | None) -> tuple[in
     return int(slice_s), int(total_s)
 
 
-def _last(options: Sequence[GivenOption], name: str) -> str | None:
-    return next((option.value for option in reversed(options) if option.name == name), None)
-
-
 def _sbatch_arguments(options: Sequence[GivenOption]) -> list[str]:
     """Return the user's options for sbatch: all but ours, --wrap and --comment."""
-    consumed = _POLLUX_NAMES | {"wrap", "comment"}
+    consumed = POLLUX_NAMES | {"wrap", "comment"}
     return [word for option in options if option.name not in consumed for word in option.words]
 
 
@@ -483,28 +344,6 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
             raise UsageError(
                 f"{request.source_of(name)}: the job's token must belong to the user that it runs as; submit "
                 "it as that user"
-            )
-
-
-def _warnings(request: SbatchRequest) -> Iterator[str]:
-    if (because := never_moved_because(request)) is not None:
-        yield f"the job is never moved, and keeps the GPUs that it starts with: {because}"
-    elif (because := one_node_because(request)) is not None:
-        yield f"the job is given GPUs of one node only, once it is moved: {because}"
-    if request.effective_name("mem", "mem-per-cpu", "mem-per-gpu") == "mem" and _NO_AMOUNT.fullmatch(
-        request.value("mem") or ""
-    ):
-        yield (
-            f"{request.source_of('mem')}=0 takes all memory of a node, so that no other job gets the node's "
-            "other GPUs until the job is moved; request memory by GPU: --mem-per-gpu=..."
-        )
-    for name in ("container-image", "container-name", "container"):
-        if request.given(name):
-            yield (
-                f"{request.source_of(name)}: the batch script itself will run in the container, with pollux "
-                "run, which needs srun there; for the training alone, leave the option out and write in the "
-                "script: "
-                f"pollux run --srun-args {shlex.quote(f'--{name}={request.value(name)}')} -- python ..."
             )
 
 

@@ -76,9 +76,10 @@ class RawCommand(TyperCommand):
 
 def sbatch(ctx: typer.Context) -> None:
     from pollux_slurm.agent.submit.checkpoint_budget import checkpoint_budget
+    from pollux_slurm.agent.submit.given_words import POLLUX_OPTIONS
     from pollux_slurm.agent.submit.room_for_wings import RoomForWings
     from pollux_slurm.agent.submit.submission import run_sbatch
-    from pollux_slurm.agent.submit.submission_plan import POLLUX_OPTIONS, plan_submission
+    from pollux_slurm.agent.submit.submission_plan import plan_submission
     from pollux_slurm.agent.submit.token import new_token
     from pollux_slurm.config import load_config
     from pollux_slurm.errors import SlurmError

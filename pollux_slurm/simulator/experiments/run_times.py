@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollux_slurm.simulator.experiments.kept_runs import ExperimentRun
+from pollux_slurm.text import duration_text
 
 # Seconds of processor time for a job at load 1 on 16 nodes of 4 GPUs (one core of an AMD EPYC). Twice the
 # load costs half as much again a job. The bound of a workload counts like a policy.
@@ -28,9 +29,9 @@ def expected_text(runs: Sequence[ExperimentRun], num_processes: int) -> str:
     found_s = expected_s(runs, num_processes)
     if found_s < _LEAST_TOLD_S:
         return ""
-    took = f"{found_s / 60:.0f} minutes" if found_s < 2 * 3600 else f"{found_s / 3600:.1f} hours"
     return (
-        f"{len(runs)} simulations, about {took} with {num_processes} at a time, if no core does anything else"
+        f"{len(runs)} simulations, about {duration_text(found_s)} with {num_processes} at a time, "
+        "if no core does anything else"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pollux_slurm.agent.kind import kind_of
 from pollux_slurm.agent.submit.other_launchers import launcher_without_run, refusal_of_script
-from pollux_slurm.agent.submit.signal_option import signal_warnings
+from pollux_slurm.agent.submit.request_warnings import signal_warnings
 from pollux_slurm.slurm.sbatch.batch_script import directive_words, parse_script
 from pollux_slurm.slurm.sbatch.options import GivenOption, parse_directives
 from pollux_slurm.slurm.sbatch.request import SbatchRequest

@@ -12,13 +12,9 @@ from typing import Any
 
 import pytest
 
+from pollux_slurm.agent.submit.given_words import POLLUX_OPTIONS, refuse_misspelled_options
 from pollux_slurm.agent.submit.room_for_wings import Room
-from pollux_slurm.agent.submit.submission_plan import (
-    POLLUX_OPTIONS,
-    SubmissionPlan,
-    plan_submission,
-    refuse_misspelled_options,
-)
+from pollux_slurm.agent.submit.submission_plan import SubmissionPlan, plan_submission
 from pollux_slurm.agent.submit.token import token_sha256
 from pollux_slurm.config import CheckpointsConfig, Config, StoreConfig, TemplatesConfig
 from pollux_slurm.errors import ConfigError, UsageError

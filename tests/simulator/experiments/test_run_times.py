@@ -40,6 +40,6 @@ def test_that_a_bound_counts_once_for_its_workload() -> None:
 def test_that_people_hear_of_minutes_and_hours_only() -> None:
     assert expected_text([run_of("pollux")], 1) == ""
     assert expected_text([run_of("pollux")] * 90, 2).startswith(
-        "90 simulations, about 3 minutes with 2 at a time"
+        "90 simulations, about 3 min with 2 at a time"
     )
-    assert "about 2.0 hours" in expected_text([run_of("genetic")] * 100, 2)
+    assert "about 2 h" in expected_text([run_of("genetic")] * 100, 2)
