@@ -162,7 +162,7 @@ class Rounds:
     def read_watched_state(self) -> WatchedState:
         """Read Slurm and the store for `events`; raises `SlurmError` and `StoreError`."""
         snapshot = self._slurm.refresh()
-        return WatchedState.of(snapshot, self._adaptive(snapshot), self._store.open_reallocations())
+        return WatchedState.of(snapshot, self._adaptive(snapshot), self._store.journal.open_reallocations())
 
     def _adaptive(self, snapshot: ClusterSnapshot) -> tuple[JobRegistration, ...]:
         """Return the adaptive jobs that are served, registered or not."""
@@ -207,10 +207,10 @@ class Rounds:
         self.read_s = time.monotonic() - began_s
         now = self._clock()
         adaptive = self._adaptive(snapshot)
-        refused = self._store.register_jobs(adaptive, at=now)
+        refused = self._store.jobs.register(adaptive, at=now)
         # Read before the models, so that what comes in between triggers a round.
-        training_runs = self._store.training_runs()
-        active = self._store.active_jobs()
+        training_runs = self._store.jobs.training_runs()
+        active = self._store.jobs.active()
         self._reasons.warn(
             "job %s: not registered: %s", known_jobs.refused_registrations(snapshot, active, refused)
         )
@@ -221,7 +221,7 @@ class Rounds:
             vanished_before=self._vanished,
             not_over=self._journal_maintenance(snapshot, records, now),
         )
-        changed = self._store.observe_jobs(seen, at=now)
+        changed = self._store.jobs.observe(seen, at=now)
         if now >= self._next_correction:
             self._next_correction = now + accounted_runs.CORRECTED_EVERY
             accounted_runs.correct_estimates(self._store, self._past_runs, now=now)
@@ -244,7 +244,7 @@ class Rounds:
             ),
         )
         picture = unmanaged_jobs.wait_in_order(picture, self._policy)
-        stopped = stopped_jobs(picture, self._store.reallocations, now)
+        stopped = stopped_jobs(picture, self._store.journal.reallocations, now)
         self._count_lost_places(stopped, now)
         problem = self._problem_of(picture, now)
         promises = {} if self._config.shadow else answer_promises(problem, self._promise_tables)
@@ -270,7 +270,7 @@ class Rounds:
         )
         self._lease.check()
         with self.metrics.phase("record"):
-            round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
+            round_id = self._store.rounds.record(problem, decision, shadow=self._config.shadow, at=now)
         self._record_promises(records, promises, now)
         self._save_problem(round_id, problem)
         if not self._config.shadow:
@@ -327,12 +327,14 @@ class Rounds:
         if shared_by == "nobody" or all(job.record.terms.kind is None for job in picture.managed):
             return Kinds()
         since = now - timedelta(seconds=self._kinds_config.expires_s)
-        return Kinds(self._store.earlier_jobs(since=since), shared_by=shared_by, course_of=self._course_of)
+        return Kinds(
+            self._store.kinds.earlier_jobs(since=since), shared_by=shared_by, course_of=self._course_of
+        )
 
     def _read_course(self, job: EarlierJob) -> TrainingCourse:
         """Return the course of a completed job."""
-        models = self._store.model_history(job.slurm_job_id)
-        return course_of_job(job, models, self._store.sample_history(job.slurm_job_id))
+        models = self._store.history.models(job.slurm_job_id)
+        return course_of_job(job, models, self._store.history.samples(job.slurm_job_id))
 
     def _decided(
         self,
@@ -385,7 +387,7 @@ class Rounds:
             if decided[job_id] == by_id[job_id].slurm.allocation
         }
         if left_out != {job.slurm_job_id: job.not_moved_reason for job in records if job.not_moved_reason}:
-            self._store.record_not_moved(left_out)
+            self._store.jobs.record_not_moved(left_out)
         self._reasons.warn("job %s: left as it is: %s", left_out | dict(decision.excluded))
 
     def _record_promises(
@@ -393,7 +395,7 @@ class Rounds:
     ) -> None:
         """Record the answers to jobs with a moment that have changed, and log each change of state."""
         new = new_answers(records, promises, now)
-        self._store.record_promises(new)
+        self._store.jobs.record_promises(new)
         for record in records:
             answer, by = new.get(record.slurm_job_id), record.terms.finish_by
             if answer is None or by is None or (record.promise and record.promise.state is answer.state):
@@ -413,7 +415,7 @@ class Rounds:
             )
             if not self._config.shadow:
                 way, because = self._way_to(move.job, move.target, snapshot, problem)
-                planned = self._store.plan_reallocation(
+                planned = self._store.journal.plan(
                     move.job.slurm.job_id,
                     source=move.source,
                     target=move.target,
@@ -429,11 +431,11 @@ class Rounds:
 
     def _with_changes(self, active: tuple[JobRecord, ...], changed: frozenset[str]) -> tuple[JobRecord, ...]:
         """Return the active jobs with what this round has observed and journaled, read again if it has."""
-        moves = {move.slurm_job_id: move for move in self._store.open_reallocations()}
+        moves = {move.slurm_job_id: move for move in self._store.journal.open_reallocations()}
         is_current = not changed and all(
             record.open_reallocation == moves.get(record.slurm_job_id) for record in active
         )
-        return active if is_current else self._store.active_jobs()
+        return active if is_current else self._store.jobs.active()
 
     def _way_to(
         self, job: ManagedJob, target: Allocation, snapshot: ClusterSnapshot, problem: Problem

@@ -95,7 +95,7 @@ def delay_jobs_with_leftovers(
             continue
         if problem_building.not_moved_because(job) is not None:
             continue
-        ran_on = returned_nodes.last_allocation(store.allocation_history(shown.job_id))
+        ran_on = returned_nodes.last_allocation(store.history.allocations(shown.job_id))
         if not returned_nodes.may_have_leftover(ran_on, unsettled):
             continue
         _log.info("job %s: kept waiting, since it may still have processes on %s", shown.job_id, ran_on)

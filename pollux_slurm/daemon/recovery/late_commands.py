@@ -83,7 +83,9 @@ class LateCommands:
                 continue
             if job.state is JobState.PENDING and not (job.held and late.explains(job)):
                 del self._open[late.job_id]
-            elif job.state is JobState.PENDING and self._store.job(late.job_id).open_reallocation is None:
+            elif (
+                job.state is JobState.PENDING and self._store.jobs.get(late.job_id).open_reallocation is None
+            ):
                 self._plan(late, job)
                 del self._open[late.job_id]
             elif self._clock() - late.at > _FORGET_AFTER:
@@ -115,7 +117,7 @@ def plan_release(
     Does nothing when another reallocation has just been planned.
     """
     try:
-        planned = store.plan_reallocation(
+        planned = store.journal.plan(
             job.job_id,
             source=allocation if was_requeued else Allocation(),
             target=allocation,
@@ -129,9 +131,7 @@ def plan_release(
     except StoreError as error:
         _log.info("job %s: %s", job.job_id, error)
         return
-    store.advance_reallocation(
-        planned.id, ReallocationStep.RESHAPED, expected=ReallocationStep.PLANNED, at=at
-    )
+    store.journal.advance(planned.id, ReallocationStep.RESHAPED, expected=ReallocationStep.PLANNED, at=at)
 
 
 # -------------------------------------------------------------- jobs that a previous daemon may have held

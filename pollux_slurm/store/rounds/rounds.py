@@ -40,7 +40,7 @@ def record_round(
 ) -> int:
     """Store a decision with its problem, their `round_texts` and `daily_sums.one_gpu_goodputs`.
 
-    See `Store.record_round`.
+    See `RoundRecords.record`.
     """
     at = utc(at)
     result = connection.execute(
@@ -113,7 +113,7 @@ def record_round(
     return round_id
 
 
-def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, Decision]:
+def read_round(connection: Connection, round_id: int | None = None) -> tuple[Problem, Decision]:
     """Return what `record_round` stored; raises `StoreError` where it is not there or cannot be read."""
     from pollux_slurm.policy.problem.json_format import decision_from_json, problem_from_json
 
@@ -145,7 +145,7 @@ def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, D
 
 
 def read_nodes(connection: Connection) -> tuple[NodeRecord, ...]:
-    """Return the nodes of the last round: see `Store.nodes`."""
+    """Return the nodes of the last round: see `RoundRecords.nodes`."""
     last = select(func.max(NodeRow.last_seen_at)).scalar_subquery()
     wanted = select(NodeRow.node_name, NodeRow.gpu_type, NodeRow.num_gpus)
     rows = connection.execute(wanted.where(NodeRow.last_seen_at == last).order_by(NodeRow.node_name))

@@ -49,14 +49,14 @@ HERE = Path(__file__).resolve()
 def fill(url: str) -> None:
     """Insert at least one row into every table."""
     store = open_store(url)
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
-    store.report(token_of(1), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(2))
-    store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(3))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2})], at=at(1))
+    store.agent.report(token_of(1), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(2))
+    store.rounds.record(problem_of([1]), decision_of([1]), shadow=False, at=at(3))
     move_running_job(store, start=20)
-    store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1})], at=at(30))
+    store.jobs.observe([observation(1, gpus={"n1": 3, "n2": 1})], at=at(30))
     plan_generation(store, at_s=40)
-    store.acquire_lease("daemon", ttl_s=10, at=at(0))
+    store.lease.acquire("daemon", ttl_s=10, at=at(0))
     store.close()
 
 
@@ -191,7 +191,7 @@ def test_that_a_later_release_upgrades_a_store_and_keeps_its_data(
     assert upgrade_store(any_empty_url).changed is False
     store = open_store(any_empty_url)
     later = report(9, run_number=1, restart_count=1, gpus_per_node=(3, 1))
-    store.report(token_of(1), later, at=at(60))
+    store.agent.report(token_of(1), later, at=at(60))
     store.close()
     with database.write() as connection:
         sums = connection.exec_driver_sql("SELECT SUM(num_samples) FROM run_days").scalar_one()
@@ -221,12 +221,12 @@ def test_that_a_store_of_the_first_schema_is_upgraded_with_its_data(any_empty_ur
 def test_that_an_older_schema_keeps_the_moves_by_requeue(any_empty_url: str) -> None:
     init_store(any_empty_url)
     store = open_store(any_empty_url)
-    store.register_jobs([registration(1, terms={"in_place": True})], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
+    store.jobs.register([registration(1, terms={"in_place": True})], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2})], at=at(1))
     for start in (20.0, 120.0):
         advance(store, plan(store, seconds=start), (Step.REQUEUED, start + 1), (Step.CONFIRMED, start + 2))
         move_in_place(store, start=start + 50)
-    by_requeue = [move for move in store.reallocations() if move.way is ReallocationWay.REQUEUE]
+    by_requeue = [move for move in store.journal.reallocations() if move.way is ReallocationWay.REQUEUE]
     store.close()
     database = database_at(any_empty_url)
     with database.write() as connection:
@@ -236,8 +236,8 @@ def test_that_an_older_schema_keeps_the_moves_by_requeue(any_empty_url: str) -> 
     database.close()
     upgrade_store(any_empty_url)
     store = open_store(any_empty_url)
-    assert store.reallocations() == tuple(by_requeue)
-    assert not store.job("1").terms.in_place
+    assert store.journal.reallocations() == tuple(by_requeue)
+    assert not store.jobs.get("1").terms.in_place
     assert move_in_place(store, start=300).id not in kept
     store.close()
 
