@@ -28,7 +28,6 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Store
 
 _log = logging.getLogger(__name__)
@@ -153,7 +152,7 @@ def jobs_maybe_held_late(
         ):
             continue
         is_held = job.state is JobState.PENDING and job.held_since_requeue and is_recorded_job(job, record)
-        may_be_released = job.unschedulable_reason is None or anchor_waits(job)
+        may_be_released = job.unschedulable_reason is None or job.anchor_waits
         if is_held and may_be_released and now - _ended_at(last) <= _FORGET_AFTER:
             found.append((record, job))
     return found
