@@ -60,6 +60,14 @@ def record_round(
     )
     round_id = inserted_id(result)
     sum_nodes(connection, problem, round_id=round_id, at=at)
+    _insert_prices(connection, round_id, decision)
+    if decision.jobs:
+        _insert_decisions(connection, round_id, decision, one_gpu)
+        sum_decisions(connection, round_id)
+    return round_id
+
+
+def _insert_prices(connection: Connection, round_id: int, decision: Decision) -> None:
     # Cleaning may make two names equal: a dict keeps one row of each.
     prices = {clean_text(kind): float(price) for kind, price in decision.gpu_prices}
     if prices:
@@ -67,9 +75,13 @@ def record_round(
             insert(GpuPriceRow),
             [{"round_id": round_id, "gpu_type": kind, "price": price} for kind, price in prices.items()],
         )
+
+
+def _insert_decisions(
+    connection: Connection, round_id: int, decision: Decision, one_gpu: Mapping[str, float]
+) -> None:
+    """Insert a row for each job that is registered, and one for each of its nodes."""
     numbers = [job.job_id for job in decision.jobs]
-    if not numbers:
-        return round_id
     rows = connection.execute(
         select(JobRow.slurm_job_id, func.max(JobRow.id).label("id"))
         .where(is_one_of(connection, JobRow.slurm_job_id, numbers))
@@ -109,8 +121,6 @@ def record_round(
     ]
     if nodes:
         connection.execute(insert(DecisionNodeRow), nodes)
-    sum_decisions(connection, round_id)
-    return round_id
 
 
 def read_round(connection: Connection, round_id: int | None = None) -> tuple[Problem, Decision]:
