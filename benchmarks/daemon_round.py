@@ -162,7 +162,7 @@ def main() -> None:
         )
         daemon.round()  # registers the jobs
         for number in range(1, options.jobs + 1):
-            store.report(_token(number), _report(number), at=NOON)
+            store.agent.report(_token(number), _report(number), at=NOON)
         for _ in range(options.rounds):
             before = totals(daemon.metrics.phases)
             began_cpu = time.process_time()

@@ -144,7 +144,7 @@ def wait_for_steps(store: Store, job_id: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     pause = threading.Event()
     while time.monotonic() < deadline:
-        known = {record.slurm_job_id: record for record in store.active_jobs()}
+        known = {record.slurm_job_id: record for record in store.jobs.active()}
         run = known[job_id].run if job_id in known else None
         if run is not None and run.num_steps > 0 and known[job_id].open_reallocation is None:
             return
@@ -157,8 +157,8 @@ def move_to(
 ) -> Reallocation:
     """Plan a move, and return it once it has ended."""
     wait_for_steps(store, job_id)
-    run = store.job(job_id).run
-    planned = store.plan_reallocation(
+    run = store.jobs.get(job_id).run
+    planned = store.journal.plan(
         job_id,
         source=source,
         target=Allocation.of(target),
@@ -171,7 +171,7 @@ def move_to(
     deadline = time.monotonic() + TIMEOUT_S
     pause = threading.Event()
     while time.monotonic() < deadline:
-        found = next(one for one in store.reallocations(job_id) if one.id == planned.id)
+        found = next(one for one in store.journal.reallocations(job_id) if one.id == planned.id)
         if found.step.is_end:
             print(f"{found.source} → {found.target} {way.value}: {found.step.value} {found.reason or ''}")
             return replace(found)

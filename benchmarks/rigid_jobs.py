@@ -180,7 +180,7 @@ def _run(sandbox: Sandbox, folder: Path, jobs: Sequence[Submission], how: str) -
         while len(starts) < len(rigid) and time.monotonic() < deadline:
             pause.wait(5.0)
             note_times(slurm, rigid, starts, ends)
-        moves = store.reallocations()
+        moves = store.journal.reallocations()
         ways = {
             way: sum(m.way.value == way and m.step.value == "confirmed" for m in moves)
             for way in ("requeue", "in_place")

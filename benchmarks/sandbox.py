@@ -152,7 +152,7 @@ def _submit_and_wait(
                 job = waiting.pop(0)
                 number = _submit(job, directory, env)
                 console.print(f"{elapsed_s:5.0f} s: {job.name} submitted as job {number}")
-            records = store.jobs()
+            records = store.jobs.all()
             bad = [one for one in records if one.state.is_over and one.state is not JobState.COMPLETED]
             if bad:
                 raise SystemExit(f"job {bad[0].name} {bad[0].state.value}: see {directory}/{bad[0].name}.log")
@@ -230,10 +230,10 @@ def compare(compared: str, directory: Path, delays: Path, *, way: str) -> Compar
     summary = json.loads(output)
     store = open_store(compared)
     try:
-        records = store.jobs()
+        records = store.jobs.all()
         moves = Counter(
             move.way
-            for move in store.reallocations()
+            for move in store.journal.reallocations()
             if move.moves_running and move.step.value == "confirmed"
         )
     finally:

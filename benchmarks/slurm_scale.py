@@ -85,7 +85,7 @@ class SimulatedAgent:
     def act(self, store: Store, job: SlurmJob, at: datetime) -> None:
         """Report the first step of a new run, or confirm a requested checkpoint."""
         run = job.restart_count
-        request = store.poll(self.token, run, at=at).checkpoint_request
+        request = store.agent.poll(self.token, run, at=at).checkpoint_request
         if self._seen == (run, request):
             return
         self._seen = (run, request)
@@ -108,7 +108,7 @@ class SimulatedAgent:
             if new and request is not None
             else None,
         )
-        store.report(self.token, report, at=at)
+        store.agent.report(self.token, report, at=at)
         self.confirmed = request if new else self.confirmed
 
 
@@ -364,7 +364,7 @@ def move_jobs(
     """
     before, began = rpcs(plain), time.monotonic()
     ticks = 0
-    earlier = {move.id for job_id in agents for move in store.reallocations(job_id)}
+    earlier = {move.id for job_id in agents for move in store.journal.reallocations(job_id)}
     confirmed: dict[int, Reallocation] = {}
     starts: dict[int, datetime] = {}
     deadline = began + 300
@@ -377,7 +377,7 @@ def move_jobs(
             slurm.run_agents(store, agents)
             pause.wait(0.5)
         started = {job.job_id: job.started_at for job in slurm.last.jobs} if slurm.last is not None else {}
-        for move in (move for job_id in agents for move in store.reallocations(job_id)):
+        for move in (move for job_id in agents for move in store.journal.reallocations(job_id)):
             if move.id in earlier or move.id in confirmed:
                 continue
             if move.step is ReallocationStep.CONFIRMED and move.moves_running:

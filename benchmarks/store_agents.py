@@ -96,10 +96,10 @@ def _run_rounds(url: str, jobs: int, every_s: float, ready: Any, stop: Any, resu
     while not stop.is_set():
         began = time.monotonic()
         try:
-            store.active_jobs()
+            store.jobs.active()
             observe_all(store, jobs)
-            store.active_jobs()
-            store.record_round(problem, decision, shadow=False, at=_now())
+            store.jobs.active()
+            store.rounds.record(problem, decision, shadow=False, at=_now())
         except StoreError:
             failures += 1
         times.append(time.monotonic() - began)

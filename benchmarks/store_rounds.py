@@ -34,19 +34,19 @@ def _observations(jobs: int, moved: int = 0) -> list[JobObservation]:
 
 def start_jobs(store: Store, jobs: int) -> None:
     """Register `jobs` jobs and let them run."""
-    store.register_jobs(_registrations(jobs), at=_now())
+    store.jobs.register(_registrations(jobs), at=_now())
     observe_all(store, jobs)
 
 
 def observe_all(store: Store, jobs: int) -> None:
     """Let the store see that all jobs run where they did."""
-    store.observe_jobs(_observations(jobs), at=_now())
+    store.jobs.observe(_observations(jobs), at=_now())
 
 
 def report_once(store: Store, jobs: int) -> None:
     """Let each job report once, so that a round finds all that it reads of one."""
     for number in range(1, jobs + 1):
-        store.report(token_of(number), report(1, num_steps=10), at=_now())
+        store.agent.report(token_of(number), report(1, num_steps=10), at=_now())
 
 
 def decided(jobs: int) -> tuple[Problem, Decision]:
@@ -60,17 +60,17 @@ def timed_round(store: Store, jobs: int) -> Iterator[tuple[str, float, int]]:
     problem, decision = decided(jobs)
     registrations = _registrations(jobs)
     parts: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("lease", lambda: store.acquire_lease("daemon", ttl_s=60, at=_now())),
-        ("register_jobs, all known", lambda: store.register_jobs(registrations, at=_now())),
-        ("active_jobs", lambda: store.active_jobs()),
-        ("observe_jobs, a tenth moved", lambda: store.observe_jobs(_observations(jobs, 1), at=_now())),
-        ("active_jobs, again", lambda: store.active_jobs()),
-        ("record_round", lambda: store.record_round(problem, decision, shadow=False, at=_now())),
-        ("open_reallocations", lambda: store.open_reallocations()),
+        ("lease", lambda: store.lease.acquire("daemon", ttl_s=60, at=_now())),
+        ("register_jobs, all known", lambda: store.jobs.register(registrations, at=_now())),
+        ("active_jobs", lambda: store.jobs.active()),
+        ("observe_jobs, a tenth moved", lambda: store.jobs.observe(_observations(jobs, 1), at=_now())),
+        ("active_jobs, again", lambda: store.jobs.active()),
+        ("rounds.record", lambda: store.rounds.record(problem, decision, shadow=False, at=_now())),
+        ("open_reallocations", lambda: store.journal.open_reallocations()),
     )
     for _, act in parts:
         act()
-    store.observe_jobs(_observations(jobs), at=_now())
+    store.jobs.observe(_observations(jobs), at=_now())
     total, all_statements = 0.0, 0
     for name, act in parts:
         with _counted(store) as count:

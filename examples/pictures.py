@@ -62,14 +62,14 @@ def draw_demo(directory: Path, output: Path, browser: Any) -> None:
         [sys.executable, str(ROOT / "examples" / "demo" / "run.py"), "--dir", str(directory)]
     ) as demo:
         store = wait_for_two_jobs(url, demo)
-        first = min(store.jobs(), key=lambda record: record.submitted_at).slurm_job_id
+        first = min(store.jobs.all(), key=lambda record: record.submitted_at).slurm_job_id
         os.environ.update(slurm_environment(directory / "slurm"))
         draw_terminal(url, output, browser)
         with web_pages(url) as address:
             photograph(browser, f"{address}/", output / "web.png", height=1000)
         if demo.wait(DEMO_LIMIT_S) != 0:
             sys.exit("the demo failed")
-    begin = min(record.submitted_at for record in store.jobs()) - timedelta(seconds=5)
+    begin = min(record.submitted_at for record in store.jobs.all()) - timedelta(seconds=5)
     with open_frames(url) as frames:
         plot = frames.cluster_plots(since=begin)["Who held what when"]
     # Room for names in a font that is wider than the one that was measured.
@@ -108,7 +108,10 @@ def wait_for_two_jobs(url: str, demo: subprocess.Popen[bytes]) -> Store:
     while demo.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(StoreError):  # not made yet
             store = open_store(url)
-            if sum(record.sample is not None and record.finished_at is None for record in store.jobs()) >= 2:
+            if (
+                sum(record.sample is not None and record.finished_at is None for record in store.jobs.all())
+                >= 2
+            ):
                 return store
             store.close()
         time.sleep(1.0)

@@ -45,8 +45,8 @@ class Story:
 
     def update(self, store: Store) -> list[Event]:
         """Read the store; return what is new since the last call."""
-        records = sorted(store.jobs(), key=lambda record: record.submitted_at)
-        moves = [move for record in records for move in store.reallocations(record.slurm_job_id)]
+        records = sorted(store.jobs.all(), key=lambda record: record.submitted_at)
+        moves = [move for record in records for move in store.journal.reallocations(record.slurm_job_id)]
         names = {record.slurm_job_id: name_of(record) for record in records}
         found: list[Event] = []
         for record in records:
@@ -90,7 +90,7 @@ def plan_text(
     name, source, target = names[move.slurm_job_id], move.source.num_gpus, move.target.num_gpus
     way = "in place" if move.way is ReallocationWay.IN_PLACE else "by requeue"
     if target > source:
-        decided = store.decision(move.slurm_job_id)
+        decided = store.rounds.decision(move.slurm_job_id)
         planned_at, just_before = move.times[0][1], timedelta(seconds=2)
         goodput = None
         if decided is not None and planned_at - just_before <= decided.at <= planned_at:

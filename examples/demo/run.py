@@ -183,7 +183,7 @@ def submit_and_watch(
                 job = waiting.pop(0)
                 job_ids[job.name] = submit(job, directory, env)
                 last_submitted = time.monotonic()
-            records = sorted(store.jobs(), key=lambda record: record.submitted_at)
+            records = sorted(store.jobs.all(), key=lambda record: record.submitted_at)
             news = story.update(store)
             if console.is_terminal:
                 live.update(screen(records, story.events, gpus_by_node=NODES, at_s=elapsed))
@@ -212,7 +212,7 @@ def write_reports(
 
 def is_due(job: DemoJob, store: Store, waited_s: float) -> bool:
     """Tell whether to submit `job` now, `waited_s` after the previous one."""
-    gpus = max((record.allocation.num_gpus for record in store.jobs()), default=0)
+    gpus = max((record.allocation.num_gpus for record in store.jobs.all()), default=0)
     return waited_s >= job.latest_s or (waited_s >= job.after_s and gpus >= job.previous_gpus)
 
 

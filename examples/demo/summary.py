@@ -50,9 +50,9 @@ def print_summary(
     console: Console, store: Store, expected: Mapping[str, Expectation], *, num_expected: int
 ) -> bool:
     """Print the summary; return whether every check passes."""
-    records = [record for record in store.jobs() if record.slurm_job_id in expected]
+    records = [record for record in store.jobs.all() if record.slurm_job_id in expected]
     results = {job_id: _result(expectation.result) for job_id, expectation in expected.items()}
-    moves = [move for record in records for move in store.reallocations(record.slurm_job_id)]
+    moves = [move for record in records for move in store.journal.reallocations(record.slurm_job_id)]
     console.rule("moves of running jobs")
     console.print(_moves_table(records, [move for move in moves if move.moves_running]))
     console.rule("checks")

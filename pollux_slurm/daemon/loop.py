@@ -65,7 +65,7 @@ class Daemon:
         site_limits: Callable[[], association_limits.SiteLimits] = association_limits.no_limits,
         past_runs: accounted_runs.PastRuns = accounted_runs.no_past_runs,
     ) -> None:
-        slurm = returned_nodes.track_returned_nodes(OwnReservations(slurm), store.active_jobs)
+        slurm = returned_nodes.track_returned_nodes(OwnReservations(slurm), store.jobs.active)
         self.metrics = metrics or DaemonMetrics(monotonic=monotonic)
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
         self._reload = reload
@@ -113,7 +113,7 @@ class Daemon:
         )
         self._watch = EventWatch(
             read_state=self._rounds.read_watched_state,
-            read_training_runs=store.training_runs,
+            read_training_runs=store.jobs.training_runs,
             monotonic=monotonic,
         )
 
@@ -216,11 +216,11 @@ class Daemon:
             self.metrics.is_leader = True
             if self._config.shadow:
                 # In shadow mode, reallocations of an earlier daemon are only looked at.
-                self.metrics.held_jobs = jobs_held_by_journal(self._store.open_reallocations())
+                self.metrics.held_jobs = jobs_held_by_journal(self._store.journal.open_reallocations())
                 return 0
             self._enactor.journal_late_commands()
             self.metrics.open_moves = self._enactor.tick()
-            moves = self._store.open_reallocations() if self.metrics.open_moves else ()
+            moves = self._store.journal.open_reallocations() if self.metrics.open_moves else ()
             self.metrics.held_jobs = jobs_held_by_journal(moves)
             return self.metrics.open_moves
         except LeaseLostError as error:
@@ -237,8 +237,8 @@ class Daemon:
     def _read_lease_holder(self) -> None:
         """Read for `/health` which daemon has the lease, and which jobs are held."""
         try:
-            self.metrics.lease = self._store.daemon_status()
-            self.metrics.held_jobs = jobs_held_by_journal(self._store.open_reallocations())
+            self.metrics.lease = self._store.lease.daemon_status()
+            self.metrics.held_jobs = jobs_held_by_journal(self._store.journal.open_reallocations())
         except PolluxError as error:
             _log.info("cannot read which daemon has the lease for now: %s", error)
 

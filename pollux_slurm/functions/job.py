@@ -241,7 +241,7 @@ class SubmittedJob(Generic[R]):
 
         store = open_store(load_config(os.environ).require_store_url())
         try:
-            return store.job(self.job_id)
+            return store.jobs.get(self.job_id)
         except UnknownJobError:
             return None
         finally:

@@ -140,6 +140,7 @@ class SlurmJob:
 
     - `wings`: the jobs that have its GPUs, or wait for them, by number, with those that ended a short while
       ago. `restart_count` is that of its training's newest start
+    - `anchor_waits`: True where its anchor waits in the queue itself: nothing could be given GPUs yet
     - `anchor_leaves_because`: why its anchor must leave the node where it runs; None where it may stay
     """
 
@@ -192,6 +193,7 @@ class SlurmJob:
     counted_s: float = 0.0
     changes: tuple[tuple[datetime, Allocation], ...] = ()
     wings: tuple[SlurmJob, ...] = ()
+    anchor_waits: bool = False
     anchor_leaves_because: str | None = None
     expected_start_at: datetime | None = None
     deadline_at: datetime | None = None

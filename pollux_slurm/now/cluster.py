@@ -143,8 +143,10 @@ def read_cluster(
 
     Raises `UnknownJobError` for a job that the store does not know, and what the store raises.
     """
-    daemon = store.daemon_status()
-    records = (store.job(job_id),) if job_id is not None else store.jobs(include_finished=include_finished)
+    daemon = store.lease.daemon_status()
+    records = (
+        (store.jobs.get(job_id),) if job_id is not None else store.jobs.all(include_finished=include_finished)
+    )
     snapshot, why_not = None, "it was not asked"
     if slurm is not None and (job_id is None or not records[0].state.is_over):
         snapshot, why_not = slurm()
@@ -155,7 +157,7 @@ def read_cluster(
         missing=daemon_absence_text(daemon, now, jobs_left_held(jobs)),
         slurm=snapshot,
         slurm_missing=None if snapshot is not None else why_not,
-        nodes=_nodes_of_store(store.nodes(), jobs) if snapshot is None else _nodes_of_slurm(snapshot),
+        nodes=_nodes_of_store(store.rounds.nodes(), jobs) if snapshot is None else _nodes_of_slurm(snapshot),
         jobs=jobs,
     )
 

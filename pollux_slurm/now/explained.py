@@ -113,11 +113,11 @@ def read_explained(
     """
     from pollux_slurm.now.jobs import JobNow, jobs_now
 
-    seen, is_last = store.daemon_status(), round_id is None
+    seen, is_last = store.lease.daemon_status(), round_id is None
     try:
-        found, job = store.decision(job_id, round_id), JobNow(record=store.job(job_id))
+        found, job = store.rounds.decision(job_id, round_id), JobNow(record=store.jobs.get(job_id))
     except UnknownJobError:
-        known = describe_unknown_job(config, job_id, store.active_jobs(), seen, now) if is_last else None
+        known = describe_unknown_job(config, job_id, store.jobs.active(), seen, now) if is_last else None
         if known is None:
             raise
         return Explained(job_id=job_id, explanation=known, failure=failure_of_job(config, job_id))
@@ -229,7 +229,7 @@ def _recorded_outlook(store: Store, found: DecisionRecord, job: JobNow, *, is_la
     # The problem of an old round may have been pruned, or written by another release.
     with contextlib.suppress(StoreError):
         if found.excluded_reason is None:
-            problem = store.round_problem(found.round_id)[0]
+            problem = store.rounds.problem(found.round_id)[0]
             asked = next((one for one in problem.jobs if one.job_id == found.job.job_id), None)
             last = job.record.last_reallocation if is_last else None
             return None if asked is None else _outlook(problem, asked, found.job, last)

@@ -62,11 +62,11 @@ def present_state(shown: JobNow) -> str | None:
 
 def _without_wings(job: SlurmJob, *, is_trained: bool) -> str:
     """Return what a job in place that does not train waits for; `is_trained` is one without an epoch left."""
-    from pollux_slurm.slurm.parsing.merged_wings import anchor_waits, wings_of_start
+    from pollux_slurm.slurm.parsing.merged_wings import wings_of_start
 
     if job.state is JobState.PENDING:
         waiting = [wing for wing in wings_of_start(job.wings) if wing.state is JobState.PENDING]
-        if waiting and not anchor_waits(job):
+        if waiting and not job.anchor_waits:
             return f"waits for its wing, job {waiting[0].job_id}{_because(waiting[0])}"
         return f"waits for its anchor to start{_because(job)}"
     if any(wing.allocation for wing in job.wings):

@@ -105,12 +105,12 @@ def wait_for_answer(
     ends_s = clock() + timeout_s
     while True:
         try:
-            record = store.job(job_id)
+            record = store.jobs.get(job_id)
         except UnknownJobError:
             record = None
         if record is not None and record.promise is not None and record.terms.finish_by is not None:
             return promise_text(record.terms.finish_by, record.promise)
         now = datetime.now(timezone.utc)
-        if clock() >= ends_s or daemon_absence_text(store.daemon_status(), now) is not None:
+        if clock() >= ends_s or daemon_absence_text(store.lease.daemon_status(), now) is not None:
             return None
         pause(0.5)

@@ -65,8 +65,8 @@ class Source:
         """Return one line on a job's last decision; empty for a login that reads views only."""
         if self.store is None:
             return ""
-        decided = self.store.decision(number)
-        return "" if decided is None else summary(decided, self.store.job(number))
+        decided = self.store.rounds.decision(number)
+        return "" if decided is None else summary(decided, self.store.jobs.get(number))
 
 
 def make_app(

@@ -27,7 +27,7 @@ def opened_source(url: str) -> Iterator[Source]:
         try:
             store = open_store(url)
             stack.callback(store.close)
-            store.daemon_status()
+            store.lease.daemon_status()
         except StoreUnavailable:
             raise
         except StoreError as error:

@@ -26,9 +26,9 @@ def by_log(store: Store, sandbox: Sandbox, *, limits: bool, log: Log) -> list[Li
     mixture.run_all(limits=limits)
     lines = compared(mixture, rows_of(store, WANTED), runs_of_log(sandbox.layout.log_dir / "slurmctld.log"))
     wrong = {
-        job_id: f"{store.job(job_id).state.value}, by Slurm {state.value}"
+        job_id: f"{store.jobs.get(job_id).state.value}, by Slurm {state.value}"
         for job_id, state in states_of(mixture).items()
-        if store.job(job_id).state is not state
+        if store.jobs.get(job_id).state is not state
     }
     assert not wrong, wrong
     return lines

@@ -116,13 +116,13 @@ def compared(
 
 
 def _compared(played: Played, row: Mapping[str, Any], runs: Sequence[SlurmRun], store: Store) -> Line:
-    own = _seconds_by_run(store.allocation_history(played.job_id))
+    own = _seconds_by_run(store.history.allocations(played.job_id))
     estimated = bool(row["estimated"])
     gpus = [played.gpus if run.gpus is None else run.gpus for run in runs]
     slurm_gpu_s = sum(count * run.counted_s for count, run in zip(gpus, runs, strict=True))
     stored_gpu_s = 3600.0 * float(row["gpu_hours"])
     odd: list[str] = []
-    job = store.job(played.job_id)
+    job = store.jobs.get(played.job_id)
     if not runs:
         odd.append("Slurm knows no run of it")
     elif not estimated:

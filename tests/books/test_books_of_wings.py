@@ -74,11 +74,11 @@ class Job:
         """Record what a round reads."""
         now = datetime.now(timezone.utc)
         snapshot = MergingClient(self.slurm).snapshot()
-        self.store.register_jobs(cluster_picture.registrations(snapshot), at=now)
+        self.store.jobs.register(cluster_picture.registrations(snapshot), at=now)
         seen, _ = cluster_picture.observations(
-            snapshot, self.store.active_jobs(), vanished_before=frozenset()
+            snapshot, self.store.jobs.active(), vanished_before=frozenset()
         )
-        self.store.observe_jobs(seen, at=now)
+        self.store.jobs.observe(seen, at=now)
 
     def _submit(self, comment: str, *options: str) -> str:
         given = (f"--comment={comment}", "--mem=100", "--output=/dev/null", *options)
@@ -88,7 +88,7 @@ class Job:
 def test_that_they_are_the_sum_over_its_wings_to_the_second(site: Sandbox, store: Store) -> None:
     job = Job(site, store)
     job.look()
-    assert store.jobs() == ()
+    assert store.jobs.all() == ()
     first = job.wing(2)
     job.look()
     joined = job.wing(1, "--nodelist=n1", plan=1)
@@ -108,7 +108,7 @@ def test_that_they_are_the_sum_over_its_wings_to_the_second(site: Sandbox, store
     job.slurm.cancel(job.anchor)
     cancel_all(job.slurm, [])
     job.look()
-    (record,) = store.jobs()
+    (record,) = store.jobs.all()
     assert (record.slurm_job_id, record.state) == (job.anchor, JobState.CANCELLED)
 
     def accounted() -> dict[int, float] | None:
@@ -120,7 +120,7 @@ def test_that_they_are_the_sum_over_its_wings_to_the_second(site: Sandbox, store
         return {0: sum(seconds[:3]), 1: seconds[3]}
 
     slurms = wait_until(accounted, timeout_s=120, what="slurmdbd to have the ends of all wings")
-    history = store.allocation_history(job.anchor)
+    history = store.history.allocations(job.anchor)
     booked = {0: 0.0, 1: 0.0}
     for interval in history:
         assert interval.ended_at is not None

@@ -18,7 +18,7 @@ from pollux_slurm.cli import main
 from pollux_slurm.model import ReallocationStep
 from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.commands.job_commands import SlurmJobCommands
-from pollux_slurm.store.sql_store import SqlStore
+from pollux_slurm.store.sql_store import SqlGenerations, SqlJobs, SqlJournal, SqlRounds
 
 VARIABLE = "CHAOS_KILL_FILE"
 
@@ -77,12 +77,12 @@ def _command(_job_id: str, program: str, *arguments: str) -> str:
 
 def run(file: Path) -> None:
     """Run the daemon with this process's arguments."""
-    make_killable(SqlStore, "advance_reallocation", _advance, file)
-    make_killable(SqlStore, "plan_reallocation", lambda *_, **__: "plan", file)
-    make_killable(SqlStore, "request_regroup", lambda *_, **__: "regroup", file)
-    make_killable(SqlStore, "end_generation", lambda *_, **__: "end of generation", file)
-    make_killable(SqlStore, "record_round", lambda *_, **__: "record", file)
-    make_killable(SqlStore, "register_jobs", lambda *_, **__: "register", file)
+    make_killable(SqlJournal, "advance", _advance, file)
+    make_killable(SqlJournal, "plan", lambda *_, **__: "plan", file)
+    make_killable(SqlJournal, "request_regroup", lambda *_, **__: "regroup", file)
+    make_killable(SqlGenerations, "end", lambda *_, **__: "end of generation", file)
+    make_killable(SqlRounds, "record", lambda *_, **__: "record", file)
+    make_killable(SqlJobs, "register", lambda *_, **__: "register", file)
     make_killable(CommandClient, "_change", _command, file)
     make_killable(SlurmJobCommands, "requeue_hold", lambda *_: "scontrol requeuehold", file)
     make_killable(SlurmJobCommands, "release", lambda *_: "scontrol release", file)

@@ -131,7 +131,7 @@ class Run:
         try:
             training = sum(
                 record.run is not None and record.run.num_steps > 0 and record.run.phase is RunPhase.TRAINING
-                for record in self.site.user.store.active_jobs()
+                for record in self.site.user.store.jobs.active()
                 if record.state is JobState.RUNNING
             )
         except StoreError:
@@ -328,9 +328,9 @@ class Run:
             self._mend_slurm(time.monotonic())
             with contextlib.suppress(SlurmError):
                 self._running_unmanaged()
-                recorded = all(record.state.is_over for record in self.site.user.store.jobs())
+                recorded = all(record.state.is_over for record in self.site.user.store.jobs.all())
                 is_over = not self.site.unfinished() and not self.site.wings()
-                if is_over and recorded and not self.site.user.store.open_reallocations():
+                if is_over and recorded and not self.site.user.store.journal.open_reallocations():
                     return
             self._pause.wait(1.0)
         self._tell(f"gave up waiting after {timeout_s:g} s")

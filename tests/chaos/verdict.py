@@ -38,7 +38,7 @@ def judge(site: Site, outcome: Outcome, sacct: CommandRunner | None = None) -> N
     outcome.wrong.extend(sorted(site.watch.violations))
     outcome.wrong.extend(
         f"reallocation {move.id} of job {move.slurm_job_id} is still {move.step.value}"
-        for move in site.user.store.open_reallocations()
+        for move in site.user.store.journal.open_reallocations()
     )
     if site.server is None and (result := integrity(site)) != "ok":
         outcome.wrong.append(f"the store's file is damaged: {result}")
@@ -46,7 +46,7 @@ def judge(site: Site, outcome: Outcome, sacct: CommandRunner | None = None) -> N
         wrong, note = totals_compared(site.user.store, {job.job_id: job.name for job in site.jobs}, sacct)
         outcome.wrong.extend(wrong)
         outcome.notes.append(note)
-    outcome.moves.update(by_outcome(site.user.store.reallocations()))
+    outcome.moves.update(by_outcome(site.user.store.journal.reallocations()))
     outcome.notes.append(
         f"{len(site.jobs)} jobs, {sum(job.cancelled for job in site.jobs)} of them cancelled"
     )

@@ -20,7 +20,11 @@ from tests.chaos.watch import Replica, replicas
 def regroups(site: Site) -> dict[str, GenerationRecord]:
     """Return the generations that are planned or committed, and not trained in yet, by job."""
     jobs = {job.job_id for job in jobs_in(site, JobState.RUNNING)}
-    return {one.slurm_job_id: one for one in site.user.store.open_generations() if one.slurm_job_id in jobs}
+    return {
+        one.slurm_job_id: one
+        for one in site.user.store.generations.open_generations()
+        if one.slurm_job_id in jobs
+    }
 
 
 def cancel_wing(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
@@ -36,7 +40,7 @@ def cancel_wing(site: Site, planned: Planned, rng: random.Random) -> Injected | 
 
 def cancel_new_wing(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
     """Cancel a wing that a move waits for, or has just got; the move's others are left."""
-    under_way = {move.id for move in site.user.store.open_reallocations()}
+    under_way = {move.id for move in site.user.store.journal.open_reallocations()}
     wings = [
         wing
         for job in jobs_in(site, JobState.RUNNING)
@@ -61,7 +65,7 @@ def _newcomers(site: Site) -> list[Replica]:
     known = {
         member.id
         for job_id in waited_for
-        for one in site.user.store.generations(job_id)
+        for one in site.user.store.generations.of_job(job_id)
         if one.state is GenerationState.REGROUPED
         for member in one.members
     }
@@ -163,7 +167,7 @@ def _anchor(site: Site, rng: random.Random) -> str | None:
 
 def race_for_gpus(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
     """Submit an unmanaged job that wants exactly the GPUs that a move in place is about to take."""
-    for move in site.user.store.open_reallocations():
+    for move in site.user.store.journal.open_reallocations():
         gained = move.target.as_dict()
         for node, gpus in move.source.gpus_by_node:
             gained[node] = gained.get(node, 0) - gpus

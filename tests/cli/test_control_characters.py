@@ -71,9 +71,9 @@ def test_that_a_character_that_the_terminal_lacks_is_escaped(tmp_path: Path) -> 
 
 
 def test_that_an_error_is_one_line_whatever_names_are_in_it(store: Store, store_url: str) -> None:
-    store.register_jobs([registration(1, account="a\x1b[2J\npollux: forged")], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
-    store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(3601))], at=at(3601))
+    store.jobs.register([registration(1, account="a\x1b[2J\npollux: forged")], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
+    store.jobs.observe([observation(1, JobState.COMPLETED, ended_at=at(3601))], at=at(3601))
     done = pollux("report", "account", "nope", "--since", "2026-03-01", "--store", store_url)
     assert done.returncode == 1
     assert f"a{BOX}[2J pollux: forged" in done.stderr
@@ -127,8 +127,8 @@ def test_that_a_jobs_words_are_one_line_of_a_log(command: str, head: str) -> Non
 
 
 def test_that_the_status_shows_no_control_character_of_a_name(store: Store, store_url: str) -> None:
-    store.register_jobs([registration(1, name=ESCAPE, user_name=ESCAPE)], at=at(0))
-    store.observe_jobs([observation(1, gpus={ESCAPE: 2}, started_at=at(1))], at=at(1))
+    store.jobs.register([registration(1, name=ESCAPE, user_name=ESCAPE)], at=at(0))
+    store.jobs.observe([observation(1, gpus={ESCAPE: 2}, started_at=at(1))], at=at(1))
     done = pollux("status", "--store", store_url)
     assert f"a{BOX}[2J{BOX}b" in done.stdout
     assert all(char.isprintable() or char == "\n" for char in done.stdout + done.stderr)

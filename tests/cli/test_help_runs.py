@@ -34,16 +34,16 @@ def filled(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
         (7, datetime(2026, 1, 10, tzinfo=timezone.utc), datetime(2026, 10, 10, tzinfo=timezone.utc)),
     ):
         start = begin + timedelta(minutes=1)
-        store.register_jobs([registration(number, submitted_at=begin)], at=begin)
+        store.jobs.register([registration(number, submitted_at=begin)], at=begin)
         gpus = {f"n{number}": 2}
-        store.observe_jobs([observation(number, gpus=gpus, started_at=start)], at=start)
+        store.jobs.observe([observation(number, gpus=gpus, started_at=start)], at=start)
         for sequence in (1, 2, 3):
-            store.report(token_of(number), report(sequence), at=start + timedelta(minutes=sequence))
-        store.record_round(
+            store.agent.report(token_of(number), report(sequence), at=start + timedelta(minutes=sequence))
+        store.rounds.record(
             problem_of([number]), decision_of([number]), shadow=True, at=start + timedelta(minutes=5)
         )
         if end is not None:
-            store.observe_jobs([observation(number, JobState.COMPLETED, ended_at=end)], at=end)
+            store.jobs.observe([observation(number, JobState.COMPLETED, ended_at=end)], at=end)
     store.close()
     return lambda to: copied(path, to)
 

@@ -33,7 +33,7 @@ def test_that_a_job_just_submitted_is_shown_before_a_daemon_registers_it(
             (line,) = (line for line in shown.stdout.splitlines() if line.startswith(line_start))
             assert unlooked in line
             assert "no active adaptive jobs" not in shown.stdout
-        store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
+        store.lease.acquire("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
         assert "the daemon reads Slurm every 10 s" in pollux("explain", adaptive).stdout
         assert "is not adaptive: submit it with pollux sbatch" in pollux("explain", plain).stdout
         assert f"job {plain} " not in pollux("status").stdout

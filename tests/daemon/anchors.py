@@ -110,7 +110,9 @@ class Anchor(Agent):
 
     def _regroup(self) -> None:
         store, slurm, at = self.harness.store, self.harness.slurm, self.harness.clock()
-        generation = store.generation(self.token, after=self._regrouped, restart_count=self.restart_count)
+        generation = store.agent.generation(
+            self.token, after=self._regrouped, restart_count=self.restart_count
+        )
         if generation is None:
             return
         plans = Counter(plan_of_member(one.id) for one in generation.members if not one.is_ready)
@@ -135,7 +137,7 @@ class Anchor(Agent):
             return
         for one in generation.members:
             if not one.is_ready:
-                store.report_ready(
+                store.agent.report_ready(
                     self.token, one.id, number=generation.number, restart_count=self.restart_count
                 )
         if not self.regroups:
@@ -145,7 +147,7 @@ class Anchor(Agent):
             (GenerationState.COMMITTED, "n0:1", None),
             (GenerationState.REGROUPED, None, 0.4),
         ):
-            assert store.advance_generation(
+            assert store.agent.advance_generation(
                 self.token,
                 number,
                 state,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pollux_slurm.store.access.parts import StorePart
+
 MUTATING = {
     "requeue_hold",
     "requeue_failed",
@@ -12,12 +14,12 @@ MUTATING = {
     "hold",
     "reshape",
     "release",
-    "register_jobs",
-    "observe_jobs",
-    "record_round",
-    "plan_reallocation",
-    "advance_reallocation",
-    "retarget_reallocation",
+    "register",
+    "observe",
+    "record",
+    "plan",
+    "advance",
+    "retarget",
     "record_refusal",
     "record_priority",
     "record_priority_ended",
@@ -41,7 +43,9 @@ class KilledAt:
         return KilledAt(self._target.guarded(guard), self._counter, self._at)
 
     def __getattr__(self, name: str) -> Any:
-        method: Callable[..., Any] = getattr(self._target, name)
+        method: Callable[..., Any] | StorePart = getattr(self._target, name)
+        if isinstance(method, StorePart):
+            return KilledAt(method, self._counter, self._at)
         if name not in MUTATING:
             return method
 

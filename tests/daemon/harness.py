@@ -63,13 +63,13 @@ class Agent:
             return
         run, at = job.restart_count, self.harness.clock()
         try:
-            request = self.harness.store.poll(self.token, run, at=at).checkpoint_request
+            request = self.harness.store.agent.poll(self.token, run, at=at).checkpoint_request
             new = request is not None and self.answers and request != self._confirmed
             self._sequence += 1
             # About as fast as MODEL predicts.
             self._progress += 10.0 * job.allocation.num_gpus * (at - self._acted_at).total_seconds()
             self._acted_at = at
-            self.harness.store.report(
+            self.harness.store.agent.report(
                 self.token,
                 Report(
                     run_number=run,
@@ -245,17 +245,17 @@ class Harness:
     def has_stepped(self, job_id: str) -> bool:
         """Whether the store has a step of the job."""
         try:
-            run = self.store.job(job_id).run
+            run = self.store.jobs.get(job_id).run
         except UnknownJobError:
             return False
         return run is not None and run.num_steps > 0
 
     def open_moves(self) -> int:
-        return len(self.store.open_reallocations())
+        return len(self.store.journal.open_reallocations())
 
     def is_at(self, step: ReallocationStep) -> bool:
         """Whether the oldest open move is at `step`."""
-        moves = self.store.open_reallocations()
+        moves = self.store.journal.open_reallocations()
         return bool(moves) and moves[0].step is step
 
 

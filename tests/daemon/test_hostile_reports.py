@@ -106,7 +106,7 @@ def check_round(harness: Harness, daemon: Daemon) -> None:
     result = daemon.round()
     assert (result.skipped, result.num_jobs) == (None, 2)
     for job_id in (honest, hostile):
-        assert harness.store.decision(job_id, result.round_id) is not None
+        assert harness.store.rounds.decision(job_id, result.round_id) is not None
     harness.clock.advance(4)
 
 
@@ -124,14 +124,14 @@ def test_that_rounds_go_on_beside_a_job_that_reports_extremes(harness: Harness, 
     for sent in extreme_reports():
         client.report(hostile.token, sent, at=harness.clock())
         check_round(harness, daemon)
-    assert harness.store.job(hostile.job_id).model == sent.model
+    assert harness.store.jobs.get(hostile.job_id).model == sent.model
 
 
 def test_that_rounds_go_on_beside_a_job_whose_reports_are_refused(
     harness: Harness, client: AgentStore, url: str
 ) -> None:
     hostile = list(harness.agents.values())[1]
-    known = harness.store.job(hostile.job_id)
+    known = harness.store.jobs.get(hostile.job_id)
     daemon = daemon_of(harness)
     hostile.reports = False
     bad: dict[str, Any] = {
@@ -151,7 +151,7 @@ def test_that_rounds_go_on_beside_a_job_whose_reports_are_refused(
     if url.startswith("postgresql"):
         send_unchecked(url, hostile.token)
         check_round(harness, daemon)
-    found = harness.store.job(hostile.job_id)
+    found = harness.store.jobs.get(hostile.job_id)
     assert (found.model, found.sample) == (known.model, known.sample)
 
 

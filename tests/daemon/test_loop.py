@@ -42,14 +42,14 @@ def test_that_a_limit_of_the_admin_holds_and_is_the_explanation(harness: Harness
     policy = PolicyConfig(user_limits=((harness.slurm.user_name, 2),))
     harness.run_until(daemon_of(harness, policy), seconds=44)
     assert harness.job(job_id).allocation.num_gpus == 2
-    found = harness.store.decision(job_id)
+    found = harness.store.rounds.decision(job_id)
     assert found is not None
     assert found.job.bound_by == "limit"
     assert found.explanation.startswith(f"job {job_id}: {harness.job(job_id).allocation} (t4); speedup ")
     assert "bound by limit" in found.explanation
     assert found.job.runner_up is not None
     assert found.gap is not None
-    problem, _ = harness.store.round_problem()
+    problem, _ = harness.store.rounds.problem()
     assert problem.jobs[0].models == (("t4", MODEL),)
 
 
@@ -59,7 +59,7 @@ def test_that_a_waiting_job_is_explained_before_it_has_reported(harness: Harness
     harness.clock.advance(1)
     job_id = harness.submit()
     daemon_of(harness, PolicyConfig()).round()
-    found = harness.store.decision(job_id)
+    found = harness.store.rounds.decision(job_id)
     assert found is not None
     assert harness.job(job_id).state is JobState.PENDING
     assert (found.job.allocation, found.job.goodput) == (Allocation(), None)
@@ -86,10 +86,10 @@ def test_that_a_job_that_slurm_would_not_start_gets_nothing_until_it_would(harne
     harness.slurm.set_job(job_id, blocked_because=because)
     daemon = daemon_of(harness, PolicyConfig())
     assert daemon.round().num_jobs == 0
-    assert harness.store.job(job_id).not_moved_reason == because
+    assert harness.store.jobs.get(job_id).not_moved_reason == because
     harness.slurm.set_job(job_id, blocked_because=None)
     assert daemon.round().num_jobs == 1
-    assert harness.store.job(job_id).not_moved_reason is None
+    assert harness.store.jobs.get(job_id).not_moved_reason is None
 
 
 def test_that_the_problems_of_the_last_rounds_are_files(harness: Harness, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_that_the_problems_of_the_last_rounds_are_files(harness: Harness, tmp_pa
     last = [daemon.round().round_id for _ in range(3)][-1]
     assert len(list(folder.iterdir())) == 2
     saved = problem_from_json((folder / f"round-{last:09d}.json").read_bytes())
-    assert saved == harness.store.round_problem(last)[0]
+    assert saved == harness.store.rounds.problem(last)[0]
     assert (saved.seed, [job.job_id for job in saved.jobs]) == (3, [job_id])
 
 
@@ -138,8 +138,8 @@ def test_that_new_settings_hold_from_the_next_round_and_wrong_ones_do_not(
         return answer
 
     def then(passed_s: float) -> None:
-        seeds.append(harness.store.round_problem()[0].seed)
-        intervals_s.append(harness.store.daemon_status().interval_s)
+        seeds.append(harness.store.rounds.problem()[0].seed)
+        intervals_s.append(harness.store.lease.daemon_status().interval_s)
         if len(seeds) in (3, 6):
             asked.set()
         if len(seeds) > 40:
@@ -208,7 +208,7 @@ def test_that_a_daemon_whose_store_is_away_when_a_round_is_due_goes_on(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = harness.submit(gpus=1)
-    read = harness.store.open_reallocations
+    read = harness.store.journal.open_reallocations
     away = threading.Event()
 
     def open_reallocations() -> object:
@@ -216,7 +216,7 @@ def test_that_a_daemon_whose_store_is_away_when_a_round_is_due_goes_on(
             raise StoreUnavailable("the database is stopped")
         return read()
 
-    monkeypatch.setattr(harness.store, "open_reallocations", open_reallocations)
+    monkeypatch.setattr(harness.store.journal, "open_reallocations", open_reallocations)
 
     def then(passed_s: float) -> None:
         harness.agents[job_id].act()

@@ -143,7 +143,7 @@ def test_that_a_job_is_paused_and_comes_back_in_another_shape(harness: RealHarne
     daemon = harness.daemon(policy=PolicyConfig(pauses=True))
     job_id = started(harness, daemon, "--gpus=2", "--nodelist=n0")
     harness.targets = {job_id: {}}
-    harness.until(daemon, lambda: harness.store.job(job_id).paused_at is not None, "the pause")
+    harness.until(daemon, lambda: harness.store.jobs.get(job_id).paused_at is not None, "the pause")
     job = harness.job(job_id)
     assert (job.state, job.held, job.restart_count) == (JobState.PENDING, False, 1)
     assert job.begins_at is not None
@@ -151,8 +151,8 @@ def test_that_a_job_is_paused_and_comes_back_in_another_shape(harness: RealHarne
     harness.targets = {job_id: {"n1": 3}}
     harness.until(daemon, holds(harness, job_id, {"n1": 3}), "the job to run on n1")
     harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
-    assert [move.step for move in harness.store.reallocations(job_id)] == [Step.CONFIRMED] * 2
-    assert harness.store.job(job_id).paused_at is None
+    assert [move.step for move in harness.store.journal.reallocations(job_id)] == [Step.CONFIRMED] * 2
+    assert harness.store.jobs.get(job_id).paused_at is None
 
 
 def test_that_a_growth_gives_way_to_a_job_that_comes_before_its_stop_and_before_its_first_step(
@@ -181,11 +181,13 @@ def test_that_a_growth_gives_way_to_a_job_that_comes_before_its_stop_and_before_
     first = come()
     harness.targets = {job_id: {"n0": 1}}
     try:
-        harness.until(daemon, lambda: len(harness.store.reallocations(job_id)) == 3, "the growth to give way")
+        harness.until(
+            daemon, lambda: len(harness.store.journal.reallocations(job_id)) == 3, "the growth to give way"
+        )
         agent.answers = True
         harness.until(daemon, starts(first), "the first job to start")
         harness.until(daemon, lambda: not harness.open_moves(), "the job to train beside it")
-        *_, growth, makes_room = harness.store.reallocations(job_id)
+        *_, growth, makes_room = harness.store.journal.reallocations(job_id)
         assert (growth.step, growth.target.num_gpus) == (Step.ROLLED_BACK, 4)
         assert (makes_room.step, makes_room.checkpoint_waived) == (Step.CONFIRMED, False)
     finally:
@@ -203,7 +205,7 @@ def test_that_a_growth_gives_way_to_a_job_that_comes_before_its_stop_and_before_
         harness.until(daemon, starts(second), "the second job to start")
         agent.reports = True
         harness.until(daemon, lambda: not harness.open_moves(), "the job to train beside it")
-        *_, growth, makes_room = harness.store.reallocations(job_id)
+        *_, growth, makes_room = harness.store.journal.reallocations(job_id)
         assert (growth.step, growth.target.num_gpus) == (Step.FAILED, 4)
         assert (makes_room.step, makes_room.checkpoint_waived) == (Step.CONFIRMED, True)
         assert harness.job(job_id).allocation == Allocation.of({"n0": 1})
@@ -223,12 +225,12 @@ def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(
     wait_until(lambda: "run 1 listens" in log.read_text(), timeout_s=120, what="the script to take signals")
     assert harness.runner.run("scancel", "--signal=USR1", "--batch", job_id).exit_code == 0
     harness.until(
-        daemon, lambda: harness.store.reallocations(job_id)[0].step is Step.FAILED, "the failed move"
+        daemon, lambda: harness.store.journal.reallocations(job_id)[0].step is Step.FAILED, "the failed move"
     )
     harness.agents[job_id].reports = True
     harness.until(daemon, holds(harness, job_id, {"n0": 2}), "the job to run on n0 again")
     harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
-    failed_move, back = harness.store.reallocations(job_id)
+    failed_move, back = harness.store.journal.reallocations(job_id)
     assert failed_move.job_failed
     assert failed_move.reason == "failed before its first step: exit code 7 in n1:3"
     assert (back.step, harness.job(job_id).restart_count) == (Step.CONFIRMED, 2)
@@ -239,11 +241,11 @@ def test_that_a_job_near_its_limit_goes_on_with_another_slice_of_its_total(harne
     daemon = harness.daemon(config=PATIENT)
     job_id = harness.submit_at("--gpus=2", "--nodelist=n0", "--time=10", slice_s=600, total_s=900)
     harness.until(daemon, lambda: harness.has_stepped(job_id), f"job {job_id} to train")
-    assert not harness.store.reallocations(job_id)
+    assert not harness.store.journal.reallocations(job_id)
     assert harness.runner.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=3").exit_code == 0
     harness.until(daemon, lambda: harness.job(job_id).restart_count == 1, "the renewal")
     harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 2}))
     assert move.entered_at(Step.CHECKPOINTED) is not None
     job = harness.job(job_id)
@@ -268,7 +270,7 @@ def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(harness: 
     harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
     job = harness.job(job_id)
     assert (job.requested_gpu_type, job.cpus_by_node) == ("a100", (("n3", 6),))
-    assert {move.step for move in harness.store.reallocations(job_id)} == {Step.CONFIRMED}
+    assert {move.step for move in harness.store.journal.reallocations(job_id)} == {Step.CONFIRMED}
     shown = harness.runner.run("scontrol", "show", "job", job_id).stdout
     assert "TresPerJob=gres:gpu:a100:3" in shown or "TresPerJob=gres/gpu:a100:3" in shown, shown
 
@@ -277,7 +279,7 @@ def test_that_a_job_whose_start_slurm_ends_is_started_again(harness: RealHarness
     """A start within the second of its own kill: "Job credential revoked" (22.05.8)."""
     daemon = harness.daemon()
     job_id = started(harness, daemon, "--gpus=2", "--nodelist=n0")
-    harness.until(daemon, lambda: bool(harness.store.job(job_id).allocation), "a round to see it run")
+    harness.until(daemon, lambda: bool(harness.store.jobs.get(job_id).allocation), "a round to see it run")
     for _ in range(10):
         time_to_the_full_second()
         harness.runner.run("scontrol", "requeuehold", job_id)
@@ -293,7 +295,7 @@ def test_that_a_job_whose_start_slurm_ends_is_started_again(harness: RealHarness
     assert harness.job(job_id).exit_code == 1
     harness.until(daemon, lambda: harness.job(job_id).state is JobState.RUNNING, "another start")
     harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 2}))
     assert move.cause is ReallocationCause.FAILED_START
 
@@ -334,7 +336,7 @@ def test_that_a_job_that_slurm_holds_after_a_failed_launch_is_released(
         daemon = harness.daemon()
         harness.until(daemon, lambda: harness.has_stepped(job_id), "the job to train")
         harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
-        (move,) = harness.store.reallocations(job_id)
+        (move,) = harness.store.journal.reallocations(job_id)
         assert move.step is Step.CONFIRMED
         assert move.cause is ReallocationCause.HELD_BY_SLURM
         harness.close()

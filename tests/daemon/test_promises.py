@@ -37,14 +37,14 @@ def test_that_a_promise_is_recorded_kept_and_ended(
     ask(harness, job_id, hours=1)
 
     def state() -> PromiseState | None:
-        promise = harness.store.job(job_id).promise if problems else None
+        promise = harness.store.jobs.get(job_id).promise if problems else None
         return None if promise is None else promise.state
 
     harness.run_until(daemon, until=lambda: state() is PromiseState.UNKNOWN)
     assert state() is PromiseState.UNKNOWN
     agent.epoch, agent.total_epochs = 1, 3
     harness.run_until(daemon, until=lambda: state() is PromiseState.ACCEPTED)
-    promise = harness.store.job(job_id).promise
+    promise = harness.store.jobs.get(job_id).promise
     assert promise is not None
     assert promise.state is PromiseState.ACCEPTED
     assert promise.least_gpus == problems[-1].jobs[0].promised_gpus == 1
@@ -53,7 +53,7 @@ def test_that_a_promise_is_recorded_kept_and_ended(
 
     agent.total_epochs = 30
     harness.run_until(daemon, until=lambda: state() is PromiseState.ENDED)
-    promise = harness.store.job(job_id).promise
+    promise = harness.store.jobs.get(job_id).promise
     assert promise is not None
     assert promise.reason == ("its declared epochs do not count: it declared 3 epochs before it declared 30")
     assert problems[-1].jobs[0].promised_gpus == 0
@@ -74,4 +74,4 @@ def test_that_a_shadow_promises_nothing(harness: Harness) -> None:
     agent.epoch, agent.total_epochs = 1, 3
     ask(harness, job_id, hours=1)
     harness.run_until(daemon, seconds=30)
-    assert harness.store.job(job_id).promise is None
+    assert harness.store.jobs.get(job_id).promise is None

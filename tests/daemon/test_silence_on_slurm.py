@@ -46,7 +46,7 @@ def test_that_unanswering_jobs_of_a_user_do_not_block_anothers_moves(
             def has_moved() -> bool:
                 nonlocal most
                 under_way = [
-                    move for move in harness.store.open_reallocations() if move.slurm_job_id in silent
+                    move for move in harness.store.journal.open_reallocations() if move.slurm_job_id in silent
                 ]
                 most = max(most, len(under_way))
                 return harness.job(honest).allocation == Allocation.of({"n3": 2})

@@ -53,7 +53,7 @@ def test_that_a_job_that_asks_for_more_than_its_place_does_not_keep_its_priority
                 harness.targets = {job_id: {"n0": 1}}
                 harness.until(
                     daemon,
-                    lambda: harness.is_at(Step.RELEASED) and bool(harness.store.prioritised_reallocations()),
+                    lambda: harness.is_at(Step.RELEASED) and bool(harness.store.journal.prioritised()),
                     "the priority",
                 )
                 # The begin time keeps it from starting before the next tick.

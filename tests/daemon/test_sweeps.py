@@ -50,7 +50,7 @@ def fewest_gpus(harness: Harness, daemon: Daemon, jobs: list[str], *, seconds: f
 
     def look() -> bool:
         nonlocal fewest
-        moves = harness.store.open_reallocations()
+        moves = harness.store.journal.open_reallocations()
         coming = {one.slurm_job_id: one.target.num_gpus for one in moves if one.step in STOPPED}
         shown = {job.job_id: job for job in harness.slurm.snapshot().jobs}
         has = [coming.get(one, shown[one].allocation.num_gpus) for one in jobs]

@@ -66,9 +66,9 @@ def test_that_it_moves_only_its_own_users_jobs(sandbox: Sandbox, users: tuple[Us
             )  # fmt: skip
         store = open_store(url)
         try:
-            assert [one.slurm_job_id for one in store.active_jobs()] == [mine]
+            assert [one.slurm_job_id for one in store.jobs.active()] == [mine]
             with pytest.raises(UnknownJobError):
-                store.job(theirs)
+                store.jobs.get(theirs)
         finally:
             store.close()
     finally:

@@ -98,7 +98,7 @@ def test_that_wings_on_one_node_train_together_though_each_may_open_its_own_gpus
     def grown() -> bool:
         return any(
             move.way is ReallocationWay.IN_PLACE and move.step is ReallocationStep.CONFIRMED
-            for move in user.store.reallocations(job_id)
+            for move in user.store.journal.reallocations(job_id)
         )
 
     user.wait(grown, "a move in place", every_s=0.5)

@@ -47,8 +47,8 @@ def test_that_a_promised_job_is_finished_by_its_moment(user: UserCommands) -> No
     refused, said = ask(user, "refused", "30s")
     assert ": does not fit: earliest " in said, f"{said}\n{user.log()}"
     assert user.pollux("change", refused, "--finish-by=none").returncode == 0
-    user.wait(lambda: user.store.job(refused).terms.finish_by is None, "the moment to be taken back")
-    assert user.store.job(refused).promise is None
+    user.wait(lambda: user.store.jobs.get(refused).terms.finish_by is None, "the moment to be taken back")
+    assert user.store.jobs.get(refused).promise is None
 
     over = user.wait_over(kept)
     assert over.state is JobState.COMPLETED, user.log()

@@ -54,7 +54,7 @@ def test_that_a_job_grows_to_four_gpus_shrinks_to_two_and_uses_each_example_once
     assert user.wait_over(job_id).state is JobState.COMPLETED, user.log()
     result = json.loads((user.directory / name / "result.json").read_text())
     assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * EPOCHS
-    runs = user.store.run_history(job_id)
+    runs = user.store.history.runs(job_id)
     sizes = [sum(run.gpus_per_node) for run in runs]
     assert (sizes[0], sizes[-2:]) == (1, [4, 2])
     for earlier, later in pairwise(runs):

@@ -43,7 +43,7 @@ def test_that_a_job_grows_and_gives_way_in_place_and_is_exact(in_place: UserComm
     first = user.digits("first", "--gpus=1", "--in-place", epochs=12, pass_s="0.015,0.012")
 
     def in_place_move(*, shrink: bool) -> Reallocation | None:
-        for move in user.store.reallocations(first):
+        for move in user.store.journal.reallocations(first):
             gained = move.target.num_gpus - move.source.num_gpus
             is_done = move.way is ReallocationWay.IN_PLACE and move.step is ReallocationStep.CONFIRMED
             if is_done and (gained < 0) is shrink:

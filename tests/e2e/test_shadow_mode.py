@@ -19,7 +19,7 @@ def test_that_shadow_mode_decides_and_touches_nothing(user: UserCommands) -> Non
     record = user.wait_over(job_id)
     assert record.state is JobState.COMPLETED, user.log()
     assert record.last_decision is not None
-    assert user.store.reallocations() == ()
+    assert user.store.journal.reallocations() == ()
     job = user.slurm.read_job(job_id)
     assert job is not None
     assert (job.restart_count, record.run and record.run.phase) == (0, RunPhase.FINISHED)

@@ -34,13 +34,13 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
         result = json.loads((user.directory / f"{name}.json").read_text())
         assert result["accuracy"] >= 0.95
         assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
-    user.wait(lambda: not user.store.open_reallocations(), "the journal to close")
+    user.wait(lambda: not user.store.journal.open_reallocations(), "the journal to close")
 
     for move in (growth, shrink):
         steps = [step for step, _ in move.times]
         others = ("regroup_requested", "regrouped", "rolled_back", "failed")
         assert steps == [step for step in ReallocationStep if step.value not in others]
-        runs = {run.restart_count: run for run in user.store.run_history(first)}
+        runs = {run.restart_count: run for run in user.store.history.runs(first)}
         assert sum(runs[move.from_restart_count + 1].gpus_per_node) == move.target.num_gpus
     rigid = user.slurm.read_job(unmanaged)
     assert rigid is not None
@@ -51,5 +51,5 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(user: UserCom
     run = growth.from_restart_count + 1  # people count from 1
     assert f"pollux: job {first} goes on from the checkpoint of its run {run}, with 2 replicas\n" in log
     # Runs do not overlap: each starts after the last report of the one before.
-    for earlier, later in pairwise(user.store.run_history(first)):
+    for earlier, later in pairwise(user.store.history.runs(first)):
         assert earlier.last_report_at <= later.first_report_at

@@ -20,15 +20,15 @@ def test_that_a_cancelled_job_leaves_nothing_open(user: UserCommands) -> None:
     user.start_daemon()
     job_id = user.digits("cancelled", epochs=500)
     user.wait(
-        lambda: user.store.open_reallocations(),
+        lambda: user.store.journal.open_reallocations(),
         "a reallocation to begin",
         every_s=0.05,
     )
     user.slurm.cancel(job_id)
     record = user.wait_over(job_id)
     assert record.state is JobState.CANCELLED, user.log()
-    user.wait(lambda: not user.store.open_reallocations(), "the journal to close")
-    (move,) = user.store.reallocations(job_id)
+    user.wait(lambda: not user.store.journal.open_reallocations(), "the journal to close")
+    (move,) = user.store.journal.reallocations(job_id)
     assert move.step in (ReallocationStep.FAILED, ReallocationStep.ROLLED_BACK)
     assert move.reason is not None
     assert "cancelled" in move.reason or "completing" in move.reason
@@ -41,7 +41,7 @@ def test_that_a_job_that_crashes_is_recorded_and_not_touched(user: UserCommands)
     job_id = user.sbatch("--max-gpus=8", str(script))
     record = user.wait_over(job_id)
     assert record.state is JobState.FAILED, user.log()
-    user.wait(lambda: not user.store.open_reallocations(), "the journal to close")
+    user.wait(lambda: not user.store.journal.open_reallocations(), "the journal to close")
     job = user.slurm.read_job(job_id)
     assert job is not None
     assert job.restart_count == record.num_restarts, "nobody may restart a crashed job"
@@ -61,7 +61,7 @@ def test_that_a_job_that_never_reports_is_never_moved(user: UserCommands) -> Non
     record = user.wait_over(job_id)
     assert record.state is JobState.COMPLETED, user.log()
     assert record.run is None
-    assert not [move for move in user.store.reallocations(job_id) if move.moves_running]
+    assert not [move for move in user.store.journal.reallocations(job_id) if move.moves_running]
     job = user.slurm.read_job(job_id)
     assert job is not None
     assert job.restart_count == 0
@@ -74,7 +74,7 @@ def test_that_a_daemon_killed_amid_a_reallocation_is_followed_up_by_the_next(use
     def beyond_the_requeue() -> bool:
         return any(
             move.step in (ReallocationStep.REQUEUED, ReallocationStep.RESHAPED, ReallocationStep.RELEASED)
-            for move in user.store.open_reallocations()
+            for move in user.store.journal.open_reallocations()
         )
 
     user.wait(beyond_the_requeue, "a job to be requeued", every_s=0.02)

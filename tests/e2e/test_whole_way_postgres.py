@@ -58,8 +58,8 @@ def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
     user.start_daemon()
     # One GPU, so that the daemon moves it for no reason of its own.
     job_id = user.digits("moved", "--gpus=1", max_gpus=1, epochs=8, pass_s="0.01,0.006")
-    user.wait(lambda: len(user.store.sample_history(job_id)) > 1, "a sample")
-    before = user.store.sample_history(job_id)
+    user.wait(lambda: len(user.store.history.samples(job_id)) > 1, "a sample")
+    before = user.store.history.samples(job_id)
     # A manual move: measurements on a busy machine must not decide here.
     pause = admin_orders.pause(user.store, job_id, by="an admin", drain=False, at=now())
     server.stop()
@@ -79,9 +79,9 @@ def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
     paused = user.wait(lambda: user.ended(pause), "the pause")
     assert paused.step is ReallocationStep.CONFIRMED, paused
     admin_orders.resume(user.store, job_id, by="an admin", at=now())
-    assert user.store.sample_history(job_id)[: len(before)] == before
+    assert user.store.history.samples(job_id)[: len(before)] == before
     record = user.wait_over(job_id)
     assert record.state is JobState.COMPLETED, user.log()
-    assert len(user.store.run_history(job_id)) == 2
+    assert len(user.store.history.runs(job_id)) == 2
     result = json.loads((user.directory / "moved.json").read_text())
     assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]

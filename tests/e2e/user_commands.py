@@ -137,7 +137,7 @@ class UserCommands:
 
     def record(self, job_id: str) -> JobRecord | None:
         try:
-            return self.store.job(job_id)
+            return self.store.jobs.get(job_id)
         except UnknownJobError:
             return None
 
@@ -160,7 +160,7 @@ class UserCommands:
         """Wait until a growth (or a shrink) of the running job is confirmed; return it."""
 
         def confirmed() -> Reallocation | None:
-            for move in self.store.reallocations(job_id):
+            for move in self.store.journal.reallocations(job_id):
                 shrank = move.target.num_gpus < move.source.num_gpus
                 if move.step is ReallocationStep.CONFIRMED and move.moves_running and shrank is shrink:
                     return move
@@ -173,7 +173,7 @@ class UserCommands:
 
     def ended(self, move: Reallocation) -> Reallocation | None:
         """Wait until a reallocation has ended; return it as the journal has it."""
-        now = next(one for one in self.store.reallocations(move.slurm_job_id) if one.id == move.id)
+        now = next(one for one in self.store.journal.reallocations(move.slurm_job_id) if one.id == move.id)
         return now if now.step.is_end else None
 
     def wait_over(self, job_id: str) -> JobRecord:

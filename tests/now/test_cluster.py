@@ -54,9 +54,9 @@ def test_that_without_slurm_nodes_are_those_of_the_last_round_with_what_jobs_hol
 
 
 def test_that_without_slurm_nodes_stand_in_the_order_of_their_numbers(store: Store) -> None:
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
     gpus = {"gpu10": 1, "gpu9": 1, "a2": 1, "gpu9b": 1}
-    store.observe_jobs([observation(1, gpus=gpus, started_at=at(1))], at=at(1))
+    store.jobs.observe([observation(1, gpus=gpus, started_at=at(1))], at=at(1))
     names = [one.name for one in read_cluster(store, now=NOW).nodes]
     assert names == ["a2", "gpu9", "gpu9b", "gpu10"]
 
@@ -102,20 +102,20 @@ def test_that_what_was_measured_is_of_the_present_run_and_gpus(store: Store) -> 
         (job,) = read_cluster(store, now=NOW, include_finished=True).jobs
         return None if job.measured is None else job.measured.goodput
 
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
     assert measured() is None
-    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
-    store.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
+    store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
+    store.agent.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
     assert measured() == 50.0
-    store.observe_jobs([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
+    store.jobs.observe([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
     assert measured() is None
     following = {"run_number": 1, "restart_count": 1, "gpus_per_node": (4,)}
     starting = report(1, **following, phase=RunPhase.STARTING, throughput=None, num_steps=0)
-    store.report(token_of(1), starting, at=at(30))
+    store.agent.report(token_of(1), starting, at=at(30))
     assert measured() is None
-    store.report(token_of(1), report(2, **following, throughput=180.0, efficiency=0.5), at=at(40))
+    store.agent.report(token_of(1), report(2, **following, throughput=180.0, efficiency=0.5), at=at(40))
     assert measured() == 90.0
-    store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(50))
+    store.jobs.observe([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(50))
     assert measured() is None
 
 
@@ -124,7 +124,7 @@ def test_that_the_number_of_statements_does_not_grow_with_the_jobs(clean_store: 
 
     counts = []
     for number in (1, 60):
-        clean_store.register_jobs([registration(n) for n in range(1, number + 1)], at=at(0))
+        clean_store.jobs.register([registration(n) for n in range(1, number + 1)], at=at(0))
         statements: list[str] = []
         engine = clean_store.database.engine
 

@@ -41,7 +41,7 @@ def fill(store: Store) -> None:
 
     Job 2 of physics, with a hostile name, runs on; job 3 of no account waits. Two rounds decide about them.
     """
-    store.register_jobs(
+    store.jobs.register(
         [
             registration(1),
             registration(2, name=HOSTILE, account="physics", user_name="grace", user_id=1002),
@@ -49,7 +49,7 @@ def fill(store: Store) -> None:
         ],
         at=at(0),
     )
-    store.observe_jobs(
+    store.jobs.observe(
         [
             observation(1, gpus={"n0": 2}, started_at=at(4), gpu_type="t4"),
             observation(2, gpus={"n3": 1}, started_at=at(5), gpu_type="t4"),
@@ -57,24 +57,24 @@ def fill(store: Store) -> None:
         ],
         at=at(5),
     )
-    store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(6))
+    store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(6))
     for index, (throughput, efficiency) in enumerate(BEFORE):
-        store.report(
+        store.agent.report(
             token_of(1),
             report(index + 1, throughput=throughput, efficiency=efficiency),
             at=at(8 + 2 * index),
         )
     move_running_job(store, start=20)
     running = observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(29), gpu_type="t4")
-    store.observe_jobs([running, observation(2, gpus={"n3": 1}, started_at=at(5))], at=at(30))
+    store.jobs.observe([running, observation(2, gpus={"n3": 1}, started_at=at(5))], at=at(30))
     now = {"run_number": 1, "restart_count": 1, "gpus_per_node": (3, 1), "first_step_s": 5.0}
     larger = BatchChoice(global_batch_size=512, atomic_batch_size=128, accumulation_steps=0)
     for index, (throughput, efficiency) in enumerate(AFTER):
-        store.report(
+        store.agent.report(
             token_of(1),
             report(10 + index, throughput=throughput, efficiency=efficiency, batch=larger, **now),
             at=at(40 + 2 * index),
         )
-    store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(60))
+    store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(60))
     ended = observation(1, JobState.COMPLETED, ended_at=at(89))
-    store.observe_jobs([ended, observation(2, gpus={"n3": 1}, started_at=at(5))], at=at(90))
+    store.jobs.observe([ended, observation(2, gpus={"n3": 1}, started_at=at(5))], at=at(90))

@@ -71,7 +71,7 @@ def test_that_the_demo_tells_each_event_once_and_fits_80_columns(
         "1:29  train-1 has completed after 1:29; its GPUs are free",
     ]
     assert story.update(store) == []
-    records = sorted(store.jobs(), key=lambda record: record.slurm_job_id)
+    records = sorted(store.jobs.all(), key=lambda record: record.slurm_job_id)
     store.close()
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(screen(records, story.events, gpus_by_node={"n3": 4}, at_s=90))

@@ -106,7 +106,7 @@ def test_that_the_gain_is_the_decisions_speedup_over_that_of_what_stood(
     harness: Shadow, folder: Path
 ) -> None:
     findings, document = found(harness, folder)
-    problem, _ = harness.store.round_problem(findings.weighed[-1].round.round_id)
+    problem, _ = harness.store.rounds.problem(findings.weighed[-1].round.round_id)
     stood = fitness_of(problem, {job.job_id: job.current for job in problem.jobs})
     last = findings.weighed[-1]
     assert last.fitness_stood == pytest.approx(stood)
@@ -177,7 +177,7 @@ def test_that_each_kind_of_move_has_its_name(
 
 
 def test_that_an_appraisal_leaves_out_what_it_is_told_to(harness: Shadow) -> None:
-    problem, _ = harness.store.round_problem()
+    problem, _ = harness.store.rounds.problem()
     current = {job.job_id: job.current for job in problem.jobs}
     both, nothing = evaluate(problem, current, {})
     assert set(both.speedups) == set(current)

@@ -104,7 +104,7 @@ REGISTRATIONS = {
 
 def _say(store: Store, number: str, sequence: int, seconds: float, **changes: object) -> None:
     report: Report = builders.report(sequence, **changes)
-    store.report(token_of(number, REGISTRATIONS[number].user_id), report, at=at(seconds))
+    store.agent.report(token_of(number, REGISTRATIONS[number].user_id), report, at=at(seconds))
 
 
 def _runs(
@@ -112,7 +112,7 @@ def _runs(
 ) -> None:
     """Let a round see a job with `gpus` that it began with, or has got by a move that ended at `until`."""
     seen = observation(number, gpus=gpus, started_at=at(begin), gpu_type="t4", restart_count=restarts)
-    store.observe_jobs([seen], at=at(max(begin, until) + 1))
+    store.jobs.observe([seen], at=at(max(begin, until) + 1))
 
 
 def _round(store: Store, seconds: float, gpus: dict[str, dict[str, int]], *, shadow: bool = False) -> int:
@@ -120,7 +120,7 @@ def _round(store: Store, seconds: float, gpus: dict[str, dict[str, int]], *, sha
     jobs = (job(number, held, max_gpus=REGISTRATIONS[number].terms.max_gpus) for number, held in gpus.items())
     asked = problem(nodes(5), *jobs)
     decided = dataclasses.replace(decide(asked), times_s=(("search", 0.25),))
-    return store.record_round(asked, decided, shadow=shadow, at=at(seconds))
+    return store.rounds.record(asked, decided, shadow=shadow, at=at(seconds))
 
 
 def fill(store: Store) -> None:
@@ -131,7 +131,7 @@ def fill(store: Store) -> None:
 
 
 def _first_day(store: Store) -> None:
-    store.register_jobs([REGISTRATIONS[number] for number in "13458"], at=at(0))
+    store.jobs.register([REGISTRATIONS[number] for number in "13458"], at=at(0))
     for number, gpus in (("1", {"n0": 2}), ("3", {"n1": 2}), ("4", {"n3": 2}), ("5", {"n0": 2})):
         _runs(store, number, gpus, begin=4)
     _round(store, 6, {"1": {"n0": 2}, "3": {"n1": 2}, "4": {"n3": 2}, "5": {"n0": 2}}, shadow=True)
@@ -141,7 +141,7 @@ def _first_day(store: Store) -> None:
         _say(store, "3", index + 1, 600 * (index + 1), **measured)
         _say(store, "4", index + 1, 500 * (index + 1), **measured)
         _say(store, "5", index + 1, 600 * (index + 1), **measured)
-    store.observe_jobs([observation("4", JobState.FAILED, ended_at=at(3000))], at=at(3001))
+    store.jobs.observe([observation("4", JobState.FAILED, ended_at=at(3000))], at=at(3001))
     _round(store, 7195, {"1": {"n0": 2}, "3": {"n1": 2}, "5": {"n0": 2}})
     move_running_job(store, start=BEGIN_S + 7200)
     _runs(store, "1", {"n1": 3, "n2": 1}, begin=7209, restarts=1)
@@ -152,7 +152,7 @@ def _first_day(store: Store) -> None:
         _say(store, "1", 10 + index, LATER_S - 3640 + 1200 * index, batch=larger, **again, **measured)
     _runs(store, "8", {"n3": 4}, begin=10000)
     _say(store, "8", 1, 20000, gpus_per_node=(4,), epoch=3, total_epochs=3)
-    store.observe_jobs([observation("8", JobState.COMPLETED, ended_at=at(40000))], at=at(40001))
+    store.jobs.observe([observation("8", JobState.COMPLETED, ended_at=at(40000))], at=at(40001))
     _answer(store, "8", at(39000))
 
 
@@ -170,20 +170,20 @@ def _second_day(store: Store) -> None:
         reason="paused manually: ada",
     )
     advance(store, paused, (Step.CONFIRMED, BEGIN_S + 1.2 * DAY_S + 30))
-    store.observe_jobs([observation("3", JobState.PENDING, restart_count=1)], at=at(1.2 * DAY_S + 31))
-    store.register_jobs([REGISTRATIONS[number] for number in "79"], at=at(1.4 * DAY_S))
+    store.jobs.observe([observation("3", JobState.PENDING, restart_count=1)], at=at(1.2 * DAY_S + 31))
+    store.jobs.register([REGISTRATIONS[number] for number in "79"], at=at(1.4 * DAY_S))
     _runs(store, "7", {"n2": 2}, begin=1.3 * DAY_S + 40)
     _runs(store, "9", {"n4": 2}, begin=1.4 * DAY_S + 90)
     doubted = {"warnings": (JobWarning.REPLICAS_DIFFER,), "throughput": 7.25, "efficiency": 0.5}
     _say(store, "9", 1, 1.5 * DAY_S, **doubted)
-    store.register_jobs([REGISTRATIONS["2"]], at=at(1.7 * DAY_S))
+    store.jobs.register([REGISTRATIONS["2"]], at=at(1.7 * DAY_S))
     _runs(store, "2", {"n3": 2}, begin=1.7 * DAY_S + 10)
     _say(store, "2", 1, 1.8 * DAY_S, epoch=0, total_epochs=None)
 
 
 def _last_hours(store: Store) -> None:
-    store.register_jobs([REGISTRATIONS["6"]], at=at(LATER_S - 890))
-    store.observe_jobs([observation("6", JobState.PENDING)], at=at(LATER_S - 889))
+    store.jobs.register([REGISTRATIONS["6"]], at=at(LATER_S - 890))
+    store.jobs.observe([observation("6", JobState.PENDING)], at=at(LATER_S - 889))
     last = _round(
         store,
         LATER_S - 72,
@@ -195,7 +195,7 @@ def _last_hours(store: Store) -> None:
             "9": {"n4": 2},
         },
     )
-    store.record_not_moved({"6": "Slurm does not start it now, whatever is free (PartitionDown)"})
+    store.jobs.record_not_moved({"6": "Slurm does not start it now, whatever is free (PartitionDown)"})
     _answer(store, "9", at(2.5 * DAY_S - 7000))
     moved = plan(
         store,
@@ -207,7 +207,7 @@ def _last_hours(store: Store) -> None:
     )
     steps = (Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED, Step.REQUEUED)
     advance(store, moved, *((step, BEGIN_S + LATER_S - 60 + index) for index, step in enumerate(steps)))
-    store.observe_jobs([observation("2", JobState.PENDING)], at=at(LATER_S - 55))
+    store.jobs.observe([observation("2", JobState.PENDING)], at=at(LATER_S - 55))
     grows = plan(
         store,
         "9",
@@ -218,14 +218,14 @@ def _last_hours(store: Store) -> None:
         way=ReallocationWay.IN_PLACE,
     )
     asked = BEGIN_S + LATER_S - 50
-    store.request_regroup(grows.id, members_of(grows), expected=grows.step, at=builders.at(asked))
-    store.register_jobs([REGISTRATIONS["10"]], at=at(LATER_S - 15))
-    store.acquire_lease("ctl:77:a", ttl_s=60, at=at(LATER_S - 10), interval_s=60, watch_s=10)
+    store.journal.request_regroup(grows.id, members_of(grows), expected=grows.step, at=builders.at(asked))
+    store.jobs.register([REGISTRATIONS["10"]], at=at(LATER_S - 15))
+    store.lease.acquire("ctl:77:a", ttl_s=60, at=at(LATER_S - 10), interval_s=60, watch_s=10)
 
 
 def _answer(store: Store, number: str, finish_at: datetime) -> None:
     promise = PromiseRecord(state=PromiseState.ACCEPTED, least_gpus=2, finish_at=finish_at)
-    store.record_promises({number: promise})
+    store.jobs.record_promises({number: promise})
 
 
 def _of_slurm(number: str, state: JobState, on: dict[str, int] | None = None, **changes: object) -> SlurmJob:

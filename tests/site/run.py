@@ -86,10 +86,10 @@ class Run:
 
     def _look(self) -> None:
         # The journal is read on both sides: a move that begins or ends in between explains a hold.
-        moving = {move.slurm_job_id for move in self.site.store.open_reallocations()}
+        moving = {move.slurm_job_id for move in self.site.store.journal.open_reallocations()}
         snapshot = self.site.client.snapshot()
         now_s = self._now_s()
-        moving |= {move.slurm_job_id for move in self.site.store.open_reallocations()}
+        moving |= {move.slurm_job_id for move in self.site.store.journal.open_reallocations()}
         self.places.look(now_s, snapshot.jobs, self.site.adaptive, moving)
         self.oversold.update(oversold(snapshot))
         self.site.act(snapshot, now_s)
@@ -105,8 +105,8 @@ class Run:
         def is_over() -> bool:
             with contextlib.suppress(SlurmError, StoreError):
                 jobs = self.site.client.snapshot().jobs
-                recorded = all(record.state.is_over for record in self.site.store.jobs())
-                is_open = bool(self.site.store.open_reallocations())
+                recorded = all(record.state.is_over for record in self.site.store.jobs.all())
+                is_open = bool(self.site.store.journal.open_reallocations())
                 return recorded and not is_open and all(job.state.is_over for job in jobs)
             return False
 
@@ -117,11 +117,11 @@ class Run:
 
     def verdict(self, sacct: CommandRunner | None) -> list[Finding]:
         """Return what holds and what does not."""
-        moves = self.site.store.reallocations()
+        moves = self.site.store.journal.reallocations()
         left = [f"job {job.job_id} is left held" for job in self.site.client.snapshot().jobs if job.held]
         left += [
             f"move {move.id} of job {move.slurm_job_id} is still {move.step.value}"
-            for move in self.site.store.open_reallocations()
+            for move in self.site.store.journal.open_reallocations()
         ]
         names = {number: one.name for number, one in self.site.adaptive.items()}
         wrong, note = (
@@ -165,7 +165,7 @@ class Run:
     def notes(self) -> list[str]:
         """Return the counts as text."""
         lasted = sorted(stop.lasted_s for stop in self.places.stops) or [0.0]
-        moves = self.site.store.reallocations()
+        moves = self.site.store.journal.reallocations()
         return [
             f"{len(self.site.adaptive)} adaptive jobs, {len(self.site.user.submitted)} submissions of others",
             f"{len(self.places.stops)} times without GPUs: median {statistics.median(lasted):.0f} s, "

@@ -71,16 +71,16 @@ def test_that_a_sweep_gets_what_a_job_gives_up_and_no_more(harness: Site) -> Non
     job_id = started(harness, daemon, "--gpus=4", "--nodelist=n0", "--time=30")
     sweep = [harness.submit_plain("--gpus=1", "--ntasks=1", "--time=10") for _ in range(6)]
     harness.targets = {job_id: {"n0": 2}}
-    harness.until(daemon, lambda: bool(harness.store.reallocations()), "the move")
+    harness.until(daemon, lambda: bool(harness.store.journal.reallocations()), "the move")
     harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.step, move.reason) == (Step.CONFIRMED, None)
     assert holds(harness, job_id, {"n0": 2})()
     wait_until(
         lambda: sum(harness.is_running(one) for one in sweep) == 2, timeout_s=60, what="two of the sweep"
     )
     daemon.tick()
-    assert not harness.store.prioritised_reallocations()
+    assert not harness.store.journal.prioritised()
     shown = {job.job_id: job.priority or 0 for job in harness.slurm.snapshot().jobs}
     assert shown[job_id] < min(shown[one] for one in sweep), "an ordinary priority again"
     assert "No reservations" in harness.runner.run("scontrol", "show", "reservation").stdout
@@ -95,7 +95,7 @@ def test_that_a_job_grows_behind_a_wide_one_that_waits(harness: Site) -> None:
     harness.targets = {job_id: {"n0": 2}}
     harness.until(daemon, holds(harness, job_id, {"n0": 2}), "the job to grow")
     harness.until(daemon, lambda: not harness.open_moves(), "the journal to close")
-    assert [move.step for move in harness.store.reallocations(job_id)] == [Step.CONFIRMED]
+    assert [move.step for move in harness.store.journal.reallocations(job_id)] == [Step.CONFIRMED]
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,16 @@ def test_that_a_shape_against_the_partition_s_rules_is_tried_once(
     daemon = harness.daemon(config=dataclasses.replace(PATIENT, interval_s=1.0))
     job_id = started(harness, daemon, "--gpus=1", "--nodelist=n0")
     harness.targets = {job_id: target}
-    harness.until(daemon, lambda: bool(harness.store.job(job_id).refusals), "the refusal")
+    harness.until(daemon, lambda: bool(harness.store.jobs.get(job_id).refusals), "the refusal")
     harness.until(daemon, lambda: not harness.open_moves(), "the job to be back")
     for _ in range(3):
         daemon.round()
         daemon.tick()
     job = harness.job(job_id)
     assert (job.state, job.allocation) == (JobState.RUNNING, Allocation.of({"n0": 1}))
-    assert len(harness.store.reallocations(job_id)) == 1
-    (refusal,) = harness.store.job(job_id).refusals
+    assert len(harness.store.journal.reallocations(job_id)) == 1
+    (refusal,) = harness.store.jobs.get(job_id).refusals
     assert (refusal.allocation, refusal.answer) == (Allocation.of(target), SlurmAnswer.NEVER)
     assert refusal.reason == reason
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 1}))

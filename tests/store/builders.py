@@ -146,16 +146,16 @@ def plan(store: Store, number: int | str = 1, *, seconds: float = 20.0, **change
         "from_restart_count": 0,
         "round_id": None,
     }
-    return store.plan_reallocation(str(number), at=at(seconds), **{**values, **changes})
+    return store.journal.plan(str(number), at=at(seconds), **{**values, **changes})
 
 
 def advance(
     store: Store, reallocation: Reallocation, *steps: tuple[ReallocationStep, float]
 ) -> ReallocationStep:
     """Advance a reallocation from its current step through `steps`, each with its second."""
-    (current,) = (r.step for r in store.reallocations() if r.id == reallocation.id)
+    (current,) = (r.step for r in store.journal.reallocations() if r.id == reallocation.id)
     for step, seconds in steps:
-        assert store.advance_reallocation(reallocation.id, step, expected=current, at=at(seconds))
+        assert store.journal.advance(reallocation.id, step, expected=current, at=at(seconds))
         current = step
     return current
 
@@ -169,7 +169,7 @@ def move_running_job(store: Store, *, start: float = 20.0, run_number: int = 0) 
     planned = plan(store, seconds=start, from_restart_count=run_number)
     advance(store, planned, (Step.CHECKPOINT_REQUESTED, start + 1))
     now = {"run_number": run_number, "restart_count": run_number}
-    store.report(token_of(1), confirmation(planned.id, sequence=1000, **now), at=at(start + 3))
+    store.agent.report(token_of(1), confirmation(planned.id, sequence=1000, **now), at=at(start + 3))
     advance(
         store,
         planned,
@@ -180,8 +180,10 @@ def move_running_job(store: Store, *, start: float = 20.0, run_number: int = 0) 
     )
     following = {"run_number": run_number + 1, "restart_count": run_number + 1, "gpus_per_node": (3, 1)}
     starting = report(1, **following, phase=RunPhase.STARTING, throughput=None, num_steps=0)
-    store.report(token_of(1), starting, at=at(start + 11))
-    store.report(token_of(1), report(2, **following, first_step_s=5.0, restore_s=1.0), at=at(start + 15))
+    store.agent.report(token_of(1), starting, at=at(start + 11))
+    store.agent.report(
+        token_of(1), report(2, **following, first_step_s=5.0, restore_s=1.0), at=at(start + 15)
+    )
     advance(store, planned, (Step.CONFIRMED, start + 16))
     return planned
 
@@ -199,7 +201,7 @@ def plan_generation(
         GenerationMember(id="base.0", node_name="n0", is_ready=True),
         GenerationMember(id="wing7.0", node_name="n7", is_ready=is_ready),
     )
-    return store.plan_generation(str(number), members, restart_count=restart_count, at=at(at_s))
+    return store.generations.plan(str(number), members, restart_count=restart_count, at=at(at_s))
 
 
 def members_of(reallocation: Reallocation) -> list[GenerationMember]:
@@ -236,18 +238,20 @@ def move_in_place(
         from_restart_count=restart_count,
         way=ReallocationWay.IN_PLACE,
     )
-    generation = store.request_regroup(
+    generation = store.journal.request_regroup(
         planned.id, members_of(planned), expected=Step.PLANNED, at=at(start + 1)
     )
     assert generation is not None
     of_start: dict[str, Any] = {"number": generation.number, "restart_count": restart_count}
     for member in generation.members:
-        store.report_ready(token_of(number), member.id, **of_start)
+        store.agent.report_ready(token_of(number), member.id, **of_start)
     for state, seconds, said in (
         (GenerationState.COMMITTED, start + 8, {"meeting": "10.0.0.7:41213"}),
         (GenerationState.REGROUPED, start + 9, {"standstill_s": standstill_s}),
     ):
-        assert store.advance_generation(token_of(number), state=state, at=at(seconds), **of_start, **said)
+        assert store.agent.advance_generation(
+            token_of(number), state=state, at=at(seconds), **of_start, **said
+        )
     advance(store, planned, (Step.REGROUPED, start + 9), (Step.CONFIRMED, start + 10))
     return planned
 

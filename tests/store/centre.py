@@ -44,18 +44,18 @@ def fill(store: Store) -> None:
         job = registration(
             number, user_name=user, user_id=user_id, account=account, submitted_at=at(submitted)
         )
-        store.register_jobs([job], at=at(submitted))
+        store.jobs.register([job], at=at(submitted))
 
     decide(store, 600, {1: ({"n0": 2}, 0.8, 160.0), 3: ({}, 0.0, None)})
     allocate(store, 1, 604, {"n0": 2}, "t4", 0)
     train(store, 1, run=0, gpus=(2,), start=604, every=700, count=5, rates=(200.0, 0.8, 220.0))
 
     second = decide(store, 4200, {1: ({"n1": 2, "n2": 2}, 1.2, 240.0), 2: ({"n0": 1}, 1.0, None)}, moves=1)
-    store.observe_jobs([observation(3, JobState.CANCELLED, ended_at=at(7200))], at=at(7200))
+    store.jobs.observe([observation(3, JobState.CANCELLED, ended_at=at(7200))], at=at(7200))
     allocate(store, 2, 7200, {"n0": 1}, "t4", 0)
     train(store, 2, run=0, gpus=(1,), start=7200, every=600, count=10, rates=(50.0, 1.0, None))
     failed = plan(store, 2, seconds=9000, round_id=second, target=Allocation.of({"n3": 1}))
-    assert store.advance_reallocation(
+    assert store.journal.advance(
         failed.id, Step.FAILED, expected=Step.PLANNED, at=at(9010), reason="its node went down"
     )
     decide(
@@ -82,11 +82,11 @@ def allocate(
 ) -> None:
     started_at = at(second if began is None else began)
     seen = observation(job, gpus=gpus, started_at=started_at, gpu_type=gpu_type, restart_count=restarts)
-    store.observe_jobs([seen], at=at(second))
+    store.jobs.observe([seen], at=at(second))
 
 
 def end(store: Store, job: int, second: float, state: JobState) -> None:
-    store.observe_jobs([observation(job, state, ended_at=at(second))], at=at(second))
+    store.jobs.observe([observation(job, state, ended_at=at(second))], at=at(second))
 
 
 def train(
@@ -103,7 +103,7 @@ def train(
     """Report a start, and then `count` samples, `every` so many seconds."""
     now = {"run_number": run, "restart_count": run, "gpus_per_node": gpus, "model": None}
     starting = report(0, **now, phase=RunPhase.STARTING, throughput=None, num_steps=0)
-    store.report(token_of(job, OWNERS[job][1]), starting, at=at(start))
+    store.agent.report(token_of(job, OWNERS[job][1]), starting, at=at(start))
     # The next round observes the run and records its GPU type.
     if run == 0:
         allocate(store, job, start, {"n0": gpus[0]}, "t4", run)
@@ -114,7 +114,7 @@ def train(
         sample = report(
             number, **now, throughput=throughput, efficiency=efficiency, predicted_throughput=predicted
         )
-        store.report(token_of(job, OWNERS[job][1]), sample, at=at(start + every * number))
+        store.agent.report(token_of(job, OWNERS[job][1]), sample, at=at(start + every * number))
 
 
 def decide(
@@ -159,7 +159,7 @@ def decide(
         gap=0.1,
         times_s=(("tables", 0.5), ("search", second / 10000)),
     )
-    round_id = store.record_round(problem, decision, shadow=False, at=at(second))
+    round_id = store.rounds.record(problem, decision, shadow=False, at=at(second))
     if moves:
         move(store, round_id)
     return round_id
@@ -178,9 +178,9 @@ def move(store: Store, round_id: int) -> None:
         efficiency=None,
         checkpoint=CheckpointConfirmation(request_id=moved.id, blocked_s=2.0, size_bytes=4096),
     )
-    store.report(token_of(1), waiting, at=at(4203))
+    store.agent.report(token_of(1), waiting, at=at(4203))
     advance(store, moved, (Step.REQUEUED, 4204))
-    store.observe_jobs(
+    store.jobs.observe(
         [observation(1, JobState.COMPLETING, started_at=at(604), ended_at=at(4204))], at=at(4204)
     )
     advance(store, moved, (Step.RESHAPED, 4205), (Step.RELEASED, 4207), (Step.RUNNING, 4210))

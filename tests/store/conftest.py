@@ -19,6 +19,7 @@ from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import (
     GenerationRecord,
     GenerationState,
+    JobStore,
     Move,
     Poll,
     Report,
@@ -75,11 +76,11 @@ def two_people(postgres: PostgresServer, postgres_store: Store, postgres_url: st
     for name, role in (("ada", "reader"), ("grace", "reader"), ("the_analyst", "analyst")):
         add_login(postgres.url("store"), name, shared=False, connections=5, roles=(f"pollux_{role}",))
     store = postgres_store
-    store.register_jobs([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
-    store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
-    store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(5))
+    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
+    store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
+    store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(5))
     for number in (1, 2):
-        store.report(token_of(number, 1000 + number), report(1), at=at(10))
+        store.agent.report(token_of(number, 1000 + number), report(1), at=at(10))
     move_running_job(store)
     return store
 
@@ -105,16 +106,11 @@ def sqlite_url(shared_store_url: str, clean_store: SqlStore) -> str:
     return shared_store_url
 
 
-class StoreOfTwoLogins(SqlStore):
-    """A store with the rights of `pollux_daemon`; the calls of jobs go through their login.
+class JobsOfOneLogin:
+    """The calls of jobs by their login, at the time that the test gives: the server's clock is set to it."""
 
-    The time of a report is the server's: its clock is set to the time that the test gives.
-    """
-
-    def __init__(self, server: PostgresServer) -> None:
-        super().__init__(open_database(server.url("store", login="the_daemon")))
-        self._jobs = open_agent_store(server.url("store", login="jobs"))
-        self.clock = unchecked_database(parse_store_url(server.url("store")), create=False)
+    def __init__(self, server: PostgresServer, clock: Database) -> None:
+        self._jobs, self.clock = open_agent_store(server.url("store", login="jobs")), clock
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         set_clock(self.clock, at)
@@ -147,8 +143,20 @@ class StoreOfTwoLogins(SqlStore):
         return self._jobs.advance_generation(token, number, state, at=at, **said)
 
     def close(self) -> None:
-        super().close()
         self._jobs.close()
+
+
+class StoreOfTwoLogins(SqlStore):
+    """A store with the rights of `pollux_daemon`; the calls of jobs go through their login."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        super().__init__(open_database(server.url("store", login="the_daemon")))
+        self.clock = unchecked_database(parse_store_url(server.url("store")), create=False)
+        self.agent: JobStore = JobsOfOneLogin(server, self.clock)
+
+    def close(self) -> None:
+        super().close()
+        self.agent.close()
         self.clock.close()
 
 

@@ -63,9 +63,9 @@ def fill_up(store: Store, words: str = "is full: make room") -> tuple[int, int]:
     numbers = list(range(1, 31))
     for turn in itertools.count(1):
         try:
-            store.report(token_of(1), report(reports + 1), at=at(turn))
+            store.agent.report(token_of(1), report(reports + 1), at=at(turn))
             reports += 1
-            store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
+            store.rounds.record(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
             rounds += 1
         except StoreUnavailable as error:
             message = str(error)
@@ -73,20 +73,20 @@ def fill_up(store: Store, words: str = "is full: make room") -> tuple[int, int]:
     assert words in message
     for _ in range(3):
         with contextlib.suppress(StoreUnavailable):
-            store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
+            store.rounds.record(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
             rounds += 1
     return reports, rounds
 
 
 def check_all(store: Store, reports: int, rounds: int) -> None:
     """Check that what was acknowledged is stored, and that more can be written."""
-    assert len(store.sample_history("1")) == reports
-    problem, decision = store.round_problem()
+    assert len(store.history.samples("1")) == reports
+    problem, decision = store.rounds.problem()
     assert (problem, decision) == (problem_of(list(range(1, 31))), decision_of(list(range(1, 31))))
-    store.report(token_of(1), report(reports + 1), at=at(10_000))
-    last = store.record_round(problem_of([]), decision_of([]), shadow=True, at=at(10_001))
+    store.agent.report(token_of(1), report(reports + 1), at=at(10_000))
+    last = store.rounds.record(problem_of([]), decision_of([]), shadow=True, at=at(10_001))
     assert last > rounds
-    assert len(store.sample_history("1")) == reports + 1
+    assert len(store.history.samples("1")) == reports + 1
 
 
 def test_that_a_full_sqlite_file_loses_nothing_acknowledged(store_url: str) -> None:
@@ -101,10 +101,10 @@ def test_that_a_full_sqlite_file_loses_nothing_acknowledged(store_url: str) -> N
 
     event.listen(engine, "connect", bound)
     engine.dispose()
-    store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+    store.jobs.register([registration(n) for n in range(1, 31)], at=at(0))
     reports, rounds = fill_up(store)
     assert reports > 1
-    assert store.active_jobs() != (), "reading goes on"
+    assert store.jobs.active() != (), "reading goes on"
     event.remove(engine, "connect", bound)
     engine.dispose()  # somebody made room
     check_all(store, reports, rounds)
@@ -115,7 +115,7 @@ def test_that_a_full_sqlite_file_loses_nothing_acknowledged(store_url: str) -> N
 def test_that_a_full_disk_under_sqlite_loses_nothing_acknowledged(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 3) as disk:
         store = open_store(f"sqlite:///{disk / 'pollux.db'}", create=True)
-        store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+        store.jobs.register([registration(n) for n in range(1, 31)], at=at(0))
         ballast = disk / "ballast"
         ballast.write_bytes(b"\0" * 2**20)
         reports, rounds = fill_up(store)
@@ -133,7 +133,7 @@ def test_that_a_full_disk_under_postgresql_loses_nothing_acknowledged(postgres: 
         postgres.sql("CREATE DATABASE small TABLESPACE small")
         try:
             store = open_store(postgres.url("small"), create=True)
-            store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+            store.jobs.register([registration(n) for n in range(1, 31)], at=at(0))
             ballast = disk / "ballast"
             ballast.write_bytes(b"\0" * (free_bytes(disk) - 2**20))
             reports, rounds = fill_up(store)
@@ -155,7 +155,7 @@ def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> 
         small_disk(server.folder / "log_disk", 12) as disk,
     ):
         store = open_store(server.create_database("store"), create=True)
-        store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+        store.jobs.register([registration(n) for n in range(1, 31)], at=at(0))
         server.stop()
         log = server.folder / "data" / "pg_wal"
         shutil.copytree(log, disk / "pg_wal")
@@ -189,7 +189,7 @@ def starts(server: PostgresServer) -> bool:
 
 def is_there(store: Store) -> bool:
     try:
-        return store.active_jobs() != ()
+        return store.jobs.active() != ()
     except StoreUnavailable:
         return False
 
@@ -214,8 +214,8 @@ turn = 0
 while True:
     turn += 1
     gpus = [{"n0": turn % 4 + 1}, {"n1": 1}]
-    store.observe_jobs([observation(n, gpus=g) for n, g in zip((1, 2), gpus)], at=at(turn))
-    number = store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(turn))
+    store.jobs.observe([observation(n, gpus=g) for n, g in zip((1, 2), gpus)], at=at(turn))
+    number = store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(turn))
     moved = plan(store, 1, seconds=turn, round_id=number)
     for where in (Step.REQUEUED, Step.RUNNING, Step.CONFIRMED):
         advance(store, moved, (where, turn))
@@ -227,7 +227,7 @@ while True:
 def test_that_a_daemon_killed_between_two_statements_leaves_whole_rounds(
     any_store_url: str, any_store: Store, after: int
 ) -> None:
-    any_store.register_jobs([registration(1), registration(2)], at=at(0))
+    any_store.jobs.register([registration(1), registration(2)], at=at(0))
     others = connections(any_store_url)
     process = subprocess.Popen(
         [sys.executable, "-c", DAEMON, any_store_url, str(after)], stdout=subprocess.PIPE, text=True
@@ -243,18 +243,18 @@ def test_that_a_daemon_killed_between_two_statements_leaves_whole_rounds(
     process.stdout.close()
     await_ends(any_store_url, but=others)
     last_round, last_move = int(acknowledged[0]), int(acknowledged[-1])
-    moves = any_store.reallocations("1")
+    moves = any_store.journal.reallocations("1")
     assert {move.id for move in moves} >= set(range(1, last_move + 1))
     assert all(move.step is Step.CONFIRMED for move in moves if move.id <= last_move)
     for move in moves:
         steps = [step for step, _ in move.times]
         assert steps == [Step.PLANNED, Step.REQUEUED, Step.RUNNING, Step.CONFIRMED][: len(steps)]
         assert move.target.num_gpus == 4, "a plan comes with its nodes, or not at all"
-    assert any_store.round_problem() == (problem_of([1, 2]), decision_of([1, 2]))
-    assert any_store.round_problem(last_round)[0] == problem_of([1, 2])
-    for move in any_store.open_reallocations():
-        assert any_store.advance_reallocation(move.id, Step.ROLLED_BACK, expected=move.step, at=at(999))
-    assert any_store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(999)) > last_round
+    assert any_store.rounds.problem() == (problem_of([1, 2]), decision_of([1, 2]))
+    assert any_store.rounds.problem(last_round)[0] == problem_of([1, 2])
+    for move in any_store.journal.open_reallocations():
+        assert any_store.journal.advance(move.id, Step.ROLLED_BACK, expected=move.step, at=at(999))
+    assert any_store.rounds.record(problem_of([1]), decision_of([1]), shadow=False, at=at(999)) > last_round
 
 
 def test_that_agent_and_rounds_continue_over_a_server_restart(
@@ -262,8 +262,8 @@ def test_that_agent_and_rounds_continue_over_a_server_restart(
 ) -> None:
     """A real reporter of a running job, with the jobs' login; it confirms a checkpoint during the outage."""
     store = postgres_store
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2})], at=at(1))
 
     def compose(*, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
         if checkpoint is not None:
@@ -280,24 +280,24 @@ def test_that_agent_and_rounds_continue_over_a_server_restart(
     )
     reporter.start()
     try:
-        wait_until(lambda: len(store.sample_history("1")) > 2, timeout_s=120, what="reports")
+        wait_until(lambda: len(store.history.samples("1")) > 2, timeout_s=120, what="reports")
         planned = plan(store, 1)
         advance(store, planned, (Step.CHECKPOINT_REQUESTED, 21))
         wait_until(lambda: reporter.checkpoint_request == planned.id, timeout_s=120, what="the request")
-        before = store.sample_history("1")
+        before = store.history.samples("1")
         postgres.stop()
         try:
             reporter.confirm(CheckpointConfirmation(request_id=planned.id, blocked_s=0.5, size_bytes=4096))
             with pytest.raises(StoreError):
-                store.active_jobs()
+                store.jobs.active()
             assert not reporter.is_confirmed(planned.id)
         finally:
             postgres.start()
         wait_until(lambda: reporter.is_confirmed(planned.id), timeout_s=120, what="the confirmation")
-        (moved,) = store.open_reallocations()
+        (moved,) = store.journal.open_reallocations()
         assert moved.step is Step.CHECKPOINTED
-        assert store.sample_history("1")[: len(before)] == before
-        assert len(store.active_jobs()) == 1
+        assert store.history.samples("1")[: len(before)] == before
+        assert len(store.jobs.active()) == 1
         assert any(thread.name == "pollux-reporter" for thread in threading.enumerate())
     finally:
         reporter.close(timeout_s=120)

@@ -56,24 +56,24 @@ def run_together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]], url: 
 
 def test_that_eight_agents_and_a_daemon_at_once_lose_nothing(any_store_url: str, any_store: Store) -> None:
     agents, reports, rounds = 8, 6, 4
-    any_store.register_jobs([registration(number) for number in range(agents)], at=at(0))
-    any_store.observe_jobs(
+    any_store.jobs.register([registration(number) for number in range(agents)], at=at(0))
+    any_store.jobs.observe(
         [observation(number, gpus={f"n{number}": 1}) for number in range(agents)], at=at(0)
     )
     tasks = [(workers.send_reports, (number, reports)) for number in range(agents)]
     tasks.append((workers.hold_rounds, (agents, rounds)))
     assert run_together(tasks, any_store_url) == ["reported"] * agents + ["decided"]
     for number in range(agents):
-        assert [s.progress for s in any_store.sample_history(str(number))] == [
+        assert [s.progress for s in any_store.history.samples(str(number))] == [
             8.0 * sequence for sequence in range(1, reports + 1)
         ]
-        assert len(any_store.allocation_history(str(number))) == rounds
+        assert len(any_store.history.allocations(str(number))) == rounds
 
 
 def test_that_many_processes_can_create_the_store_at_once(any_empty_url: str) -> None:
     assert run_together([(workers.make_store, ())] * 4, any_empty_url) == ["made"] * 4
     store = open_store(any_empty_url)
-    assert store.jobs() == ()
+    assert store.jobs.all() == ()
     store.close()
 
 
@@ -87,19 +87,19 @@ def test_that_exactly_one_of_racing_daemons_gets_the_lease(any_store_url: str) -
 def test_that_a_killed_writer_leaves_whole_reports_and_loses_no_acknowledged_one(
     any_store_url: str, any_store: Store
 ) -> None:
-    any_store.register_jobs([registration(number) for number in range(4)], at=at(0))
-    any_store.observe_jobs([observation(number, gpus={"n0": 1}) for number in range(4)], at=at(0))
+    any_store.jobs.register([registration(number) for number in range(4)], at=at(0))
+    any_store.jobs.observe([observation(number, gpus={"n0": 1}) for number in range(4)], at=at(0))
     for number in range(4):
         acknowledged = kill_while_reporting(any_store_url, number, after=5 * number + 3)
-        samples = any_store.sample_history(str(number))
-        record = any_store.job(str(number))
+        samples = any_store.history.samples(str(number))
+        record = any_store.jobs.get(str(number))
         assert record.run is not None
         assert record.model is not None
         assert acknowledged <= len(samples) <= acknowledged + 1
         assert record.model.max_gpus_seen == len(samples), "the model of the last whole report"
         assert record.run.num_steps == 10 * len(samples)
         # The store still works: the next run reports.
-        any_store.report(token_of(number), report(1, run_number=1), at=at(1))
+        any_store.agent.report(token_of(number), report(1, run_number=1), at=at(1))
 
 
 def kill_while_reporting(url: str, number: int, *, after: int) -> int:
@@ -137,7 +137,7 @@ import os, pathlib, socket, sys
 from pollux_slurm.store import open_store
 from tests.store.builders import at, registration, report, token_of
 store = open_store(sys.argv[1])
-store.register_jobs([registration(1)], at=at(0))     # leaves a connection in the pool
+store.jobs.register([registration(1)], at=at(0))     # leaves a connection in the pool
 connections = [int(entry.name) for entry in pathlib.Path("/proc/self/fd").iterdir()
     if int(entry.name) > 2 and entry.is_socket()]
 child = os.fork()
@@ -148,8 +148,9 @@ if child == 0:
     for number in connections:
         os.dup2(inside.fileno(), number)
 for sequence in range(1, 20):
-    store.report(token_of(1), report(sequence, run_number=1 if child else 0), at=at(1)) if child else None
-    assert [job.slurm_job_id for job in store.active_jobs()] == ["1"]
+    if child:
+        store.agent.report(token_of(1), report(sequence, run_number=1), at=at(1))
+    assert [job.slurm_job_id for job in store.jobs.active()] == ["1"]
 if child == 0:
     outside.setblocking(False)
     try:
@@ -160,7 +161,7 @@ if child == 0:
     os._exit(1)
 _, status = os.waitpid(child, 0)
 assert status == 0, status
-assert len(store.sample_history("1")) == 19
+assert len(store.history.samples("1")) == 19
 store.close()
 """
 

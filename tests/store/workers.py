@@ -66,10 +66,10 @@ def hold_rounds(url: str, barrier: Barrier, outcome: Connection, jobs: int, roun
     for turn in range(rounds):
         gpus = [{f"n{number}": turn % 4 + 1} for number in numbers]
         observations = [observation(n, JobState.RUNNING, g) for n, g in zip(numbers, gpus, strict=True)]
-        insistently(functools.partial(store.observe_jobs, observations, at=at(turn)))
-        assert len(insistently(store.active_jobs)) == jobs
+        insistently(functools.partial(store.jobs.observe, observations, at=at(turn)))
+        assert len(insistently(store.jobs.active)) == jobs
         problem, decision = problem_of(numbers), decision_of(numbers)
-        insistently(functools.partial(store.record_round, problem, decision, shadow=False, at=at(turn)))
+        insistently(functools.partial(store.rounds.record, problem, decision, shadow=False, at=at(turn)))
     store.close()
     outcome.send("decided")
 
@@ -80,7 +80,7 @@ def race_for_lease(url: str, barrier: Barrier, outcome: Connection, owner: str, 
     won = []
     for turn in range(rounds):
         barrier.wait(DEADLINE_S)
-        if insistently(functools.partial(store.acquire_lease, owner, ttl_s=10, at=at(100 * turn))):
+        if insistently(functools.partial(store.lease.acquire, owner, ttl_s=10, at=at(100 * turn))):
             won.append(turn)
     store.close()
     outcome.send(won)

@@ -93,7 +93,7 @@ def test_that_a_page_updates_itself_and_keeps_what_is_open(
     with opened_page(browser, f"{address}/") as page:
         assert page.locator("a.block", has_text="2").count() == 1
         store = open_store(story_store)
-        store.observe_jobs([observation(2, gpus={"n3": 1, "n4": 2}, started_at=at(5))], at=at(119))
+        store.jobs.observe([observation(2, gpus={"n3": 1, "n4": 2}, started_at=at(5))], at=at(119))
         store.close()
         page.evaluate("window.updatePage()")
         page.locator("a.block", has_text="2 ×2").wait_for()

@@ -60,15 +60,15 @@ def test_that_now_shows_who_holds_which_gpus(client: TestClient) -> None:
 
 def test_that_now_has_measurements_of_the_present_gpus_only(store_url: str) -> None:
     store = open_store(store_url)
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
 
     def measured() -> tuple[str, ...]:
         return now_page(read_cluster(store, now=at(100))).jobs.rows[0][5:8]
 
-    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
-    store.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
+    store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
+    store.agent.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
     assert measured() == ("2", "256", "50")
-    store.observe_jobs([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
+    store.jobs.observe([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
     assert measured() == ("4", "–", "–")
     store.close()
 
@@ -98,7 +98,7 @@ def test_that_a_state_that_no_job_has_stays_chosen(client: TestClient) -> None:
 
 def test_that_every_job_is_on_one_of_the_pages(store_url: str) -> None:
     store = open_store(store_url)
-    store.register_jobs([registration(number) for number in range(1, 121)], at=at(0))
+    store.jobs.register([registration(number) for number in range(1, 121)], at=at(0))
     store.close()
     with opened_source(store_url) as source:
         later = replace(source, clock=lambda: at(120))
@@ -223,8 +223,8 @@ def test_that_an_account_may_have_any_name(client: TestClient) -> None:
 @pytest.mark.parametrize("name", ["x" * 150, "weird\x1b[0m", "a b/c?d#e", "(none)", "100%"])
 def test_that_a_link_leads_to_the_account_whatever_its_name(store_url: str, name: str) -> None:
     store = open_store(store_url)
-    store.register_jobs([registration(1, account=name)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 1}, started_at=at(4))], at=at(5))
+    store.jobs.register([registration(1, account=name)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 1}, started_at=at(4))], at=at(5))
     store.close()
     with opened_source(store_url) as source:
         later = replace(source, clock=lambda: at(120))

@@ -97,8 +97,8 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, do
 
     store = open_store(url)
     try:
-        held = jobs_held_by_journal(store.open_reallocations())
-        missing = daemon_absence_text(store.daemon_status(), clock.now(), held)
+        held = jobs_held_by_journal(store.journal.open_reallocations())
+        missing = daemon_absence_text(store.lease.daemon_status(), clock.now(), held)
         if missing is not None:
             print_note(f"pollux: no daemon carries this out now: {missing}")
         deadline = time.monotonic() + wait_s
@@ -107,7 +107,7 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, do
             f"{done} (the daemon does so in its next round; see: pollux status {ordered.slurm_job_id})"
         )
         while wait_s:
-            now = next(r for r in store.reallocations(ordered.slurm_job_id) if r.id == ordered.id)
+            now = next(r for r in store.journal.reallocations(ordered.slurm_job_id) if r.id == ordered.id)
             if now.step.is_end:
                 break
             if time.monotonic() > deadline:

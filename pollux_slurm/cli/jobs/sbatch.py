@@ -146,11 +146,13 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
         return False
     try:
         with opened_store(config) as store:
-            daemon = store.daemon_status()
+            daemon = store.lease.daemon_status()
             if daemon.is_shadow or daemon_absence_text(daemon, clock.now()) is not None:
                 return False
             user = pwd.getpwuid(os.getuid()).pw_name
-            return any(one.user_name == user and one.max_gpus_seen > num_gpus for one in store.kinds(kind))
+            return any(
+                one.user_name == user and one.max_gpus_seen > num_gpus for one in store.kinds.all(kind)
+            )
     except (PolluxError, KeyError):  # the job starts at once, with what it requests
         return False
 

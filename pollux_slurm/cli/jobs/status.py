@@ -104,13 +104,13 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     except UnknownJobError:
         text = None
         if job is not None and not as_json:
-            text = describe_unknown_job(config, job, store.active_jobs(), store.daemon_status(), now)
+            text = describe_unknown_job(config, job, store.jobs.active(), store.lease.daemon_status(), now)
         if text is None:
             raise
         print_line(text)
         return
     seen, jobs = picture.daemon, picture.jobs
-    decided = store.decision(job) if job is not None and not as_json else None
+    decided = store.rounds.decision(job) if job is not None and not as_json else None
     records = tuple(shown.record for shown in jobs)
     unregistered = unregistered_lines(picture.slurm, records, seen, now) if job is None else []
     if as_json:

@@ -64,7 +64,7 @@ def upgrade(config_file: ConfigOption = None, store_url: StoreOption = None) -> 
 
 @app.command()
 def downgrade(
-    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help="The earlier release's, such as 0104.")],
+    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help="The earlier release's, such as 0105.")],
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
@@ -72,7 +72,7 @@ def downgrade(
 
     What only later releases record is deleted. The earlier release then makes its views: pollux db upgrade.
 
-    Example: pollux db downgrade 0104
+    Example: pollux db downgrade 0105
     """
     from pollux_slurm.store.maintenance.administration import downgrade_store
 

@@ -142,7 +142,7 @@ def examined(
     snapshot, records, seen = None, None, None
     try:
         with opened_store(config) as store:
-            records, seen = store.active_jobs(), store.daemon_status()
+            records, seen = store.jobs.active(), store.lease.daemon_status()
     except PolluxError as error:
         yield failed("store", error)
     try:

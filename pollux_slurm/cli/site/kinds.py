@@ -41,7 +41,7 @@ def list_(
     from pollux_slurm.text import one_line
 
     with opened_store(settings(config_file, store_url)) as store:
-        found = store.kinds()
+        found = store.kinds.all()
     if as_json:
         print_json([dataclasses.asdict(kind) for kind in found])
         return
@@ -72,7 +72,7 @@ def forget(
     Example: pollux kinds forget 3f2a9c81d07be654
     """
     with opened_store(settings(config_file, store_url)) as store:
-        num_jobs = store.forget_kind(kind, user_name=user)
+        num_jobs = store.kinds.forget(kind, user_name=user)
     if not num_jobs:
         raise UsageError(f"no job is of kind {kind}{f' and of {user}' if user else ''}: pollux kinds list")
     print_line(

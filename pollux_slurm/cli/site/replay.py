@@ -73,7 +73,7 @@ def replay(
         problem = read_problem(problem_file)
     else:
         with opened_store(settings(config_file, store_url)) as store:
-            problem, _ = store.round_problem(round_id)
+            problem, _ = store.rounds.problem(round_id)
     problem = _with_objective(problem, objective)
     if save is not None:
         write_problem(save, problem)

@@ -283,7 +283,7 @@ def _explanation(config: Config, job_id: str) -> str:
 
     try:
         with opened_store(config) as store:
-            decided, record = store.decision(job_id), store.job(job_id)
+            decided, record = store.rounds.decision(job_id), store.jobs.get(job_id)
     except StoreError:
         return ""
     return "" if decided is None else summary(decided, record)

@@ -47,13 +47,13 @@ class JobStory:
 def read_story(store: Store, reports: ViewReader, job_id: str, picture: ClusterNow) -> JobStory:
     """Read one job, which is as in `picture` unless it has ended; raises what the store raises."""
     of_picture = (job for job in picture.jobs if job.record.slurm_job_id == job_id)
-    job = next(of_picture, None) or JobNow(record=store.job(job_id))
-    known = explain_job(store, job, store.decision(job_id), picture.daemon, picture.read_at)
+    job = next(of_picture, None) or JobNow(record=store.jobs.get(job_id))
+    known = explain_job(store, job, store.rounds.decision(job_id), picture.daemon, picture.read_at)
     return JobStory(
         title=f"job {job_id}  {shortened(shown(job.record.name), 30)}  of {shown(job.record.user_name)}",
         measured=job.measured,
         samples=reports.samples(job_id),
-        allocations=store.allocation_history(job_id),
+        allocations=store.history.allocations(job_id),
         explanation=tuple(shown(line) for line in lines(known)),
     )
 

@@ -45,7 +45,7 @@ def pause(store: Store, job_id: str, *, by: str, drain: bool, at: datetime) -> R
         )
     if record.run is None or record.run.num_steps == 0 or record.run.phase is not RunPhase.TRAINING:
         raise NotYetError(f"job {job_id} has not reported a step in this run yet; try again in a minute")
-    return store.plan_reallocation(
+    return store.journal.plan(
         job_id,
         source=record.allocation,
         target=Allocation(),
@@ -70,7 +70,7 @@ def resume(store: Store, job_id: str, *, by: str, at: datetime) -> Reallocation:
             f"job {job_id} is not paused: it is {record.state.value}; a job that you hold: scontrol release "
             f"{job_id}"
         )
-    return store.plan_reallocation(
+    return store.journal.plan(
         job_id,
         source=Allocation(),
         target=last.source,
@@ -84,7 +84,7 @@ def resume(store: Store, job_id: str, *, by: str, at: datetime) -> Reallocation:
 
 
 def _idle_record(store: Store, job_id: str) -> JobRecord:
-    record = store.job(job_id)
+    record = store.jobs.get(job_id)
     if record.state.is_over:
         raise UsageError(f"job {job_id} is over: it is {record.state.value}")
     if record.open_reallocation is not None:

@@ -28,7 +28,6 @@ from pollux_slurm.daemon.recovery.lost_places import HELD_EXTERNALLY
 from pollux_slurm.errors import JobStateError, SlurmCommandError
 from pollux_slurm.model import JobShape, JobState, SlurmAnswer, SlurmJob
 from pollux_slurm.now import refusals
-from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import Reallocation
 
 _log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class StepsAfterRequeue:
         if _runs_again(move.reallocation) and job.state is JobState.PENDING and job.held_since_requeue:
             self._actions.slurm.set_begin_time(move.job_id, ahead_s=1.0)
             self._actions.release(move)
-        elif anchor_waits(job) and not job.held and _waits_since_requeue(job, now):
+        elif job.anchor_waits and not job.held and _waits_since_requeue(job, now):
             self._actions.slurm.set_begin_time(move.job_id, ahead_s=1.0)
         elif move.age_s > config.requeue_timeout_s + config.start_timeout_s:
             self._actions.advance(move.reallocation, Step.FAILED, "its anchor brought no wing in time")
@@ -114,7 +113,7 @@ class StepsAfterRequeue:
             )
         elif job.state is JobState.PENDING and self._is_held_externally(move):
             self._actions.advance(move.reallocation, Step.FAILED, HELD_EXTERNALLY)
-        elif job.state is JobState.PENDING and anchor_waits(job):
+        elif job.state is JobState.PENDING and job.anchor_waits:
             self._actions.release(move)
             self._actions.advance(move.reallocation, Step.CONFIRMED)
         elif job.state is JobState.PENDING and move.reallocation.is_pause:

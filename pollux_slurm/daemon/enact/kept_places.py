@@ -92,14 +92,14 @@ class KeptPlaces:
     def has_to_check(self) -> bool:
         """Whether a reservation or a priority may last that is to be ended, also without an open move."""
         if self._may_last is None:
-            self._may_last = bool(self._actions.store.prioritised_reallocations())
+            self._may_last = bool(self._actions.store.journal.prioritised())
         return self._may_last or bool(self._reserved)
 
     def jobs_to_check(self) -> frozenset[str]:
         """Return the jobs that may still have a priority of ours."""
         if not self.has_to_check():
             return frozenset()
-        given = self._actions.store.prioritised_reallocations()
+        given = self._actions.store.journal.prioritised()
         return frozenset((*(one.slurm_job_id for one in given), *self._wings.values()))
 
     # -------------------------------------------------------------------------------------- reservations
@@ -243,7 +243,7 @@ class KeptPlaces:
         # What waits may all be held, or stand behind this one anyway: it is not to lose by it.
         priority = max(*waiting, (present.priority if present is not None else None) or 0) + 1
         self._actions.guard()
-        self._actions.store.record_priority(reallocation.id, priority)
+        self._actions.store.journal.record_priority(reallocation.id, priority)
         self._may_last = True
         self._given[reallocation.id] = present or job
         wings = wings_of_start(present.wings if present is not None else ())
@@ -269,7 +269,7 @@ class KeptPlaces:
             assert job is not None
             assert record is not None
             waiting = ManagedJob(slurm=job, record=record)
-            stopping = move_that_stopped(waiting, self._actions.store.reallocations)
+            stopping = move_that_stopped(waiting, self._actions.store.journal.reallocations)
             self._restoring[reallocation.id] = stopping is not None and restores(
                 stopping, reallocation.target, self._actions.clock()
             )
@@ -290,7 +290,7 @@ class KeptPlaces:
         self._restoring = {key: found for key, found in self._restoring.items() if key in open_moves}
         if not self.has_to_check():
             return
-        given = self._actions.store.prioritised_reallocations()
+        given = self._actions.store.journal.prioritised()
         self._may_last = bool(given)
         # An owner can make a wing of a job, and another job of a wing.
         jobs = {one.job_id: one for job in snapshot.jobs for one in (*job.wings, job)}
@@ -319,7 +319,7 @@ class KeptPlaces:
                 self._taken.add(reallocation.id)
         if ended:
             self._actions.guard()
-            self._actions.store.record_priority_ended(ended, at=self._actions.clock())
+            self._actions.store.journal.record_priority_ended(ended, at=self._actions.clock())
 
     def _has_restored_stray(self, number: int, job: SlurmJob | None, jobs: Mapping[str, SlurmJob]) -> bool:
         """Take the priority off a wing that got it, and is not of its job's start now; False to try again."""

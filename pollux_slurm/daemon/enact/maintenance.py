@@ -99,7 +99,7 @@ class Maintenance:
     ) -> None:
         """Journal a reallocation of a job that runs or has failed."""
         self.guard()
-        self.store.plan_reallocation(
+        self.store.journal.plan(
             job.job_id,
             source=source,
             target=target,
@@ -114,7 +114,7 @@ class Maintenance:
 
     def _start_allocation(self, record: JobRecord, job: SlurmJob) -> Allocation:
         return failed_starts.start_allocation(
-            record, job, self.store.allocation_history(job.job_id), self.snapshot
+            record, job, self.store.history.allocations(job.job_id), self.snapshot
         )
 
     # ------------------------------------------------------------------------------------------- each kind
@@ -124,7 +124,7 @@ class Maintenance:
         for record, job in self._jobs():
             if record.open_reallocation is not None or not failed_starts.was_ended_by_slurm(record, job):
                 continue
-            if not failed_starts.may_start_again(self.store.reallocations(job.job_id), now):
+            if not failed_starts.may_start_again(self.store.journal.reallocations(job.job_id), now):
                 continue
             if target := self._start_allocation(record, job):
                 self._to_start_again.add(job.job_id)
@@ -139,7 +139,7 @@ class Maintenance:
             failed_move = record.last_reallocation
             if failed_move is None or job.job_id in self._to_start_again:
                 continue
-            target = failed_moves.shape_to_return_to(failed_move, self.store.allocation_history(job.job_id))
+            target = failed_moves.shape_to_return_to(failed_move, self.store.history.allocations(job.job_id))
             reason = failed_moves.return_reason(failed_move, job)
             self._plan_stopped(
                 record, job, failed_move.target, target, ReallocationCause.AFTER_FAILURE, reason
@@ -148,7 +148,7 @@ class Maintenance:
     def _release_late_holds(self, now: datetime) -> None:
         """Release each job that a late command of an earlier daemon holds."""
         for record, job in late_commands.jobs_maybe_held_late(self.snapshot, self.records, now):
-            move = late_commands.move_explaining_hold(job, self.store.reallocations(job.job_id), now)
+            move = late_commands.move_explaining_hold(job, self.store.journal.reallocations(job.job_id), now)
             last = record.last_reallocation
             if move is None or last is None:
                 continue
@@ -167,7 +167,7 @@ class Maintenance:
         for record, job in failed_starts.jobs_held_by_slurm(self.snapshot, self.records):
             if not self._slots.has_room_for(self._mover(record)):
                 continue
-            if not failed_starts.may_be_released(self.store.reallocations(job.job_id), now):
+            if not failed_starts.may_be_released(self.store.journal.reallocations(job.job_id), now):
                 continue
             if target := self._start_allocation(record, job):
                 _log.warning("job %s: Slurm holds it (%s): it is released", job.job_id, job.reason)
@@ -190,7 +190,7 @@ class Maintenance:
                 continue
             if not time_limits.is_ending(ManagedJob(slurm=job, record=record), now, self.config):
                 continue
-            history = self.store.allocation_history(job.job_id)
+            history = self.store.history.allocations(job.job_id)
             if time_limits.next_slice_s(job, record, history, now) is None:
                 continue
             target, cause = job.allocation, ReallocationCause.TIME_LIMIT
@@ -239,7 +239,7 @@ class Maintenance:
                 "job %s: no process of it is in its wings %s: they are cancelled", job.job_id, numbers
             )
             self.guard()
-            self.store.plan_reallocation(
+            self.store.journal.plan(
                 job.job_id,
                 source=job.allocation,
                 target=Allocation.of(left),

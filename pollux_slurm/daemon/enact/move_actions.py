@@ -81,7 +81,7 @@ class MoveActions:
     def moves(self, snapshot: ClusterSnapshot) -> Sequence[OpenMove]:
         """Return every open reallocation with its job. The caller has read `snapshot` before."""
         jobs = {job.job_id: job for job in snapshot.jobs}
-        records = {record.slurm_job_id: record for record in self.store.active_jobs()}
+        records = {record.slurm_job_id: record for record in self.store.jobs.active()}
         now = self.clock()
         return [
             OpenMove(
@@ -90,7 +90,7 @@ class MoveActions:
                 record=records.get(reallocation.slurm_job_id),
                 age_s=(now - (reallocation.entered_at(reallocation.step) or now)).total_seconds(),
             )
-            for reallocation in self.store.open_reallocations()
+            for reallocation in self.store.journal.open_reallocations()
         ]
 
     def advance(
@@ -111,7 +111,7 @@ class MoveActions:
         self.guard()
         if reason is not None:
             reason = _appended(reallocation.reason, reason)
-        advanced = self.store.advance_reallocation(
+        advanced = self.store.journal.advance(
             reallocation.id,
             step,
             expected=reallocation.step,
@@ -148,7 +148,7 @@ class MoveActions:
     def request_regroup(self, move: OpenMove, members: Sequence[GenerationMember]) -> bool:
         """Plan the generation that a move in place asks for, and journal the step."""
         self.guard()
-        planned = self.store.request_regroup(
+        planned = self.store.journal.request_regroup(
             move.reallocation.id, members, expected=move.reallocation.step, at=self.clock()
         )
         if planned is None:
@@ -170,7 +170,7 @@ class MoveActions:
     ) -> bool:
         """Withdraw a planned generation, or fail a committed one; False where the job is just changing it."""
         self.guard()
-        return self.store.end_generation(
+        return self.store.generations.end(
             move.job_id, generation.number, state, at=self.clock(), reason=because
         )
 
@@ -183,7 +183,7 @@ class MoveActions:
         self.guard()
         reallocation = move.reallocation
         full_reason = _appended(reallocation.reason, reason)
-        if not self.store.retarget_reallocation(
+        if not self.store.journal.retarget(
             reallocation.id, target, expected=reallocation.step, reason=full_reason
         ):
             return None
@@ -202,7 +202,7 @@ class MoveActions:
             reason=reason,
             request=request_of(move.job),
         )
-        self.store.record_refusal(move.reallocation.id, refusal)
+        self.store.journal.record_refusal(move.reallocation.id, refusal)
         self._refused_here[move.reallocation.id] = refusal
         _log.warning("job %s: Slurm refused %s: %s", move.job_id, refusal.allocation, reason)
 
@@ -225,7 +225,7 @@ class MoveActions:
         """
         left_s = time_limits.time_left_s(move.job, self.clock()) if move.job is not None else None
         if move.job is not None and move.record is not None and time_limits.is_renewal(move.reallocation):
-            history = self.store.allocation_history(move.job_id)
+            history = self.store.history.allocations(move.job_id)
             left_s = time_limits.next_slice_s(move.job, move.record, history, self.clock()) or left_s
         if not self.advance(move.reallocation, Step.REQUEUED, time_left_s=left_s):
             return None
@@ -266,7 +266,7 @@ class MoveActions:
             ended_at=ended_at,
             restart_count=move.job.restart_count,
         )
-        self.store.observe_jobs([seen], at=self.clock())
+        self.store.jobs.observe([seen], at=self.clock())
 
     def requeue_failed(self, move: OpenMove) -> None:
         """Requeue the failed job, held."""

@@ -67,7 +67,7 @@ class OtherShapes:
         """Return the shape that the job last ran in, empty for one that never ran."""
         if move.reallocation.source:
             return move.reallocation.source
-        history = self._actions.store.allocation_history(move.job_id)
+        history = self._actions.store.history.allocations(move.job_id)
         return next((one.allocation for one in reversed(history) if one.allocation), Allocation())
 
     def _is_refused(self, move: OpenMove, allocation: Allocation) -> bool:

@@ -115,7 +115,7 @@ class Enactor:
         """
         after_round = self._after_round
         to_check = {*self._in_place.wings_to_check(after_round=after_round), *self.places.jobs_to_check()}
-        reallocations = self._store.open_reallocations()
+        reallocations = self._store.journal.open_reallocations()
         if not reallocations and not to_check and not self.places.has_to_check():
             self._after_round = False
             return 0
@@ -151,7 +151,7 @@ class Enactor:
             except Exception:
                 # An error of one job must not keep other jobs held.
                 _log.exception("job %s: reallocation %d failed", move.job_id, move.reallocation.id)
-        return len(self._store.open_reallocations())
+        return len(self._store.journal.open_reallocations())
 
     def _moves(self, snapshot: ClusterSnapshot) -> list[OpenMove]:
         """Return the open moves whose jobs this snapshot shows as they are."""
@@ -172,7 +172,7 @@ class Enactor:
 
         A regroup that was asked for goes on without a daemon, or is withdrawn by the next one.
         """
-        for reallocation in self._store.open_reallocations():
+        for reallocation in self._store.journal.open_reallocations():
             if reallocation.step in (Step.PLANNED, Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED):
                 self._actions.advance(reallocation, Step.ROLLED_BACK, reason)
 
@@ -188,7 +188,7 @@ class Enactor:
         """Return the jobs that a move has stopped, and that do not run again yet."""
         return tuple(
             one.slurm_job_id
-            for one in self._store.open_reallocations()
+            for one in self._store.journal.open_reallocations()
             if one.moves_running and one.step in (Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
         )
 
@@ -196,7 +196,7 @@ class Enactor:
         """Return the jobs that this daemon may hold; it must not stop before they are released."""
         return tuple(
             reallocation.slurm_job_id
-            for reallocation in self._store.open_reallocations()
+            for reallocation in self._store.journal.open_reallocations()
             if reallocation.step in (Step.REQUEUED, Step.RESHAPED)
             or (reallocation.step is Step.RELEASED and not self._actions.has_released(reallocation))
         )

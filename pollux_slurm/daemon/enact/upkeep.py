@@ -19,7 +19,6 @@ from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import ClusterSnapshot, JobState
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import Store
 
 _log = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ def prolong_pauses(
         if begins_at is None or begins_at > soon or not problem_building.is_parked(job, now):
             continue
         # An anchor that waits itself must return: it has no GPUs to be kept from.
-        if job.slurm.job_id in moved or anchor_waits(job.slurm):
+        if job.slurm.job_id in moved or job.slurm.anchor_waits:
             continue
         try:
             slurm.set_begin_time(job.slurm.job_id, ahead_s=pause_ttl_s)
@@ -95,7 +94,7 @@ def delay_jobs_with_leftovers(
             continue
         if problem_building.not_moved_because(job) is not None:
             continue
-        ran_on = returned_nodes.last_allocation(store.allocation_history(shown.job_id))
+        ran_on = returned_nodes.last_allocation(store.history.allocations(shown.job_id))
         if not returned_nodes.may_have_leftover(ran_on, unsettled):
             continue
         _log.info("job %s: kept waiting, since it may still have processes on %s", shown.job_id, ran_on)

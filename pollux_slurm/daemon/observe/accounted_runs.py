@@ -33,7 +33,7 @@ def no_past_runs(_job_ids: Sequence[str], _since: datetime) -> None:
 
 def correct_estimates(store: Store, past_runs: PastRuns, *, now: datetime) -> None:
     """Replace estimated times of jobs with those in Slurm's accounting database."""
-    estimated = store.estimated_jobs(since=now - _ASKED_FOR)[:_MOST_JOBS]
+    estimated = store.jobs.estimated(since=now - _ASKED_FOR)[:_MOST_JOBS]
     if not estimated:
         return
     since = min(submitted_at for _, submitted_at in estimated)
@@ -42,5 +42,5 @@ def correct_estimates(store: Store, past_runs: PastRuns, *, now: datetime) -> No
     except SlurmError as error:
         _log.info("estimated runs cannot be looked up in Slurm's accounting for now: %s", error)
         return
-    for job_id in store.correct_estimated_jobs(runs) if runs else ():
+    for job_id in store.jobs.correct_estimated(runs) if runs else ():
         _log.info("job %s: its estimated runs are corrected from Slurm's accounting", job_id)

@@ -38,7 +38,7 @@ class UsedGpusCounter:
     def _read(self, half_life_s: float, between: str, now: datetime) -> ShareMemory:
         memory = ShareMemory(half_life_s, at_s=now.timestamp())
         since = now - timedelta(seconds=_HALF_LIVES * half_life_s)
-        for used in self._store.used_gpus(since=since, at=now):
+        for used in self._store.jobs.used_gpus(since=since, at=now):
             name = group_named(used.account, used.user_name, between)
             if name is not None:
                 begin_s, end_s = used.since.timestamp(), used.until.timestamp()

@@ -26,7 +26,6 @@ from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, Reallocati
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.now.refusals import is_held_for_its_shape
-from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, Reallocation
 
 _MAX_STARTS = 3
@@ -112,7 +111,7 @@ def jobs_held_by_slurm(
         and job.state is JobState.PENDING
         and job.held
         and (job.held_by_slurm or (is_held_for_its_shape(job) and record.started_at is not None))
-        and (job.unschedulable_reason is None or anchor_waits(job))
+        and (job.unschedulable_reason is None or job.anchor_waits)
         and record.open_reallocation is None
         and record.paused_at is None
         and is_recorded_job(job, record)

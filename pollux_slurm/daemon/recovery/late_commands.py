@@ -28,7 +28,6 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.parsing.merged_wings import anchor_waits
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Store
 
 _log = logging.getLogger(__name__)
@@ -83,7 +82,9 @@ class LateCommands:
                 continue
             if job.state is JobState.PENDING and not (job.held and late.explains(job)):
                 del self._open[late.job_id]
-            elif job.state is JobState.PENDING and self._store.job(late.job_id).open_reallocation is None:
+            elif (
+                job.state is JobState.PENDING and self._store.jobs.get(late.job_id).open_reallocation is None
+            ):
                 self._plan(late, job)
                 del self._open[late.job_id]
             elif self._clock() - late.at > _FORGET_AFTER:
@@ -115,7 +116,7 @@ def plan_release(
     Does nothing when another reallocation has just been planned.
     """
     try:
-        planned = store.plan_reallocation(
+        planned = store.journal.plan(
             job.job_id,
             source=allocation if was_requeued else Allocation(),
             target=allocation,
@@ -129,9 +130,7 @@ def plan_release(
     except StoreError as error:
         _log.info("job %s: %s", job.job_id, error)
         return
-    store.advance_reallocation(
-        planned.id, ReallocationStep.RESHAPED, expected=ReallocationStep.PLANNED, at=at
-    )
+    store.journal.advance(planned.id, ReallocationStep.RESHAPED, expected=ReallocationStep.PLANNED, at=at)
 
 
 # -------------------------------------------------------------- jobs that a previous daemon may have held
@@ -153,7 +152,7 @@ def jobs_maybe_held_late(
         ):
             continue
         is_held = job.state is JobState.PENDING and job.held_since_requeue and is_recorded_job(job, record)
-        may_be_released = job.unschedulable_reason is None or anchor_waits(job)
+        may_be_released = job.unschedulable_reason is None or job.anchor_waits
         if is_held and may_be_released and now - _ended_at(last) <= _FORGET_AFTER:
             found.append((record, job))
     return found

@@ -56,8 +56,8 @@ class Lease:
         An expired lease is acquired again if no other daemon took it.
         """
         now = self._monotonic()
-        before = self._store.daemon_status().owner if self.was_lost() else None
-        acquired = self._store.acquire_lease(
+        before = self._store.lease.daemon_status().owner if self.was_lost() else None
+        acquired = self._store.lease.acquire(
             self._owner,
             ttl_s=self.ttl_s,
             at=self._clock(),
@@ -95,11 +95,11 @@ class Lease:
 
     def is_held(self) -> bool:
         """Whether the store has this daemon as the owner; does not renew the lease."""
-        return self._store.holds_lease(self._owner, at=self._clock())
+        return self._store.lease.is_held_by(self._owner, at=self._clock())
 
     def release(self) -> None:
         """Release the lease, so that another daemon can acquire it at once."""
         try:
-            self._store.release_lease(self._owner)
+            self._store.lease.release(self._owner)
         except StoreError as error:
             _log.warning("the lease could not be released and expires by itself: %s", error)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
-from typing import Protocol
 
 import numpy as np
 
@@ -29,21 +28,11 @@ from pollux_slurm.simulator.site.measured_jobs import (
     MeasuredQueue,
     invalid_reason,
 )
-from pollux_slurm.store.contract.interface import JobRecord, Reallocation, RunRecord, Sample
+from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Sample, Store
 from pollux_slurm.store.journal.move_costs import gains_gpus, reallocation_costs
 
 # For a job without estimates: a larger batch brings no more progress.
 _UNKNOWN = GradientStatistics(sqr=1.0, var=0.0)
-
-
-class History(Protocol):
-    """The part of a store that an export reads."""
-
-    def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]: ...
-    def run_history(self, slurm_job_id: str) -> tuple[RunRecord, ...]: ...
-    def sample_history(self, slurm_job_id: str) -> tuple[Sample, ...]: ...
-    def model_history(self, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]: ...
-    def reallocations(self, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +44,10 @@ class ExportedQueue:
 
 
 def export_queue(
-    store: History, *, since: datetime | None = None, until: datetime | None = None
+    store: Store, *, since: datetime | None = None, until: datetime | None = None
 ) -> ExportedQueue:
     """Return the jobs submitted from `since` until before `until`, and their delays."""
-    every = store.jobs()
+    every = store.jobs.all()
     # The store returns histories by job id, of the newest job with that id.
     newest = {record.slurm_job_id: record for record in every}
     records = [
@@ -86,13 +75,13 @@ def export_queue(
 # ---------------------------------------------------------------------------------------------------- one job
 
 
-def _measured(store: History, record: JobRecord, *, submitted_s: float) -> MeasuredJob | str:
+def _measured(store: Store, record: JobRecord, *, submitted_s: float) -> MeasuredJob | str:
     """Return the measured job, or the reason why it cannot be simulated."""
     job_id = record.slurm_job_id
-    model, runs = record.model, store.run_history(job_id)
+    model, runs = record.model, store.history.runs(job_id)
     if model is None or model.throughput is None or not runs:
         return "it has reported no model"
-    samples = store.sample_history(job_id)
+    samples = store.history.samples(job_id)
     total = next((sample.total_epochs for sample in reversed(samples) if sample.total_epochs), None)
     if total is None:
         return "it has not declared how many epochs it trains"
@@ -107,7 +96,7 @@ def _measured(store: History, record: JobRecord, *, submitted_s: float) -> Measu
         examples_per_epoch=examples,
         limits=model.limits,
         throughput=scaled_times(model.throughput, step_time_ratio(samples)),
-        statistics=_statistics(samples, store.model_history(job_id)),
+        statistics=_statistics(samples, store.history.models(job_id)),
         min_gpus=record.terms.min_gpus,
         max_gpus=record.terms.max_gpus,
         account=record.account,
@@ -187,13 +176,13 @@ def _statistics(
 # ---------------------------------------------------------------------------------------------------- delays
 
 
-def measure_delays(store: History, records: Sequence[JobRecord]) -> MeasuredDelays | None:
+def measure_delays(store: Store, records: Sequence[JobRecord]) -> MeasuredDelays | None:
     """Return the mean delays of `records`; None where no job ever started.
 
     Delays that were never measured have the defaults of `Delays`.
     """
     known = {record.slurm_job_id for record in records}
-    all_moves = [move for move in store.reallocations() if move.slurm_job_id in known]
+    all_moves = [move for move in store.journal.reallocations() if move.slurm_job_id in known]
     done = [move for move in all_moves if move.step is ReallocationStep.CONFIRMED and move.moves_running]
     moves = [move for move in done if move.way is ReallocationWay.REQUEUE]
     regroups = [move for move in done if move.way is ReallocationWay.IN_PLACE]
@@ -206,7 +195,7 @@ def measure_delays(store: History, records: Sequence[JobRecord]) -> MeasuredDela
     ]
     starts = []
     for record in records:
-        first = next(iter(store.run_history(record.slurm_job_id)), None)
+        first = next(iter(store.history.runs(record.slurm_job_id)), None)
         if first is None or record.started_at is None or first.first_step_s is None:
             continue
         waited = any(not move.moves_running for move in all_moves if move.slurm_job_id == record.slurm_job_id)

@@ -65,7 +65,7 @@ def merge_wings(snapshot: ClusterSnapshot, clearances: Clearances | None = None)
             job = dataclasses.replace(job, state=JobState.COMPLETING)
         if job.job_id in anchors and anchors[job.job_id][0].state is JobState.PENDING:
             reason = job.unschedulable_reason or _ANCHOR_WAITS
-            job = dataclasses.replace(job, unschedulable_reason=reason)
+            job = dataclasses.replace(job, unschedulable_reason=reason, anchor_waits=True)
         merged.append(job)
     return dataclasses.replace(snapshot, jobs=tuple(merged))
 
@@ -81,11 +81,6 @@ def _anchor_terms(job: SlurmJob) -> JobTerms | None:
         return None
     terms = decode_comment(job.comment)
     return terms if terms is not None and terms.in_place and terms.user_id == job.user_id else None
-
-
-def anchor_waits(job: SlurmJob) -> bool:
-    """Whether a job in place waits because its anchor does: there is nothing yet that could be given GPUs."""
-    return job.unschedulable_reason == _ANCHOR_WAITS
 
 
 def wings_of_start(wings: Iterable[SlurmJob]) -> list[SlurmJob]:

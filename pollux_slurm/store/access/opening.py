@@ -72,8 +72,9 @@ def check_version(url: StoreUrl, version: str | None) -> None:
         )
     if version < REVISIONS[0]:
         raise SchemaVersionError(
-            f"the store {url} has schema {version}, which is older than any that can be upgraded; begin with "
-            f"a new store: put this one aside (rename the file or database), then {url.command('init')}"
+            f"the store {url} has schema {version}, which is older than {REVISIONS[0]}, the first that this "
+            "release upgrades; an earlier one upgrades it to that (CHANGELOG.md names it); or begin with a "
+            f"new store: put this one aside (rename the file or database), then {url.command('init')}"
         )
     if version not in REVISIONS:
         raise SchemaVersionError(

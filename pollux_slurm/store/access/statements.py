@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     CursorResult,
+    Select,
     String,
     any_,
     func,
@@ -22,10 +23,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute
 
 from pollux_slurm.store.access.sanitizing import clean_text
-from pollux_slurm.store.schema import Base
+from pollux_slurm.store.schema import Base, JobRow
 
 cached_statement = functools.lru_cache(maxsize=32)
 """Cache the statements that a function returned last: building one takes longer than running it."""
+
+
+@cached_statement
+def newest_job(slurm_job_id: str) -> Select[int]:
+    """Select the id of the newest job with a Slurm job id, or null: slurmctld may start its ids anew."""
+    return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
 
 
 def upsert(connection: Connection, row: type[Base]) -> Any:

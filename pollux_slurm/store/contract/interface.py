@@ -148,11 +148,10 @@ class JobStore(AgentStore, MembershipStore, Protocol):
     """All that a job may call. A job whose replicas are fixed needs the first half only."""
 
 
-class Store(JobStore, Protocol):
-    """The API for the daemon and for people with its rights. Job ids are Slurm's, as text."""
+class DaemonLease(Protocol):
+    """The lease of the daemon that acts, and when a round last decided."""
 
-    # lease
-    def acquire_lease(
+    def acquire(
         self,
         owner: str,
         *,
@@ -166,17 +165,20 @@ class Store(JobStore, Protocol):
         `interval_s` and `watch_s` are the daemon's intervals, for `daemon_status`.
         """
 
-    def holds_lease(self, owner: str, *, at: datetime) -> bool:
+    def is_held_by(self, owner: str, *, at: datetime) -> bool:
         """Return whether `owner` has the lease at this moment."""
+
+    def release(self, owner: str) -> None:
+        """Give the lease back, if `owner` has it."""
 
     def daemon_status(self) -> DaemonStatus:
         """Return who acquired the lease last, even if it has expired, and when a round last decided."""
 
-    def release_lease(self, owner: str) -> None:
-        """Give the lease back, if `owner` has it."""
 
-    # jobs
-    def register_jobs(self, jobs: Sequence[JobRegistration], *, at: datetime) -> tuple[str, ...]:
+class RegisteredJobs(Protocol):
+    """Adaptive jobs: their terms, what Slurm shows of them, and what they have reported."""
+
+    def register(self, jobs: Sequence[JobRegistration], *, at: datetime) -> tuple[str, ...]:
         """Insert new jobs; return the ids of those left out. Of a known one only its owner's terms change.
 
         A known job that was recorded as over, and runs with its token, is not over.
@@ -191,7 +193,7 @@ class Store(JobStore, Protocol):
         requests and declarations still count, and a run that was under way is split between its jobs.
         """
 
-    def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> frozenset[str]:
+    def observe(self, observations: Sequence[JobObservation], *, at: datetime) -> frozenset[str]:
         """Record state and allocation of registered jobs, in a bounded number of statements.
 
         Return the ids of those for which something was written: the records of all others still hold.
@@ -202,13 +204,13 @@ class Store(JobStore, Protocol):
         over gets its end time, its open interval is ended, and its token is rejected from then on.
         """
 
-    def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
+    def estimated(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
         """Return the ids and submission times of jobs with estimated intervals, newest first.
 
         Those that ended before `since` are left out, and those in place, whose GPUs are other jobs'.
         """
 
-    def correct_estimated_jobs(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
+    def correct_estimated(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
         """Correct estimated intervals from the runs in Slurm's accounting database.
 
         Exact intervals stay as they are. Returns the ids of the jobs that have become exact.
@@ -220,32 +222,13 @@ class Store(JobStore, Protocol):
     def record_promises(self, answers: Mapping[str, PromiseRecord]) -> None:
         """Record a round's answers to jobs that ask to be finished by a moment; ignore unknown ids."""
 
-    def active_jobs(self) -> tuple[JobRecord, ...]:
+    def active(self) -> tuple[JobRecord, ...]:
         """Return every job that is not over, in a bounded number of statements."""
 
-    def earlier_jobs(self, *, since: datetime) -> tuple[EarlierJob, ...]:
-        """Return jobs of the kinds of those that are not over, submitted after `since`, newest first.
-
-        They are the newest of each kind and owner that have measured step times; those that are not over are
-        among them.
-        """
-
-    def used_gpus(self, *, since: datetime, at: datetime) -> tuple[UsedGpus, ...]:
-        """Return the GPUs that users had from the day (UTC) of `since` up to `at`, in two statements.
-
-        Ended intervals are summed by day; those that last are returned from their start.
-        """
-
-    def kinds(self, kind: str | None = None) -> tuple[KindRecord, ...]:
-        """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user."""
-
-    def forget_kind(self, kind: str, *, user_name: str | None = None) -> int:
-        """Take a kind from all jobs, or those of one user, and return their number."""
-
-    def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
+    def all(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
         """Return jobs, oldest first."""
 
-    def job(self, slurm_job_id: str) -> JobRecord:
+    def get(self, slurm_job_id: str) -> JobRecord:
         """Return one job; raises `UnknownJobError`."""
 
     def training_runs(self) -> frozenset[TrainingRun]:
@@ -254,19 +237,37 @@ class Store(JobStore, Protocol):
         A run counts from its first reported step until it waits to be stopped, or has finished.
         """
 
-    # maintenance
-    def maintain(self) -> tuple[str, ...]:
-        """Maintain the store, once a round; return notes for its admin, a line each.
+    def used_gpus(self, *, since: datetime, at: datetime) -> tuple[UsedGpus, ...]:
+        """Return the GPUs that users had from the day (UTC) of `since` up to `at`, in two statements.
 
-        On PostgreSQL: end connections of jobs and people that last longer than any report or query, and
-        restore the settings of logins that jobs share, which any of their users can change.
+        Ended intervals are summed by day; those that last are returned from their start.
         """
 
-    # rounds
-    def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
+
+class JobKinds(Protocol):
+    """Kinds of jobs, and what the earlier ones of each have measured."""
+
+    def earlier_jobs(self, *, since: datetime) -> tuple[EarlierJob, ...]:
+        """Return jobs of the kinds of those that are not over, submitted after `since`, newest first.
+
+        They are the newest of each kind and owner that have measured step times; those that are not over are
+        among them.
+        """
+
+    def all(self, kind: str | None = None) -> tuple[KindRecord, ...]:
+        """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user."""
+
+    def forget(self, kind: str, *, user_name: str | None = None) -> int:
+        """Take a kind from all jobs, or those of one user, and return their number."""
+
+
+class RoundRecords(Protocol):
+    """Rounds, each with its problem and its decision."""
+
+    def record(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
         """Store a decision with its problem; return the round's number."""
 
-    def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
+    def problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
         """Return the problem and decision that `record_round` stored, of the last round by default.
 
         Raises `StoreError` when there is no such round, or none that this release reads.
@@ -281,8 +282,11 @@ class Store(JobStore, Protocol):
         Raises `UnknownJobError` for a job that is not registered.
         """
 
-    # reallocations (the journal)
-    def plan_reallocation(
+
+class Journal(Protocol):
+    """The journal of reallocations."""
+
+    def plan(
         self,
         slurm_job_id: str,
         *,
@@ -301,7 +305,7 @@ class Store(JobStore, Protocol):
         `reason` tells people why it is planned, where no round decided so.
         """
 
-    def advance_reallocation(
+    def advance(
         self,
         reallocation_id: int,
         step: ReallocationStep,
@@ -339,7 +343,7 @@ class Store(JobStore, Protocol):
         None, without effect, where it is at another step. Raises as `plan_generation` does.
         """
 
-    def retarget_reallocation(
+    def retarget(
         self, reallocation_id: int, target: Allocation, *, expected: ReallocationStep, reason: str
     ) -> bool:
         """Give an open reallocation another target, because other jobs took its first.
@@ -356,7 +360,7 @@ class Store(JobStore, Protocol):
     def record_priority_ended(self, reallocation_ids: Sequence[int], *, at: datetime) -> None:
         """Record, after the command, that their jobs have lost the priority that these gave them."""
 
-    def prioritised_reallocations(self) -> tuple[Reallocation, ...]:
+    def prioritised(self) -> tuple[Reallocation, ...]:
         """Return the reallocations whose priority may last, open or ended, oldest first."""
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:
@@ -365,8 +369,11 @@ class Store(JobStore, Protocol):
     def reallocations(self, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]:
         """Return all reallocations (of one job), oldest first."""
 
-    # membership
-    def plan_generation(
+
+class PlannedGenerations(Protocol):
+    """The memberships of jobs whose replicas join and leave, as the daemon plans and ends them."""
+
+    def plan(
         self,
         slurm_job_id: str,
         members: Sequence[GenerationMember],
@@ -381,7 +388,7 @@ class Store(JobStore, Protocol):
         `UnknownJobError`.
         """
 
-    def end_generation(
+    def end(
         self, slurm_job_id: str, number: int, state: GenerationState, *, at: datetime, reason: str
     ) -> bool:
         """Give up a generation: a planned one as WITHDRAWN, a committed one as FAILED.
@@ -393,18 +400,60 @@ class Store(JobStore, Protocol):
     def open_generations(self) -> tuple[GenerationRecord, ...]:
         """Return the planned and committed generations of jobs that are not over, in two statements."""
 
-    def generations(self, slurm_job_id: str) -> tuple[GenerationRecord, ...]:
+    def of_job(self, slurm_job_id: str) -> tuple[GenerationRecord, ...]:
         """Return all generations of a job, oldest first."""
 
-    # history
-    def allocation_history(self, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
+
+class RecordedHistory(Protocol):
+    """What is kept of one job. All are empty for an unknown one."""
+
+    def allocations(self, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
         """Return a job's allocation intervals, oldest first."""
 
-    def run_history(self, slurm_job_id: str) -> tuple[RunRecord, ...]:
+    def runs(self, slurm_job_id: str) -> tuple[RunRecord, ...]:
         """Return a job's runs, oldest first."""
 
-    def model_history(self, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
+    def models(self, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
         """Return each model that a job has reported, with its time, oldest first."""
 
-    def sample_history(self, slurm_job_id: str) -> tuple[Sample, ...]:
+    def samples(self, slurm_job_id: str) -> tuple[Sample, ...]:
         """Return a job's goodput samples, oldest first."""
+
+
+class Store(Protocol):
+    """The API for the daemon and for people with its rights. Job ids are Slurm's, as text."""
+
+    @property
+    def lease(self) -> DaemonLease: ...
+
+    @property
+    def jobs(self) -> RegisteredJobs: ...
+
+    @property
+    def kinds(self) -> JobKinds: ...
+
+    @property
+    def rounds(self) -> RoundRecords: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def generations(self) -> PlannedGenerations: ...
+
+    @property
+    def history(self) -> RecordedHistory: ...
+
+    @property
+    def agent(self) -> JobStore:
+        """The calls of any job, by its token, without the limits that hold for its own login."""
+
+    def maintain(self) -> tuple[str, ...]:
+        """Maintain the store, once a round; return notes for its admin, a line each.
+
+        On PostgreSQL: end connections of jobs and people that last longer than any report or query, and
+        restore the settings of logins that jobs share, which any of their users can change.
+        """
+
+    def close(self) -> None:
+        """Close the connections."""

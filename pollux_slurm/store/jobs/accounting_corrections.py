@@ -27,7 +27,7 @@ _SUBMISSION_TOLERANCE = timedelta(seconds=1)
 
 
 def estimated_jobs(connection: Connection, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
-    """Return the jobs with estimated intervals: see `Store.estimated_jobs`."""
+    """Return the jobs with estimated intervals: see `RegisteredJobs.estimated`."""
     later = aliased(JobRow)
     rows = connection.execute(
         select(JobRow.slurm_job_id, JobRow.submitted_at)
@@ -44,7 +44,7 @@ def estimated_jobs(connection: Connection, *, since: datetime) -> tuple[tuple[st
 
 
 def correct_estimated_jobs(connection: Connection, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
-    """Correct estimated intervals: see `Store.correct_estimated_jobs`."""
+    """Correct estimated intervals: see `RegisteredJobs.correct_estimated`."""
     of_job: defaultdict[str, list[AccountedRun]] = defaultdict(list)
     for run in runs:
         of_job[run.slurm_job_id].append(run)

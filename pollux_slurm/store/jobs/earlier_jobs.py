@@ -147,7 +147,7 @@ def read_kinds(connection: Connection, kind: str | None = None) -> tuple[KindRec
     )
 
 
-def forget_kind(connection: Connection, kind: str, user_name: str | None) -> int:
+def forget_kind(connection: Connection, kind: str, *, user_name: str | None = None) -> int:
     """Take a kind from all jobs, or those of one user; return their number."""
     wanted = update(JobRow).where(JobRow.kind == clean_text(kind)).values(kind=None)
     if user_name is not None:

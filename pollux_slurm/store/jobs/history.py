@@ -8,16 +8,16 @@ from datetime import datetime
 from sqlalchemy import Connection, select
 
 from pollux_slurm.model import Allocation, GoodputModel
-from pollux_slurm.store.contract.interface import AllocationRecord, Sample
+from pollux_slurm.store.access.statements import newest_job
+from pollux_slurm.store.contract.interface import AllocationRecord, RunRecord, Sample
 from pollux_slurm.store.jobs.goodput_models import model_of_row, select_models
-from pollux_slurm.store.jobs.latest import SAMPLE_COLUMNS, sample_of_row
-from pollux_slurm.store.jobs.records import newest_scope
+from pollux_slurm.store.jobs.latest import SAMPLE_COLUMNS, read_runs, sample_of_row
 from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, ModelVersionRow, RunRow, SampleRow
 
 
 def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
     """Return a job's allocation intervals; none for an unknown job."""
-    scope = newest_scope(slurm_job_id)
+    scope = newest_job(slurm_job_id)
     nodes: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for node in connection.execute(
         select(AllocationNodeRow.number, AllocationNodeRow.node_name, AllocationNodeRow.num_gpus).where(
@@ -49,12 +49,18 @@ def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[Allocat
     )
 
 
+def read_run_history(connection: Connection, slurm_job_id: str) -> tuple[RunRecord, ...]:
+    """Return a job's runs; none for an unknown job."""
+    wanted = select(RunRow.id).where(RunRow.job_id.in_(newest_job(slurm_job_id)))
+    return tuple(run for _, run in read_runs(connection, wanted))
+
+
 def read_models(connection: Connection, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
     """Return each model of a job with its time; none for an unknown job."""
     rows = connection.execute(
         select_models()
         .add_columns(ModelVersionRow.at)
-        .where(ModelVersionRow.job_id.in_(newest_scope(slurm_job_id)))
+        .where(ModelVersionRow.job_id.in_(newest_job(slurm_job_id)))
         .order_by(ModelVersionRow.id)
     )
     return tuple((row.at, model_of_row(row)) for row in rows)
@@ -65,7 +71,7 @@ def read_samples(connection: Connection, slurm_job_id: str) -> tuple[Sample, ...
     rows = connection.execute(
         select(*SAMPLE_COLUMNS)
         .join(RunRow, RunRow.id == SampleRow.run_id)
-        .where(RunRow.job_id.in_(newest_scope(slurm_job_id)))
+        .where(RunRow.job_id.in_(newest_job(slurm_job_id)))
         .order_by(RunRow.run_number, SampleRow.sequence)
     )
     return tuple(sample_of_row(row) for row in rows)

@@ -30,7 +30,7 @@ _HAS_GPUS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 def observe_jobs(
     connection: Connection, observations: Sequence[JobObservation], *, at: datetime
 ) -> frozenset[str]:
-    """Record state and allocation of registered jobs: see `Store.observe_jobs`."""
+    """Record state and allocation of registered jobs: see `RegisteredJobs.observe`."""
     at = utc(at)
     if not observations:
         return frozenset()
@@ -82,7 +82,7 @@ def _last_interval(row: Any, before: Sequence[Any], allocation: Allocation) -> K
 
 
 def record_not_moved(connection: Connection, reasons: Mapping[str, str]) -> None:
-    """Record why a round could not move jobs: see `Store.record_not_moved`."""
+    """Record why a round could not move jobs: see `RegisteredJobs.record_not_moved`."""
     is_not_over = JobRow.finished_at.is_(None)
     connection.execute(
         update(JobRow).where(is_not_over, JobRow.not_moved_reason.is_not(None)).values(not_moved_reason=None)
@@ -97,7 +97,9 @@ def record_not_moved(connection: Connection, reasons: Mapping[str, str]) -> None
 
 
 def record_promises(connection: Connection, answers: Mapping[str, PromiseRecord]) -> None:
-    """Record the answers to jobs with a moment: see `Store.record_promises`."""
+    """Record the answers to jobs with a moment: see `RegisteredJobs.record_promises`."""
+    if not answers:
+        return
     connection.execute(
         update(JobRow)
         .where(JobRow.finished_at.is_(None), JobRow.slurm_job_id == bindparam("b_number"))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, Executable, exists, func, select
+from sqlalchemy import Connection, Executable, exists, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import Allocation, JobTerms
-from pollux_slurm.store.access.sanitizing import clean_text
-from pollux_slurm.store.access.statements import cached_statement
+from pollux_slurm.store.access.statements import cached_statement, newest_job
 from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord, RunPhase, TrainingRun
 from pollux_slurm.store.jobs.declarations import read_declarations
 from pollux_slurm.store.jobs.goodput_models import read_models_by_type
@@ -41,26 +40,30 @@ from pollux_slurm.store.jobs.recent_runs import read_recent_runs
 from pollux_slurm.store.journal.generations import read_latest_generations
 from pollux_slurm.store.schema import JobRow, ModelVersionRow, RunRow, UserRow
 
-ALL_JOBS: Scope = select(JobRow.id)
-ACTIVE_JOBS: Scope = select(JobRow.id).where(JobRow.finished_at.is_(None))
+_ALL_JOBS: Scope = select(JobRow.id)
+_ACTIVE_JOBS: Scope = select(JobRow.id).where(JobRow.finished_at.is_(None))
 """The jobs that are not over."""
-
-
-@cached_statement
-def newest_scope(slurm_job_id: str) -> Scope:
-    """Select the newest job with this Slurm job id, if any: slurmctld may start its ids anew."""
-    return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
 
 
 def read_job(connection: Connection, slurm_job_id: str) -> JobRecord:
     """Return the newest job with this Slurm job id; raises `UnknownJobError`."""
-    records = read_jobs(connection, newest_scope(slurm_job_id))
+    records = _read_jobs(connection, newest_job(slurm_job_id))
     if not records:
         raise UnknownJobError(f"job {slurm_job_id} is not known as an adaptive job; see: pollux status --all")
     return records[0]
 
 
-def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
+def read_active_jobs(connection: Connection) -> tuple[JobRecord, ...]:
+    """Return the jobs that are not over, oldest first."""
+    return _read_jobs(connection, _ACTIVE_JOBS)
+
+
+def read_all_jobs(connection: Connection, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
+    """Return jobs, oldest first."""
+    return _read_jobs(connection, _ALL_JOBS if include_finished else _ACTIVE_JOBS)
+
+
+def _read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     """Return the jobs in `scope`, oldest first."""
     force_index_scans(connection)
     rows = connection.execute(_select_jobs(scope)).all()
@@ -214,7 +217,7 @@ def force_index_scans(connection: Connection) -> None:
 
 
 def read_training_runs(connection: Connection) -> frozenset[TrainingRun]:
-    """Return the current runs that train: see `Store.training_runs`."""
+    """Return the current runs that train: see `RegisteredJobs.training_runs`."""
     later = aliased(RunRow)
     measured = exists().where(
         ModelVersionRow.job_id == RunRow.job_id,

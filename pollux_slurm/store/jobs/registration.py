@@ -51,7 +51,7 @@ class _Known:
 def register_jobs(
     connection: Connection, jobs: Sequence[JobRegistration], *, at: datetime
 ) -> tuple[str, ...]:
-    """Insert new jobs; return the ids left out: see `Store.register_jobs`."""
+    """Insert new jobs; return the ids left out: see `RegisteredJobs.register`."""
     at = utc(at)
     if not jobs:
         return ()

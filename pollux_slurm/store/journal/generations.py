@@ -13,13 +13,12 @@ from sqlalchemy.orm import aliased
 
 from pollux_slurm.errors import StoreError, UnknownJobError
 from pollux_slurm.store.access.sanitizing import clean_text, utc
-from pollux_slurm.store.access.statements import cached_statement
+from pollux_slurm.store.access.statements import cached_statement, newest_job
 from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
 from pollux_slurm.store.schema import GenerationMemberRow, GenerationRow, JobRow
 
 _OPEN_STATES = [state for state in GenerationState if state.is_open]
-OPEN = GenerationRow.state.in_(_OPEN_STATES) & JobRow.finished_at.is_(None)
-"""Those that are still to come."""
+_OPEN = GenerationRow.state.in_(_OPEN_STATES) & JobRow.finished_at.is_(None)
 _ENDS = {
     GenerationState.WITHDRAWN: GenerationState.PLANNED,
     GenerationState.FAILED: GenerationState.COMMITTED,
@@ -34,9 +33,9 @@ def plan_generation(
     restart_count: int,
     at: datetime,
 ) -> GenerationRecord:
-    """Plan the next generation: see `Store.plan_generation`."""
+    """Plan the next generation: see `PlannedGenerations.plan`."""
     at = utc(at)
-    job_id = connection.execute(_newest_job(slurm_job_id)).scalar_one()
+    job_id = connection.execute(newest_job(slurm_job_id)).scalar_one()
     if job_id is None:
         raise UnknownJobError(f"job {slurm_job_id} is not registered; see: pollux status --all")
     ids = [member.id for member in members]
@@ -100,11 +99,11 @@ def end_generation(
     at: datetime,
     reason: str,
 ) -> bool:
-    """Give up a generation: see `Store.end_generation`."""
+    """Give up a generation: see `PlannedGenerations.end`."""
     at = utc(at)
     if state not in _ENDS:
         raise StoreError(f"a generation ends as withdrawn or failed, not as {state.value}")
-    this = (GenerationRow.job_id.in_(_newest_job(slurm_job_id)), GenerationRow.number == number)
+    this = (GenerationRow.job_id.in_(newest_job(slurm_job_id)), GenerationRow.number == number)
     # On PostgreSQL the transaction in which a job commits locks the row, and an untrusted client decides for
     # how long: so nobody waits for it.
     found = connection.execute(
@@ -118,8 +117,14 @@ def end_generation(
     return found is state
 
 
-def read_generations(connection: Connection, wanted: ColumnElement[bool]) -> tuple[GenerationRecord, ...]:
-    """Return the generations that `wanted` selects, by job, oldest first."""
+def read_open(connection: Connection) -> tuple[GenerationRecord, ...]:
+    """Return those that are still to come: see `PlannedGenerations.open_generations`."""
+    return _generations(connection.execute(_select_generations(_OPEN)).all())
+
+
+def read_of_job(connection: Connection, slurm_job_id: str) -> tuple[GenerationRecord, ...]:
+    """Return all generations of a job, oldest first."""
+    wanted = GenerationRow.job_id.in_(newest_job(slurm_job_id))
     return _generations(connection.execute(_select_generations(wanted)).all())
 
 
@@ -171,10 +176,6 @@ def _select_latest(scope: Select[Any]) -> Any:
     )
     wanted = GenerationRow.job_id.in_(scope) & is_latest
     return _select_generations(wanted).add_columns(GenerationRow.job_id)
-
-
-def _newest_job(slurm_job_id: str) -> Select[int]:
-    return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
 
 
 def newest_generation(rows: Sequence[Any]) -> GenerationRecord | None:

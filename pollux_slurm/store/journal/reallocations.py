@@ -15,7 +15,6 @@ from sqlalchemy import (
     Select,
     and_,
     delete,
-    func,
     insert,
     select,
     update,
@@ -24,8 +23,9 @@ from sqlalchemy.exc import IntegrityError
 
 from pollux_slurm.errors import StoreError, UnknownJobError
 from pollux_slurm.model import Allocation, ReallocationCause, ReallocationStep, ReallocationWay
+from pollux_slurm.store.access.long_connections import end_long_connections
 from pollux_slurm.store.access.sanitizing import clean_text, utc
-from pollux_slurm.store.access.statements import cached_statement, inserted_id
+from pollux_slurm.store.access.statements import cached_statement, inserted_id, newest_job
 from pollux_slurm.store.contract.interface import GenerationMember, GenerationRecord, Reallocation, Refusal
 from pollux_slurm.store.journal.generations import plan_generation
 from pollux_slurm.store.schema import (
@@ -40,12 +40,10 @@ from pollux_slurm.store.schema import (
 from pollux_slurm.store.schema.daemon import Side
 
 ENDS = tuple(step for step in ReallocationStep if step.is_end)
-OPEN = select(ReallocationRow.id).where(ReallocationRow.step.not_in(ENDS))
-"""The reallocations that are not over."""
-PRIORITISED = select(ReallocationRow.id).where(
+_OPEN = select(ReallocationRow.id).where(ReallocationRow.step.not_in(ENDS))
+_PRIORITISED = select(ReallocationRow.id).where(
     ReallocationRow.priority.is_not(None), ReallocationRow.priority_ended_at.is_(None)
 )
-"""The reallocations whose jobs may still have the priority that they gave."""
 _ORDER = {step: place for place, step in enumerate(ReallocationStep)}
 _REGROUP_STEPS = (ReallocationStep.REGROUP_REQUESTED, ReallocationStep.REGROUPED)
 _AFTER_REGROUP_REQUESTED = (ReallocationStep.REGROUPED, ReallocationStep.ROLLED_BACK, ReallocationStep.FAILED)
@@ -65,11 +63,9 @@ def plan_reallocation(
     reason: str | None = None,
     way: ReallocationWay = ReallocationWay.REQUEUE,
 ) -> Reallocation:
-    """Journal a new reallocation in PLANNED: see `Store.plan_reallocation`."""
+    """Journal a new reallocation in PLANNED: see `Journal.plan`."""
     at = utc(at)
-    job_id = connection.execute(
-        select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
-    ).scalar_one()
+    job_id = connection.execute(newest_job(slurm_job_id)).scalar_one()
     if job_id is None:
         raise UnknownJobError(f"job {slurm_job_id} is not registered; see: pollux status --all")
     try:
@@ -122,7 +118,7 @@ def advance_reallocation(
     job_failed: bool = False,
     taken_over: bool = False,
 ) -> bool:
-    """Move from `expected` to `step`: see `Store.advance_reallocation`."""
+    """Move from `expected` to `step`: see `Journal.advance`."""
     at = utc(at)
     if not _may_follow(expected, step):
         raise StoreError(
@@ -143,6 +139,7 @@ def advance_reallocation(
     values |= {name: True for name, is_set in flags.items() if is_set}
     moved = _change_if_at(connection, reallocation_id, expected, values)
     if moved is None:
+        end_long_connections(connection)  # somebody's open transaction holds its row
         return False
     if moved:
         _write_step(connection, reallocation_id, step, at)
@@ -170,7 +167,7 @@ def request_regroup(
     expected: ReallocationStep,
     at: datetime,
 ) -> GenerationRecord | None:
-    """Plan the job's next generation for a reallocation: see `Store.request_regroup`."""
+    """Plan the job's next generation for a reallocation: see `Journal.request_regroup`."""
     at = utc(at)
     if expected not in (ReallocationStep.PLANNED, ReallocationStep.REGROUP_REQUESTED):
         raise StoreError(f"reallocation {reallocation_id} cannot ask for a regroup after {expected.value}")
@@ -211,7 +208,7 @@ def retarget_reallocation(
     expected: ReallocationStep,
     reason: str,
 ) -> bool:
-    """Set another target: see `Store.retarget_reallocation`."""
+    """Set another target: see `Journal.retarget`."""
     if expected.is_end:
         raise StoreError(f"reallocation {reallocation_id} has ended: it gets no other target")
     change = {"reason": clean_text(reason), "retargeted": True}
@@ -222,7 +219,7 @@ def retarget_reallocation(
 
 
 def record_refusal(connection: Connection, reallocation_id: int, refusal: Refusal) -> None:
-    """Record what Slurm refused: see `Store.record_refusal`."""
+    """Record what Slurm refused: see `Journal.record_refusal`."""
     connection.execute(
         update(ReallocationRow)
         .where(ReallocationRow.id == reallocation_id)
@@ -237,7 +234,7 @@ def record_refusal(connection: Connection, reallocation_id: int, refusal: Refusa
 
 
 def record_priority(connection: Connection, reallocation_id: int, priority: int) -> None:
-    """Record the priority that a job is about to get: see `Store.record_priority`."""
+    """Record the priority that a job is about to get: see `Journal.record_priority`."""
     connection.execute(
         update(ReallocationRow)
         .where(ReallocationRow.id == reallocation_id)
@@ -246,7 +243,7 @@ def record_priority(connection: Connection, reallocation_id: int, priority: int)
 
 
 def record_priority_ended(connection: Connection, reallocation_ids: Sequence[int], *, at: datetime) -> None:
-    """Record that priorities were taken off: see `Store.record_priority_ended`."""
+    """Record that priorities were taken off: see `Journal.record_priority_ended`."""
     connection.execute(
         update(ReallocationRow)
         .where(ReallocationRow.id.in_(reallocation_ids))
@@ -320,6 +317,24 @@ def first_step_of_next_run() -> ScalarSelect[datetime | None]:
         .correlate(ReallocationRow)
         .scalar_subquery()
     )
+
+
+def read_open(connection: Connection) -> tuple[Reallocation, ...]:
+    """Return the reallocations that have not ended: see `Journal.open_reallocations`."""
+    return read_reallocations(connection, _OPEN)
+
+
+def read_prioritised(connection: Connection) -> tuple[Reallocation, ...]:
+    """Return the reallocations whose jobs may have their priority: see `Journal.prioritised`."""
+    return read_reallocations(connection, _PRIORITISED)
+
+
+def read_all(connection: Connection, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]:
+    """Return all reallocations (of one job): see `Journal.reallocations`."""
+    wanted = select(ReallocationRow.id)
+    if slurm_job_id is not None:
+        wanted = wanted.where(ReallocationRow.job_id.in_(newest_job(slurm_job_id)))
+    return read_reallocations(connection, wanted)
 
 
 def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Reallocation, ...]:

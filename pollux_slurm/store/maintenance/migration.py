@@ -73,7 +73,9 @@ def downgrade(database: Database, revision: str) -> str:
         version = read_version(connection)
         check_version(database.url, version)
         if revision not in REVISIONS:
-            raise StoreError(f"there is no schema {revision!r}: {', '.join(REVISIONS)}")
+            raise StoreError(
+                f"there is no schema {revision!r} to go back to; there is: {', '.join(REVISIONS)}"
+            )
         migrate(connection, revision)
     return REVISIONS[-1]
 

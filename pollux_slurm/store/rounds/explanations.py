@@ -10,9 +10,10 @@ from pollux_slurm.config import OTHER_SOLVER_NAMES
 from pollux_slurm.errors import StoreError
 from pollux_slurm.model import Allocation, Configuration, JobDecision
 from pollux_slurm.store.access.sanitizing import clean_text
+from pollux_slurm.store.access.statements import newest_job
 from pollux_slurm.store.contract.interface import DecisionRecord
 from pollux_slurm.store.jobs.latest import batch_of_row
-from pollux_slurm.store.jobs.records import newest_scope, read_job
+from pollux_slurm.store.jobs.records import read_job
 from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow, RoundRow
 
 
@@ -40,8 +41,8 @@ def explanation_columns(job: JobDecision, excluded_reason: str | None) -> dict[s
 def read_decision(
     connection: Connection, slurm_job_id: str, round_id: int | None = None
 ) -> DecisionRecord | None:
-    """Return the decision about a job in its last round, or in `round_id`: see `Store.decision`."""
-    job_id = connection.execute(newest_scope(slurm_job_id)).scalar()
+    """Return the decision about a job in its last round, or in `round_id`: see `RoundRecords.decision`."""
+    job_id = connection.execute(newest_job(slurm_job_id)).scalar()
     if job_id is None:
         read_job(connection, slurm_job_id)  # raises UnknownJobError
     wanted = select(DecisionRow, RoundRow).join(RoundRow, RoundRow.id == DecisionRow.round_id)

@@ -40,7 +40,7 @@ def record_round(
 ) -> int:
     """Store a decision with its problem, their `round_texts` and `daily_sums.one_gpu_goodputs`.
 
-    See `Store.record_round`.
+    See `RoundRecords.record`.
     """
     at = utc(at)
     result = connection.execute(
@@ -60,6 +60,14 @@ def record_round(
     )
     round_id = inserted_id(result)
     sum_nodes(connection, problem, round_id=round_id, at=at)
+    _insert_prices(connection, round_id, decision)
+    if decision.jobs:
+        _insert_decisions(connection, round_id, decision, one_gpu)
+        sum_decisions(connection, round_id)
+    return round_id
+
+
+def _insert_prices(connection: Connection, round_id: int, decision: Decision) -> None:
     # Cleaning may make two names equal: a dict keeps one row of each.
     prices = {clean_text(kind): float(price) for kind, price in decision.gpu_prices}
     if prices:
@@ -67,9 +75,13 @@ def record_round(
             insert(GpuPriceRow),
             [{"round_id": round_id, "gpu_type": kind, "price": price} for kind, price in prices.items()],
         )
+
+
+def _insert_decisions(
+    connection: Connection, round_id: int, decision: Decision, one_gpu: Mapping[str, float]
+) -> None:
+    """Insert a row for each job that is registered, and one for each of its nodes."""
     numbers = [job.job_id for job in decision.jobs]
-    if not numbers:
-        return round_id
     rows = connection.execute(
         select(JobRow.slurm_job_id, func.max(JobRow.id).label("id"))
         .where(is_one_of(connection, JobRow.slurm_job_id, numbers))
@@ -109,11 +121,9 @@ def record_round(
     ]
     if nodes:
         connection.execute(insert(DecisionNodeRow), nodes)
-    sum_decisions(connection, round_id)
-    return round_id
 
 
-def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, Decision]:
+def read_round(connection: Connection, round_id: int | None = None) -> tuple[Problem, Decision]:
     """Return what `record_round` stored; raises `StoreError` where it is not there or cannot be read."""
     from pollux_slurm.policy.problem.json_format import decision_from_json, problem_from_json
 
@@ -145,7 +155,7 @@ def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, D
 
 
 def read_nodes(connection: Connection) -> tuple[NodeRecord, ...]:
-    """Return the nodes of the last round: see `Store.nodes`."""
+    """Return the nodes of the last round: see `RoundRecords.nodes`."""
     last = select(func.max(NodeRow.last_seen_at)).scalar_subquery()
     wanted = select(NodeRow.node_name, NodeRow.gpu_type, NodeRow.num_gpus)
     rows = connection.execute(wanted.where(NodeRow.last_seen_at == last).order_by(NodeRow.node_name))

@@ -98,17 +98,17 @@ def wait(condition: Callable[[], Any], what: str) -> Any:
 
 
 def test_that_reports_and_requests_pass_through_the_real_store(store: Store, store_url: str) -> None:
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
     with reporting(lambda: open_agent_store(store_url)) as reporter:
-        wait(lambda: store.job("1").sample, "a first report")
+        wait(lambda: store.jobs.get("1").sample, "a first report")
         move = plan(store)
-        store.advance_reallocation(move.id, Step.CHECKPOINT_REQUESTED, expected=Step.PLANNED, at=at(21))
+        store.journal.advance(move.id, Step.CHECKPOINT_REQUESTED, expected=Step.PLANNED, at=at(21))
         assert wait(lambda: reporter.checkpoint_request, "the request") == move.id
         assert not reporter.is_confirmed(move.id)
         reporter.confirm(CheckpointConfirmation(request_id=move.id, blocked_s=0.1, size_bytes=10))
         wait(lambda: reporter.is_confirmed(move.id), "delivery")
-        assert store.reallocations()[0].step is Step.CHECKPOINTED
-        store.advance_reallocation(move.id, Step.ROLLED_BACK, expected=Step.CHECKPOINTED, at=at(22))
+        assert store.journal.reallocations()[0].step is Step.CHECKPOINTED
+        store.journal.advance(move.id, Step.ROLLED_BACK, expected=Step.CHECKPOINTED, at=at(22))
         wait(lambda: reporter.checkpoint_request is None, "the request to go")
 
 
@@ -127,16 +127,16 @@ def test_that_the_log_has_the_reason_and_the_target_of_a_move(
     store: Store, store_url: str, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], message: str
 ) -> None:
     caplog.set_level("INFO", logger="pollux_slurm")
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
     named = {"job_name": "job 1", "where": lambda: "in epoch 10 at example 7152"}
     with reporting(lambda: open_agent_store(store_url), **named) as reporter:
-        wait(lambda: store.job("1").sample, "a first report")
+        wait(lambda: store.jobs.get("1").sample, "a first report")
         move = plan(store, **changes)
-        store.advance_reallocation(move.id, Step.CHECKPOINT_REQUESTED, expected=Step.PLANNED, at=at(21))
+        store.journal.advance(move.id, Step.CHECKPOINT_REQUESTED, expected=Step.PLANNED, at=at(21))
         wait(lambda: reporter.checkpoint_request, "the request")
         reporter.confirm(CheckpointConfirmation(request_id=move.id, blocked_s=0.1, size_bytes=10))
         wait(lambda: any(message in line for line in caplog.messages), "the line")
-        store.advance_reallocation(move.id, Step.ROLLED_BACK, expected=Step.CHECKPOINTED, at=at(22))
+        store.journal.advance(move.id, Step.ROLLED_BACK, expected=Step.CHECKPOINTED, at=at(22))
         wait(lambda: reporter.checkpoint_request is None, "the request to go")
         for _ in range(2):
             reporter.withdraw_confirmation()
@@ -183,13 +183,13 @@ def test_that_a_job_that_no_daemon_registers_is_logged_once(caplog: pytest.LogCa
 
 def test_that_reports_of_an_unregistered_job_are_retried(store: Store, store_url: str) -> None:
     with reporting(lambda: open_agent_store(store_url), poll_interval_s=0.05):
-        store.register_jobs([registration(1)], at=at(0))
-        wait(lambda: store.job("1").sample, "the report after registration")
+        store.jobs.register([registration(1)], at=at(0))
+        wait(lambda: store.jobs.get("1").sample, "the report after registration")
 
 
 def test_that_a_newer_run_supersedes_this_one(store: Store, store_url: str) -> None:
-    store.register_jobs([registration(1)], at=at(0))
-    store.report(token_of(1), report(run_number=1, restart_count=1), at=at(1))
+    store.jobs.register([registration(1)], at=at(0))
+    store.agent.report(token_of(1), report(run_number=1, restart_count=1), at=at(1))
     with reporting(lambda: open_agent_store(store_url)) as reporter:
         wait(lambda: reporter.superseded, "the news")
 

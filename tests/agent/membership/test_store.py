@@ -51,8 +51,8 @@ class FlakyStore:
 @pytest.fixture
 def planned(store: Store) -> Store:
     """A store with a planned generation of job 1, whose newcomer is ready."""
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 1})], at=at(1))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 1})], at=at(1))
     plan_generation(store, is_ready=True)
     return store
 
@@ -86,14 +86,14 @@ def test_that_what_became_of_a_commit_is_known_later(planned: Store, store_url: 
         with pytest.raises(StoreUnavailable, match="not known"):
             base.commit(1, MEETING)
         has_arrived = lost == "its answer"
-        assert planned.generations("1")[0].state is (State.COMMITTED if has_arrived else State.PLANNED)
+        assert planned.generations.of_job("1")[0].state is (State.COMMITTED if has_arrived else State.PLANNED)
         await_plan(base)
         assert base.commit(1, MEETING)
-    assert planned.generations("1")[0].meeting == MEETING
+    assert planned.generations.of_job("1")[0].meeting == MEETING
 
 
 def test_that_a_plan_is_announced_before_its_newcomers_are_ready(planned: Store, store_url: str) -> None:
-    planned.end_generation("1", 1, State.WITHDRAWN, at=at(30), reason="another comes")
+    planned.generations.end("1", 1, State.WITHDRAWN, at=at(30), reason="another comes")
     plan_generation(planned, is_ready=False)
     with membership(store_url) as base:
         wait_until(lambda: base.planned(0) or base.announced(0), timeout_s=60, what="the plan")
@@ -103,7 +103,7 @@ def test_that_a_plan_is_announced_before_its_newcomers_are_ready(planned: Store,
         assert announced.number == 2
         assert base.announced(2) is None
         base.refuse(2, "it keeps its rank")
-        wait_until(lambda: planned.generations("1")[1].reason, timeout_s=60, what="the refusal")
+        wait_until(lambda: planned.generations.of_job("1")[1].reason, timeout_s=60, what="the refusal")
         wait_until(lambda: base.planned(0) or not base.announced(0), timeout_s=60, what="no plan")
 
 
@@ -126,7 +126,7 @@ def test_that_a_plan_can_be_withdrawn_while_no_commit_arrives(planned: Store, st
         await_plan(base)
         with pytest.raises(StoreUnavailable):
             base.commit(1, MEETING)
-        assert planned.end_generation("1", 1, State.WITHDRAWN, at=at(30), reason="it took too long")
+        assert planned.generations.end("1", 1, State.WITHDRAWN, at=at(30), reason="it took too long")
         wait_until(lambda: base.is_given_up(1), timeout_s=60, what="the withdrawal")
         assert base.planned(0) is None
 
@@ -141,7 +141,9 @@ def test_that_a_late_commit_is_carried_out_and_found(planned: Store, store_url: 
             assert base.planned(0) is None
         await_plan(base)
         wait_until(
-            lambda: planned.generations("1")[0].state is State.COMMITTED, timeout_s=60, what="the commit"
+            lambda: planned.generations.of_job("1")[0].state is State.COMMITTED,
+            timeout_s=60,
+            what="the commit",
         )
     database.close()
 
@@ -152,23 +154,23 @@ def test_that_a_refused_plan_is_not_planned_any_more(planned: Store, store_url: 
         base.refuse(1, "it keeps rank")
         assert base.planned(0) is None
         wait_until(lambda: base.is_given_up(1), timeout_s=60, what="the refusal")
-    assert planned.generations("1")[0].reason == "it keeps rank"
+    assert planned.generations.of_job("1")[0].reason == "it keeps rank"
 
 
 def test_that_a_script_that_cannot_regroup_refuses_a_plan_before_its_newcomers_are_ready(
     store: Store, store_url: str
 ) -> None:
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 1})], at=at(1))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 1})], at=at(1))
     with membership(store_url) as base:
         base.refuse(0, "it owns its process group")
         plan_generation(store)
         wait_until(
-            lambda: base.planned(0) is None and store.generations("1")[0].state is State.REFUSED,
+            lambda: base.planned(0) is None and store.generations.of_job("1")[0].state is State.REFUSED,
             timeout_s=60,
             what="the refusal",
         )
-    assert store.generations("1")[0].reason == "it owns its process group"
+    assert store.generations.of_job("1")[0].reason == "it owns its process group"
 
 
 def test_that_what_is_to_be_said_is_said_before_the_end(planned: Store, store_url: str) -> None:
@@ -176,12 +178,12 @@ def test_that_what_is_to_be_said_is_said_before_the_end(planned: Store, store_ur
         await_plan(base)
         assert base.commit(1, MEETING)
         base.report_regrouped(1, standstill_s=0.25)
-    assert planned.generations("1")[0].standstill_s == 0.25
+    assert planned.generations.of_job("1")[0].standstill_s == 0.25
 
 
 def test_that_a_generation_that_another_followed_is_given_up(planned: Store, store_url: str) -> None:
     with membership(store_url, "wing7.0", joins=1) as wing:
-        planned.end_generation("1", 1, State.WITHDRAWN, at=at(30), reason="no GPU")
+        planned.generations.end("1", 1, State.WITHDRAWN, at=at(30), reason="no GPU")
         plan_generation(planned, is_ready=True)
         wing.report_ready()
         wait_until(lambda: wing.is_given_up(1), timeout_s=60, what="the later plan")

@@ -40,8 +40,8 @@ PROBLEM = problem(nodes(2), job("7", {"n0": 2}), job("8", max_gpus=4), job("9", 
 def url(store_url: str) -> str:
     """A store with a round about jobs 7, 8 and 9, and a job 10 that no round has decided about."""
     store = open_store(store_url)
-    store.register_jobs([registration(number) for number in (7, 8, 9, 10)], at=at(0))
-    store.record_round(PROBLEM, decide(PROBLEM), shadow=True, at=at(60))
+    store.jobs.register([registration(number) for number in (7, 8, 9, 10)], at=at(0))
+    store.rounds.record(PROBLEM, decide(PROBLEM), shadow=True, at=at(60))
     store.close()
     return store_url
 
@@ -102,12 +102,12 @@ def test_that_an_allocation_is_compared_with_one_gpu_and_with_the_former_one(url
 
     store = open_store(url)
     source, target = Allocation.of({"n0": 2}), Allocation.of({"n0": 4})
-    move = store.plan_reallocation(
+    move = store.journal.plan(
         "7", source=source, target=target, moves_running=True, from_restart_count=0, round_id=1, at=at(61)
     )
-    store.advance_reallocation(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
+    store.journal.advance(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
     held = problem(nodes(2), job("7", {"n0": 4}, pinned=True, pinned_because="it is new there"))
-    store.record_round(held, decide(held), shadow=False, at=at(70))
+    store.rounds.record(held, decide(held), shadow=False, at=at(70))
     store.close()
     facts = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
     assert (facts["before"], facts["size_before"]) == ({"n0": 4}, 2)
@@ -142,7 +142,7 @@ def test_that_a_job_that_was_left_out_has_the_reason(url: str) -> None:
 
 def test_that_a_job_that_takes_part_in_no_round_has_the_reason(url: str) -> None:
     store = open_store(url)
-    store.record_not_moved({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
+    store.jobs.record_not_moved({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
     store.close()
     shown = pollux("explain", "10", "--store", url).stdout
     assert shown.startswith("job 10 waits, and rounds leave it to Slurm: Slurm does not start it now")
@@ -152,11 +152,11 @@ def test_that_a_job_that_takes_part_in_no_round_has_the_reason(url: str) -> None
 
 def test_that_slurms_own_reason_for_a_refusal_is_told(url: str) -> None:
     store, now, two = open_store(url), datetime.now(timezone.utc), Allocation.of({"n0": 2})
-    planned = store.plan_reallocation(
+    planned = store.journal.plan(
         "7", source=Allocation(), target=two, moves_running=False, from_restart_count=0, round_id=None, at=now
     )
     refusal = Refusal(allocation=two, answer=SlurmAnswer.NEVER, at=now, reason="BadConstraints")
-    store.record_refusal(planned.id, refusal)
+    store.journal.record_refusal(planned.id, refusal)
     store.close()
     shown = pollux("explain", "7", "--store", url).stdout
     assert "  refused    Slurm refused n0:2 at " in shown
@@ -270,7 +270,7 @@ def test_that_every_bound_has_a_sentence_for_the_owner() -> None:
 
 def test_that_a_job_that_never_reported_is_marked(url: str) -> None:
     store = open_store(url)
-    store.observe_jobs([observation(10, gpus={"n0": 2}, started_at=at(5))], at=at(6))
+    store.jobs.observe([observation(10, gpus={"n0": 2}, started_at=at(5))], at=at(6))
     store.close()
     shown = pollux("explain", "10", "--store", url)
     assert shown.returncode == 0
@@ -285,14 +285,14 @@ def test_that_a_job_that_never_reported_is_marked(url: str) -> None:
     assert (facts["7"]["silent"], facts["10"]["silent"] is None) == (None, False)
 
     store = open_store(url)
-    store.observe_jobs([observation(10, JobState.COMPLETED, ended_at=at(500))], at=at(501))
+    store.jobs.observe([observation(10, JobState.COMPLETED, ended_at=at(500))], at=at(501))
     store.close()
     assert "silent     it ended without any report" in pollux("explain", "10", "--store", url).stdout
 
 
 def test_that_a_job_without_a_decision_shows_when_the_next_round_is(url: str) -> None:
     store = open_store(url)
-    store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
+    store.lease.acquire("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
     store.close()
     assert pollux("explain", "10", "--store", url).stdout == (
         "no round has decided about job 10 yet: the daemon reads Slurm every 10 s, and runs a round at once "
@@ -313,9 +313,9 @@ def test_that_a_job_that_has_ended_shows_how_and_its_last_decision(
     url: str, state: JobState, words: str
 ) -> None:
     store = open_store(url)
-    store.observe_jobs([observation(7, gpus={"n0": 2}, started_at=at(5))], at=at(6))
-    store.observe_jobs([observation(7, state, started_at=at(5), ended_at=at(500))], at=at(501))
-    store.observe_jobs([observation(10, state, started_at=at(5), ended_at=at(500))], at=at(501))
+    store.jobs.observe([observation(7, gpus={"n0": 2}, started_at=at(5))], at=at(6))
+    store.jobs.observe([observation(7, state, started_at=at(5), ended_at=at(500))], at=at(501))
+    store.jobs.observe([observation(10, state, started_at=at(5), ended_at=at(500))], at=at(501))
     store.close()
     doubt = "UPDATE decisions SET declaration_doubt = 'it trains on after the 30 epochs that it declared'"
     with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
@@ -349,7 +349,7 @@ def test_that_a_move_in_place_is_shown_as_one(url: str) -> None:
     move_in_place(store, 7, start=60, standstill_s=0.25)
     source, target = Allocation.of({"n0": 3}), Allocation.of({"n0": 3, "n1": 1})
     planned = plan(store, 7, seconds=80, source=source, target=target, way=ReallocationWay.IN_PLACE)
-    store.request_regroup(planned.id, members_of(planned), expected=planned.step, at=at(81))
+    store.journal.request_regroup(planned.id, members_of(planned), expected=planned.step, at=at(81))
     store.close()
     facts = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
     assert (facts["moving_way"], facts["num_restarts"]) == ("in_place", 0)
@@ -369,13 +369,13 @@ def test_that_a_job_is_shown_as_moving_as_long_as_a_daemon_moves_it(
 ) -> None:
     store = open_store(url)
     source, target = Allocation.of({"n0": 2}), Allocation.of({"n0": 4})
-    move = store.plan_reallocation(
+    move = store.journal.plan(
         "7", source=source, target=target, moves_running=True, from_restart_count=0, round_id=1, at=at(61)
     )
     steps = (Step.PLANNED, Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED, Step.REQUEUED)
     for before, after in itertools.pairwise(steps):
-        store.advance_reallocation(move.id, after, expected=before, at=at(62))
-    store.observe_jobs([observation(7, JobState.PENDING)], at=at(63))
+        store.journal.advance(move.id, after, expected=before, at=at(62))
+    store.jobs.observe([observation(7, JobState.PENDING)], at=at(63))
     way = "n0:2 → n0:4 (is stopped and back in the queue)"
 
     def shown_state() -> str:
@@ -385,7 +385,7 @@ def test_that_a_job_is_shown_as_moving_as_long_as_a_daemon_moves_it(
         return line.split()[3]
 
     assert shown_state() == "pending"  # nobody moves it on
-    store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
+    store.lease.acquire("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
     store.close()
     assert shown_state() == "moving"
     assert f"job 7 is being moved: {way}" in pollux("status", "7", "--store", url).stdout.splitlines()[-1]
@@ -397,15 +397,15 @@ def test_that_a_job_is_shown_as_moving_as_long_as_a_daemon_moves_it(
     store = open_store(url)
     released = (Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
     for before, after in itertools.pairwise(released):
-        store.advance_reallocation(move.id, after, expected=before, at=at(64))
-    store.observe_jobs([observation(7, gpus={"n0": 4}, started_at=at(66), restart_count=1)], at=at(66))
+        store.journal.advance(move.id, after, expected=before, at=at(64))
+    store.jobs.observe([observation(7, gpus={"n0": 4}, started_at=at(66), restart_count=1)], at=at(66))
     held = problem(nodes(2), job("7", {"n0": 4}, pinned=True, pinned_because="it is being moved"))
-    store.record_round(held, decide(held), shadow=False, at=at(67))
+    store.rounds.record(held, decide(held), shadow=False, at=at(67))
     started = "n0:2 → n0:4 (is started, and has reported no step yet)"
     assert pollux("explain", "7", "--store", url).stdout.startswith(f"job 7 is being moved: {started}\n")
     assert "  not more   it is being moved\n" in pollux("explain", "7", "--store", url).stdout
     for before, after in itertools.pairwise((Step.RELEASED, Step.RUNNING, Step.CONFIRMED)):
-        store.advance_reallocation(move.id, after, expected=before, at=at(70))
+        store.journal.advance(move.id, after, expected=before, at=at(70))
     store.close()
     since = "it was being moved when this round decided; the next one decides anew"
     assert f"  not more   {since}\n" in pollux("explain", "7", "--store", url).stdout
@@ -429,7 +429,7 @@ def test_that_a_job_on_one_gpu_is_compared_with_the_next_best_allocation_once(
 
 def test_that_a_paused_job_is_shown_as_paused(url: str) -> None:
     store = open_store(url)
-    move = store.plan_reallocation(
+    move = store.journal.plan(
         "7",
         source=Allocation.of({"n0": 2}),
         target=Allocation(),
@@ -438,7 +438,7 @@ def test_that_a_paused_job_is_shown_as_paused(url: str) -> None:
         round_id=1,
         at=at(61),
     )
-    store.advance_reallocation(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
+    store.journal.advance(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
     store.close()
     shown = pollux("explain", "7", "--store", url).stdout
     assert shown.startswith("job 7 is paused\n")

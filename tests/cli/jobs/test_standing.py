@@ -53,7 +53,7 @@ def test_that_it_counts_ones_own_jobs_and_names_a_daemon_that_does_not_run(
     assert first.endswith("To start one: pollux daemon")
     assert second == "Your adaptive jobs: 1 running."
     store = open_store(url)
-    store.observe_jobs([observation(2, JobState.COMPLETED, ended_at=at(95))], at=at(96))
+    store.jobs.observe([observation(2, JobState.COMPLETED, ended_at=at(95))], at=at(96))
     store.close()
     assert (
         lines(url, monkeypatch)[1]

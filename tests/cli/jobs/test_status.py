@@ -62,9 +62,9 @@ def url(store_url: str) -> str:
         )
         for job_id, sha256, name in (("7", hash_token(TOKEN), "train"), ("8", "cd" * 32, HOSTILE_NAME))
     ]
-    store.register_jobs(registrations, at=NOON)
+    store.jobs.register(registrations, at=NOON)
     allocation = Allocation.of({"n0": 4})
-    store.observe_jobs(
+    store.jobs.observe(
         [
             JobObservation(
                 slurm_job_id="7",
@@ -76,7 +76,7 @@ def url(store_url: str) -> str:
         ],
         at=NOON,
     )
-    store.report(
+    store.agent.report(
         TOKEN,
         Report(
             run_number=0,
@@ -107,7 +107,7 @@ def url(store_url: str) -> str:
         runner_up=None,
         runner_up_speedup=None,
     )
-    store.record_round(
+    store.rounds.record(
         Problem(nodes=(), jobs=()),
         Decision(jobs=(decision,), fitness=1.75, solver="test"),
         shadow=False,
@@ -152,7 +152,7 @@ def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
         ended_at=None,
         restart_count=1,
     )
-    store.observe_jobs([moved], at=NOON + timedelta(seconds=91))
+    store.jobs.observe([moved], at=NOON + timedelta(seconds=91))
     (shown,) = read_cluster(store, now=NOON, job_id="7").jobs
     now = read_cluster(store, now=NOON)
     cells = {column.heading: column.text(shown, now) for column in COLUMNS.values()}
@@ -195,7 +195,7 @@ def test_that_a_job_with_a_warning_is_marked_and_explained(url: str) -> None:
         gpus_per_node=(4,),
         warnings=(JobWarning.REPLICAS_DIFFER,),
     )
-    store.report(TOKEN, warned, at=NOON + timedelta(seconds=90))
+    store.agent.report(TOKEN, warned, at=NOON + timedelta(seconds=90))
     store.close()
     shown = pollux("status", "--store", url).stdout
     assert "running !" in next(line for line in shown.splitlines() if line.startswith("7 "))

@@ -69,8 +69,8 @@ def test_that_nothing_reaches_the_shell_that_it_would_evaluate(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(url)
-    store.register_jobs([registration(7, name=HOSTILE, account="$(touch taken)")], at=at(95))
-    store.observe_jobs([observation(7, JobState.PENDING)], at=at(96))
+    store.jobs.register([registration(7, name=HOSTILE, account="$(touch taken)")], at=at(95))
+    store.jobs.observe([observation(7, JobState.PENDING)], at=at(96))
     store.close()
     assert offered("pollux report account ", monkeypatch) == ["physics", "vision"]
     shown = "\n".join(offered("pollux explain 7", monkeypatch, shell="zsh"))

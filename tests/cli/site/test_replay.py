@@ -59,7 +59,7 @@ def test_that_a_round_of_the_store_is_replayed(store: Store, store_url: str) -> 
     assert "no round is recorded yet" in none.stderr
     for held in ({"n0": 1}, {"n0": 2}):
         one = problem(nodes(1), job("7", held))
-        store.record_round(one, decide(one), shadow=False, at=at(1))
+        store.rounds.record(one, decide(one), shadow=False, at=at(1))
     found = json.loads(replay("--store", store_url, "--json").stdout)
     assert found["allocations"] == {"7": {"n0": 4}}
     first = replay("--store", store_url, "--round", "1")
@@ -73,7 +73,7 @@ def test_that_a_round_kept_without_a_readable_problem_is_one_line(
     store: Store, store_url: str, tmp_path: Path, kept: str, save: bool
 ) -> None:
     one = problem(nodes(1), job("7"))
-    store.record_round(one, decide(one), shadow=False, at=at(1))
+    store.rounds.record(one, decide(one), shadow=False, at=at(1))
     database = open_database(store_url)
     with database.write() as connection:
         connection.execute(update(RoundRow).values(problem=kept))

@@ -81,7 +81,7 @@ def test_that_no_format_contains_control_characters(store_url: str) -> None:
     """Job names come from other users, and every format may be shown on a terminal."""
     obeyed = "a\x1b[2J\x9b2J\x7f\u202e\u2028\U000e0001\x07b"
     store = open_store(store_url)
-    store.register_jobs([registration(1, name=obeyed)], at=registration(1).submitted_at)
+    store.jobs.register([registration(1, name=obeyed)], at=registration(1).submitted_at)
     store.close()
     forms: tuple[tuple[str, ...], ...] = ((), ("--csv", "--table", "jobs"), ("--json",), ("--html",))
     for form in forms:
@@ -174,10 +174,10 @@ def test_that_a_young_store_is_shown_over_its_whole_life(store_url: str) -> None
     now = datetime.now(timezone.utc)
     began = now - timedelta(hours=2)
     store = open_store(store_url)
-    store.register_jobs([registration(1, submitted_at=began)], at=began)
+    store.jobs.register([registration(1, submitted_at=began)], at=began)
     ended = began + timedelta(minutes=50)
     done = observation(1, JobState.COMPLETED, started_at=began, ended_at=ended)
-    store.observe_jobs([done], at=ended)
+    store.jobs.observe([done], at=ended)
     store.close()
     for kind in ("cluster", "account"):
         found = json.loads(pollux("report", kind, "--json", "--store", store_url).stdout)
@@ -187,7 +187,7 @@ def test_that_a_young_store_is_shown_over_its_whole_life(store_url: str) -> None
     assert datetime.fromisoformat(asked["until"]) - datetime.fromisoformat(asked["since"]) == timedelta(30)
 
     store = open_store(store_url)
-    store.register_jobs([registration(2, submitted_at=ended)], at=ended)
+    store.jobs.register([registration(2, submitted_at=ended)], at=ended)
     store.close()
     found = json.loads(pollux("report", "cluster", "--json", "--store", store_url).stdout)
     assert datetime.fromisoformat(found["until"]) >= now, "job 2 is still there"
@@ -199,10 +199,10 @@ def test_that_the_life_of_a_store_has_the_gpu_hours_of_jobs_submitted_before_it(
     now = datetime.now(timezone.utc)
     old, yesterday = now - timedelta(days=40), now.replace(hour=0, minute=0) - timedelta(minutes=29)
     store = open_store(store_url)
-    store.register_jobs([registration(1, submitted_at=old), registration(2, submitted_at=yesterday)], at=old)
+    store.jobs.register([registration(1, submitted_at=old), registration(2, submitted_at=yesterday)], at=old)
     ended = yesterday + timedelta(minutes=30)
     done = observation(2, JobState.COMPLETED, started_at=yesterday, ended_at=ended)
-    store.observe_jobs([observation(1, gpus={"n1": 2}, started_at=old), done], at=ended)
+    store.jobs.observe([observation(1, gpus={"n1": 2}, started_at=old), done], at=ended)
     store.close()
     for kind in ("cluster", "account"):
         found = json.loads(pollux("report", kind, "--json", "--store", store_url).stdout)

@@ -131,7 +131,7 @@ def test_that_a_refresh_keeps_the_place_in_a_table_that_is_wider_and_longer_than
     store_url: str,
 ) -> None:
     store = open_store(store_url)
-    store.register_jobs(
+    store.jobs.register(
         [registration(number, name="n" * 30, user_name="u" * 20) for number in range(99)], at=at(0)
     )
     store.close()
@@ -207,19 +207,19 @@ def test_that_a_job_that_was_left_while_it_was_read_ends_nothing(url: str) -> No
 
 def test_that_pause_asks_first_and_journals_the_order(store_url: str) -> None:
     store = open_store(store_url)
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, JobState.RUNNING, {"n1": 2}, started_at=at(1))], at=at(1))
-    store.report(token_of(1), report(1, num_steps=5), at=at(5))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, JobState.RUNNING, {"n1": 2}, started_at=at(1))], at=at(1))
+    store.agent.report(token_of(1), report(1, num_steps=5), at=at(5))
     app = top(store_url)
 
     async def play(pilot: Pilot[None]) -> None:
         await pilot.press("p", "n")
-        assert store.open_reallocations() == ()
+        assert store.journal.open_reallocations() == ()
         await pilot.press("p", "y")
-        await until(pilot, lambda: bool(store.open_reallocations()))
+        await until(pilot, lambda: bool(store.journal.open_reallocations()))
 
     played(app, play)
-    (move,) = store.open_reallocations()
+    (move,) = store.journal.open_reallocations()
     assert (move.slurm_job_id, move.cause) == ("1", ReallocationCause.PAUSE)
     store.close()
 
@@ -244,7 +244,7 @@ def test_that_a_store_that_goes_away_is_named_and_the_last_picture_stays(url: st
 
 def test_that_at_most_200_of_many_jobs_are_rows_and_the_rest_is_counted(store_url: str) -> None:
     store = open_store(store_url)
-    store.register_jobs([registration(number) for number in range(1, 231)], at=at(0))
+    store.jobs.register([registration(number) for number in range(1, 231)], at=at(0))
     store.close()
     app = top(store_url)
 

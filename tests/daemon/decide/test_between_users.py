@@ -70,13 +70,13 @@ def test_that_a_copied_comment_takes_nothing_from_its_owner(
         try:
             assert pollux("daemon", "--once", "--shadow", "--store", url).returncode == 0
             assert f"job {verbatim}: not registered: its token is another user's" in caplog.text
-            registered = {one.slurm_job_id: one.user_name for one in store.active_jobs()}
+            registered = {one.slurm_job_id: one.user_name for one in store.jobs.active()}
             assert registered == {bobs: bob.name, renamed: alice.name}
-            store.report(token, report(1), at=at(0))
-            assert store.job(bobs).run is not None
-            assert store.job(renamed).run is None
+            store.agent.report(token, report(1), at=at(0))
+            assert store.jobs.get(bobs).run is not None
+            assert store.jobs.get(renamed).run is None
             with pytest.raises(UnknownJobError):
-                store.job(verbatim)
+                store.jobs.get(verbatim)
         finally:
             store.close()
         reason = f"its token is another user's: its Comment has user id {bob.user_id}, Slurm has"

@@ -148,7 +148,7 @@ def test_that_a_job_that_waits_is_started_instead_of_a_growth_that_was_asked_for
     harness.agents[job_id].answers = True
     harness.run_until(daemon, until=lambda: harness.job(comes).state is JobState.RUNNING, seconds=30)
     harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=30)
-    *_, growth, makes_room = harness.store.reallocations(job_id)
+    *_, growth, makes_room = harness.store.journal.reallocations(job_id)
     assert (growth.step, growth.reason) == (Step.ROLLED_BACK, "it gives way to jobs that wait")
     assert (makes_room.step, makes_room.target) == (Step.CONFIRMED, Allocation.of({"n0": 1}))
     assert harness.job(job_id).restart_count == 2, "one for each move that stopped it"
@@ -187,12 +187,12 @@ def test_that_a_start_with_lent_gpus_is_ended_without_a_checkpoint_for_a_job_tha
 ) -> None:
     given_way_at_start(harness, harness.daemon)
     (job_id,) = harness.agents
-    *_, growth, makes_room = harness.store.reallocations(job_id)
+    *_, growth, makes_room = harness.store.journal.reallocations(job_id)
     assert (growth.step, growth.reason) == (Step.FAILED, "it gives way to jobs that wait")
     assert makes_room.step is Step.CONFIRMED
     assert makes_room.entered_at(Step.CHECKPOINT_REQUESTED) is None
     assert makes_room.checkpoint_waived
-    record = harness.store.job(job_id)
+    record = harness.store.jobs.get(job_id)
     assert (record.run and record.run.restart_count, record.unanswered) == (3, ())
 
 

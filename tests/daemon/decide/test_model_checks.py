@@ -128,18 +128,18 @@ def test_that_a_rejected_model_is_not_accepted_again_with_each_new_run(clean_sto
     assert theta is not None
     times = {"alpha_g": theta.alpha_g / 1000, "beta_g": theta.beta_g / 1000}
     fast = dataclasses.replace(MODEL, throughput=dataclasses.replace(theta, **times))
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
     accepted = []
 
     def send(number: int, sequence: int, seconds: float, model: GoodputModel) -> None:
         message = report(sequence, run_number=number, restart_count=number, progress=seconds, model=model)
-        store.report(token_of(1), message, at=at(seconds))
-        accepted.append(doubt_about(store.job("1")) is None)
+        store.agent.report(token_of(1), message, at=at(seconds))
+        accepted.append(doubt_about(store.jobs.get("1")) is None)
 
     for number, gpus in enumerate((8, 1, 1)):
         begun = 1000.0 * number
         seen = observation(1, gpus={"n0": gpus}, started_at=at(begun), restart_count=number)
-        store.observe_jobs([seen], at=at(begun))
+        store.jobs.observe([seen], at=at(begun))
         for sequence, seconds in enumerate((10.0, 70.0, 300.0)):
             send(number, sequence, begun + seconds, fast)
     assert accepted == [True, True, *[False] * 7]

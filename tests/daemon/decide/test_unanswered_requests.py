@@ -47,7 +47,7 @@ def on_one_gpu(harness: Harness, *jobs: str) -> dict[str, dict[str, int]]:
 
 def asked(harness: Harness, job_id: str) -> int:
     """Return how many moves of the job requested a checkpoint."""
-    moves = harness.store.reallocations(job_id)
+    moves = harness.store.journal.reallocations(job_id)
     return sum(move.entered_at(Step.CHECKPOINT_REQUESTED) is not None for move in moves)
 
 
@@ -146,7 +146,7 @@ def test_that_each_unanswered_request_is_followed_by_a_longer_wait(crowd: Harnes
     crowd.run_until(crowd.daemon(), seconds=140)
     begun = [
         at
-        for move in crowd.store.reallocations(unanswering)
+        for move in crowd.store.journal.reallocations(unanswering)
         if (at := move.entered_at(Step.CHECKPOINT_REQUESTED)) is not None
     ]
     waits = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(begun)]
@@ -170,7 +170,7 @@ def test_that_a_job_that_trains_on_after_its_checkpoint_has_not_answered(crowd: 
         crowd.clock.advance(0.1)
         agent.act()
     daemon.tick()
-    assert crowd.store.reallocations(job_id)[-1].step is Step.ROLLED_BACK
+    assert crowd.store.journal.reallocations(job_id)[-1].step is Step.ROLLED_BACK
     crowd.run_until(daemon, seconds=CONFIG.checkpoint_timeout_s - 6)
     assert asked(crowd, job_id) == 1
     assert crowd.job(job_id).restart_count == 0
@@ -186,10 +186,10 @@ def test_that_a_job_whose_target_is_taken_during_its_checkpoint_has_answered(cro
     crowd.agents[job_id].act()
     crowd.slurm.set_node("n11", available=False)
     daemon.tick()
-    (move,) = crowd.store.reallocations(job_id)
+    (move,) = crowd.store.journal.reallocations(job_id)
     assert (move.step, move.continued_training) == (Step.ROLLED_BACK, False)
     assert move.entered_at(Step.CHECKPOINTED) is not None
-    assert crowd.store.job(job_id).unanswered == ()
+    assert crowd.store.jobs.get(job_id).unanswered == ()
     crowd.targets = on_one_gpu(crowd, job_id)
     crowd.run_until(daemon, seconds=20)
     assert crowd.job(job_id).allocation.num_gpus == 1
@@ -205,7 +205,7 @@ def test_that_a_new_daemon_knows_of_unanswered_requests(crowd: Harness) -> None:
     crowd.run_until(first, until=lambda: not crowd.open_moves(), seconds=30)
     crowd.run_until(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 6)
     assert asked(crowd, unanswering) == 1
-    assert "confirmed no checkpoint" in (crowd.store.job(unanswering).not_moved_reason or "")
+    assert "confirmed no checkpoint" in (crowd.store.jobs.get(unanswering).not_moved_reason or "")
 
 
 def test_that_a_job_that_answers_again_is_moved(crowd: Harness) -> None:

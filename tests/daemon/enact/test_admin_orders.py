@@ -46,7 +46,7 @@ def test_that_a_manually_paused_job_waits_whatever_rounds_decide_until_it_is_res
     admin_orders.resume(harness.store, job_id, by="bob", at=harness.clock())
     harness.run_until(harness.daemon(), until=lambda: not harness.open_moves(), seconds=20)
     assert harness.job(job_id).allocation == Allocation.of({"n0": 1})
-    moves = harness.store.reallocations(job_id)
+    moves = harness.store.journal.reallocations(job_id)
     assert [(move.step, move.cause, move.reason) for move in moves] == [
         (Step.CONFIRMED, ReallocationCause.PAUSE, "paused manually: ann"),
         (Step.CONFIRMED, ReallocationCause.RESUME, "resumed manually: bob"),
@@ -66,7 +66,7 @@ def test_that_the_reason_in_the_journal_does_not_affect_an_order(harness: Harnes
     harness.targets = {job_id: {"n1": 4}}
     harness.run_until(harness.daemon(), seconds=8)
     assert harness.job(job_id).held
-    (drained,) = harness.store.reallocations(job_id)
+    (drained,) = harness.store.journal.reallocations(job_id)
     assert (drained.step, drained.cause) == (Step.CONFIRMED, ReallocationCause.DRAIN)
 
 
@@ -76,7 +76,7 @@ def test_that_a_drained_job_stays_held_until_it_is_released(harness: Harness, by
     harness.clock.advance(10 * CONFIG.pause_ttl_s)
     harness.run_until(harness.daemon(), seconds=8)
     assert harness.job(job_id).held
-    assert harness.store.job(job_id).paused_at is not None
+    assert harness.store.jobs.get(job_id).paused_at is not None
     if by_daemon:
         admin_orders.resume(harness.store, job_id, by="bob", at=harness.clock())
     else:
@@ -99,7 +99,7 @@ def test_that_a_job_that_trains_on_after_its_checkpoint_is_not_stopped_by_an_ord
     harness.agents[job_id].act()
     harness.run_until(harness.daemon(), seconds=4)
     assert harness.job(job_id).restart_count == 0
-    assert harness.store.reallocations(job_id)[-1].step is Step.ROLLED_BACK
+    assert harness.store.journal.reallocations(job_id)[-1].step is Step.ROLLED_BACK
 
 
 def test_that_without_a_checkpoint_the_owners_leave_decides_and_the_order_is_remembered(
@@ -110,7 +110,7 @@ def test_that_without_a_checkpoint_the_owners_leave_decides_and_the_order_is_rem
     admin_orders.pause(harness.store, job_id, by="ann", drain=False, at=harness.clock())
     harness.run_until(harness.daemon(), until=lambda: not harness.open_moves(), seconds=40)
     harness.daemon().round()
-    record = harness.store.job(job_id)
+    record = harness.store.jobs.get(job_id)
     assert admin_orders.paused_manually_because(record) == (
         "paused manually: ann; no checkpoint was confirmed in 20 s; the owner allows to continue without"
     )
@@ -169,9 +169,9 @@ def test_that_other_terms_of_a_job_count_from_the_next_round_on(harness: Harness
     harness.slurm.snapshot()
     change(max_gpus=1)
     assert run(20) == 1
-    assert harness.store.job(job_id).terms.max_gpus == 1
+    assert harness.store.jobs.get(job_id).terms.max_gpus == 1
     change(max_gpus=4, min_run_s=math.inf)
     assert run(20) == 1
-    assert harness.store.job(job_id).terms.max_gpus == 4
+    assert harness.store.jobs.get(job_id).terms.max_gpus == 4
     change(min_run_s=None)
     assert run(60, until=2) > 1

@@ -61,7 +61,7 @@ def forged(harness: Harness, anchor: Anchor, *options: str, plan: int = 0, resta
 
 
 def steps(harness: Harness, anchor: Anchor) -> list[Step]:
-    return [move.step for move in harness.store.reallocations(anchor.job_id)]
+    return [move.step for move in harness.store.journal.reallocations(anchor.job_id)]
 
 
 # ------------------------------------------------------------------------------------ another user's jobs
@@ -115,7 +115,7 @@ def test_that_a_copied_anchor_gets_no_wings(harness: Harness) -> None:
     harness.run_until(daemon(harness), seconds=20)
     shown = MergingClient(harness.slurm).snapshot()
     assert [job.job_id for job in shown.jobs if job.wings] == [anchor.job_id]
-    assert [record.slurm_job_id for record in harness.store.active_jobs()] == [anchor.job_id]
+    assert [record.slurm_job_id for record in harness.store.jobs.active()] == [anchor.job_id]
 
 
 STRANGE = (
@@ -143,7 +143,7 @@ def test_that_a_strange_comment_makes_no_wing(harness: Harness) -> None:
     harness.run_until(daemon(harness), seconds=70)
     assert {harness.job(job_id).state for job_id in odd} == {JobState.RUNNING}
     assert anchor.job.allocation == Allocation.of({"n0": 2})
-    assert harness.store.reallocations(anchor.job_id) == ()
+    assert harness.store.journal.reallocations(anchor.job_id) == ()
 
 
 # ------------------------------------------------------------------------------------ the owner's own jobs
@@ -286,7 +286,7 @@ def test_that_a_wing_that_outlives_its_move_is_cancelled_and_not_by_a_change_of_
 ) -> None:
     anchor, serving, wing = prioritised(harness)
     anchor.acts = False  # its owner's anchor does not cancel what was given up
-    harness.run_until(serving, until=lambda: not harness.store.open_reallocations(), seconds=60)
+    harness.run_until(serving, until=lambda: not harness.store.journal.open_reallocations(), seconds=60)
     assert steps(harness, anchor) == [Step.ROLLED_BACK]
     harness.slurm.set_job(wing, comment="")
     harness.tick(serving, times=1)
@@ -406,16 +406,16 @@ def test_that_thousands_of_stray_wings_are_cancelled_some_at_a_time_and_do_not_p
         most = max(most, len(site.cancelled) - before)
     # Twenty as stray wings, twenty as wings that wait for no move.
     assert 0 < most <= 40
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert move.cause is ReallocationCause.STRAY_WINGS
     assert move.reason is not None
     assert "and 995 more" in move.reason
     assert len(move.reason) < 300
     # As many are left as before: the next move is the policy's, all the same.
-    harness.run_until(serving, until=lambda: not harness.store.open_reallocations(), seconds=90)
+    harness.run_until(serving, until=lambda: not harness.store.journal.open_reallocations(), seconds=90)
     harness.targets = {anchor.job_id: {"n0": 1}}
     harness.run_until(serving, seconds=6)
-    second = harness.store.reallocations(anchor.job_id)[1]
+    second = harness.store.journal.reallocations(anchor.job_id)[1]
     assert (second.cause, second.step) == (ReallocationCause.DECISION, Step.CONFIRMED)
 
 
@@ -434,5 +434,5 @@ def test_that_a_stray_wing_is_one_of_the_owner_only(harness: Harness) -> None:
     forged(harness, anchor, "--nodelist=n1", "--gpus=1")
     own = anchor.wing("--nodelist=n1", "--gpus=1", plan=0)
     harness.clock.advance(90)
-    record = harness.store.job(anchor.job_id)
+    record = harness.store.jobs.get(anchor.job_id)
     assert [one.job_id for one in stray_wings(anchor.job, record, harness.clock())] == [own]

@@ -50,7 +50,7 @@ def move_to(harness: Harness, anchor: Anchor, target: dict[str, int], *, seconds
 
 def steps(harness: Harness, anchor: Anchor) -> list[str]:
     """Return the steps of the job's last move."""
-    return [step.value for step, _ in harness.store.reallocations(anchor.job_id)[-1].times]
+    return [step.value for step, _ in harness.store.journal.reallocations(anchor.job_id)[-1].times]
 
 
 IN_PLACE = ["planned", "regroup_requested", "regrouped", "confirmed"]
@@ -60,12 +60,12 @@ def test_that_a_job_grows_in_place(harness: Harness) -> None:
     anchor = started(harness)
     move_to(harness, anchor, {"n0": 2, "n1": 2})
     assert steps(harness, anchor) == IN_PLACE
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.way, move.generation, move.standstill_s) == (ReallocationWay.IN_PLACE, 1, 0.4)
     assert anchor.job.allocation == Allocation.of({"n0": 2, "n1": 2})
-    (generation,) = harness.store.generations(anchor.job_id)
+    (generation,) = harness.store.generations.of_job(anchor.job_id)
     assert [one.id for one in generation.members] == ["0.0.n0.0", "0.0.n0.1", "0.1.n1.0", "0.1.n1.1"]
-    record = harness.store.job(anchor.job_id)
+    record = harness.store.jobs.get(anchor.job_id)
     assert (record.num_restarts, record.mean_standstill_s) == (0, 0.4)
 
 
@@ -97,7 +97,7 @@ def test_that_a_wing_may_have_whole_cores_and_no_more_cpus(harness: Harness, thr
 def test_that_it_goes_by_requeue_where_no_wing_can_stay(harness: Harness) -> None:
     anchor = started(harness)
     move_to(harness, anchor, {"n1": 4}, seconds=40)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.way, move.step) == (ReallocationWay.REQUEUE, Step.CONFIRMED)
     assert move.reason == "by requeue, since none of its wings could stay as it is"
     assert (anchor.job.restart_count, anchor.job.allocation) == (1, Allocation.of({"n1": 4}))
@@ -107,7 +107,7 @@ def test_that_a_job_that_waits_starts_and_is_not_said_to_be_requeued(harness: Ha
     anchor = Anchor(harness, gpus=8)
     harness.targets = {anchor.job_id: {"n1": 2}}
     harness.run_until(daemon(harness), seconds=30)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.moves_running, move.step, move.reason) == (False, Step.CONFIRMED, None)
 
 
@@ -115,15 +115,15 @@ def test_that_a_script_that_refuses_goes_on_and_moves_by_requeue(harness: Harnes
     anchor = started(harness)
     anchor.brings_wings = False
     move_to(harness, anchor, {"n0": 4}, seconds=6)
-    harness.store.advance_generation(
+    harness.store.agent.advance_generation(
         anchor.token, 1, GenerationState.REFUSED, restart_count=0, at=harness.clock(), reason="it may not"
     )
     harness.tick(daemon(harness), times=2)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.step, move.job_failed, move.reason) == (Step.ROLLED_BACK, True, "it may not")
     # Also after another move that came to nothing, until the next start.
     other = replace(move, way=ReallocationWay.REQUEUE, job_failed=False, reason="the GPUs were taken")
-    record = replace(harness.store.job(anchor.job_id), last_reallocation=other)
+    record = replace(harness.store.jobs.get(anchor.job_id), last_reallocation=other)
     assert not_in_place_because(anchor.job, record) == "a regroup was refused: it may not"
     (refused,) = record.generations
     for state, restart_count in ((GenerationState.REFUSED, 7), (GenerationState.WITHDRAWN, 0)):
@@ -131,7 +131,7 @@ def test_that_a_script_that_refuses_goes_on_and_moves_by_requeue(harness: Harnes
         assert not_in_place_because(anchor.job, replace(record, generations=(before,))) is None
     anchor.brings_wings = True
     move_to(harness, anchor, {"n0": 4}, seconds=40)
-    assert harness.store.reallocations(anchor.job_id)[-1].way is ReallocationWay.REQUEUE
+    assert harness.store.journal.reallocations(anchor.job_id)[-1].way is ReallocationWay.REQUEUE
     assert (anchor.job.restart_count, anchor.job.allocation) == (1, Allocation.of({"n0": 4}))
 
 
@@ -139,10 +139,10 @@ def test_that_newcomers_that_are_not_ready_in_time_are_given_up(harness: Harness
     anchor = started(harness)
     anchor.is_ready = False
     move_to(harness, anchor, {"n0": 4}, seconds=30)
-    assert harness.store.open_reallocations()
+    assert harness.store.journal.open_reallocations()
     harness.targets = {}
     harness.run_until(daemon(harness), seconds=40)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.step, move.reason) == (Step.ROLLED_BACK, "the new processes were not ready in time")
     assert anchor.job.allocation == Allocation.of({"n0": 2})
     assert anchor.job.restart_count == 0
@@ -153,7 +153,7 @@ def without_a_step(harness: Harness) -> Anchor:
     anchor = started(harness)
     anchor.regroups = False
     move_to(harness, anchor, {"n0": 4}, seconds=10)
-    harness.store.advance_generation(
+    harness.store.agent.advance_generation(
         anchor.token, 1, GenerationState.COMMITTED, restart_count=0, at=harness.clock(), meeting="n0:1"
     )
     harness.targets = {}
@@ -164,7 +164,7 @@ def without_a_step(harness: Harness) -> Anchor:
 def test_that_a_generation_without_a_step_is_failed_and_the_job_starts_again(harness: Harness) -> None:
     anchor = without_a_step(harness)
     harness.run_until(daemon(harness), seconds=50)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.step, move.job_failed) == (Step.FAILED, True)
     assert all(wing.state.is_over for wing in anchor.job.wings)
 
@@ -175,7 +175,7 @@ def test_that_a_start_again_without_an_answer_is_asked_for_again(harness: Harnes
     with contextlib.suppress(SlurmUnavailable):
         harness.run_until(daemon(harness), seconds=50)
     harness.run_until(daemon(harness), seconds=20)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.step, move.job_failed) == (Step.FAILED, True)
     assert all(wing.state.is_over for wing in anchor.job.wings)
 
@@ -200,7 +200,7 @@ def test_that_after_a_wing_that_slurm_does_not_start_the_next_move_is_a_requeue(
 
     anchor.wing = wing  # type: ignore[method-assign]
     move_to(harness, anchor, {"n0": 2, "n1": 2}, seconds=60)
-    first, second = harness.store.reallocations(anchor.job_id)[:2]
+    first, second = harness.store.journal.reallocations(anchor.job_id)[:2]
     assert (first.step, first.way, first.job_failed) == (Step.ROLLED_BACK, ReallocationWay.IN_PLACE, True)
     assert reason in str(first.reason)
     assert second.way is ReallocationWay.REQUEUE
@@ -225,7 +225,7 @@ def test_that_a_wing_that_is_not_as_planned_is_cancelled(
     forged = anchor.wing(*options, plan=1, minutes=minutes)
     harness.targets = {}
     harness.tick(daemon(harness), times=2)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert move.step is Step.ROLLED_BACK
     assert reason in str(move.reason)
     assert harness.job(forged).state.is_over
@@ -241,7 +241,7 @@ def test_that_more_wings_than_a_tick_cancels_are_all_cancelled(harness: Harness)
     harness.run_until(daemon(harness), seconds=150)
     assert all(harness.job(number).state.is_over for number in forged)
     assert anchor.job.allocation == Allocation.of({"n0": 2})
-    assert not harness.store.open_reallocations()
+    assert not harness.store.journal.open_reallocations()
 
 
 def fail_next_start(harness: Harness, anchor: Anchor) -> None:
@@ -260,7 +260,7 @@ def test_that_a_job_whose_start_slurm_ended_is_started_again_by_its_anchor(harne
     fail_next_start(harness, anchor)
     anchor.reports = True
     harness.run_until(daemon(harness), seconds=200)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.cause, move.step) == (ReallocationCause.FAILED_START, Step.CONFIRMED)
     assert (anchor.restart_count, anchor.job.state) == (2, JobState.RUNNING)
 
@@ -281,7 +281,7 @@ def test_that_an_anchor_that_brings_no_wing_does_not_keep_its_gpus(harness: Harn
     fail_next_start(harness, anchor)
     anchor.acts = False
     harness.run_until(daemon(harness), seconds=120)
-    move = harness.store.reallocations(anchor.job_id)[-1]
+    move = harness.store.journal.reallocations(anchor.job_id)[-1]
     assert move.step is Step.FAILED
     assert str(move.reason).endswith("its anchor brought no wing in time")
     assert not anchor.job.held
@@ -326,8 +326,8 @@ def test_that_a_daemon_without_rights_leaves_free_gpus_to_those_who_wait(harness
     harness.targets = {anchor.job_id: {"n0": 3}}
     own = daemon(harness, scope=lambda: 1000)
     harness.run_until(own, seconds=8)
-    assert not harness.store.reallocations(anchor.job_id), "by requeue it would lose its place"
-    because = str(harness.store.job(anchor.job_id).not_moved_reason)
+    assert not harness.store.journal.reallocations(anchor.job_id), "by requeue it would lose its place"
+    because = str(harness.store.jobs.get(anchor.job_id).not_moved_reason)
     assert "waits, and would get the GPUs that a move leaves for a moment" in because
 
 
@@ -341,9 +341,9 @@ def test_that_a_wing_that_slurm_refuses_stops_neither_training_nor_moves_in_plac
     anchor = started(harness)
     harness.slurm.refuses = lambda shape: reason if shape.nodes == ("n1",) else None
     move_to(harness, anchor, {"n0": 2, "n1": 2}, seconds=100)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.step, move.job_failed) == (Step.ROLLED_BACK, False)
-    (refusal,) = harness.store.job(anchor.job_id).refusals
+    (refusal,) = harness.store.jobs.get(anchor.job_id).refusals
     assert (refusal.answer, refusal.reason) == (answer, reason)
     assert anchor.job.restart_count == 0
 
@@ -352,7 +352,7 @@ def test_that_a_wing_without_a_process_is_cancelled_and_journaled(harness: Harne
     anchor = started(harness)
     stray = anchor.wing("--nodelist=n1", "--gpus=3", plan=0)
     harness.run_until(daemon(harness), seconds=90)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.cause.value, move.step) == ("stray_wings", Step.CONFIRMED)
     assert (move.source, move.target) == (Allocation.of({"n0": 2, "n1": 3}), Allocation.of({"n0": 2}))
     assert harness.job(stray).state is JobState.CANCELLED
@@ -373,7 +373,7 @@ def test_that_gpu_hours_are_those_of_the_wings(harness: Harness) -> None:
     )
     by_books = sum(
         (one.ended_at - one.started_at).total_seconds() * one.allocation.num_gpus
-        for one in harness.store.allocation_history(anchor.job_id)
+        for one in harness.store.history.allocations(anchor.job_id)
         if one.ended_at is not None
     )
     assert by_books == pytest.approx(by_wings, abs=0.01)
@@ -399,7 +399,7 @@ def test_that_slurms_limits_hold_while_wings_replace_others(
         slurm=MergingClient(harness.slurm), moves=MovesConfig(), site_limits=lambda: site
     )
     harness.run_until(one_wing_a_node, seconds=40)
-    move = harness.store.reallocations(anchor.job_id)[-1]
+    move = harness.store.journal.reallocations(anchor.job_id)[-1]
     assert move.step is Step.CONFIRMED
     assert anchor.job.allocation == Allocation.of({"n0": 2, "n1": 2})
     if because is None:

@@ -43,7 +43,7 @@ def moved(harness: Harness, job_id: str, target: dict[str, int], **more: Any) ->
     harness.targets = {job_id: target}
     harness.run_until(
         harness.daemon(**more),
-        until=lambda: bool(harness.store.reallocations()) and not harness.open_moves(),
+        until=lambda: bool(harness.store.journal.reallocations()) and not harness.open_moves(),
         seconds=120,
     )
     harness.targets = {}
@@ -59,7 +59,7 @@ def test_that_a_job_that_shrinks_before_a_queue_keeps_what_it_is_to_have(harness
     assert not harness.slurm.reservations
     harness.run_until(harness.daemon(), seconds=4)
     assert not is_first(harness, job_id), "an ordinary one again"
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert move.priority is not None
     assert move.priority_ended_at is not None
 
@@ -72,7 +72,7 @@ def test_that_it_starts_before_a_queue_in_another_partition_of_its_nodes(harness
     for node in ("n0", "n1"):
         harness.slurm.set_node(node, partitions=("main", "short"))
     moved(harness, job_id, {"n0": 2})
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert move.priority is not None
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
 
@@ -85,7 +85,7 @@ def test_that_a_job_whose_shape_slurm_held_goes_back_before_the_queue(harness: H
     harness.slurm.set_job(harness.submit_unmanaged(gpus=8), priority=10**6 + 1)
     harness.slurm.refuses = lambda shape: "BadConstraints" if shape.num_gpus == 4 else None
     moved(harness, job_id, {"n0": 4})
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.step, move.refusal is not None) == (Step.CONFIRMED, True)
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
     assert harness.job(job_id).restart_count == 1
@@ -108,12 +108,12 @@ def test_that_a_job_that_has_lost_its_place_starts_before_the_queue_when_there_i
     harness.slurm.before.clear()
     harness.targets = {job_id: {"n0": 2}}
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: bool(harness.store.prioritised_reallocations()), seconds=40)
+    harness.run_until(daemon, until=lambda: bool(harness.store.journal.prioritised()), seconds=40)
     harness.slurm.finish(thieves[0])
     harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=10)
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
     harness.run_until(daemon, seconds=8)
-    assert not harness.store.prioritised_reallocations()
+    assert not harness.store.journal.prioritised()
 
 
 def test_that_a_job_that_has_come_since_the_round_does_not_take_the_slot_of_one_that_moves(
@@ -148,8 +148,8 @@ def test_that_a_shrink_that_is_owed_is_made_whoever_waits_for_its_slot(harness: 
 def test_that_without_this_the_queue_takes_it_all(harness: Harness) -> None:
     job_id = busy(harness)
     moved(harness, job_id, {"n0": 2}, moves=MovesConfig(keeps_places=False))
-    assert not harness.store.reallocations(), "so such a move is not made"
-    because = harness.store.job(job_id).not_moved_reason or ""
+    assert not harness.store.journal.reallocations(), "so such a move is not made"
+    because = harness.store.jobs.get(job_id).not_moved_reason or ""
     assert "would get the GPUs that a move leaves for a moment" in because
     assert harness.job(job_id).allocation == Allocation.of({"n0": 4})
 
@@ -164,7 +164,7 @@ def test_that_a_daemon_without_the_right_moves_where_nobody_could_start(harness:
     harness.slurm.set_job(wide, num_nodes=2, requested_gpus=8)
     moved(harness, job_id, {"n0": 1}, scope=lambda: 1000)
     assert [call for call in harness.slurm.calls if call[0] == "requeue_hold"] == [("requeue_hold", job_id)]
-    assert harness.store.reallocations()[0].priority is None
+    assert harness.store.journal.reallocations()[0].priority is None
 
 
 def test_that_a_job_behind_a_wide_one_starts_at_once(harness: Harness) -> None:
@@ -245,7 +245,7 @@ def at_release(harness: Harness, job_id: str) -> Daemon:
     harness.slurm.refuses = lambda shape: "Resources" if shape.num_gpus == 2 else None
     harness.targets = {job_id: {"n0": 2}}
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: bool(harness.store.prioritised_reallocations()), seconds=30)
+    harness.run_until(daemon, until=lambda: bool(harness.store.journal.prioritised()), seconds=30)
     assert is_first(harness, job_id)
     assert harness.job(job_id).state is JobState.PENDING
     return daemon
@@ -302,7 +302,7 @@ def test_that_a_job_that_asks_for_more_cpus_while_it_is_held_gets_no_priority(ha
     job_id = busy(harness)
     harness.slurm.before["release"] = lambda: harness.slurm.set_job(job_id, num_cpus=8)
     moved(harness, job_id, {"n0": 2})
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert move.priority is None
 
 
@@ -311,10 +311,10 @@ def test_that_no_job_gets_a_priority_that_its_owner_can_hand_on(harness: Harness
     job_id = busy(harness)
     harness.slurm.site["SchedulerParameters"] = "defer,enable_user_top"
     moved(harness, job_id, {"n0": 2})
-    assert not harness.store.reallocations(job_id), "it stays, since it would lose its place"
+    assert not harness.store.journal.reallocations(job_id), "it stays, since it would lose its place"
     harness.slurm.site["SchedulerParameters"] = "defer"
     moved(harness, job_id, {"n0": 2})
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert move.priority is not None
 
 
@@ -342,7 +342,7 @@ def test_that_a_wing_that_its_owner_takes_from_its_job_loses_its_priority(
     harness.slurm.refuses = lambda shape: "Resources" if shape.num_gpus == 2 else None
     harness.targets = {anchor.job_id: {"n0": 2}}
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: bool(harness.store.prioritised_reallocations()), seconds=200)
+    harness.run_until(daemon, until=lambda: bool(harness.store.journal.prioritised()), seconds=200)
     anchor.acts = False
     (wing,) = [one.job_id for one in anchor.wings() if one.state is JobState.PENDING]
     harness.targets = {}
@@ -387,7 +387,7 @@ def test_that_an_owner_s_hold_is_not_released_to_take_the_priority_off(harness: 
     harness.targets = {}
     harness.run_until(daemon, seconds=10)
     assert harness.job(job_id).held
-    assert not harness.store.prioritised_reallocations()
+    assert not harness.store.journal.prioritised()
 
 
 class Calls:
@@ -417,7 +417,7 @@ def run_to_the_end(harness: Harness, job_id: str, calls: Calls, *, dies_at: int 
 
 
 def is_done(harness: Harness, job_id: str) -> bool:
-    moves = harness.store.reallocations(job_id)
+    moves = harness.store.journal.reallocations(job_id)
     return bool(moves) and moves[0].priority_ended_at is not None and not harness.open_moves()
 
 
@@ -445,7 +445,7 @@ def test_that_a_kill_at_any_instant_leaves_the_job_in_its_place_without_priority
         assert job.allocation.num_gpus in (2, 4), at
         assert not is_first(fresh, job_id), at
         assert fresh.open_moves() == 0, at
-        assert not fresh.store.prioritised_reallocations(), at
+        assert not fresh.store.journal.prioritised(), at
 
 
 def test_that_after_one_refused_reservation_no_other_job_is_requeued_without_its_own(
@@ -459,7 +459,7 @@ def test_that_after_one_refused_reservation_no_other_job_is_requeued_without_its
     harness.targets = {jobs[0]: {"n0": 2}, jobs[1]: {"n1": 2}}
     harness.run_until(
         harness.daemon(),
-        until=lambda: bool(harness.store.reallocations()) and not harness.open_moves(),
+        until=lambda: bool(harness.store.journal.reallocations()) and not harness.open_moves(),
         seconds=60,
     )
     assert [harness.job(one).allocation for one in jobs] == [
@@ -479,7 +479,7 @@ def test_that_before_held_jobs_a_job_has_no_less_than_its_own_priority(harness: 
     harness.slurm.finish(leaving)
     harness.clock.advance(8)
     moved(harness, job_id, {"n1": 4})
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     newcomer = harness.job(harness.submit_unmanaged(gpus=1)).priority
     assert newcomer is not None
     assert (move.priority or 0) > newcomer

@@ -37,11 +37,11 @@ def paused(harness: Harness, *, gpus: int = 1) -> str:
 
 def is_paused(harness: Harness, job_id: str) -> bool:
     waits = harness.job(job_id).state is JobState.PENDING and not harness.open_moves()
-    return waits and harness.store.job(job_id).paused_at is not None
+    return waits and harness.store.jobs.get(job_id).paused_at is not None
 
 
 def last(harness: Harness, job_id: str) -> tuple[Step, str | None]:
-    move = harness.store.reallocations(job_id)[-1]
+    move = harness.store.journal.reallocations(job_id)[-1]
     return move.step, move.reason
 
 
@@ -49,7 +49,7 @@ def test_that_a_job_is_paused_behind_its_checkpoint_and_gets_gpus_again(harness:
     job_id = paused(harness)
     job = harness.job(job_id)
     assert (job.state, job.held, job.restart_count) == (JobState.PENDING, False, 1)
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert [step for step, _ in move.times] == [
         Step.PLANNED,
         Step.CHECKPOINT_REQUESTED,
@@ -66,7 +66,7 @@ def test_that_a_job_is_paused_behind_its_checkpoint_and_gets_gpus_again(harness:
     harness.targets = {job_id: {"n1": 2}}
     harness.run_until(harness.daemon(policy=PAUSES), seconds=20)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
-    record = harness.store.job(job_id)
+    record = harness.store.jobs.get(job_id)
     assert (record.paused_at, record.num_restarts, last(harness, job_id)[0]) == (None, 1, Step.CONFIRMED)
     # The time of a pause is not part of the restart delay.
     assert record.mean_restart_delay_s is None
@@ -77,7 +77,7 @@ def test_that_no_job_is_paused_unless_pauses_are_allowed(harness: Harness) -> No
     harness.targets = {job_id: {}}
     harness.run_until(harness.daemon(policy=PolicyConfig()), seconds=20)
     assert harness.job(job_id).state is JobState.RUNNING
-    assert harness.store.reallocations(job_id) == ()
+    assert harness.store.journal.reallocations(job_id) == ()
 
 
 def test_that_without_a_confirmed_checkpoint_nothing_is_paused(harness: Harness) -> None:
@@ -85,7 +85,7 @@ def test_that_without_a_confirmed_checkpoint_nothing_is_paused(harness: Harness)
     harness.agents[job_id].answers = False
     harness.targets = {job_id: {}}
     harness.run_until(
-        harness.daemon(policy=PAUSES), until=lambda: bool(harness.store.reallocations()), seconds=8
+        harness.daemon(policy=PAUSES), until=lambda: bool(harness.store.journal.reallocations()), seconds=8
     )
     harness.targets = {}
     harness.run_until(harness.daemon(policy=PAUSES), seconds=30)
@@ -119,7 +119,7 @@ def test_that_a_person_who_holds_a_paused_job_keeps_it_held(harness: Harness) ->
     harness.targets = {job_id: {"n1": 2}}
     harness.run_until(harness.daemon(policy=PAUSES), seconds=30)
     assert harness.job(job_id).held
-    assert len(harness.store.reallocations(job_id)) == 1
+    assert len(harness.store.journal.reallocations(job_id)) == 1
     harness.slurm.release(job_id)
     harness.run_until(harness.daemon(policy=PAUSES), seconds=20)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
@@ -140,14 +140,14 @@ def test_that_a_paused_job_given_a_begin_time_of_tomorrow_waits(harness: Harness
     harness.targets = {job_id: {"n1": 2}}
     harness.run_until(harness.daemon(policy=PAUSES), seconds=30)
     assert harness.job(job_id).state is JobState.PENDING
-    assert len(harness.store.reallocations(job_id)) == 1
+    assert len(harness.store.journal.reallocations(job_id)) == 1
 
 
 def test_that_a_job_cancelled_while_it_is_paused_is_over(harness: Harness) -> None:
     job_id = paused(harness)
     harness.slurm.cancel(job_id)
     harness.run_until(harness.daemon(policy=PAUSES), seconds=8)
-    assert harness.store.job(job_id).state is JobState.CANCELLED
+    assert harness.store.jobs.get(job_id).state is JobState.CANCELLED
 
 
 @pytest.mark.parametrize("method", ["requeue_hold", "set_begin_time", "release"])
@@ -165,7 +165,7 @@ def test_that_a_job_that_cannot_be_parked_is_released(harness: Harness) -> None:
     harness.targets = {job_id: {}}
     harness.slurm.fail("set_begin_time", SlurmCommandError("access denied"))
     daemon = harness.daemon(policy=PAUSES)
-    harness.run_until(daemon, until=lambda: bool(harness.store.reallocations()), seconds=8)
+    harness.run_until(daemon, until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(daemon, seconds=20)
     step, reason = last(harness, job_id)

@@ -43,9 +43,9 @@ def test_that_a_refused_job_is_back_where_it_ran_and_is_left_alone(
     step, why = last(harness, job_id)
     assert step is Step.CONFIRMED
     assert why == f"instead of n0:2, which Slurm refused ({reason})"
-    (refusal,) = harness.store.job(job_id).refusals
+    (refusal,) = harness.store.jobs.get(job_id).refusals
     assert (refusal.allocation, refusal.answer, refusal.reason) == (Allocation.of({"n0": 2}), answer, reason)
-    assert reason in (harness.store.job(job_id).not_moved_reason or "")
+    assert reason in (harness.store.jobs.get(job_id).not_moved_reason or "")
     harness.clock.advance(600)
     harness.slurm.refuses = lambda _shape: None
     harness.run_until(harness.daemon(), seconds=40)
@@ -76,7 +76,7 @@ def test_that_a_reason_from_before_the_release_is_no_answer(harness: Harness) ->
     harness.slurm.refuses = lambda _shape: None
     harness.run_until(daemon, seconds=10)
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
-    assert not harness.store.job(job_id).refusals
+    assert not harness.store.jobs.get(job_id).refusals
 
 
 def test_that_a_new_configuration_of_slurm_ends_it_at_once(harness: Harness) -> None:
@@ -134,7 +134,7 @@ def test_that_a_shape_that_never_ran_and_that_slurm_holds_is_left_to_its_owner(h
     assert harness.job(job_id).held
     harness.run_until(harness.daemon(), seconds=20)
     assert harness.job(job_id).held
-    assert not harness.store.reallocations(job_id)
+    assert not harness.store.journal.reallocations(job_id)
 
 
 def test_that_a_waiting_job_that_is_refused_waits_for_another_shape(harness: Harness) -> None:
@@ -188,6 +188,6 @@ def test_that_a_kill_at_any_instant_of_a_refused_move_leaves_the_job_where_it_ra
 
 
 def is_back(harness: Harness, job_id: str) -> bool:
-    moves, job = harness.store.reallocations(job_id), harness.job(job_id)
+    moves, job = harness.store.journal.reallocations(job_id), harness.job(job_id)
     is_over = bool(moves) and not harness.open_moves()
     return is_over and (job.state, job.allocation) == (JobState.RUNNING, Allocation.of({"n0": 1}))

@@ -31,7 +31,7 @@ def started(harness: Harness, *, gpus: int = 1, **options: Any) -> str:
 
 
 def last(harness: Harness, job_id: str) -> tuple[Step, str | None]:
-    move = harness.store.reallocations(job_id)[-1]
+    move = harness.store.journal.reallocations(job_id)[-1]
     return move.step, move.reason
 
 
@@ -40,11 +40,11 @@ def test_that_a_running_job_is_moved_through_every_step(harness: Harness) -> Non
     harness.targets = {job_id: {"n0": 2, "n1": 2}}
     harness.run_until(harness.daemon(), seconds=20)
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2, "n1": 2})
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     others = (Step.REGROUP_REQUESTED, Step.REGROUPED, Step.ROLLED_BACK, Step.FAILED)
     assert [step for step, _ in move.times] == [step for step in Step if step not in others]
     assert harness.job(job_id).restart_count == 1
-    record = harness.store.job(job_id)
+    record = harness.store.jobs.get(job_id)
     assert (record.num_restarts, record.allocation) == (1, Allocation.of({"n0": 2, "n1": 2}))
     assert record.mean_restart_delay_s is not None
     assert record.mean_restart_delay_s > 2
@@ -66,7 +66,7 @@ def test_that_nothing_is_requeued_without_a_confirmed_checkpoint(harness: Harnes
     job_id = started(harness)
     harness.agents[job_id].answers = False
     harness.targets = {job_id: {"n0": 4}}
-    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.reallocations()), seconds=10)
+    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=10)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=30)
     step, reason = last(harness, job_id)
@@ -125,7 +125,10 @@ def test_that_growth_waits_for_the_gpus_that_shrinking_frees(harness: Harness) -
     harness.run_until(harness.daemon(), seconds=40)
     assert harness.job(small).allocation == Allocation.of({"n0": 3})
     assert harness.job(big).allocation == Allocation.of({"n0": 1})
-    grown, shrunk = harness.store.reallocations(small)[-1], harness.store.reallocations(big)[-1]
+    grown, shrunk = (
+        harness.store.journal.reallocations(small)[-1],
+        harness.store.journal.reallocations(big)[-1],
+    )
     assert shrunk.entered_at(Step.REQUEUED) <= grown.entered_at(Step.CHECKPOINT_REQUESTED)  # type: ignore[operator]
 
 
@@ -154,13 +157,13 @@ def test_that_gpus_taken_after_the_requeue_still_let_the_job_run(harness: Harnes
     job_id = started(harness)
     harness.targets = {job_id: {"n0": 4}}
     harness.slurm.before["release"] = lambda: harness.submit_unmanaged(gpus=2)
-    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.reallocations()), seconds=8)
+    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=40)
     assert last(harness, job_id) == (Step.CONFIRMED, "instead of n0:4, which was taken or drained")
     assert harness.job(job_id).state is JobState.RUNNING
     assert harness.job(job_id).allocation == Allocation.of({"n1": 4})
-    assert harness.store.reallocations(job_id)[-1].target == Allocation.of({"n1": 4})
+    assert harness.store.journal.reallocations(job_id)[-1].target == Allocation.of({"n1": 4})
 
 
 def test_that_a_job_whose_target_an_adaptive_job_took_gets_the_best_that_fits(harness: Harness) -> None:
@@ -169,7 +172,7 @@ def test_that_a_job_whose_target_an_adaptive_job_took_gets_the_best_that_fits(ha
     harness.submit_unmanaged(gpus=2)
     harness.targets = {job_id: {"n1": 4}}
     harness.slurm.before["release"] = lambda: harness.submit(gpus=2)
-    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.reallocations()), seconds=8)
+    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.slurm.set_node("n0", available=False)  # so that the other goes to n1
     harness.targets = {}
     harness.run_until(harness.daemon(), until=lambda: len(harness.agents) == 2, seconds=20)
@@ -188,7 +191,7 @@ def test_that_a_job_waits_with_its_minimum_where_nothing_fits(harness: Harness) 
             harness.submit_unmanaged(gpus=4)
 
     harness.slurm.before["release"] = take_all
-    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.reallocations()), seconds=8)
+    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=40)
     step, reason = last(harness, job_id)
@@ -202,7 +205,7 @@ def test_that_a_shape_that_slurm_refuses_brings_the_job_back_to_its_old_one(harn
     job_id = started(harness, gpus=2)
     harness.targets = {job_id: {"n1": 4}}
     harness.slurm.fail("reshape", SlurmCommandError("Requested node configuration is not available"))
-    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.reallocations()), seconds=8)
+    harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=30)
     step, reason = last(harness, job_id)
@@ -240,9 +243,9 @@ def moves_to_n1(harness: Harness) -> tuple[AllocationRecord, Reallocation]:
     job_id = started(harness)
     harness.targets = {job_id: {"n1": 4}}
     harness.run_until(harness.daemon(), seconds=30)
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert move.step is Step.CONFIRMED
-    return harness.store.allocation_history(job_id)[0], move
+    return harness.store.history.allocations(job_id)[0], move
 
 
 @pytest.mark.parametrize("ahead_s", [-40, 0, 40])
@@ -324,7 +327,7 @@ def test_that_a_cancelled_job_closes_the_journal(harness: Harness) -> None:
     harness.slurm.before["reshape"] = lambda: harness.slurm.cancel(job_id)
     harness.run_until(harness.daemon(), seconds=20)
     assert last(harness, job_id) == (Step.FAILED, "the job is cancelled")
-    assert harness.store.job(job_id).state is JobState.CANCELLED
+    assert harness.store.jobs.get(job_id).state is JobState.CANCELLED
     assert harness.open_moves() == 0
 
 
@@ -333,7 +336,7 @@ def test_that_a_job_requeued_externally_is_not_requeued_again(harness: Harness) 
     harness.agents[job_id].answers = False
     harness.targets = {job_id: {"n1": 2}}
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: bool(harness.store.reallocations()), seconds=8)
+    harness.run_until(daemon, until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.slurm.requeue_hold(job_id)
     harness.slurm.clock.advance(1)  # type: ignore[attr-defined]
     harness.slurm.release(job_id)
@@ -348,11 +351,11 @@ def test_that_a_job_that_trains_on_after_its_checkpoint_is_not_requeued(harness:
     job_id = started(harness)
     harness.targets = {job_id: {"n1": 2}}
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: bool(harness.store.open_reallocations()), seconds=8)
+    harness.run_until(daemon, until=lambda: bool(harness.store.journal.open_reallocations()), seconds=8)
     daemon.tick()
     harness.clock.advance(0.5)
     harness.agents[job_id].act()
-    (move,) = harness.store.open_reallocations()
+    (move,) = harness.store.journal.open_reallocations()
     assert move.step is Step.CHECKPOINTED
     harness.agents[job_id].answers = False  # from now on it reports that it trains
     harness.clock.advance(0.5)
@@ -412,10 +415,10 @@ def test_that_a_daemon_that_lost_its_lease_gives_no_command(harness: Harness) ->
     harness.targets = {job_id: {"n1": 2}}
     asleep = harness.daemon(owner="asleep")
     asleep.round()
-    harness.store.release_lease("d")
+    harness.store.lease.release("d")
     asleep.round()
     harness.clock.advance(11)
-    assert harness.store.acquire_lease("awake", ttl_s=1000, at=harness.clock())
+    assert harness.store.lease.acquire("awake", ttl_s=1000, at=harness.clock())
     before = len(harness.slurm.calls)
     asleep.tick()
     commands = {name for name, _ in harness.slurm.calls[before:]}
@@ -439,14 +442,14 @@ def test_that_another_job_with_the_id_of_a_registered_one_is_not_touched(harness
     job_id = started(harness)
     harness.targets = {job_id: {"n1": 2}}
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: bool(harness.store.open_reallocations()), seconds=8)
+    harness.run_until(daemon, until=lambda: bool(harness.store.journal.open_reallocations()), seconds=8)
     harness.slurm.set_job(job_id, comment="somebody else's words")
     before = len(harness.slurm.calls)
     harness.run_until(daemon, seconds=20)
     commands = {name for name, _ in harness.slurm.calls[before:]}
     assert not commands & {"requeue_hold", "hold", "reshape", "release"}
     assert harness.open_moves() == 0
-    assert harness.store.job(job_id).state.is_over
+    assert harness.store.jobs.get(job_id).state.is_over
 
 
 def test_that_a_job_whose_owner_removes_its_terms_while_it_is_held_is_released(harness: Harness) -> None:

@@ -111,7 +111,7 @@ def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_to
     daemon = harness.daemon()
     harness.run_until(daemon, until=lambda: runs_again(harness, job_id, 1), seconds=20)
     assert runs_again(harness, job_id, 1)
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.step, move.source, move.target) == (Step.CONFIRMED, place, place)
     assert move.cause is ReallocationCause.TIME_LIMIT
     assert move.entered_at(Step.CHECKPOINTED) is not None
@@ -120,7 +120,7 @@ def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_to
     assert 29 * 60 <= left_s <= 31 * 60  # what the total leaves, not a whole hour
     harness.clock.advance(left_s - 15)
     harness.run_until(daemon, seconds=8)
-    assert len(harness.store.reallocations(job_id)) == 1, "the total is used up: it ends at its limit"
+    assert len(harness.store.journal.reallocations(job_id)) == 1, "the total is used up: it ends at its limit"
 
 
 def test_that_a_total_gives_whole_slices_while_it_lasts(harness: Harness) -> None:
@@ -205,13 +205,13 @@ def test_that_no_job_is_renewed_without_terms_or_a_checkpoint(harness: Harness) 
     unasked = started(harness)
     harness.clock.advance(59.7 * 60)
     harness.run_until(harness.daemon(), seconds=12)
-    assert not harness.store.reallocations(unasked)
+    assert not harness.store.journal.reallocations(unasked)
     harness.slurm.cancel(unasked)
     silent = near_its_limit(harness, total_minutes=600)
     harness.agents[silent].answers = False
     harness.run_until(harness.daemon(), seconds=30)
     assert harness.job(silent).restart_count == 0
-    moves = {move.step for move in harness.store.reallocations(silent)}
+    moves = {move.step for move in harness.store.journal.reallocations(silent)}
     assert moves <= {Step.ROLLED_BACK, Step.CHECKPOINT_REQUESTED}
 
 

@@ -41,7 +41,7 @@ def test_that_an_anchor_on_a_drained_node_is_requeued_while_its_training_waits(h
     alone = harness.slurm.read_job(anchor.job_id)
     assert alone is not None
     assert (alone.state, alone.restart_count, alone.held) == (JobState.PENDING, 1, False)
-    assert harness.store.reallocations(anchor.job_id) == ()
+    assert harness.store.journal.reallocations(anchor.job_id) == ()
 
 
 def test_that_an_anchor_that_was_requeued_while_its_training_was_paused_returns(harness: Harness) -> None:

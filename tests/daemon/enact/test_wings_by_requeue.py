@@ -29,10 +29,10 @@ def test_that_it_is_registered_once_its_first_wing_is_submitted(harness: Harness
     anchor = Anchor(harness, gpus=2, starts=False)
     daemon = harness.daemon()
     harness.run_until(daemon, seconds=10)
-    assert harness.store.jobs() == ()
+    assert harness.store.jobs.all() == ()
     anchor.start()
     harness.run_until(daemon, seconds=10)
-    (record,) = harness.store.jobs()
+    (record,) = harness.store.jobs.all()
     assert (record.slurm_job_id, record.terms.in_place) == (anchor.job_id, True)
     assert (record.cpus_per_gpu, record.memory_per_gpu_mb) == (1, 100)
     assert (record.state, record.allocation) == (JobState.RUNNING, Allocation.of({"n0": 2}))
@@ -43,7 +43,7 @@ def test_that_it_moves_through_every_step_of_a_requeue(harness: Harness) -> None
     harness.targets = {anchor.job_id: {"n1": 2, "n2": 1}}
     harness.run_until(harness.daemon(), seconds=30)
     assert harness.job(anchor.job_id).allocation == Allocation.of({"n1": 2, "n2": 1})
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.step, move.from_restart_count) == (Step.CONFIRMED, 0)
     first, second = anchor.job.wings
     assert [one.state for one in (anchor.alone, first, second)] == [
@@ -51,7 +51,7 @@ def test_that_it_moves_through_every_step_of_a_requeue(harness: Harness) -> None
         JobState.CANCELLED,
         JobState.RUNNING,
     ]
-    of_first, of_second = harness.store.allocation_history(anchor.job_id)
+    of_first, of_second = harness.store.history.allocations(anchor.job_id)
     assert (of_first.started_at, of_first.ended_at) == (first.started_at, first.ended_at)
     assert (of_second.started_at, of_second.ended_at) == (second.started_at, None)
     assert not of_first.estimated
@@ -67,15 +67,15 @@ def test_that_a_lost_wing_starts_it_again(harness: Harness) -> None:
     harness.run_until(daemon, until=lambda: harness.job(anchor.job_id).restart_count == 1)
     harness.run_until(daemon, until=lambda: harness.job(anchor.job_id).state is JobState.RUNNING)
     assert harness.job(anchor.job_id).allocation == Allocation.of({"n1": 1})
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert not move.moves_running
     harness.run_until(daemon, seconds=10)
     anchor.end_wings()
     harness.slurm.finish(anchor.job_id)
     harness.run_until(daemon, seconds=10)
-    assert harness.store.job(anchor.job_id).state is JobState.COMPLETED
+    assert harness.store.jobs.get(anchor.job_id).state is JobState.COMPLETED
     of_wings = [(one.started_at, one.ended_at) for one in anchor.job.wings]
-    recorded = harness.store.allocation_history(anchor.job_id)
+    recorded = harness.store.history.allocations(anchor.job_id)
     assert [(one.started_at, one.ended_at) for one in recorded] == of_wings
 
 
@@ -99,7 +99,7 @@ def test_that_an_anchor_leaves_a_drained_node_with_a_checkpoint(harness: Harness
     harness.slurm.set_node("n2", available=False, draining=True)
     daemon = harness.daemon(config=dataclasses.replace(CONFIG, start_timeout_s=120))
     harness.run_until(daemon, until=lambda: anchor.alone.state is JobState.PENDING)
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert move.reason is not None
     assert move.reason.startswith("its anchor leaves n2, which is drained")
     assert [step.value for step, _ in move.times][:4] == [
@@ -111,8 +111,8 @@ def test_that_an_anchor_leaves_a_drained_node_with_a_checkpoint(harness: Harness
     assert anchor.alone.state is JobState.RUNNING, "not two minutes later, as after any requeue"
     anchor.restart_count += 1
     anchor.start()
-    harness.run_until(daemon, until=lambda: harness.store.reallocations(anchor.job_id)[0].step.is_end)
+    harness.run_until(daemon, until=lambda: harness.store.journal.reallocations(anchor.job_id)[0].step.is_end)
     harness.run_until(daemon, seconds=200)
     assert harness.job(anchor.job_id).state is JobState.RUNNING
-    (move,) = harness.store.reallocations(anchor.job_id)
+    (move,) = harness.store.journal.reallocations(anchor.job_id)
     assert (move.step, str(move.reason).endswith("its anchor started it again")) == (Step.ROLLED_BACK, True)

@@ -89,15 +89,15 @@ def look(store: Store, wings: list[Wing], now: float) -> None:
     anchor = job("1", comment=encode_comment("", TERMS))
     at = NOON + timedelta(seconds=now)
     read = merge_wings(replace(snapshot([node("n0")], [anchor, *shown]), read_at=at))
-    store.register_jobs(cluster_picture.registrations(read), at=at)
-    seen, _ = cluster_picture.observations(read, store.active_jobs(), vanished_before=frozenset())
-    store.observe_jobs(seen, at=at)
+    store.jobs.register(cluster_picture.registrations(read), at=at)
+    seen, _ = cluster_picture.observations(read, store.jobs.active(), vanished_before=frozenset())
+    store.jobs.observe(seen, at=at)
 
 
 def booked(store: Store) -> dict[int | None, float]:
     """Return the GPU seconds of each start."""
     total: Counter[int | None] = Counter()
-    for one in store.allocation_history("1"):
+    for one in store.history.allocations("1"):
         assert one.ended_at is not None
         total[one.restart_count] += one.allocation.num_gpus * int(
             (one.ended_at - one.started_at).total_seconds()
@@ -125,4 +125,4 @@ def test_that_gpu_seconds_are_those_of_the_wings_by_slurm(store: Store, seed: in
     for wing in wings:
         counted[wing.restart] += wing.gpus * wing.counted_s
     assert booked(store) == dict(counted)
-    assert not any(one.estimated for one in store.allocation_history("1"))
+    assert not any(one.estimated for one in store.history.allocations("1"))

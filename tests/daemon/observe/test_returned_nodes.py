@@ -127,7 +127,7 @@ def test_that_a_daemon_started_after_a_node_was_lost_and_came_back_is_as_careful
 
 def test_that_a_daemon_that_had_not_looked_for_a_while_is_as_careful(harness: Harness) -> None:
     job_id, _ = started(harness, gpus=2)
-    seen = returned_nodes.track_returned_nodes(harness.slurm, harness.store.active_jobs)
+    seen = returned_nodes.track_returned_nodes(harness.slurm, harness.store.jobs.active)
     seen.snapshot()
     harness.clock.advance(SETTLING_S)
     lose_and_bring_back(harness, "n0", job_id)
@@ -148,7 +148,7 @@ def test_that_a_node_that_a_job_has_just_left_is_not_taken_for_one_that_came_bac
         requeue_off_lost_node(harness, job_id)
     assert (
         returned_nodes.unsettled_nodes(
-            returned_nodes.track_returned_nodes(harness.slurm, harness.store.active_jobs).snapshot()
+            returned_nodes.track_returned_nodes(harness.slurm, harness.store.jobs.active).snapshot()
         )
         == set()
     )
@@ -208,7 +208,7 @@ def test_that_a_daemon_started_during_a_move_does_not_take_its_source_for_a_retu
 ) -> None:
     """Slurm resets the time of submission before the last process of the run has ended."""
     job_id, daemon = started(harness, gpus=2)
-    harness.store.plan_reallocation(
+    harness.store.journal.plan(
         job_id,
         source=harness.job(job_id).allocation,
         target=Allocation.of(target),
@@ -226,7 +226,7 @@ def test_that_a_daemon_started_during_a_move_does_not_take_its_source_for_a_retu
     assert (waiting.state, waiting.restart_count) == (JobState.PENDING, 1)
     harness.clock.advance(1)
     harness.slurm.set_node("n0", last_busy_at=harness.clock().replace(microsecond=0))
-    seen = returned_nodes.track_returned_nodes(harness.slurm, harness.store.active_jobs).snapshot()
+    seen = returned_nodes.track_returned_nodes(harness.slurm, harness.store.jobs.active).snapshot()
     assert returned_nodes.unsettled_nodes(seen) == set()
     assert returned_nodes.unsettled_nodes(
         returned_nodes.track_returned_nodes(harness.slurm, tuple).snapshot()

@@ -80,5 +80,5 @@ def test_that_a_daemon_decides_by_used_gpus_where_a_half_life_is_set(
     run(harness.store, 902, 2, ago_s, ago_s + HOUR_S, **BOB)
     daemon = harness.daemon(policy=PolicyConfig(share_half_life=half_life))
     assert daemon.round().skipped is None
-    jobs = harness.store.round_problem()[0].jobs
+    jobs = harness.store.rounds.problem()[0].jobs
     assert [job.share for job in jobs] == pytest.approx(expected, rel=1e-3)

@@ -36,7 +36,7 @@ def moved(harness: Harness, job_id: str) -> None:
 
 
 def steps(harness: Harness, job_id: str) -> list[Step]:
-    return [move.step for move in harness.store.reallocations(job_id)]
+    return [move.step for move in harness.store.journal.reallocations(job_id)]
 
 
 def is_back(harness: Harness, job_id: str) -> bool:
@@ -51,15 +51,15 @@ def test_that_a_job_that_fails_in_its_new_shape_is_returned_and_not_moved_again(
     harness.run_until(harness.daemon(), until=lambda: is_back(harness, job_id), seconds=30)
     assert is_back(harness, job_id)
     assert steps(harness, job_id) == [Step.FAILED, Step.CONFIRMED]
-    failed_move, back = harness.store.reallocations(job_id)
+    failed_move, back = harness.store.journal.reallocations(job_id)
     assert failed_move.reason == "failed before its first step: exit code 7 in n1:4"
     assert (failed_move.cause, failed_move.job_failed) == (ReallocationCause.DECISION, True)
     assert (back.cause, back.job_failed) == (ReallocationCause.AFTER_FAILURE, False)
     assert back.reason == "returned to the shape it last ran in, after it failed: exit code 7 in n1:4"
     assert (back.source, back.target) == (Allocation.of(NEW), Allocation.of(OLD))
     harness.run_until(harness.daemon(), seconds=12)  # rounds still decide on the new shape
-    assert len(harness.store.reallocations(job_id)) == 2
-    problem, _ = harness.store.round_problem()
+    assert len(harness.store.journal.reallocations(job_id)) == 2
+    problem, _ = harness.store.rounds.problem()
     assert (problem.jobs[0].pinned, problem.jobs[0].pinned_because) == (True, back.reason)
 
 
@@ -90,7 +90,7 @@ def test_that_a_returned_job_is_not_moved_again_even_if_slurm_refused_its_old_sh
     harness.run_until(
         daemon, until=lambda: len(steps(harness, job_id)) == 2 and not harness.open_moves(), seconds=90
     )
-    back = harness.store.reallocations(job_id)[-1]
+    back = harness.store.journal.reallocations(job_id)[-1]
     assert back.reason == (
         "returned to the shape it last ran in, after it failed: exit code 7 in n1:4; "
         "instead of n0:1, which Slurm refused (no such configuration); "
@@ -98,7 +98,7 @@ def test_that_a_returned_job_is_not_moved_again_even_if_slurm_refused_its_old_sh
     )
     harness.run_until(daemon, seconds=8)
     assert len(steps(harness, job_id)) == 2
-    problem, _ = harness.store.round_problem()
+    problem, _ = harness.store.rounds.problem()
     assert problem.jobs[0].pinned_because == back.reason
 
 
@@ -110,7 +110,7 @@ def test_that_a_job_that_fails_in_its_old_shape_as_well_is_over(harness: Harness
     harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=30)
     harness.slurm.finish(job_id, exit_code=7)
     harness.run_until(daemon, seconds=12)
-    assert harness.store.job(job_id).state is JobState.FAILED
+    assert harness.store.jobs.get(job_id).state is JobState.FAILED
     assert (harness.job(job_id).state, steps(harness, job_id)) == (
         JobState.FAILED,
         [Step.FAILED, Step.FAILED],
@@ -131,7 +131,7 @@ def test_that_other_ends_are_ends(harness: Harness, how: str) -> None:
         harness.slurm.finish(job_id, exit_code=7)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=12)
-    assert harness.store.job(job_id).state.is_over
+    assert harness.store.jobs.get(job_id).state.is_over
     assert harness.job(job_id).state.is_over
     assert not harness.open_moves()
 
@@ -150,7 +150,7 @@ def waits_again(harness: Harness, job_id: str, how: str) -> None:
 
 
 def is_paused(harness: Harness, job_id: str) -> bool:
-    return harness.store.job(job_id).paused_at is not None and not harness.open_moves()
+    return harness.store.jobs.get(job_id).paused_at is not None and not harness.open_moves()
 
 
 @pytest.mark.parametrize("how", ["paused", "requeued"])
@@ -169,16 +169,16 @@ def test_that_a_job_that_fails_right_after_it_waited_goes_back_as_well(harness: 
     harness.run_until(daemon, until=lambda: is_back(harness, job_id), seconds=30)
     assert is_back(harness, job_id), steps(harness, job_id)
     assert harness.job(job_id).restart_count == runs + 1
-    back = harness.store.reallocations(job_id)[-1]
+    back = harness.store.journal.reallocations(job_id)[-1]
     assert back.step is Step.CONFIRMED
     assert back.cause is ReallocationCause.AFTER_FAILURE
     assert (back.reason or "").startswith(
         "returned to the shape it last ran in, after it failed: exit code 7 in n"
     )
-    assert not harness.store.job(job_id).state.is_over
+    assert not harness.store.jobs.get(job_id).state.is_over
     harness.slurm.finish(job_id, exit_code=7)  # and then it is not touched
     harness.run_until(daemon, seconds=12)
-    assert harness.store.job(job_id).state is JobState.FAILED
+    assert harness.store.jobs.get(job_id).state is JobState.FAILED
 
 
 def test_that_a_job_requeued_externally_during_a_move_is_returned_when_it_fails(harness: Harness) -> None:
@@ -208,7 +208,7 @@ def test_that_a_job_that_fails_where_it_first_starts_is_over(harness: Harness) -
     harness.run_until(daemon, until=lambda: harness.job(job_id).state is JobState.RUNNING, seconds=30)
     harness.slurm.finish(job_id, exit_code=7)
     harness.run_until(daemon, seconds=12)
-    assert harness.store.job(job_id).state is JobState.FAILED
+    assert harness.store.jobs.get(job_id).state is JobState.FAILED
     assert steps(harness, job_id) == [Step.CONFIRMED] or steps(harness, job_id) == [Step.FAILED]
 
 
@@ -274,7 +274,7 @@ def test_that_gpus_that_vanish_leave_the_most_that_still_fits(harness: Harness) 
     harness.run_until(daemon, seconds=12)
     assert harness.job(job_id).allocation == Allocation.of({"n2": 3})
     assert steps(harness, job_id) == [Step.CONFIRMED]
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.retargeted, move.reason) == (True, "instead of n1:4, which was taken or drained")
 
 
@@ -305,7 +305,7 @@ def test_that_a_run_that_counts_other_gpus_is_not_confirmed(harness: Harness) ->
     agent.reports, agent.counts = True, (3,)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=8)
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.step, move.reason) == (
         Step.FAILED,
         "its run counts [3] GPUs on its nodes, Slurm gave it [4]",

@@ -30,7 +30,7 @@ def starts_anew(harness: Harness, job_id: str) -> None:
 
 
 def reasons(harness: Harness, job_id: str) -> list[str]:
-    return [move.reason or "" for move in harness.store.reallocations(job_id)]
+    return [move.reason or "" for move in harness.store.journal.reallocations(job_id)]
 
 
 def runs_again(harness: Harness, job_id: str, restarts: int) -> bool:
@@ -49,7 +49,7 @@ def test_that_a_job_whose_start_slurm_ended_is_started_again_and_moved_as_any_ot
     daemon = harness.daemon()
     harness.run_until(daemon, until=lambda: runs_again(harness, job_id, 2), seconds=30)
     assert runs_again(harness, job_id, 2)
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert move.step is Step.CONFIRMED
     reason = f"started again, since Slurm ended its start before it trained: exit code {exit_code}"
     assert (move.reason, move.source) == (reason, move.target)
@@ -85,7 +85,7 @@ def test_that_other_ends_are_ends(harness: Harness, how: str) -> None:
         harness.clock.advance(11)
     harness.slurm.finish(job_id, exit_code=7 if how == "own code" else 1)
     harness.run_until(harness.daemon(), seconds=8)
-    assert harness.store.job(job_id).state is JobState.FAILED
+    assert harness.store.jobs.get(job_id).state is JobState.FAILED
     assert reasons(harness, job_id) == []
 
 
@@ -107,8 +107,8 @@ def test_that_a_start_is_repeated_three_times_an_hour_and_no_more(harness: Harne
     harness.slurm.finish(job_id, exit_code=1)
     harness.run_until(daemon, seconds=12)
     assert (harness.job(job_id).state, harness.job(job_id).restart_count) == (JobState.FAILED, 4)
-    assert harness.store.job(job_id).state is JobState.FAILED
-    moves = harness.store.reallocations(job_id)
+    assert harness.store.jobs.get(job_id).state is JobState.FAILED
+    moves = harness.store.journal.reallocations(job_id)
     assert [move.cause for move in moves] == [ReallocationCause.FAILED_START] * 3
 
 
@@ -116,7 +116,7 @@ def test_that_a_job_that_ends_so_with_a_move_planned_is_started_again(harness: H
     job_id = started(harness)
     starts_anew(harness, job_id)
     job = harness.job(job_id)
-    harness.store.plan_reallocation(
+    harness.store.journal.plan(
         job_id, source=job.allocation, target=job.allocation, moves_running=True,
         from_restart_count=1, round_id=None, at=harness.clock(),
     )  # fmt: skip
@@ -197,7 +197,7 @@ def test_that_a_job_that_slurm_holds_is_released_after_growing_waits_and_then_st
         )
         assert harness.job(job_id).state is JobState.RUNNING
         assert len(reasons(harness, job_id)) == times
-    causes = {move.cause for move in harness.store.reallocations(job_id)}
+    causes = {move.cause for move in harness.store.journal.reallocations(job_id)}
     assert causes == {ReallocationCause.HELD_BY_SLURM}
     is_given_up_by_slurm(harness, job_id)
     harness.clock.advance(7200)

@@ -11,11 +11,13 @@ from tests.daemon.harness import Harness
 
 def grows_again(harness: Harness, job_id: str) -> None:
     assert harness.job(job_id).state is JobState.RUNNING
-    harness.run_until(harness.daemon(), until=lambda: harness.store.job(job_id).run is not None, seconds=8)
+    harness.run_until(
+        harness.daemon(), until=lambda: harness.store.jobs.get(job_id).run is not None, seconds=8
+    )
     harness.targets = {job_id: {"n1": 2}}
     harness.run_until(harness.daemon(), seconds=30)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
-    record = harness.store.job(job_id)
+    record = harness.store.jobs.get(job_id)
     assert (record.state, record.finished_at) == (JobState.RUNNING, None)
 
 
@@ -24,7 +26,7 @@ def test_that_a_job_that_a_person_requeues_after_its_failure_is_managed(harness:
     harness.run_until(harness.daemon(), seconds=8)
     harness.slurm.finish(job_id, exit_code=1)
     harness.run_until(harness.daemon(), seconds=8)
-    assert harness.store.job(job_id).state is JobState.FAILED
+    assert harness.store.jobs.get(job_id).state is JobState.FAILED
     harness.slurm.requeue_failed(job_id, restart_count=0)
     harness.clock.advance(1)
     harness.slurm.release(job_id)
@@ -42,7 +44,7 @@ def test_that_a_job_whose_comment_was_edited_for_a_while_is_managed(harness: Har
     for _ in range(rounds):
         harness.clock.advance(4)
         daemon.round()
-    assert harness.store.job(job_id).state.is_over
+    assert harness.store.jobs.get(job_id).state.is_over
     harness.slurm.set_comment(job_id, comment)
     harness.run_until(daemon, seconds=8)
     grows_again(harness, job_id)
@@ -52,5 +54,5 @@ def test_that_a_job_that_has_ended_stays_over(harness: Harness) -> None:
     job_id = started(harness)
     harness.slurm.finish(job_id)
     harness.run_until(harness.daemon(), seconds=16)
-    record = harness.store.job(job_id)
+    record = harness.store.jobs.get(job_id)
     assert (record.state, record.finished_at is None) == (JobState.COMPLETED, False)

@@ -16,6 +16,7 @@ from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.model import Allocation, Decision, JobState, Problem, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.store.access.parts import StorePart
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import MUTATING, Killed
 from tests.daemon.harness import CONFIG, Harness
@@ -46,7 +47,9 @@ class StoppedAt:
         return StoppedAt(self._target.guarded(guard), self._counter, self._at, self._while_deciding)
 
     def __getattr__(self, name: str) -> Any:
-        method: Callable[..., Any] = getattr(self._target, name)
+        method: Callable[..., Any] | StorePart = getattr(self._target, name)
+        if isinstance(method, StorePart):
+            return StoppedAt(method, self._counter, self._at, self._while_deciding)
         if name not in MUTATING:
             return method
 
@@ -144,7 +147,7 @@ def test_that_a_job_held_too_late_is_brought_back_through_the_journal(harness: H
     second.tick()
     assert harness.job(job_id).held
     first.tick()
-    (late,) = harness.store.open_reallocations()
+    (late,) = harness.store.journal.open_reallocations()
     assert (late.step, late.cause) == (Step.RESHAPED, ReallocationCause.LATE_COMMAND)
     harness.run_until(second, until=done, seconds=20)
     assert done()
@@ -154,7 +157,7 @@ def held_by_one_that_dies(harness: Harness, job_id: str, monkeypatch: pytest.Mon
     """Stop the first daemon before its requeue, let the second move the job, continue the first: it dies."""
     done = arrived(harness, job_id, harness.targets[job_id])
     first, second = harness.daemon(owner="first"), harness.daemon(owner="second")
-    acquire = harness.store.acquire_lease
+    acquire = harness.store.lease.acquire
 
     def die(owner: str, **kwargs: Any) -> bool:
         if owner == "first":
@@ -166,7 +169,7 @@ def held_by_one_that_dies(harness: Harness, job_id: str, monkeypatch: pytest.Mon
             harness.slurm.on_command = lambda _: None
             harness.clock.advance(_LONG_S)
             harness.run_until(second, until=done, seconds=40)
-            monkeypatch.setattr(harness.store, "acquire_lease", die)
+            monkeypatch.setattr(harness.store.lease, "acquire", die)
 
     harness.slurm.on_command = stop
     with pytest.raises(Killed):
@@ -235,7 +238,7 @@ def test_that_an_external_hold_after_a_takeover_stays_where_no_late_command_can_
 ) -> None:
     job_id = started(harness, owner=first)
     daemon = moved_by_two(harness, job_id, first=first, second="here:1:b", command_happens=command_happens)
-    (move,) = harness.store.reallocations(job_id)
+    (move,) = harness.store.journal.reallocations(job_id)
     assert (move.taken_over, move.reason) == (passes_s > 0, None)
     harness.clock.advance(passes_s)
     harness.slurm.requeue_hold(job_id)
@@ -253,7 +256,7 @@ def test_that_a_second_daemon_takes_over_within_two_intervals(harness: Harness) 
     class Stop(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             harness.clock.advance(timeout or 0.0)
-            if harness.store.holds_lease("second", at=harness.clock()):
+            if harness.store.lease.is_held_by("second", at=harness.clock()):
                 passed.append((harness.clock() - began).total_seconds())
                 self.set()
             return self.is_set()
@@ -280,7 +283,7 @@ def test_that_moves_go_on_and_the_lease_is_kept_while_a_decision_is_searched_for
         def alive(self) -> None:
             if not began.is_set():
                 return
-            assert harness.store.holds_lease("first", at=harness.clock())
+            assert harness.store.lease.is_held_by("first", at=harness.clock())
             for agent in harness.agents.values():
                 agent.act()
             harness.clock.advance(CONFIG.tick_s)
@@ -330,7 +333,7 @@ def test_that_a_store_that_stops_answering_after_a_command_is_no_lost_lease(harn
     job_id = started(harness)
     harness.targets = {job_id: {"n1": 2}}
     calls = []
-    acquire = harness.store.acquire_lease
+    acquire = harness.store.lease.acquire
 
     def flaky(*args: Any, **kwargs: Any) -> bool:
         if calls and calls[-1] == "requeue_hold":
@@ -339,15 +342,15 @@ def test_that_a_store_that_stops_answering_after_a_command_is_no_lost_lease(harn
         return acquire(*args, **kwargs)
 
     harness.slurm.on_command = calls.append
-    harness.store.acquire_lease = flaky  # type: ignore[method-assign]
+    harness.store.lease.acquire = flaky  # type: ignore[method-assign]
     harness.run_until(harness.daemon(owner="first"), until=arrived(harness, job_id, {"n1": 2}), seconds=30)
     assert "silent" in calls
-    assert len(harness.store.reallocations(job_id)) == 1
+    assert len(harness.store.journal.reallocations(job_id)) == 1
     assert harness.job(job_id).restart_count == 1
 
 
 def test_that_the_store_has_the_intervals_of_the_running_daemon(harness: Harness) -> None:
     harness.daemon(owner="first").round()
-    seen = harness.store.daemon_status()
+    seen = harness.store.lease.daemon_status()
     assert seen.interval_s == CONFIG.interval_s
     assert seen.watch_s == min(CONFIG.watch_s, CONFIG.interval_s)

@@ -68,7 +68,7 @@ class Site:
             return 0
 
     def seed(self) -> int:
-        return self.store.round_problem()[0].seed
+        return self.store.rounds.problem()[0].seed
 
     def close(self) -> None:
         for process in self.processes:
@@ -118,7 +118,7 @@ def test_that_a_second_daemon_takes_over_from_a_stopped_one_which_then_waits(sit
     assert len(acting) == 2
     # A daemon that a busy machine kept from renewing its lease acquires it again at once.
     wait_until(
-        lambda: not site.store.acquire_lease("nobody", ttl_s=1, at=datetime.now(timezone.utc)),
+        lambda: not site.store.lease.acquire("nobody", ttl_s=1, at=datetime.now(timezone.utc)),
         timeout_s=120,
         what="a daemon to hold the lease",
     )

@@ -109,12 +109,12 @@ def test_that_a_fitted_line_has_no_negative_slope_or_offset(
 
 def trained(store: Store) -> None:
     """Job 1: two GPUs of a node, moved once at 20 s, done with five epochs at 60 s."""
-    store.register_jobs([registration(1, terms={"max_gpus": 4})], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(3))
-    store.report(token_of(1), report(1, first_step_s=3.0, epoch=0, progress=5.0), at=at(6))
+    store.jobs.register([registration(1, terms={"max_gpus": 4})], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(3))
+    store.agent.report(token_of(1), report(1, first_step_s=3.0, epoch=0, progress=5.0), at=at(6))
     move_running_job(store)
     clearer = dataclasses.replace(MODEL, statistics=GradientStatistics(sqr=1.0, var=1.0))
-    store.report(
+    store.agent.report(
         token_of(1),
         report(9, run_number=1, restart_count=1, model=clearer, epoch=3, progress=9000.0, efficiency=0.9),
         at=at(50),
@@ -122,8 +122,8 @@ def trained(store: Store) -> None:
     last = report(
         10, run_number=1, restart_count=1, phase=RunPhase.FINISHED, model=clearer, epoch=5, progress=9500.0
     )
-    store.report(token_of(1), last, at=at(59))
-    store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(60))], at=at(61))
+    store.agent.report(token_of(1), last, at=at(59))
+    store.jobs.observe([observation(1, JobState.COMPLETED, ended_at=at(60))], at=at(61))
 
 
 def test_that_a_job_is_exported_with_its_measurements(store: Store) -> None:
@@ -154,16 +154,16 @@ def test_that_delays_are_those_of_the_journal(store: Store) -> None:
 
 
 def test_that_moves_in_place_are_no_measurements_of_requeues(store: Store) -> None:
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(3))
-    store.report(token_of(1), report(1, first_step_s=3.0), at=at(6))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(3))
+    store.agent.report(token_of(1), report(1, first_step_s=3.0), at=at(6))
     move_running_job(store)
-    alone = measure_delays(store, store.jobs())
+    alone = measure_delays(store, store.jobs.all())
     move_in_place(store, start=300, restart_count=1)
-    both = measure_delays(store, store.jobs())
+    both = measure_delays(store, store.jobs.all())
     assert alone is not None
     assert both is not None
-    (record,) = store.jobs()
+    (record,) = store.jobs.all()
     assert (both.num_regroups, both.warm_up_s, both.standstill_s) == (
         1,
         record.mean_warm_up_s,
@@ -174,20 +174,20 @@ def test_that_moves_in_place_are_no_measurements_of_requeues(store: Store) -> No
 
 
 def test_that_unmeasured_delays_have_their_defaults(store: Store) -> None:
-    store.register_jobs([registration(1)], at=at(0))
-    assert measure_delays(store, store.jobs()) is None
-    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(3))
-    store.report(token_of(1), report(1, first_step_s=3.0), at=at(6))
-    found = measure_delays(store, store.jobs())
+    store.jobs.register([registration(1)], at=at(0))
+    assert measure_delays(store, store.jobs.all()) is None
+    store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(3))
+    store.agent.report(token_of(1), report(1, first_step_s=3.0), at=at(6))
+    found = measure_delays(store, store.jobs.all())
     assert found is not None
     assert (found.start_s, found.launch_s, found.num_moves) == (1.0, 5.0, 0)
     assert found.requeue_s == Delays().requeue_s
 
 
 def test_that_jobs_that_cannot_be_simulated_are_named(store: Store) -> None:
-    store.register_jobs([registration(number) for number in (1, 2, 3)], at=at(0))
-    store.report(token_of(2), report(1, total_epochs=None), at=at(6))
-    store.report(token_of(3), report(1, epoch=0), at=at(6))
+    store.jobs.register([registration(number) for number in (1, 2, 3)], at=at(0))
+    store.agent.report(token_of(2), report(1, total_epochs=None), at=at(6))
+    store.agent.report(token_of(3), report(1, epoch=0), at=at(6))
     found = export_queue(store)
     assert found.queue.jobs == ()
     assert dict(found.excluded) == {
@@ -199,9 +199,9 @@ def test_that_jobs_that_cannot_be_simulated_are_named(store: Store) -> None:
 
 def test_that_a_job_with_an_impossible_model_excludes_only_itself(store: Store) -> None:
     """A larger batch of no use whatever: the examples of an epoch are then beyond all bounds."""
-    store.register_jobs([registration(number) for number in (1, 2)], at=at(0))
-    store.report(token_of(1), report(1), at=at(6))
-    store.report(token_of(2), report(1, efficiency=1e-9, progress=1e14), at=at(6))
+    store.jobs.register([registration(number) for number in (1, 2)], at=at(0))
+    store.agent.report(token_of(1), report(1), at=at(6))
+    store.agent.report(token_of(2), report(1, efficiency=1e-9, progress=1e14), at=at(6))
     found = export_queue(store)
     assert [job.name for job in found.queue.jobs] == ["1 train-1"]
     ((job_id, reason),) = found.excluded
@@ -210,21 +210,21 @@ def test_that_a_job_with_an_impossible_model_excludes_only_itself(store: Store) 
 
 
 def test_that_of_two_jobs_with_one_id_the_newest_is_exported(store: Store) -> None:
-    store.register_jobs([registration(1)], at=at(0))
-    store.report(token_of(1), report(1), at=at(6))
-    store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(60))], at=at(61))
-    store.register_jobs(
+    store.jobs.register([registration(1)], at=at(0))
+    store.agent.report(token_of(1), report(1), at=at(6))
+    store.jobs.observe([observation(1, JobState.COMPLETED, ended_at=at(60))], at=at(61))
+    store.jobs.register(
         [registration(1, terms={"token_sha256": hash_token("1001-another")}, name="new")], at=at(90)
     )
-    store.report("1001-another", report(1), at=at(100))
+    store.agent.report("1001-another", report(1), at=at(100))
     found = export_queue(store)
     assert [job.name for job in found.queue.jobs] == ["1 new"]
     assert found.excluded == (("1", "a later job has its job id"),)
 
 
 def test_that_a_window_takes_the_jobs_submitted_in_it(store: Store) -> None:
-    store.register_jobs([registration(n, submitted_at=at(100.0 * n)) for n in (1, 2, 3)], at=at(400))
+    store.jobs.register([registration(n, submitted_at=at(100.0 * n)) for n in (1, 2, 3)], at=at(400))
     for number in (1, 2, 3):
-        store.report(token_of(number), report(1), at=at(500))
+        store.agent.report(token_of(number), report(1), at=at(500))
     jobs = export_queue(store, since=at(200), until=at(300)).queue.jobs
     assert [(job.name, job.submitted_s) for job in jobs] == [("2 train-2", 0.0)]

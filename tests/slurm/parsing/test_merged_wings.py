@@ -193,6 +193,14 @@ def test_that_nobody_moves_an_anchor_that_waits_itself(wings: list[SlurmJob]) ->
     found = merged(anchor(JobState.PENDING, priority=3), *wings)
     assert (found.state, found.priority) == (JobState.PENDING, 3)
     assert found.unschedulable_reason == "its anchor waits in the queue itself"
+    assert found.anchor_waits
+    assert not merged(anchor(), *wings).anchor_waits
+
+
+def test_that_another_reason_does_not_hide_an_anchor_that_waits() -> None:
+    odd = wing("9", JobState.CANCELLED, ended_at=at(1), unschedulable_reason="it asks for whole nodes")
+    found = merged(anchor(JobState.PENDING), odd)
+    assert (found.unschedulable_reason, found.anchor_waits) == ("it asks for whole nodes", True)
 
 
 def test_that_a_requeued_anchor_is_stopping_until_its_wings_have_ended() -> None:

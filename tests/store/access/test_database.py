@@ -65,11 +65,11 @@ def test_that_a_lock_that_outlasts_the_timeout_raises_store_unavailable(
     other = sqlite3.connect(store_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="locked by another process"):
-        store.register_jobs([registration(1)], at=at(0))
-    assert store.jobs() == (), "a reader does not wait for a writer"
+        store.jobs.register([registration(1)], at=at(0))
+    assert store.jobs.all() == (), "a reader does not wait for a writer"
     other.execute("ROLLBACK")
     other.close()
-    assert store.register_jobs([registration(1)], at=at(0)) == ()
+    assert store.jobs.register([registration(1)], at=at(0)) == ()
     store.close()
 
 
@@ -103,7 +103,7 @@ def test_that_a_store_removed_while_open_does_not_come_back_empty(store_url: str
     store.database.engine.dispose()  # type: ignore[attr-defined]
     path.unlink()
     with pytest.raises(StoreUnavailable, match="unable to open"):
-        store.jobs()
+        store.jobs.all()
     assert not path.exists()
     store.close()
 
@@ -113,9 +113,9 @@ def test_that_a_lost_table_raises_a_permanent_error(store_url: str) -> None:
     with sqlite3.connect(store_url.removeprefix("sqlite:///")) as connection:
         connection.execute("DROP TABLE goodput_samples")
     connection.close()
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
     with pytest.raises(StoreError, match="restore it from a backup") as refused:
-        store.jobs()
+        store.jobs.all()
     assert not isinstance(refused.value, StoreUnavailable)
     store.close()
 
@@ -124,19 +124,19 @@ def test_that_a_postgresql_that_stops_and_starts_is_used_again(
     postgres: PostgresServer, postgres_url: str
 ) -> None:
     store = open_store(postgres_url)
-    store.register_jobs([registration(1)], at=at(0))
-    store.report(token_of(1), report(1), at=at(1))
+    store.jobs.register([registration(1)], at=at(0))
+    store.agent.report(token_of(1), report(1), at=at(1))
     postgres.stop()
     try:
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
-                store.report(token_of(1), report(2), at=at(2))
+                store.agent.report(token_of(1), report(2), at=at(2))
             with pytest.raises(StoreUnavailable):
-                store.active_jobs()
+                store.jobs.active()
     finally:
         postgres.start()
-    store.report(token_of(1), report(2), at=at(3))
-    assert len(store.sample_history("1")) == 2
+    store.agent.report(token_of(1), report(2), at=at(3))
+    assert len(store.history.samples("1")) == 2
     store.close()
 
 
@@ -144,11 +144,11 @@ def test_that_connections_that_the_server_ended_are_replaced(
     postgres: PostgresServer, postgres_url: str
 ) -> None:
     store = open_store(postgres_url)
-    assert store.jobs() == ()
+    assert store.jobs.all() == ()
     postgres.sql(
         "SELECT pg_terminate_backend(pid, 120000) FROM pg_stat_activity WHERE application_name = 'pollux'"
     )
-    assert store.jobs() == ()
+    assert store.jobs.all() == ()
     store.close()
 
 
@@ -170,14 +170,14 @@ def test_that_sqlite_is_durable_and_checks_its_references(store_url: str) -> Non
 
 
 def test_that_a_store_shared_by_threads_serves_each(store: Store) -> None:
-    store.register_jobs([registration(number) for number in range(4)], at=at(0))
+    store.jobs.register([registration(number) for number in range(4)], at=at(0))
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
         try:
             for sequence in range(1, 6):
-                store.report(token_of(number), report(sequence), at=at(sequence))
-                store.active_jobs()
+                store.agent.report(token_of(number), report(sequence), at=at(sequence))
+                store.jobs.active()
         except BaseException as error:
             failures.append(error)
 
@@ -187,14 +187,14 @@ def test_that_a_store_shared_by_threads_serves_each(store: Store) -> None:
     for thread in threads:
         thread.join(timeout=300)
     assert failures == []
-    assert [len(store.sample_history(str(number))) for number in range(4)] == [5] * 4
+    assert [len(store.history.samples(str(number))) for number in range(4)] == [5] * 4
 
 
 def test_that_a_model_is_kept_once_per_change(any_store: Store) -> None:
-    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.jobs.register([registration(1)], at=at(0))
     grown = dataclasses.replace(MODEL, max_gpus_seen=3)
     for sequence, model in enumerate((MODEL, MODEL, None, grown, grown, MODEL), start=1):
-        any_store.report(token_of(1), report(sequence, model=model), at=at(sequence))
+        any_store.agent.report(token_of(1), report(sequence, model=model), at=at(sequence))
     with any_store.database.read() as connection:  # type: ignore[attr-defined]
         seen = connection.execute(
             select(ModelVersionRow.at, ModelVersionRow.max_gpus_seen).order_by(ModelVersionRow.id)

@@ -40,7 +40,7 @@ import sys
 from pollux_slurm.store import open_store
 from tests.store.builders import at, registration
 store = open_store(sys.argv[1])
-store.register_jobs([registration(int((sys.argv[2:] or ["2"])[0]))], at=at(1))
+store.jobs.register([registration(int((sys.argv[2:] or ["2"])[0]))], at=at(1))
 store.close()
 """
 
@@ -52,16 +52,16 @@ class TestHosts:
     def test_that_reading_the_host_id_keeps_the_locks_of_this_process(self, store_url: str) -> None:
         # Without the locks, the other process would delete the write-ahead log that this one still uses.
         with contextlib.closing(open_store(store_url)) as mine:
-            mine.register_jobs([registration(1)], at=at(0))
+            mine.jobs.register([registration(1)], at=at(0))
             with contextlib.closing(open_store(store_url)):
                 pass
             read_host_id(path_of(store_url))
             code = [sys.executable, "-c", OTHER, store_url]
             subprocess.run(code, check=True, timeout=300)
-            assert [job.slurm_job_id for job in mine.active_jobs()] == ["1", "2"]
-            mine.register_jobs([registration(3)], at=at(2))
+            assert [job.slurm_job_id for job in mine.jobs.active()] == ["1", "2"]
+            mine.jobs.register([registration(3)], at=at(2))
             subprocess.run([*code, "4"], check=True, timeout=300)
-            assert len(mine.active_jobs()) == 4
+            assert len(mine.jobs.active()) == 4
 
     def test_that_host_ids_differ_between_hosts(self, tmp_path: Path) -> None:
         one, other = tmp_path / "one", tmp_path / "other"
@@ -133,8 +133,8 @@ from pollux_slurm.store.access import engine, opening
 from tests.store.builders import at, registration
 os.setgroups([group]), os.setgid(65534), os.setuid(user)
 store = open_store(url)
-store.register_jobs([registration(user)], at=at(0))
-print(len(store.jobs()))
+store.jobs.register([registration(user)], at=at(0))
+print(len(store.jobs.all()))
 sys.stdout.flush()
 os._exit(0)   # the files beside the store stay
 """
@@ -178,6 +178,6 @@ class TestUsers:
         other_user = as_user(12348, 12348, public_folder)
         assert other_user.returncode != 0
         store = open_store(f"sqlite:///{public_folder / 'pollux.db'}")
-        store.register_jobs([registration(1)], at=at(0))
-        assert len(store.jobs()) == 4
+        store.jobs.register([registration(1)], at=at(0))
+        assert len(store.jobs.all()) == 4
         store.close()

@@ -127,7 +127,7 @@ def test_that_odd_file_names_work(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     url = f"sqlite:///{path}".replace("%", "%25").replace("?", "%3F")
     store = open_store(url, create=True)
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
     store.close()
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert parse_store_url(str(parse_store_url(url))).path == path
@@ -244,7 +244,7 @@ def test_that_a_file_in_place_of_the_folder_is_refused_with_its_name(tmp_path: P
 def test_that_only_its_owner_can_read_a_new_store(tmp_path: Path) -> None:
     path = tmp_path / "pollux.db"
     store = open_store(f"sqlite:///{path}", create=True)
-    store.register_jobs([registration(1)], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
     modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in tmp_path.iterdir()}
     store.close()
     assert modes == {"pollux.db": 0o600, "pollux.db-wal": 0o600, "pollux.db-shm": 0o600}
@@ -263,8 +263,8 @@ def test_that_tables_of_other_programs_are_refused(tmp_path: Path) -> None:
 def test_that_a_store_that_exists_is_opened_by_create_with_its_data(any_empty_url: str) -> None:
     for _ in range(2):
         store = open_store(any_empty_url, create=True)
-        store.register_jobs([registration(1)], at=at(0))
-        assert len(store.jobs()) == 1
+        store.jobs.register([registration(1)], at=at(0))
+        assert len(store.jobs.all()) == 1
         store.close()
 
 
@@ -276,11 +276,11 @@ def test_that_closing_twice_is_no_error(any_store_url: str) -> None:
 
 def test_that_the_agent_store_reports_and_polls(any_store_url: str) -> None:
     store, agent = open_store(any_store_url), open_agent_store(any_store_url)
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2})], at=at(0))
     agent.report(token_of(1), report(1), at=at(1))
     assert agent.poll(token_of(1), 0, at=at(2)).checkpoint_request is None
-    assert not hasattr(agent, "register_jobs")
+    assert not hasattr(agent, "jobs")
     agent.close()
     store.close()
 
@@ -296,8 +296,8 @@ def end_connections(server: PostgresServer) -> int:
 def test_that_a_job_keeps_its_connection_only_with_that_option(
     postgres: PostgresServer, postgres_store: Store, postgres_url: str, keep: bool
 ) -> None:
-    postgres_store.register_jobs([registration(1)], at=at(0))
-    postgres_store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
+    postgres_store.jobs.register([registration(1)], at=at(0))
+    postgres_store.jobs.observe([observation(1, gpus={"n0": 2})], at=at(0))
     jobs = open_agent_store(postgres.url("store", login="jobs"), keep_connection=keep)
     # One of an earlier test may be about to end.
     wait_until(lambda: end_connections(postgres) == 0, timeout_s=120, what="no connection to be there")

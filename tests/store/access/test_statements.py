@@ -52,62 +52,62 @@ def statements_of(store: Store) -> Iterator[list[str]]:
 def fill(store: Store, jobs: int) -> None:
     """Give each of `jobs` jobs a run, a model, an allocation, a decision and reallocations."""
     numbers = range(1, jobs + 1)
-    store.register_jobs([registration(n) for n in numbers], at=at(0))
-    store.observe_jobs([observation(n, gpus={"n0": 1, f"n{n}": 1}) for n in numbers], at=at(1))
-    store.record_round(problem_of([*numbers]), decision_of([*numbers]), shadow=False, at=at(2))
+    store.jobs.register([registration(n) for n in numbers], at=at(0))
+    store.jobs.observe([observation(n, gpus={"n0": 1, f"n{n}": 1}) for n in numbers], at=at(1))
+    store.rounds.record(problem_of([*numbers]), decision_of([*numbers]), shadow=False, at=at(2))
     for n in numbers:
-        store.report(token_of(n), report(1), at=at(3))
+        store.agent.report(token_of(n), report(1), at=at(3))
         if n % 10 == 1:  # a transaction each: some are enough
             moved = plan(store, n, seconds=4)
             advance(store, moved, (Step.REQUEUED, 5), (Step.RUNNING, 6), (Step.CONFIRMED, 7))
             plan(store, n, seconds=8)
-    assert len(store.active_jobs()) == jobs
+    assert len(store.jobs.active()) == jobs
 
 
 # Statements of a round's parts, the same for 3 jobs as for 100, without BEGIN.
 COUNTS = {
-    "active_jobs": 24,
-    "open_reallocations": 3,
-    "training_runs": 1,
-    "used_gpus": 2,
-    "daemon_status": 2,
-    "observe_jobs, nothing new": 2,
-    "observe_jobs, all moved": 5,
-    "observe_jobs, all typed": 4,
-    "observe_jobs, all over": 4,
-    "register_jobs, known": 1,
-    "register_jobs, new": 4,
-    "register_jobs, numbers used again": 6,
-    "record_round": 9,
-    "jobs": 24,
+    "jobs.active": 24,
+    "journal.open_reallocations": 3,
+    "jobs.training_runs": 1,
+    "jobs.used_gpus": 2,
+    "lease.daemon_status": 2,
+    "jobs.observe, nothing new": 2,
+    "jobs.observe, all moved": 5,
+    "jobs.observe, all typed": 4,
+    "jobs.observe, all over": 4,
+    "jobs.register, known": 1,
+    "jobs.register, new": 4,
+    "jobs.register, numbers used again": 6,
+    "rounds.record": 9,
+    "jobs.all": 24,
 }
-MORE_IN_POSTGRESQL = {"active_jobs": 1, "jobs": 1}  # the planner's settings
+MORE_IN_POSTGRESQL = {"jobs.active": 1, "jobs.all": 1}  # the planner's settings
 
 ROUND: dict[str, Callable[[Store, list[int]], object]] = {
-    "active_jobs": lambda store, numbers: store.active_jobs(),
-    "open_reallocations": lambda store, numbers: store.open_reallocations(),
-    "training_runs": lambda store, numbers: store.training_runs(),
-    "used_gpus": lambda store, numbers: store.used_gpus(since=at(0), at=at(9)),
-    "daemon_status": lambda store, numbers: store.daemon_status(),
-    "observe_jobs, nothing new": lambda store, numbers: store.observe_jobs(
+    "jobs.active": lambda store, numbers: store.jobs.active(),
+    "journal.open_reallocations": lambda store, numbers: store.journal.open_reallocations(),
+    "jobs.training_runs": lambda store, numbers: store.jobs.training_runs(),
+    "jobs.used_gpus": lambda store, numbers: store.jobs.used_gpus(since=at(0), at=at(9)),
+    "lease.daemon_status": lambda store, numbers: store.lease.daemon_status(),
+    "jobs.observe, nothing new": lambda store, numbers: store.jobs.observe(
         [observation(n, gpus={"n0": 1, f"n{n}": 1}) for n in numbers], at=at(20)
     ),
-    "observe_jobs, all moved": lambda store, numbers: store.observe_jobs(
+    "jobs.observe, all moved": lambda store, numbers: store.jobs.observe(
         [observation(n, gpus={"n9": 2}) for n in numbers], at=at(21)
     ),
-    "observe_jobs, all typed": lambda store, numbers: store.observe_jobs(
+    "jobs.observe, all typed": lambda store, numbers: store.jobs.observe(
         [observation(n, gpus={"n9": 2}, gpu_type="t4") for n in numbers], at=at(21)
     ),
-    "observe_jobs, all over": lambda store, numbers: store.observe_jobs(
+    "jobs.observe, all over": lambda store, numbers: store.jobs.observe(
         [observation(n, JobState.COMPLETED, ended_at=at(22)) for n in numbers], at=at(22)
     ),
-    "register_jobs, known": lambda store, numbers: store.register_jobs(
+    "jobs.register, known": lambda store, numbers: store.jobs.register(
         [registration(n) for n in numbers], at=at(23)
     ),
-    "register_jobs, new": lambda store, numbers: store.register_jobs(
+    "jobs.register, new": lambda store, numbers: store.jobs.register(
         [registration(n + 1000) for n in numbers], at=at(24)
     ),
-    "register_jobs, numbers used again": lambda store, numbers: store.register_jobs(
+    "jobs.register, numbers used again": lambda store, numbers: store.jobs.register(
         [
             registration(
                 n + 1000, user_id=7, terms={"token_sha256": registration(n + 5000).terms.token_sha256}
@@ -116,10 +116,10 @@ ROUND: dict[str, Callable[[Store, list[int]], object]] = {
         ],
         at=at(25),
     ),
-    "record_round": lambda store, numbers: store.record_round(
+    "rounds.record": lambda store, numbers: store.rounds.record(
         problem_of(numbers), decision_of(numbers), shadow=False, at=at(26)
     ),
-    "jobs": lambda store, numbers: store.jobs(),
+    "jobs.all": lambda store, numbers: store.jobs.all(),
 }
 
 
@@ -142,13 +142,13 @@ def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store: St
 
 @pytest.mark.parametrize("call", ["report", "poll"])
 def test_that_an_agents_call_takes_few_statements(any_store: Store, call: str) -> None:
-    any_store.register_jobs([registration(1)], at=at(0))
-    any_store.report(token_of(1), report(1), at=at(1))
+    any_store.jobs.register([registration(1)], at=at(0))
+    any_store.agent.report(token_of(1), report(1), at=at(1))
     with statements_of(any_store) as sent:
         if call == "report":
-            any_store.report(token_of(1), report(2), at=at(2))
+            any_store.agent.report(token_of(1), report(2), at=at(2))
         else:
-            any_store.poll(token_of(1), 0, at=at(2))
+            any_store.agent.poll(token_of(1), 0, at=at(2))
     assert len(sent) <= (9 if call == "report" else 4), sent
 
 
@@ -163,7 +163,7 @@ def test_that_a_round_reads_no_history_in_postgresql(postgres_store: Store, post
 
     event.listen(engine_of(store), "before_cursor_execute", record)
     try:
-        store.active_jobs()
+        store.jobs.active()
     finally:
         event.remove(engine_of(store), "before_cursor_execute", record)
     plans: list[str] = []
@@ -182,9 +182,9 @@ def test_that_a_round_reads_no_history_in_sqlite(store: Store) -> None:
     """Only the job table may be scanned; every history is entered by an index."""
     fill(store, 3)
     with statements_of(store) as sent:
-        store.active_jobs()
-        store.poll(token_of(1), 0, at=at(30))
-        store.report(token_of(1), report(2), at=at(30))
+        store.jobs.active()
+        store.agent.poll(token_of(1), 0, at=at(30))
+        store.agent.report(token_of(1), report(2), at=at(30))
     plans = []
     with store.database.read() as connection:  # type: ignore[attr-defined]
         for statement in sent:

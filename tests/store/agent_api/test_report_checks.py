@@ -270,14 +270,14 @@ def test_that_what_passes_the_checks_the_database_takes(
 ) -> None:
     store: Store = request.getfixturevalue(f"{backend}_store")
     wipe(store)
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={f"n{number}": 8 for number in range(4)})], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={f"n{number}": 8 for number in range(4)})], at=at(0))
     try:
-        store.report(token_of(1), sent, at=at(1))
+        store.agent.report(token_of(1), sent, at=at(1))
     except ReportRefusedError:
-        assert store.run_history("1") == ()
+        assert store.history.runs("1") == ()
         return
-    record = store.job("1")
+    record = store.jobs.get("1")
     assert record.run is not None
     assert record.run.gpus_per_node == checked_report(sent).gpus_per_node
     assert record.model == checked_report(sent).model

@@ -14,8 +14,8 @@ from tests.store.jobs.test_allocation_intervals import run_missed_in_the_midst
 
 
 def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(store: Store, store_url: str) -> None:
-    store.register_jobs([registration(1), registration(2)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 1, "n1": 1}), observation(2)], at=at(1))
+    store.jobs.register([registration(1), registration(2)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 1, "n1": 1}), observation(2)], at=at(1))
     with contextlib.closing(open_agent_store(store_url)) as jobs:
         jobs.report(token_of(1), report(1, gpus_per_node=(1, 1)), at=at(2))
         jobs.report(token_of(2), report(1, gpus_per_node=(1,)), at=at(2))
@@ -24,7 +24,7 @@ def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(store: Store, store_url
                 jobs.report(token_of(number), report(2, gpus_per_node=(1, 1, 1)), at=at(3))
         plan(store, 2, moves_running=False)
         jobs.report(token_of(2), report(2, gpus_per_node=(3, 1)), at=at(4))
-    assert store.job("1").run.gpus_per_node == (1, 1)  # type: ignore[union-attr]
+    assert store.jobs.get("1").run.gpus_per_node == (1, 1)  # type: ignore[union-attr]
 
 
 def test_that_a_run_that_accounting_tells_of_late_takes_no_node_from_the_present_one(
@@ -33,4 +33,4 @@ def test_that_a_run_that_accounting_tells_of_late_takes_no_node_from_the_present
     run_missed_in_the_midst(store)
     with contextlib.closing(open_agent_store(store_url)) as jobs:
         jobs.report(token_of(1), report(1, restart_count=2, gpus_per_node=(1, 1)), at=at(412))
-    assert store.job("1").run is not None
+    assert store.jobs.get("1").run is not None

@@ -13,19 +13,19 @@ NOISE = GradientStatistics(sqr=1.0, var=9.0)
 
 def train(store: Store, number: int, kind: str | None, *, seconds: float = 0.0, user_id: int = 1001) -> None:
     """Register a job that reports twice, each time with another model."""
-    store.register_jobs(
+    store.jobs.register(
         [registration(number, terms={"kind": kind}, user_id=user_id, submitted_at=at(seconds))],
         at=at(seconds),
     )
-    store.observe_jobs([observation(number, gpus={"n0": 2}, started_at=at(seconds + 1))], at=at(seconds + 2))
+    store.jobs.observe([observation(number, gpus={"n0": 2}, started_at=at(seconds + 1))], at=at(seconds + 2))
     token = token_of(number, user_id)
-    store.report(token, report(1), at=at(seconds + 10))
+    store.agent.report(token, report(1), at=at(seconds + 10))
     later = dataclasses.replace(MODEL, statistics=NOISE, max_gpus_seen=8)
-    store.report(token, report(2, model=later), at=at(seconds + 20))
+    store.agent.report(token, report(2, model=later), at=at(seconds + 20))
 
 
 def end(store: Store, number: int, state: JobState = JobState.COMPLETED) -> None:
-    store.observe_jobs([observation(number, state, started_at=at(1), ended_at=at(60))], at=at(60))
+    store.jobs.observe([observation(number, state, started_at=at(1), ended_at=at(60))], at=at(60))
 
 
 def test_that_jobs_of_the_kinds_of_active_ones_are_returned_newest_first(any_store: Store) -> None:
@@ -36,9 +36,9 @@ def test_that_jobs_of_the_kinds_of_active_ones_are_returned_newest_first(any_sto
     train(any_store, 3, "gpt2", user_id=1002)
     end(any_store, 3, JobState.TIMEOUT)
     train(any_store, 4, None)
-    assert any_store.earlier_jobs(since=at(-1)) == ()
-    any_store.register_jobs([registration(5, terms={"kind": "gpt2"})], at=at(70))
-    first, second = any_store.earlier_jobs(since=at(-1))
+    assert any_store.kinds.earlier_jobs(since=at(-1)) == ()
+    any_store.jobs.register([registration(5, terms={"kind": "gpt2"})], at=at(70))
+    first, second = any_store.kinds.earlier_jobs(since=at(-1))
     assert (first.slurm_job_id, first.user_id, first.completed) == ("3", 1002, False)
     assert (second.slurm_job_id, second.user_id, second.completed) == ("1", 1001, True)
     assert second.account == "vision"
@@ -52,30 +52,30 @@ def test_that_old_jobs_expire_and_few_of_a_kind_are_read(any_store: Store) -> No
         train(any_store, number, "gpt2", seconds=100.0 * number)
         end(any_store, number)
     train(any_store, 16, "gpt2", seconds=2000.0)
-    found = any_store.earlier_jobs(since=at(0))
+    found = any_store.kinds.earlier_jobs(since=at(0))
     assert [job.slurm_job_id for job in found] == [str(number) for number in range(16, 4, -1)]
-    found = any_store.earlier_jobs(since=at(1450))
+    found = any_store.kinds.earlier_jobs(since=at(1450))
     assert [job.slurm_job_id for job in found] == ["16", "15"]
 
 
 def test_that_a_jobs_kind_is_kept(any_store: Store) -> None:
-    any_store.register_jobs([registration(1, terms={"kind": "gpt2"}), registration(2)], at=at(0))
-    assert [job.terms.kind for job in any_store.active_jobs()] == ["gpt2", None]
+    any_store.jobs.register([registration(1, terms={"kind": "gpt2"}), registration(2)], at=at(0))
+    assert [job.terms.kind for job in any_store.jobs.active()] == ["gpt2", None]
 
 
 def test_that_kinds_are_listed_by_user_and_can_be_forgotten(any_store: Store) -> None:
     train(any_store, 1, "gpt2")
     end(any_store, 1)
-    any_store.register_jobs(
+    any_store.jobs.register(
         [registration(2, terms={"kind": "gpt2"}), registration(3, terms={"kind": "bert"})], at=at(70)
     )
     train(any_store, 4, "gpt2", user_id=1002, seconds=80.0)
     found = [
         (kind.kind, kind.num_jobs, kind.num_completed, kind.newest_job, kind.max_gpus_seen)
-        for kind in any_store.kinds()
+        for kind in any_store.kinds.all()
     ]
     assert found == [("gpt2", 1, 0, "4", 8), ("bert", 1, 0, "3", 0), ("gpt2", 2, 1, "2", 8)]
-    assert [kind.newest_job for kind in any_store.kinds("gpt2")] == ["4", "2"]
-    assert any_store.forget_kind("gpt2", user_name="nobody") == 0
-    assert any_store.forget_kind("gpt2") == 3
-    assert [kind.kind for kind in any_store.kinds()] == ["bert"]
+    assert [kind.newest_job for kind in any_store.kinds.all("gpt2")] == ["4", "2"]
+    assert any_store.kinds.forget("gpt2", user_name="nobody") == 0
+    assert any_store.kinds.forget("gpt2") == 3
+    assert [kind.kind for kind in any_store.kinds.all()] == ["bert"]

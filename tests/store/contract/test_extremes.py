@@ -48,15 +48,15 @@ LARGE = (-(2**63), *WHOLES, 10**12, 10**15, 2**60, 2**63 - 1)
 def database(any_store: Store) -> Database:
     """Return a store with rows of two jobs in every table that a view reads."""
     store = any_store
-    store.register_jobs([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
-    store.observe_jobs([observation(n, gpus={"n0": 2}, started_at=at(1)) for n in (1, 2)], at=at(1))
+    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
+    store.jobs.observe([observation(n, gpus={"n0": 2}, started_at=at(1)) for n in (1, 2)], at=at(1))
     for second, shadow in ((5, False), (6, True), (7, True)):
-        store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=shadow, at=at(second))
+        store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=shadow, at=at(second))
     for token in (token_of(1), token_of(2, 1002)):
-        store.report(token, report(1), at=at(10))
-        store.report(token, report(2), at=at(15))
+        store.agent.report(token, report(1), at=at(10))
+        store.agent.report(token, report(2), at=at(15))
     move_running_job(store)
-    store.observe_jobs(
+    store.jobs.observe(
         [observation(1, gpus={"n1": 3, "n2": 1}, restart_count=1, started_at=at(29))], at=at(60)
     )
     found: Database = store.database  # type: ignore[attr-defined]

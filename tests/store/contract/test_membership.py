@@ -78,8 +78,8 @@ class Daemon:
 
     def __init__(self, store: Store, url: str, stack: contextlib.ExitStack) -> None:
         self._store, self._url, self._stack = store, url, stack
-        store.register_jobs([registration(1)], at=at(0))
-        store.observe_jobs([observation(1, gpus={"n0": 1})], at=at(1))
+        store.jobs.register([registration(1)], at=at(0))
+        store.jobs.observe([observation(1, gpus={"n0": 1})], at=at(1))
 
     def process(self, member: str, *, joins: int | None = None) -> StoreMembership:
         made = StoreMembership(
@@ -98,21 +98,21 @@ class Daemon:
     def plan(self, *members: str, newcomers: tuple[str, ...] = ()) -> int:
         named = [GenerationMember(id=one, node_name="n0", is_ready=True) for one in members]
         named += [GenerationMember(id=one, node_name="n1") for one in newcomers]
-        return self._store.plan_generation("1", named, restart_count=0, at=at(2)).number
+        return self._store.generations.plan("1", named, restart_count=0, at=at(2)).number
 
     def withdraw(self, number: int) -> bool:
-        return self._store.end_generation(
+        return self._store.generations.end(
             "1", number, GenerationState.WITHDRAWN, at=at(3), reason="no GPU was free"
         )
 
     def fail(self, number: int) -> None:
-        assert self._store.end_generation("1", number, GenerationState.FAILED, at=at(3), reason="it ended")
+        assert self._store.generations.end("1", number, GenerationState.FAILED, at=at(3), reason="it ended")
 
     def advance(self) -> None:
         pass
 
     def outcome(self, number: int) -> str | float | None:
-        (found,) = (one for one in self._store.generations("1") if one.number == number)
+        (found,) = (one for one in self._store.generations.of_job("1") if one.number == number)
         return found.reason or found.standstill_s
 
 

@@ -32,10 +32,10 @@ def test_that_a_round_with_odd_values_is_recorded_and_replayed(tmp_path: Path, o
     init_store(url)
     store = open_store(url)
     try:
-        store.register_jobs([registration(1)], at=at(0))
+        store.jobs.register([registration(1)], at=at(0))
         found = decide(one)
-        round_id = store.record_round(one, found, shadow=False, at=at(5))
-        again, decision = store.round_problem(round_id)
+        round_id = store.rounds.record(one, found, shadow=False, at=at(5))
+        again, decision = store.rounds.problem(round_id)
         assert decision == found
         assert decide(again) == found
     finally:

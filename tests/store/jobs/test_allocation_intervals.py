@@ -30,9 +30,9 @@ ALLOCATION = Allocation.of(TWO)
 @pytest.fixture
 def store(any_store: Store) -> Store:
     """One job that runs on two GPUs since second 100, and was observed by a round at 105."""
-    any_store.register_jobs([registration(1)], at=at(90))
-    any_store.observe_jobs([observation(1, gpus=TWO, started_at=at(100), submitted_at=at(80))], at=at(105))
-    any_store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(105))
+    any_store.jobs.register([registration(1)], at=at(90))
+    any_store.jobs.observe([observation(1, gpus=TWO, started_at=at(100), submitted_at=at(80))], at=at(105))
+    any_store.rounds.record(problem_of([1]), decision_of([1]), shadow=False, at=at(105))
     return any_store
 
 
@@ -44,12 +44,12 @@ def intervals(store: Store) -> list[tuple[float, float | None, int | None, bool]
 
     return [
         (second(one.started_at) or 0.0, second(one.ended_at), one.restart_count, one.estimated)
-        for one in store.allocation_history("1")
+        for one in store.history.allocations("1")
     ]
 
 
 def see(store: Store, seen: JobObservation, second: float) -> None:
-    store.observe_jobs([seen], at=at(second))
+    store.jobs.observe([seen], at=at(second))
 
 
 def waits(restarts: int, submitted: float) -> JobObservation:
@@ -116,7 +116,7 @@ def test_that_the_same_allocation_after_a_requeue_is_another_run(store: Store) -
 
 
 def test_that_a_job_that_ran_between_two_rounds_is_recorded(any_store: Store) -> None:
-    any_store.register_jobs([registration(1)], at=at(60))
+    any_store.jobs.register([registration(1)], at=at(60))
     see(any_store, is_over(JobState.TIMEOUT, 0, 3, 75), 80)
     assert intervals(any_store) == [(3, 75, 0, False)]
     found = row(any_store)
@@ -125,7 +125,7 @@ def test_that_a_job_that_ran_between_two_rounds_is_recorded(any_store: Store) ->
 
 
 def test_that_a_job_cancelled_in_the_queue_has_no_interval(any_store: Store) -> None:
-    any_store.register_jobs([registration(1)], at=at(60))
+    any_store.jobs.register([registration(1)], at=at(60))
     seen = observation(1, JobState.CANCELLED, started_at=at(70), ended_at=at(70))
     see(any_store, seen, 80)
     assert intervals(any_store) == []
@@ -161,7 +161,7 @@ def test_that_a_start_that_slurm_moved_moves_the_interval(store: Store) -> None:
 
 
 def test_that_a_job_with_an_unobserved_run_is_estimated(store: Store) -> None:
-    store.report(token_of(1), report(1), at=at(118))
+    store.agent.report(token_of(1), report(1), at=at(118))
     see(store, runs(2, 400, submitted=390), 410)
     assert intervals(store) == [(100, 118, 0, True), (400, None, 2, False)]
     assert row(store)["estimated"]
@@ -182,28 +182,28 @@ def accounted(restarts: int, start: float, end: float | None, elapsed: float, **
 
 def run_missed_in_the_midst(store: Store) -> None:
     """Let job 1 run on one node, again on one, unobserved, and on two; slurmdbd has all three runs."""
-    store.register_jobs([registration(1)], at=at(90))
-    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(100))], at=at(105))
+    store.jobs.register([registration(1)], at=at(90))
+    store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(100))], at=at(105))
     now = observation(1, gpus={"n0": 1, "n1": 1}, started_at=at(400), restart_count=2)
-    store.observe_jobs([now], at=at(410))
+    store.jobs.observe([now], at=at(410))
     accounted_runs = [accounted(0, 100, 130, 30), accounted(1, 200, 385, 185), accounted(2, 400, None, 10)]
-    assert store.correct_estimated_jobs(accounted_runs) == ("1",)
+    assert store.jobs.correct_estimated(accounted_runs) == ("1",)
 
 
 def test_that_accounting_adds_runs_and_corrects_estimates(store: Store) -> None:
     see(store, runs(2, 400, submitted=390), 410)
-    assert [name for name, _ in store.estimated_jobs(since=at(0))] == ["1"]
+    assert [name for name, _ in store.jobs.estimated(since=at(0))] == ["1"]
     accounted_runs = [
         accounted(0, 100, 130, 25, num_gpus=2),
         accounted(1, 200, 385, 185, num_gpus=3, nodes=("n0", "n1")),
         accounted(2, 400, None, 10),
     ]
-    assert store.correct_estimated_jobs(accounted_runs) == ("1",)
+    assert store.jobs.correct_estimated(accounted_runs) == ("1",)
     assert intervals(store) == [(100, 125, 0, False), (200, 385, 1, False), (400, None, 2, False)]
-    middle = store.allocation_history("1")[1]
+    middle = store.history.allocations("1")[1]
     assert middle.allocation == Allocation.of({"n0": 2, "n1": 1})
     assert not row(store)["estimated"]
-    assert store.estimated_jobs(since=at(0)) == ()
+    assert store.jobs.estimated(since=at(0)) == ()
     # The current run stays the newest, although earlier ones were inserted after it.
     see(store, is_over(JobState.COMPLETED, 2, 400, 500), 510)
     assert intervals(store)[-1] == (400, 500, 2, False)
@@ -213,35 +213,35 @@ def test_that_accounting_shows_how_a_job_ended_that_slurmctld_dropped(store: Sto
     guess = observation(1, JobState.FAILED, ended_at=at(1000), estimated=True)
     see(store, guess, 1000)
     assert row(store)["estimated"]
-    assert store.correct_estimated_jobs([accounted(0, 100, 160, 60, state=JobState.TIMEOUT)]) == ("1",)
+    assert store.jobs.correct_estimated([accounted(0, 100, 160, 60, state=JobState.TIMEOUT)]) == ("1",)
     assert intervals(store) == [(100, 160, 0, False)]
-    found = store.job("1")
+    found = store.jobs.get("1")
     assert (found.state, found.finished_at) == (JobState.TIMEOUT, at(160))
 
 
 def test_that_sums_by_day_follow_a_correction(store: Store) -> None:
     see(store, observation(1, JobState.FAILED, ended_at=at(200_000), estimated=True), 200_000)
-    store.correct_estimated_jobs([accounted(0, 100, 160, 60, state=JobState.COMPLETED)])
+    store.jobs.correct_estimated([accounted(0, 100, 160, 60, state=JobState.COMPLETED)])
     days = rows_of(store, "SELECT allocated_s FROM allocation_days")
     assert [day["allocated_s"] for day in days] == pytest.approx([60.0])
 
 
 def test_that_incomplete_accounting_leaves_a_job_estimated(store: Store) -> None:
     see(store, runs(2, 400, submitted=390), 410)
-    assert store.correct_estimated_jobs([accounted(2, 400, None, 10)]) == ()
-    assert store.correct_estimated_jobs([accounted(0, 100, None, 310), accounted(2, 400, None, 10)]) == ()
+    assert store.jobs.correct_estimated([accounted(2, 400, None, 10)]) == ()
+    assert store.jobs.correct_estimated([accounted(0, 100, None, 310), accounted(2, 400, None, 10)]) == ()
     assert row(store)["estimated"]
 
 
 def test_that_accounting_does_not_change_exact_intervals(store: Store) -> None:
     see(store, is_over(JobState.COMPLETED, 0, 100, 160), 170)
-    assert store.correct_estimated_jobs([accounted(0, 100, 999, 899)]) == ()
+    assert store.jobs.correct_estimated([accounted(0, 100, 999, 899)]) == ()
     assert intervals(store) == [(100, 160, 0, False)]
 
 
 def takes_another_token(store: Store, second: float, **changes: Any) -> None:
     job = registration(1, terms={"token_sha256": hash_token(token_of("another"))}, **changes)
-    assert store.register_jobs([job], at=at(second)) == ()
+    assert store.jobs.register([job], at=at(second)) == ()
 
 
 def all_stretches(store: Store) -> list[tuple[float, float | None]]:
@@ -262,7 +262,7 @@ def test_that_a_new_token_during_a_run_counts_no_second_twice(store: Store) -> N
     see(store, is_over(JobState.COMPLETED, 0, 100, 220), 230)
     assert all_stretches(store) == [(100, 160), (160, 220)]
     accounted_runs = [accounted(0, 100, 221, 121, state=JobState.COMPLETED)]
-    assert store.correct_estimated_jobs(accounted_runs) == ("1",)
+    assert store.jobs.correct_estimated(accounted_runs) == ("1",)
     assert all_stretches(store) == [(100, 160), (160, 221)]
     assert intervals(store) == [(160, 221, 0, False)]
 
@@ -283,4 +283,4 @@ def test_that_only_the_newest_row_of_a_job_is_estimated(store: Store) -> None:
     """Slurm's records of a job id are those of its newest row, whatever its tokens were."""
     takes_another_token(store, 160)
     see(store, runs(0, 100, submitted=80), 160)
-    assert [name for name, _ in store.estimated_jobs(since=at(0))] == ["1"]
+    assert [name for name, _ in store.jobs.estimated(since=at(0))] == ["1"]

@@ -18,7 +18,7 @@ Changes = list[tuple[float, dict[str, int]]]
 @pytest.fixture
 def store(any_store: Store) -> Store:
     """A job that moves in place and runs on two GPUs since second 100, observed at 105."""
-    any_store.register_jobs([registration(1, terms={"in_place": True})], at=at(90))
+    any_store.jobs.register([registration(1, terms={"in_place": True})], at=at(90))
     see(any_store, runs([(100, {"n0": 2})]), 105)
     return any_store
 
@@ -50,7 +50,7 @@ def is_over(changes: Changes, restarts: int = 0, *, end: float) -> JobObservatio
 
 def held(store: Store) -> list[str]:
     """Return what the job had in each interval."""
-    return [str(one.allocation) for one in store.allocation_history("1")]
+    return [str(one.allocation) for one in store.history.allocations("1")]
 
 
 ALL = [(100, {"n0": 2}), (110, {"n0": 2, "n1": 1}), (120, {"n0": 2, "n1": 3}), (130, {"n1": 3}), (150, {})]
@@ -65,7 +65,7 @@ def test_that_every_change_between_two_rounds_is_recorded_to_the_second(store: S
         (130, None, 0, False),
     ]
     assert held(store) == ["n0:2", "n0:2+n1:1", "n0:2+n1:3", "n1:3"]
-    assert store.job("1").allocation == Allocation.of({"n1": 3})
+    assert store.jobs.get("1").allocation == Allocation.of({"n1": 3})
     see(store, is_over(ALL, end=155), 160)
     assert intervals(store)[-1] == (130, 150, 0, False)
     assert row(store)["gpu_hours"] == pytest.approx((10 * 2 + 10 * 3 + 10 * 5 + 20 * 3) / 3600, abs=1e-6)
@@ -73,7 +73,7 @@ def test_that_every_change_between_two_rounds_is_recorded_to_the_second(store: S
 
 
 def test_that_a_job_that_no_round_saw_run_has_all_its_intervals(any_store: Store) -> None:
-    any_store.register_jobs([registration(1, terms={"in_place": True})], at=at(90))
+    any_store.jobs.register([registration(1, terms={"in_place": True})], at=at(90))
     see(any_store, is_over(ALL, end=155), 160)
     assert [end for _, end, *_ in intervals(any_store)] == [110, 120, 130, 150]
     assert held(any_store)[-1] == "n1:3"
@@ -158,7 +158,7 @@ def test_that_a_forgotten_start_ended_at_its_last_report(
     store: Store, reported: float | None, ended: float
 ) -> None:
     if reported is not None:
-        store.report(token_of(1), report(1), at=at(reported))
+        store.agent.report(token_of(1), report(1), at=at(reported))
     see(store, waits([], 1), 500)
     assert intervals(store) == [(100, ended, 0, True)]
 
@@ -188,7 +188,7 @@ def test_that_a_wing_whose_nodes_had_to_boot_begins_when_they_have(store: Store)
 
 def test_that_the_gpus_of_an_ended_wing_may_be_spread_otherwise(any_store: Store) -> None:
     """Of a wing that is over, Slurm shows its nodes and how many GPUs it had in all."""
-    any_store.register_jobs([registration(1, terms={"in_place": True})], at=at(90))
+    any_store.jobs.register([registration(1, terms={"in_place": True})], at=at(90))
     see(any_store, runs([(100, {"n0": 4, "n1": 1})]), 105)
     see(any_store, is_over([(100, {"n0": 3, "n1": 2}), (150, {})], end=155), 160)
     assert intervals(any_store) == [(100, 150, 0, False)]
@@ -209,14 +209,14 @@ def test_that_a_job_that_vanished_ends_like_any_other(store: Store) -> None:
 def test_that_accounting_corrects_no_job_that_moves_in_place(store: Store) -> None:
     """Its GPUs are in other jobs: slurmdbd has an hour of the anchor's without any."""
     see(store, observation(1, JobState.FAILED, ended_at=at(140), estimated=True), 900)
-    assert store.estimated_jobs(since=at(0)) == ()
+    assert store.jobs.estimated(since=at(0)) == ()
     run: AccountedRun = accounted(0, 95, 3600, 3505, state=JobState.COMPLETED, num_gpus=0)
-    assert store.correct_estimated_jobs([run]) == ()
+    assert store.jobs.correct_estimated([run]) == ()
     assert intervals(store) == [(100, 140, 0, True)]
 
 
 def test_that_the_job_is_recorded_as_one_that_moves_in_place(store: Store) -> None:
-    assert store.job("1").terms.in_place
+    assert store.jobs.get("1").terms.in_place
 
 
 def test_that_reads_between_changes_within_one_second_lose_nothing(store: Store) -> None:

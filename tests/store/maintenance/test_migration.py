@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, func, inspect, select
 
 from pollux_slurm.errors import SchemaVersionError, StoreError
-from pollux_slurm.model import JobWarning, ReallocationWay
+from pollux_slurm.model import Allocation, JobWarning, PromiseState, ReallocationCause, SlurmAnswer
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store import open_store
 from pollux_slurm.store.access import opening
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.opening import read_version, unchecked_database
 from pollux_slurm.store.access.url import parse_store_url
+from pollux_slurm.store.contract.interface import GenerationRecord, PromiseRecord, Refusal, Store
 from pollux_slurm.store.maintenance import administration, migration
 from pollux_slurm.store.maintenance.administration import (
     check_store,
@@ -28,8 +33,6 @@ from pollux_slurm.store.schema import REVISIONS, Base, ReallocationRow, SampleRo
 from pollux_slurm.store.schema.sql_text import schema_text
 from pollux_slurm.store.schema.views import VIEWS
 from tests.store.builders import (
-    Step,
-    advance,
     at,
     decision_of,
     move_in_place,
@@ -49,15 +52,60 @@ HERE = Path(__file__).resolve()
 def fill(url: str) -> None:
     """Insert at least one row into every table."""
     store = open_store(url)
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
-    store.report(token_of(1), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(2))
-    store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(3))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2})], at=at(1))
+    store.agent.report(token_of(1), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(2))
+    store.rounds.record(problem_of([1]), decision_of([1]), shadow=False, at=at(3))
     move_running_job(store, start=20)
-    store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1})], at=at(30))
+    store.jobs.observe([observation(1, gpus={"n1": 3, "n2": 1})], at=at(30))
     plan_generation(store, at_s=40)
-    store.acquire_lease("daemon", ttl_s=10, at=at(0))
+    store.lease.acquire("daemon", ttl_s=10, at=at(0))
     store.close()
+
+
+def fill_more(url: str) -> None:
+    """Use what the rows of `fill` leave empty: a kind, a promise, a refusal, a priority, a move in place."""
+    store = open_store(url)
+    terms = {"in_place": True, "kind": "resnet50", "finish_by": at(90_000), "min_gpus": 2, "max_gpus": 8}
+    store.jobs.register([registration(2, terms=terms, submitted_gpus=2, name="größer")], at=at(100))
+    store.jobs.observe([observation(2, gpus={"n0": 2}, gpu_type="a100")], at=at(101))
+    store.agent.report(token_of(2), report(1), at=at(110))
+    store.jobs.record_promises({"2": PromiseRecord(state=PromiseState.ACCEPTED, least_gpus=2)})
+    move_in_place(store, 2, start=120)
+    moved = plan(store, 2, seconds=200, cause=ReallocationCause.PAUSE, reason="by root")
+    store.journal.record_priority(moved.id, 4_000_000_000)
+    refused = Refusal(
+        allocation=Allocation.of({"n9": 4}), answer=SlurmAnswer.NOT_NOW, at=at(210), reason="AssocGrpGRES"
+    )
+    store.journal.record_refusal(moved.id, refused)
+    store.jobs.record_not_moved({"1": "its owner holds it"})
+    store.close()
+
+
+def told(store: Store) -> list[object]:
+    """Return all that a store tells of its jobs, moves and last round.
+
+    When a generation came into its state is the server's time on PostgreSQL.
+    """
+
+    def timeless(generations: Sequence[GenerationRecord]) -> tuple[GenerationRecord, ...]:
+        return tuple(replace(one, at=at(0)) for one in generations)
+
+    records = store.jobs.all()
+    jobs = [job.slurm_job_id for job in records]
+    history = store.history
+    return [
+        [replace(record, generations=timeless(record.generations)) for record in records],
+        store.journal.reallocations(),
+        store.journal.prioritised(),
+        store.kinds.all(),
+        store.rounds.problem(),
+        store.rounds.nodes(),
+        store.lease.daemon_status(),
+        store.jobs.used_gpus(since=at(0), at=at(300)),
+        [timeless(store.generations.of_job(job)) for job in jobs],
+        [read(job) for job in jobs for read in (history.allocations, history.runs, history.samples)],
+    ]
 
 
 def database_at(url: str) -> Database:
@@ -160,10 +208,9 @@ def downgrade() -> None:
 """
 
 
-@pytest.fixture
-def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def pretend_next_release(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Pretend a release with one more revision, which adds a column to `jobs`."""
-    scripts = tmp_path / "migrations"
+    scripts = folder / "migrations"
     shutil.copytree(HERE.parents[3] / "pollux_slurm/store/migrations", scripts)
     (scripts / "versions/r9000_colour.py").write_text(_NEXT.format(newest=REVISIONS[-1]))
     monkeypatch.setattr(migration, "MIGRATIONS", scripts)
@@ -172,11 +219,11 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_that_a_later_release_upgrades_a_store_and_keeps_its_data(
-    any_empty_url: str, request: pytest.FixtureRequest
+    any_empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init_store(any_empty_url)
     fill(any_empty_url)
-    request.getfixturevalue("next_release")
+    pretend_next_release(monkeypatch, tmp_path)
     with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
         open_store(any_empty_url)
     database = database_at(any_empty_url)
@@ -191,7 +238,7 @@ def test_that_a_later_release_upgrades_a_store_and_keeps_its_data(
     assert upgrade_store(any_empty_url).changed is False
     store = open_store(any_empty_url)
     later = report(9, run_number=1, restart_count=1, gpus_per_node=(3, 1))
-    store.report(token_of(1), later, at=at(60))
+    store.agent.report(token_of(1), later, at=at(60))
     store.close()
     with database.write() as connection:
         sums = connection.exec_driver_sql("SELECT SUM(num_samples) FROM run_days").scalar_one()
@@ -202,68 +249,87 @@ def test_that_a_later_release_upgrades_a_store_and_keeps_its_data(
     database.close()
 
 
-def test_that_a_store_of_the_first_schema_is_upgraded_with_its_data(any_empty_url: str) -> None:
-    init_store(any_empty_url)
-    fill(any_empty_url)
-    database = database_at(any_empty_url)
-    newer = {"generations", "generation_members"}
+def load(url: str, text: str) -> None:
+    """Make a store from its text: tables with their rows, as an earlier release has left them."""
+    database = database_at(url)
+    if database.engine.dialect.name == "sqlite":
+        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            file.executescript(text)
+    else:
+        raw = database.engine.raw_connection()
+        raw.cursor().execute(text)
+        raw.commit()
+        raw.detach()
+        raw.close()
     with database.write() as connection:
-        before = row_counts(connection)
-        migrate(connection, REVISIONS[0])
-        assert not newer & set(inspect(connection).get_table_names())
-    assert upgrade_store(any_empty_url).before == REVISIONS[0]
-    with database.read() as connection:
-        assert row_counts(connection) == before | dict.fromkeys(newer, 0)
+        migration.write_host_id(connection)
     database.close()
-    assert check_store(any_empty_url).problems == ()
 
 
-def test_that_an_older_schema_keeps_the_moves_by_requeue(any_empty_url: str) -> None:
-    init_store(any_empty_url)
-    store = open_store(any_empty_url)
-    store.register_jobs([registration(1, terms={"in_place": True})], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
-    for start in (20.0, 120.0):
-        advance(store, plan(store, seconds=start), (Step.REQUEUED, start + 1), (Step.CONFIRMED, start + 2))
-        move_in_place(store, start=start + 50)
-    by_requeue = [move for move in store.reallocations() if move.way is ReallocationWay.REQUEUE]
-    store.close()
-    database = database_at(any_empty_url)
-    with database.write() as connection:
-        migrate(connection, "0101")
-        kept = connection.exec_driver_sql("SELECT id FROM reallocations ORDER BY id").scalars().all()
-        assert kept == [move.id for move in by_requeue]
-    database.close()
-    upgrade_store(any_empty_url)
-    store = open_store(any_empty_url)
-    assert store.reallocations() == tuple(by_requeue)
-    assert not store.job("1").terms.in_place
-    assert move_in_place(store, start=300).id not in kept
-    store.close()
+def test_that_a_store_of_an_earlier_release_opens_unchanged(any_empty_url: str, store_url: str) -> None:
+    """Its tables were made by six revisions, and its rows by `fill` and `fill_more`."""
+    backend = any_empty_url.partition(":")[0]
+    load(any_empty_url, (HERE.parent / f"stores/0105.{backend}.sql").read_text(encoding="utf-8"))
+    earlier = open_store(any_empty_url)
+    fill(store_url)
+    fill_more(store_url)
+    new = open_store(store_url)
+    assert told(earlier) == told(new)
+    assert len(earlier.jobs.all()) == 2
+    earlier.close()
+    new.close()
 
-
-def test_that_a_store_goes_back_to_an_earlier_release_and_forward_again(any_empty_url: str) -> None:
-    init_store(any_empty_url)
-    fill(any_empty_url)
     database = database_at(any_empty_url)
     with database.read() as connection:
         before = row_counts(connection)
-    outcome = downgrade_store(any_empty_url, "0104")
-    assert (outcome.before, outcome.version) == (REVISIONS[-1], "0104")
-    with database.read() as connection:
-        assert read_version(connection) == "0104"
-        columns = {column["name"] for column in inspect(connection).get_columns("jobs")}
-        assert not {column for column in columns if "promise" in column or "finish_by" in column}
-    with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
-        downgrade_store(any_empty_url, "0103")
-    upgrade_store(any_empty_url)
-    with database.read() as connection:
-        assert row_counts(connection) == before
-    database.close()
+    assert not upgrade_store(any_empty_url).changed  # it writes comments, triggers and views
     assert check_store(any_empty_url).problems == ()
-    with pytest.raises(StoreError, match="there is no schema '0099'"):
-        downgrade_store(any_empty_url, "0099")
-    assert downgrade_store(any_empty_url, REVISIONS[-1]).changed is False
+    store = open_store(any_empty_url)
+    store.agent.report(token_of(2), report(7), at=at(400))
+    store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(410))
+    store.close()
+    with database.write() as connection:
+        after = row_counts(connection)
+        assert {name for name in before if after[name] < before[name]} == set()
+        assert after["goodput_samples"] == before["goodput_samples"] + 1
+        # By name: PostgreSQL writes the text of a check that it has loaded in another way.
+        earlier_constraints = {found[:2] for found in constraints_of(connection)}
+        migrate(connection, "base")
+        migrate(connection, REVISIONS[-1])
+        assert earlier_constraints == {found[:2] for found in constraints_of(connection)}
+    database.close()
+
+
+def test_that_a_store_goes_back_to_the_schema_of_an_earlier_release_and_forward_again(
+    any_empty_url: str, tmp_path: Path
+) -> None:
+    init_store(any_empty_url)
+    fill(any_empty_url)
+    fill_more(any_empty_url)
+    store = open_store(any_empty_url)
+    before = told(store)
+    store.close()
+    with pytest.MonkeyPatch.context() as patched:
+        pretend_next_release(patched, tmp_path)
+        upgrade_store(any_empty_url)
+        outcome = downgrade_store(any_empty_url, REVISIONS[0])
+        assert (outcome.before, outcome.version) == ("9000", REVISIONS[0])
+        with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
+            downgrade_store(any_empty_url, REVISIONS[0])
+    upgrade_store(any_empty_url)
+    store = open_store(any_empty_url)
+    assert told(store) == before
+    store.close()
+    assert check_store(any_empty_url).problems == ()
+
+
+def test_that_there_is_no_way_back_before_the_first_schema(any_empty_url: str) -> None:
+    init_store(any_empty_url)
+    fill(any_empty_url)
+    with pytest.raises(StoreError, match=f"no schema '0104' to go back to; there is: {REVISIONS[0]}"):
+        downgrade_store(any_empty_url, "0104")
+    assert not downgrade_store(any_empty_url, REVISIONS[0]).changed
+    assert check_store(any_empty_url).problems == ()
 
 
 def test_that_a_failed_migration_leaves_nothing_behind(any_empty_url: str) -> None:

@@ -37,21 +37,21 @@ NOW = at(100 * DAY)
 def filled(any_store: Store, any_store_url: str) -> str:
     """Job 1 ended 90 days ago, job 2 began before that and runs, job 3 ended a day ago."""
     store = any_store
-    store.register_jobs([registration(n) for n in (1, 2)], at=at(0))
-    store.observe_jobs([observation(n, gpus={f"n{n}": 2}, started_at=at(1)) for n in (1, 2)], at=at(1))
+    store.jobs.register([registration(n) for n in (1, 2)], at=at(0))
+    store.jobs.observe([observation(n, gpus={f"n{n}": 2}, started_at=at(1)) for n in (1, 2)], at=at(1))
     for second in (2, 62):
-        store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(second))
+        store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(second))
     for n in (1, 2):
         for sequence in range(1, 6):
             _report(store, n, sequence, at(3 + 60 * sequence))
     move_running_job(store, start=1000)
-    store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(10 * DAY))], at=at(10 * DAY))
-    store.register_jobs([registration(3)], at=at(98 * DAY))
-    store.observe_jobs([observation(3, gpus={"n3": 2}, started_at=at(98 * DAY))], at=at(98 * DAY))
+    store.jobs.observe([observation(1, JobState.COMPLETED, ended_at=at(10 * DAY))], at=at(10 * DAY))
+    store.jobs.register([registration(3)], at=at(98 * DAY))
+    store.jobs.observe([observation(3, gpus={"n3": 2}, started_at=at(98 * DAY))], at=at(98 * DAY))
     for sequence in range(1, 4):
         _report(store, 3, sequence, at(98 * DAY + 60 * sequence))
-    store.record_round(problem_of([2, 3]), decision_of([2, 3]), shadow=False, at=at(98 * DAY))
-    store.observe_jobs([observation(3, JobState.COMPLETED, ended_at=at(99 * DAY))], at=at(99 * DAY))
+    store.rounds.record(problem_of([2, 3]), decision_of([2, 3]), shadow=False, at=at(98 * DAY))
+    store.jobs.observe([observation(3, JobState.COMPLETED, ended_at=at(99 * DAY))], at=at(99 * DAY))
     return any_store_url
 
 
@@ -60,7 +60,7 @@ def _report(store: Store, number: int, sequence: int, moment: datetime) -> None:
 
     saved = CheckpointConfirmation(request_id=None, blocked_s=0.1, size_bytes=10) if sequence == 2 else None
     model = replace(MODEL, max_gpus_seen=sequence)
-    store.report(token_of(number), report(sequence, checkpoint=saved, model=model), at=moment)
+    store.agent.report(token_of(number), report(sequence, checkpoint=saved, model=model), at=moment)
 
 
 def prune(url: str, **changes: Any) -> PruneOutcome:
@@ -149,11 +149,11 @@ def test_that_views_return_the_same_after_pruning(filled: str) -> None:
 def test_that_a_job_that_is_not_over_keeps_everything(filled: str, any_store: Store) -> None:
     def all_of(number: str) -> tuple[Any, ...]:
         return (
-            any_store.job(number),
-            any_store.sample_history(number),
-            any_store.run_history(number),
-            any_store.decision(number, 1),
-            any_store.decision(number, 2),
+            any_store.jobs.get(number),
+            any_store.history.samples(number),
+            any_store.history.runs(number),
+            any_store.rounds.decision(number, 1),
+            any_store.rounds.decision(number, 2),
         )
 
     before = all_of("2")
@@ -163,13 +163,13 @@ def test_that_a_job_that_is_not_over_keeps_everything(filled: str, any_store: St
 
 def test_that_the_last_round_can_be_replayed_and_a_pruned_one_raises(filled: str, any_store: Store) -> None:
     prune(filled, older_than=timedelta(minutes=1))
-    assert any_store.round_problem()[0].jobs[0].job_id == "2"
+    assert any_store.rounds.problem()[0].jobs[0].job_id == "2"
     with pytest.raises(StoreError, match="round 1 is older than what is kept"):
-        any_store.round_problem(1)
+        any_store.rounds.problem(1)
 
 
 def test_that_prices_are_deleted_with_the_last_decision_of_their_round(filled: str, any_store: Store) -> None:
-    any_store.observe_jobs([observation(2, JobState.CANCELLED, ended_at=NOW)], at=NOW)
+    any_store.jobs.observe([observation(2, JobState.CANCELLED, ended_at=NOW)], at=NOW)
     pruned = dict(prune(filled).rows)
     assert (pruned["decisions"], pruned["gpu_prices"]) == (4, 4)
 

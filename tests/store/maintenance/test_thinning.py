@@ -24,12 +24,12 @@ NOW_S = 86_400.0 + 150.0
 def busy(any_store: Store, any_store_url: str) -> Iterator[str]:
     """Job 1 reports every five seconds, with another model and a checkpoint each; job 2 once a minute."""
     store = any_store
-    store.register_jobs([registration(n) for n in (1, 2)], at=at(0))
-    store.observe_jobs([observation(n, gpus={"n0": 2}, started_at=at(0)) for n in (1, 2)], at=at(0))
+    store.jobs.register([registration(n) for n in (1, 2)], at=at(0))
+    store.jobs.observe([observation(n, gpus={"n0": 2}, started_at=at(0)) for n in (1, 2)], at=at(0))
     for sequence, second in enumerate(OLD, start=1):
         _report(store, 1, sequence, second)
     for sequence, second in enumerate((10, 70, 130), start=1):
-        store.report(token_of(2), report(sequence), at=at(second))
+        store.agent.report(token_of(2), report(sequence), at=at(second))
     return any_store_url
 
 
@@ -41,7 +41,7 @@ def _report(store: Store, number: int, sequence: int, second: float, **changes: 
         "num_examples": 1000 * sequence,
         **changes,
     }
-    store.report(token_of(number), report(sequence, **values), at=at(second))
+    store.agent.report(token_of(number), report(sequence, **values), at=at(second))
 
 
 def seconds_of(store: Store, row: Any, *conditions: Any) -> list[float]:
@@ -75,13 +75,13 @@ def test_that_the_last_report_of_each_old_minute_is_kept_and_newer_ones_all(
 
 def test_that_sums_and_what_is_newest_stay_and_the_next_report_counts_on(busy: str, any_store: Store) -> None:
     def seen() -> tuple[Any, ...]:
-        (job,) = (one for one in any_store.active_jobs() if one.slurm_job_id == "1")
+        (job,) = (one for one in any_store.jobs.active() if one.slurm_job_id == "1")
         return views_of(busy)["job_goodput"], views_of(busy)["model_accuracy"], job.sample, job.model
 
-    before, counted, newest = seen(), examples_of(any_store), any_store.sample_history("1")[-1]
+    before, counted, newest = seen(), examples_of(any_store), any_store.history.samples("1")[-1]
     prune(busy, at=at(10 * NOW_S))
     assert (seen(), examples_of(any_store)) == (before, counted)
-    assert any_store.sample_history("1")[-1] == newest
+    assert any_store.history.samples("1")[-1] == newest
     # The newest is one of the old ones now, and the next report counts from it.
     _report(any_store, 1, 100, 240, num_examples=1000 * len(OLD) + 700)
     assert examples_of(any_store) == pytest.approx(counted + 700)
@@ -90,20 +90,20 @@ def test_that_sums_and_what_is_newest_stay_and_the_next_report_counts_on(busy: s
 def test_that_a_measured_throughput_is_not_lost_to_a_report_without_one(
     any_store: Store, any_store_url: str
 ) -> None:
-    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.jobs.register([registration(1)], at=at(0))
     for sequence, throughput in enumerate((200.0, 210.0, None, 220.0, None, None), start=1):
-        any_store.report(token_of(1), report(sequence, throughput=throughput), at=at(sequence))
+        any_store.agent.report(token_of(1), report(sequence, throughput=throughput), at=at(sequence))
     prune(any_store_url, at=at(2 * NOW_S))
-    assert [sample.throughput for sample in any_store.sample_history("1")] == [220.0, None]
+    assert [sample.throughput for sample in any_store.history.samples("1")] == [220.0, None]
 
 
 def test_that_each_run_keeps_its_last_model_with_a_fit(any_store: Store, any_store_url: str) -> None:
-    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.jobs.register([registration(1)], at=at(0))
     bare = replace(MODEL, throughput=None)
     for run in (0, 1):
         for sequence, model in enumerate((MODEL, replace(MODEL, max_gpus_seen=3), bare), start=1):
             changes = {"run_number": run, "restart_count": run, "model": model}
-            any_store.report(token_of(1), report(sequence, **changes), at=at(3 * run + sequence))
+            any_store.agent.report(token_of(1), report(sequence, **changes), at=at(3 * run + sequence))
     prune(any_store_url, at=at(2 * NOW_S))
     with any_store.database.read() as connection:  # type: ignore[attr-defined]
         row = ModelVersionRow
@@ -113,7 +113,7 @@ def test_that_each_run_keeps_its_last_model_with_a_fit(any_store: Store, any_sto
 
 
 def test_that_each_run_keeps_its_last_checkpoint(any_store: Store, any_store_url: str) -> None:
-    any_store.register_jobs([registration(n) for n in (1, 2)], at=at(0))
+    any_store.jobs.register([registration(n) for n in (1, 2)], at=at(0))
     for sequence, number in enumerate((1, 1, 2), start=1):
         _report(any_store, number, sequence, sequence)
     prune(any_store_url, at=at(2 * NOW_S))

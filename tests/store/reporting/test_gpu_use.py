@@ -22,17 +22,17 @@ from tests.store.builders import (
 def test_that_all_of_the_jobs_of_a_range_is_read(any_store: Store) -> None:
     """Job 1 moves and ends at 89 s, job 2 waits; the round at 60 s is a shadow daemon's."""
     store = any_store
-    store.register_jobs([registration(1), registration(2, terms={"max_gpus": 4})], at=at(0))
+    store.jobs.register([registration(1), registration(2, terms={"max_gpus": 4})], at=at(0))
     first = observation(1, gpus={"n0": 1, "n1": 1}, started_at=at(4))
-    store.observe_jobs([first, observation(2, JobState.PENDING)], at=at(5))
+    store.jobs.observe([first, observation(2, JobState.PENDING)], at=at(5))
     excluded = (("2", "it asks for too much"),)
     for seconds, shadow in ((6, False), (60, True), (70, False)):
         decision = dataclasses.replace(decision_of([1, 2]), excluded=excluded if seconds == 70 else ())
-        store.record_round(problem_of([1, 2]), decision, shadow=shadow, at=at(seconds))
-    store.report(token_of(1), report(1, gpus_per_node=(1, 1), first_step_s=3.0), at=at(10))
+        store.rounds.record(problem_of([1, 2]), decision, shadow=shadow, at=at(seconds))
+    store.agent.report(token_of(1), report(1, gpus_per_node=(1, 1), first_step_s=3.0), at=at(10))
     move = move_running_job(store, start=20)
-    store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(29))], at=at(30))
-    store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(89))], at=at(90))
+    store.jobs.observe([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(29))], at=at(30))
+    store.jobs.observe([observation(1, JobState.COMPLETED, ended_at=at(89))], at=at(90))
 
     use = read_gpu_use(store.database, at(0), at(100))  # type: ignore[attr-defined]
     assert use.rounds == ((at(6), 8), (at(60), 8), (at(70), 8))
@@ -52,9 +52,9 @@ def test_that_all_of_the_jobs_of_a_range_is_read(any_store: Store) -> None:
 
 
 def test_that_of_too_many_decisions_those_of_every_nth_round_are_read(any_store: Store) -> None:
-    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.jobs.register([registration(1)], at=at(0))
     for seconds in range(10):
-        any_store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(seconds))
+        any_store.rounds.record(problem_of([1]), decision_of([1]), shadow=False, at=at(seconds))
     database = any_store.database  # type: ignore[attr-defined]
     (job,) = read_gpu_use(database, at(0), at(100), max_decisions=5).jobs
     assert len(job.decided) == 5

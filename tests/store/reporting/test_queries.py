@@ -41,16 +41,16 @@ from tests.store.builders import (
 @pytest.fixture
 def reports(any_store: Store, any_store_url: str) -> Iterator[ViewReader]:
     """Open the reports of a store in which job 1 was moved once, and job 2 of another account waits."""
-    any_store.register_jobs(
+    any_store.jobs.register(
         [registration(1), registration(2, account="physics", user_name="grace", user_id=1002)], at=at(0)
     )
-    any_store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(4))], at=at(5))
-    any_store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=True, at=at(6))
+    any_store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(4))], at=at(5))
+    any_store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=True, at=at(6))
     for sequence in range(1, 8):
-        any_store.report(token_of(1), report(sequence), at=at(10 + sequence))
+        any_store.agent.report(token_of(1), report(sequence), at=at(10 + sequence))
     move_running_job(any_store, start=20)
-    any_store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(29))], at=at(30))
-    any_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(89))], at=at(90))
+    any_store.jobs.observe([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(29))], at=at(30))
+    any_store.jobs.observe([observation(1, JobState.COMPLETED, ended_at=at(89))], at=at(90))
     with open_view_reader(any_store_url) as opened:
         yield opened
 
@@ -110,7 +110,7 @@ def test_that_who_held_gpus_in_a_range_is_known_with_the_intervals_that_reach_in
         found = reports.gpu_holders(at(since), at(until), account=account, most_jobs=1)
         return [job.slurm_job_id for job in found.jobs], [one.at for one in found.intervals]
 
-    any_store.observe_jobs([observation(2, gpus={"n0": 1}, started_at=at(100))], at=at(101))
+    any_store.jobs.observe([observation(2, gpus={"n0": 1}, started_at=at(100))], at=at(101))
     assert held(-60, 4) == held(89, 95) == ([], [])
     assert held(10, 20) == (["1"], [at(4)])
     assert held(20, 40) == (["1"], [at(4), at(29)])
@@ -138,8 +138,8 @@ def test_that_a_condition_without_a_column_is_refused(reports: ViewReader) -> No
 
 def test_that_nodes_are_added_up_over_days(any_store: Store, reports: ViewReader) -> None:
     next_day = at(86400)
-    any_store.record_round(problem_of([2]), decision_of([2]), shadow=False, at=next_day)
-    any_store.record_round(
+    any_store.rounds.record(problem_of([2]), decision_of([2]), shadow=False, at=next_day)
+    any_store.rounds.record(
         problem_of([2]), decision_of([2]), shadow=False, at=next_day + timedelta(minutes=30)
     )
     since, until = at(0), next_day + timedelta(hours=1)

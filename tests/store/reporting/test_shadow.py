@@ -31,18 +31,18 @@ def reader_of(store: Store) -> ShadowReader:
 def shadow(any_store: Store) -> ShadowReader:
     """Jobs 1 and 2; rounds at 10, 30 and 40 s in shadow mode, one at 20 s that was enacted."""
     store = any_store
-    store.register_jobs([registration(1), registration(2)], at=at(0))
+    store.jobs.register([registration(1), registration(2)], at=at(0))
     running = observation(1, gpus={"n1": 2}, started_at=at(5))
-    store.observe_jobs([running, observation(2, JobState.PENDING)], at=at(6))
+    store.jobs.observe([running, observation(2, JobState.PENDING)], at=at(6))
     for seconds, shadow in ((10, True), (20, False), (30, True), (40, True)):
         decision = decision_of([1, 2])
         if seconds == 40:
             decision = dataclasses.replace(decision, excluded=(("2", "it asks for too much"),))
-        store.record_round(problem_of([1, 2]), decision, shadow=shadow, at=at(seconds))
+        store.rounds.record(problem_of([1, 2]), decision, shadow=shadow, at=at(seconds))
     for index, (seconds, throughput) in enumerate([(12, 100.0), (28, 300.0), (35, 50.0)]):
         sent = report(index + 1, throughput=throughput, efficiency=0.5)
-        store.report(token_of(1), sent, at=at(seconds))
-    store.observe_jobs([observation(1, gpus={"n2": 4}, started_at=at(33))], at=at(36))
+        store.agent.report(token_of(1), sent, at=at(seconds))
+    store.jobs.observe([observation(1, gpus={"n2": 4}, started_at=at(33))], at=at(36))
     return reader_of(store)
 
 

@@ -18,10 +18,10 @@ from psycopg import errors
 from pollux_slurm.errors import ReportRateError, StoreError, UnknownJobError
 from pollux_slurm.model import JobState, JobWarning
 from pollux_slurm.store import open_agent_store
+from pollux_slurm.store.access import long_connections
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.bounds import BURST_REPORTS, MAX_REPORT_BYTES
 from pollux_slurm.store.contract.interface import Store
-from pollux_slurm.store.security import long_connections
 from tests.store.builders import (
     Step,
     advance,
@@ -49,8 +49,8 @@ CHECKPOINT = {"request_id": 1, "blocked_s": 0.5, "size_bytes": 1}
 def victims(postgres_store: Store, postgres_url: str) -> Store:
     """A store with jobs 1 (the client's) and 2 (somebody's), both running, 2 asked for a checkpoint."""
     store = postgres_store
-    store.register_jobs([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
-    store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
+    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
+    store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
     return store
 
 
@@ -61,7 +61,12 @@ def client(postgres: PostgresServer, victims: Store) -> Iterator[Connection]:
 
 
 def everything(store: Store) -> tuple[Any, ...]:
-    return store.jobs(), store.reallocations(), store.sample_history("1"), store.sample_history("2")
+    return (
+        store.jobs.all(),
+        store.journal.reallocations(),
+        store.history.samples("1"),
+        store.history.samples("2"),
+    )
 
 
 class TestTokens:
@@ -108,7 +113,7 @@ class TestTokens:
 
     def test_that_a_token_ends_with_its_job(self, client: Connection, victims: Store) -> None:
         send(client, raw_report(1))
-        victims.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
+        victims.jobs.observe([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
         with pytest.raises(psycopg.Error, match="job 1 is over"):
             send(client, raw_report(2))
         with pytest.raises(psycopg.Error, match="job 1 is over"):
@@ -128,8 +133,8 @@ class TestTokens:
         self, client: Connection, victims: Store, forged: dict[str, Any]
     ) -> None:
         send(client, raw_report(1, **forged))
-        assert victims.job("2").run is None
-        sample = victims.job("1").sample
+        assert victims.jobs.get("2").run is None
+        sample = victims.jobs.get("1").sample
         assert sample is not None
         assert sample.at.year < 2100, "the time is the server's"
 
@@ -143,9 +148,9 @@ class TestTokens:
         verbatim = registration(4, terms={"token_sha256": owner.terms.token_sha256, "user_id": 1002})
         turns = [verbatim, copy, owner] if first == "copy" else [owner, copy, verbatim]
         for turn in turns:
-            left_out = postgres_store.register_jobs([turn], at=at(0))
+            left_out = postgres_store.jobs.register([turn], at=at(0))
             assert left_out == (("4",) if turn is verbatim else ())
-        postgres_store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (2, 3)], at=at(1))
+        postgres_store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (2, 3)], at=at(1))
         moved = plan(postgres_store, 3)
         advance(postgres_store, moved, (Step.CHECKPOINT_REQUESTED, 22))
         checkpoint = {"request_id": moved.id, "blocked_s": 0.1, "size_bytes": 1}
@@ -156,15 +161,17 @@ class TestTokens:
             ).fetchone()
             send(grace, raw_report(1, **checkpoint), token=token_of(2, 1002))
         assert (asked, move) == ((None,), None)
-        assert [one.step for one in postgres_store.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
-        assert (len(postgres_store.run_history("2")), postgres_store.run_history("3")) == (1, ())
+        assert [one.step for one in postgres_store.journal.open_reallocations()] == [
+            Step.CHECKPOINT_REQUESTED
+        ]
+        assert (len(postgres_store.history.runs("2")), postgres_store.history.runs("3")) == (1, ())
 
     def test_that_nobody_confirms_for_another(self, client: Connection, victims: Store) -> None:
         planned = plan(victims, 2)
         advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
         checkpoint = {"request_id": planned.id, "blocked_s": 0.1, "size_bytes": 1}
         send(client, raw_report(1, **checkpoint))
-        assert [r.step for r in victims.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
+        assert [r.step for r in victims.journal.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
 
 
 class TestRights:
@@ -272,7 +279,7 @@ class TestRights:
             held += [connect(postgres) for _ in range(20)]
             with pytest.raises(psycopg.OperationalError, match="too many connections"):
                 connect(postgres)
-            assert len(victims.active_jobs()) == 2
+            assert len(victims.jobs.active()) == 2
         finally:
             for connection in held:
                 connection.close()
@@ -285,7 +292,7 @@ class TestRights:
         client.execute("SET extra_float_digits = -15")
         client.execute("SET DateStyle = 'German'")
         send(client, raw_report(1, throughput=123.456789012345))
-        (sample,) = victims.sample_history("1")
+        (sample,) = victims.history.samples("1")
         assert sample.throughput == 123.456789012345
 
 
@@ -308,7 +315,7 @@ class TestValues:
             with pytest.raises(psycopg.Error) as refused:
                 send(client, _with(good, place, value))
             assert refused.value.sqlstate in BAD_REPORT, value
-        assert victims.run_history("1") == ()
+        assert victims.history.runs("1") == ()
 
     @pytest.mark.parametrize(
         "name", ["throughput", "predicted_throughput", "step_time_s", "first_step_s", "efficiency"]
@@ -321,7 +328,7 @@ class TestValues:
             with pytest.raises(psycopg.Error, match=name) as refused:
                 send(client, raw_report(1, **{name: value}))
             assert refused.value.sqlstate == "23514"
-        assert victims.run_history("1") == ()
+        assert victims.history.runs("1") == ()
 
     @pytest.mark.parametrize(
         "text",
@@ -343,14 +350,14 @@ class TestValues:
         with pytest.raises(psycopg.Error) as refused:
             send(client, text)
         assert refused.value.sqlstate in BAD_REPORT
-        assert victims.run_history("1") == ()
+        assert victims.history.runs("1") == ()
 
     def test_that_warnings_are_names_of_ours_and_nothing_else(
         self, client: Connection, victims: Store
     ) -> None:
         names = ["no_name_of_ours", "<script>", "", "never_stepped", "x" * 5000, None, 1, ["a"], {"b": 1}]
         send(client, raw_report(1, warnings=names))
-        assert [one.warning for one in victims.job("1").warnings] == [JobWarning.NEVER_STEPPED]
+        assert [one.warning for one in victims.jobs.get("1").warnings] == [JobWarning.NEVER_STEPPED]
 
     @pytest.mark.parametrize("bad", ["replicas_differ", {"replicas_differ": 1}, 1])
     def test_that_what_is_no_list_of_warnings_is_refused(
@@ -359,7 +366,7 @@ class TestValues:
         with pytest.raises(psycopg.Error) as refused:
             send(client, raw_report(1, warnings=bad))
         assert refused.value.sqlstate in BAD_REPORT
-        assert victims.run_history("1") == ()
+        assert victims.history.runs("1") == ()
 
     def test_that_a_report_of_a_library_without_warnings_is_taken(
         self, client: Connection, victims: Store
@@ -367,7 +374,7 @@ class TestValues:
         values = json.loads(raw_report(1))
         del values["warnings"]
         send(client, json.dumps(values))
-        assert victims.job("1").warnings == ()
+        assert victims.jobs.get("1").warnings == ()
 
     @pytest.mark.parametrize("extra", [MAX_REPORT_BYTES, 50 * 2**20])
     def test_that_an_oversized_report_is_refused(
@@ -376,7 +383,7 @@ class TestValues:
         with pytest.raises(psycopg.Error, match="bytes") as refused:
             send(client, raw_report(1, more="x" * extra))
         assert refused.value.sqlstate == "PX003"
-        assert victims.run_history("1") == ()
+        assert victims.history.runs("1") == ()
 
     @pytest.mark.parametrize(
         "text",
@@ -393,20 +400,20 @@ class TestValues:
         self, client: Connection, postgres_store: Store, text: str
     ) -> None:
         named = registration(3, name=text, account=text, partition=text, user_name=text, user_id=1003)
-        assert postgres_store.register_jobs([named], at=at(2)) == ()
+        assert postgres_store.jobs.register([named], at=at(2)) == ()
         gpus = {text: 2}
-        postgres_store.observe_jobs([observation(3, gpus=gpus, gpu_type=text)], at=at(3))
+        postgres_store.jobs.observe([observation(3, gpus=gpus, gpu_type=text)], at=at(3))
         planned = plan(postgres_store, 3)
-        assert postgres_store.advance_reallocation(
+        assert postgres_store.journal.advance(
             planned.id, Step.FAILED, expected=Step.PLANNED, at=at(30), reason=text
         )
         with pytest.raises(psycopg.Error):
             send(client, raw_report(1, phase=text), token=token_of(3, 1003))
         send(client, raw_report(1, **{text: text}), token=token_of(3, 1003))
-        job = postgres_store.job("3")
+        job = postgres_store.jobs.get("3")
         assert {job.name, job.account, job.partition, job.user_name, *job.allocation.nodes} == {text}
-        assert postgres_store.reallocations("3")[0].reason == text
-        assert len(postgres_store.sample_history("3")) == 1
+        assert postgres_store.journal.reallocations("3")[0].reason == text
+        assert len(postgres_store.history.samples("3")) == 1
 
     values = st.one_of(
         st.none(), st.booleans(), st.text(max_size=4), st.just([]), st.just({}),
@@ -419,9 +426,9 @@ class TestValues:
     def test_that_whatever_the_database_takes_is_finite(
         self, client: Connection, postgres_store: Store, changes: list[tuple[str, Any]]
     ) -> None:
-        number = len(postgres_store.jobs()) + 1
-        postgres_store.register_jobs([registration(number)], at=at(0))
-        postgres_store.observe_jobs([observation(number, gpus={"n0": 1})], at=at(0))
+        number = len(postgres_store.jobs.all()) + 1
+        postgres_store.jobs.register([registration(number)], at=at(0))
+        postgres_store.jobs.observe([observation(number, gpus={"n0": 1})], at=at(0))
         text = raw_report(1, **CHECKPOINT)
         for place, value in changes:
             text = _with(text, place, json.dumps(value))
@@ -429,9 +436,9 @@ class TestValues:
             send(client, text, token=token_of(number))
         except psycopg.Error as error:
             assert error.sqlstate in BAD_REPORT, error  # noqa: PT017
-            assert postgres_store.run_history(str(number)) == ()
+            assert postgres_store.history.runs(str(number)) == ()
             return
-        job = postgres_store.job(str(number))
+        job = postgres_store.jobs.get(str(number))
         numbers = numbers_in((job.model, job.sample, job.run))
         assert all(math.isfinite(number) for number in numbers)
 
@@ -488,15 +495,15 @@ class TestFloods:
             for sequence in range(1, 31):
                 others.report(token_of(2, 1002), report(sequence), at=at(0))
                 others.poll(token_of(2, 1002), 0, at=at(0))
-            assert len(victims.active_jobs()) == 2
+            assert len(victims.jobs.active()) == 2
         finally:
             stop.set()
             for thread in flooders:
                 thread.join(timeout=120)
             others.close()
         most = BURST_REPORTS + (time.monotonic() - began) + 1
-        assert len(victims.sample_history("1")) <= most
-        assert len(victims.sample_history("2")) == 30
+        assert len(victims.history.samples("1")) <= most
+        assert len(victims.history.samples("2")) == 30
 
     def test_that_polls_without_pause_hold_up_nobody(self, postgres: PostgresServer, victims: Store) -> None:
         """They read a few rows by index and lock none; a sibling and the daemon go on beside thousands."""
@@ -517,7 +524,7 @@ class TestFloods:
                 others.report(token_of(2, 1002), report(sequence), at=at(0))
                 others.poll(token_of(2, 1002), 0, at=at(0))
             observed = [observation(n, gpus={"n1": 1}) for n in (1, 2)]
-            victims.observe_jobs(observed, at=at(5))
+            victims.jobs.observe(observed, at=at(5))
             planned = plan(victims, 1)
             advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
             wait_until(
@@ -528,7 +535,7 @@ class TestFloods:
             for thread in flooders:
                 thread.join(timeout=120)
             others.close()
-        assert len(victims.sample_history("2")) == 30
+        assert len(victims.history.samples("2")) == 30
 
     def test_that_the_limit_is_told_as_worth_another_try(
         self, postgres: PostgresServer, victims: Store
@@ -556,23 +563,23 @@ class TestFloods:
     def test_that_jobs_that_never_ran_report_nothing(self, client: Connection, victims: Store) -> None:
         """Each has a token, and whoever may submit has any number of them."""
         numbers = range(100, 400)
-        victims.register_jobs([registration(number) for number in numbers], at=at(2))
-        victims.observe_jobs([observation(number, JobState.PENDING) for number in numbers], at=at(2))
+        victims.jobs.register([registration(number) for number in numbers], at=at(2))
+        victims.jobs.observe([observation(number, JobState.PENDING) for number in numbers], at=at(2))
         for number in numbers:
             with pytest.raises(psycopg.Error, match=f"job {number} was not seen to run yet") as refused:
                 send(client, raw_report(1), token=token_of(number))
             assert refused.value.sqlstate == "PX001"
-        assert all(job.run is None for job in victims.active_jobs())
+        assert all(job.run is None for job in victims.jobs.active())
 
     def test_that_a_job_reports_as_soon_as_it_runs_or_is_placed(
         self, client: Connection, victims: Store
     ) -> None:
-        victims.register_jobs([registration(number) for number in (3, 4)], at=at(2))
+        victims.jobs.register([registration(number) for number in (3, 4)], at=at(2))
         plan(victims, 3, moves_running=False)
         send(client, raw_report(1, gpus_per_node=[3, 1]), token=token_of(3))
-        victims.observe_jobs([observation(4, gpus={"n0": 2})], at=at(3))
+        victims.jobs.observe([observation(4, gpus={"n0": 2})], at=at(3))
         send(client, raw_report(1), token=token_of(4))
-        victims.observe_jobs([observation(4, JobState.PENDING, restart_count=1)], at=at(4))
+        victims.jobs.observe([observation(4, JobState.PENDING, restart_count=1)], at=at(4))
         send(client, raw_report(1, run_number=1, restart_count=1), token=token_of(4))
 
     def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(
@@ -588,8 +595,8 @@ class TestFloods:
         send(client, raw_report(1, gpus_per_node=[3, 1]))
 
     def test_that_a_job_without_gpus_has_one_node(self, client: Connection, victims: Store) -> None:
-        victims.register_jobs([registration(3)], at=at(2))
-        victims.observe_jobs([observation(3)], at=at(3))
+        victims.jobs.register([registration(3)], at=at(2))
+        victims.jobs.observe([observation(3)], at=at(3))
         with pytest.raises(psycopg.Error, match="reports 10000 nodes and was seen on 1") as refused:
             send(client, raw_report(1, gpus_per_node=[1] * 10_000), token=token_of(3))
         assert refused.value.sqlstate == "PX001"
@@ -601,7 +608,7 @@ class TestFloods:
         run_missed_in_the_midst(postgres_store)
         with connect(postgres) as jobs:
             send(jobs, raw_report(1, restart_count=2, gpus_per_node=[1, 1]))
-        assert postgres_store.job("1").run is not None
+        assert postgres_store.jobs.get("1").run is not None
 
     def test_that_a_users_jobs_share_what_they_may_report(
         self, postgres_store: Store, client: Connection, victims: Store
@@ -609,8 +616,8 @@ class TestFloods:
         """At one moment, so that nothing comes back: of 60 jobs that run each has its share of 1,200."""
         set_clock(postgres_store.clock, at(9))  # type: ignore[attr-defined]
         numbers = range(100, 160)
-        victims.register_jobs([registration(n, user_id=1003, user_name="mallory") for n in numbers], at=at(2))
-        victims.observe_jobs([observation(n, gpus={"n0": 1}) for n in numbers], at=at(3))
+        victims.jobs.register([registration(n, user_id=1003, user_name="mallory") for n in numbers], at=at(2))
+        victims.jobs.observe([observation(n, gpus={"n0": 1}) for n in numbers], at=at(3))
         for number, user_id, most in ((100, 1003, 20), (101, 1003, 20), (2, 1002, 120)):
             taken = 0
             with pytest.raises(psycopg.Error) as refused:  # noqa: PT012
@@ -623,7 +630,7 @@ class TestFloods:
         for sequence in range(1, 200):
             with client.transaction(force_rollback=True):
                 send(client, raw_report(sequence))
-        assert victims.sample_history("1") == ()
+        assert victims.history.samples("1") == ()
 
 
 class TestTampering:
@@ -672,7 +679,7 @@ class TestOpenTransactions:
         self, postgres: PostgresServer, victims: Store
     ) -> None:
         """The client reports, confirms a checkpoint, never commits; the daemon goes on with its rounds."""
-        victims.report(token_of(1), report(1), at=at(9))
+        victims.agent.report(token_of(1), report(1), at=at(9))
         planned = plan(victims, 1)
         advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
         with connect(postgres) as client:
@@ -681,22 +688,22 @@ class TestOpenTransactions:
             send(client, raw_report(2, **checkpoint, gpus_per_node=[1, 1]))
             impatient = postgres_impatient(postgres)
             try:
-                moved = impatient.advance_reallocation(
+                moved = impatient.journal.advance(
                     planned.id, Step.ROLLED_BACK, expected=Step.CHECKPOINT_REQUESTED, at=at(30)
                 )
                 assert not moved, "nobody waits: the next look tells"
                 seen = [observation(n, gpus={"n1": 1}, gpu_type="t4") for n in (1, 2)]
-                impatient.observe_jobs(seen, at=at(31))
-                impatient.register_jobs([registration(4)], at=at(31))
-                impatient.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(32))
-                impatient.report(token_of(2, 1002), report(1), at=at(33))
-                assert len(impatient.active_jobs()) == 3
+                impatient.jobs.observe(seen, at=at(31))
+                impatient.jobs.register([registration(4)], at=at(31))
+                impatient.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(32))
+                impatient.agent.report(token_of(2, 1002), report(1), at=at(33))
+                assert len(impatient.jobs.active()) == 3
                 with pytest.raises(StoreError, match="just being recorded"):
-                    impatient.report(token_of(1), report(3), at=at(34))
+                    impatient.agent.report(token_of(1), report(3), at=at(34))
             finally:
                 impatient.close()
             client.execute("ROLLBACK")
-        assert victims.advance_reallocation(
+        assert victims.journal.advance(
             planned.id, Step.ROLLED_BACK, expected=Step.CHECKPOINT_REQUESTED, at=at(40)
         )
 
@@ -704,7 +711,7 @@ class TestOpenTransactions:
         self, postgres: PostgresServer, victims: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(long_connections, "MAX_LOCK_S", 0.0)
-        victims.report(token_of(1), report(1), at=at(9))
+        victims.agent.report(token_of(1), report(1), at=at(9))
         planned = plan(victims, 1)
         advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
         with connect(postgres) as client:
@@ -713,7 +720,7 @@ class TestOpenTransactions:
             send(client, raw_report(2, **checkpoint, gpus_per_node=[1, 1]))
 
             def is_rolled_back() -> bool:
-                return victims.advance_reallocation(
+                return victims.journal.advance(
                     planned.id, Step.ROLLED_BACK, expected=Step.CHECKPOINT_REQUESTED, at=at(30)
                 )
 
@@ -757,6 +764,6 @@ def test_that_an_agent_that_may_not_report_is_told_what_to_grant(
 
 def test_that_confirmations_with_huge_numbers_are_survived(client: Connection, victims: Store) -> None:
     send(client, raw_report(1, request_id=2**63 - 1, blocked_s=1e7, size_bytes=2**60))
-    assert victims.reallocations() == ()
+    assert victims.journal.reallocations() == ()
     jobs_own = confirmation(None, sequence=2)
-    victims.report(token_of(1), jobs_own, at=at(50))
+    victims.agent.report(token_of(1), jobs_own, at=at(50))

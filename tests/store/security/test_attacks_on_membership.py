@@ -23,8 +23,8 @@ MEETING = "10.0.0.7:41213"
 def planned(postgres_store: Store, postgres_url: str) -> GenerationRecord:
     """Plan a generation of the client's job 1; job 2 is somebody's."""
     store = postgres_store
-    store.register_jobs([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
-    store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
+    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
+    store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
     return plan_generation(store, is_ready=True)
 
 
@@ -49,7 +49,7 @@ def test_that_a_token_of_nobodys_reaches_nothing(
         with pytest.raises(psycopg.Error) as refused:
             client.execute(call, (token,))  # type: ignore[call-overload]
         assert refused.value.sqlstate == "PX001"
-    assert postgres_store.open_generations() == (planned,)
+    assert postgres_store.generations.open_generations() == (planned,)
 
 
 def test_that_another_jobs_token_reaches_its_own_generations_only(
@@ -59,8 +59,8 @@ def test_that_another_jobs_token_reaches_its_own_generations_only(
     assert other.number == planned.number
     for call in CALLS:
         client.execute(call, (token_of(2, 1002),))  # type: ignore[call-overload]
-    assert postgres_store.generations("1") == (planned,)
-    assert postgres_store.generations("2")[0].state is State.REFUSED
+    assert postgres_store.generations.of_job("1") == (planned,)
+    assert postgres_store.generations.of_job("2")[0].state is State.REFUSED
 
 
 @pytest.mark.parametrize("state", ["withdrawn", "failed", "planned", "", "COMMITTED", "'; --", None])
@@ -68,7 +68,7 @@ def test_that_a_job_brings_about_no_other_state(
     client: Connection, postgres_store: Store, planned: GenerationRecord, state: str | None
 ) -> None:
     client.execute(ADVANCE, (token_of(1), 0, 1, state, MEETING, 0.1, "mine"))
-    assert postgres_store.open_generations() == (planned,)
+    assert postgres_store.generations.open_generations() == (planned,)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_that_what_belongs_to_no_state_is_refused(
     with pytest.raises(psycopg.Error) as refused:
         client.execute(ADVANCE, (token_of(1), 0, 1, state, meeting, standstill_s, None))
     assert refused.value.sqlstate in BAD_REPORT
-    assert postgres_store.open_generations() == (planned,)
+    assert postgres_store.generations.open_generations() == (planned,)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_that_no_standstill_is_insane(
     with pytest.raises(psycopg.Error) as refused:
         client.execute(ADVANCE, (token_of(1), 0, 1, "regrouped", None, 1.0, "x" * 2**20))
     assert refused.value.sqlstate in BAD_REPORT
-    assert [one.state for one in postgres_store.open_generations()] == [State.COMMITTED]
+    assert [one.state for one in postgres_store.generations.open_generations()] == [State.COMMITTED]
 
 
 def test_that_a_commit_left_open_holds_up_nobody(
@@ -119,7 +119,7 @@ def test_that_a_commit_left_open_holds_up_nobody(
 ) -> None:
     with client.transaction(force_rollback=True):
         client.execute(ADVANCE, (token_of(1), 0, 1, "committed", MEETING, None, None))
-        assert not postgres_store.end_generation("1", 1, State.WITHDRAWN, at=at(30), reason="not now")
+        assert not postgres_store.generations.end("1", 1, State.WITHDRAWN, at=at(30), reason="not now")
         with pytest.raises(StoreError, match="generation 1 is planned"):
             plan_generation(postgres_store)
         assert plan_generation(postgres_store, 2).number == 1
@@ -128,4 +128,4 @@ def test_that_a_commit_left_open_holds_up_nobody(
                 second.execute(ADVANCE, (token_of(1), 0, 1, "refused", None, None, "no"))
             rows: Any = second.execute("SELECT * FROM pollux_generation(%s, 0, 0)", (token_of(1),)).fetchall()
             assert len(rows) == 2
-    assert postgres_store.end_generation("1", 1, State.WITHDRAWN, at=at(31), reason="now")
+    assert postgres_store.generations.end("1", 1, State.WITHDRAWN, at=at(31), reason="now")

@@ -59,8 +59,8 @@ def prepare(plain: PostgresServer, keys: Path) -> Guarded:
         add_login(admin, name, shared=False, connections=5, roles=("pollux_agent", "pollux_reader"))
     plain.sql("ALTER ROLE jobs PASSWORD 's3cret'; ALTER ROLE pollux PASSWORD 'daemons'")
     store = open_store(admin)
-    store.register_jobs([registration(1)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
+    store.jobs.register([registration(1)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2})], at=at(0))
     store.close()
     make_certificates(keys)
     plain.folder.chmod(0o711)  # others reach the socket
@@ -220,13 +220,13 @@ def test_that_a_copied_hash_gains_nothing_through_a_pooler(guarded: Guarded, poo
     copy = registration(3, terms={"token_sha256": owner.terms.token_sha256})
     daemon = open_store(guarded.url("pollux:daemons"))
     for turn in (copy, owner):
-        assert daemon.register_jobs([turn], at=at(0)) == ()
-    daemon.observe_jobs([observation(number, gpus={"n0": 2}) for number in (2, 3)], at=at(1))
+        assert daemon.jobs.register([turn], at=at(0)) == ()
+    daemon.jobs.observe([observation(number, gpus={"n0": 2}) for number in (2, 3)], at=at(1))
     jobs = open_agent_store(pooler.url("jobs", "s3cret"), keep_connection=True)
     jobs.report(token_of(2, 1002), report(1), at=at(2))
     with pytest.raises(UnknownJobError):
         jobs.report(token_of(2, 1001), report(2), at=at(3))
-    assert (len(daemon.run_history("2")), daemon.run_history("3")) == (1, ())
+    assert (len(daemon.history.runs("2")), daemon.history.runs("3")) == (1, ())
     jobs.close()
     daemon.close()
 

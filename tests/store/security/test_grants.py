@@ -92,7 +92,7 @@ class TestViews:
     ) -> None:
         store = open_store(postgres.url("store", login="ada"))
         with pytest.raises(StoreError, match="pollux report job JOB"):
-            store.jobs()
+            store.jobs.all()
         store.close()
 
     def test_that_a_view_with_neither_user_nor_mention_is_not_made(
@@ -211,12 +211,12 @@ class TestOwners:
         outcome = init_store(private_url)
         assert outcome.notes == () or "a superuser" in outcome.notes[0]
         store, jobs = open_store(private_url), open_agent_store(private_url)
-        store.register_jobs([registration(1)], at=at(0))
-        store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
+        store.jobs.register([registration(1)], at=at(0))
+        store.jobs.observe([observation(1, gpus={"n0": 2})], at=at(0))
         jobs.report(token_of(1), report(1), at=at(0))
         store.maintain()
         assert jobs.poll(token_of(1), 0, at=at(0)).checkpoint_request is None
-        sample = store.job("1").sample
+        sample = store.jobs.get("1").sample
         assert sample is not None
         assert abs((sample.at - datetime.now(timezone.utc)).total_seconds()) < 600
         assert check_store(private_url).problems == ()
@@ -283,7 +283,7 @@ def test_that_a_reader_who_asks_for_the_status_is_told_what_to_ask_for(
     with pytest.raises(
         StoreError, match=r"pollux status and explain do; a reader's .* pollux report job JOB"
     ):
-        store.active_jobs()
+        store.jobs.active()
     store.close()
 
 

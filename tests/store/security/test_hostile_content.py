@@ -77,8 +77,8 @@ REFUSED = {
 def running(postgres_store: Store, postgres_url: str) -> Store:
     """A store with jobs 1 (the untrusted client's) and 2 (somebody's), both running."""
     store = postgres_store
-    store.register_jobs([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
-    store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
+    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
+    store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
     return store
 
 
@@ -93,29 +93,29 @@ def test_that_hostile_content_is_refused_whole(client: Connection, running: Stor
         with pytest.raises(psycopg.Error) as refused:
             send(client, raw_report(1, **content))
         assert refused.value.sqlstate in BAD_REPORT, name
-    assert running.run_history("1") == ()
-    assert running.model_history("1") == ()
+    assert running.history.runs("1") == ()
+    assert running.history.models("1") == ()
     send(client, raw_report(2))
-    assert len(running.sample_history("1")) == 1, "the job's next report counts"
+    assert len(running.history.samples("1")) == 1, "the job's next report counts"
 
 
 def test_that_hostile_content_takes_nothing_from_the_last_good_report(
     client: Connection, running: Store
 ) -> None:
     send(client, raw_report(1))
-    before = running.job("1")
+    before = running.jobs.get("1")
     for name, content in REFUSED.items():
         with pytest.raises(psycopg.Error) as refused:
             send(client, raw_report(2, **content))
         assert refused.value.sqlstate in (*BAD_REPORT, "PX001", "PX002"), name
-    assert running.job("1") == before
+    assert running.jobs.get("1") == before
 
 
 def test_that_a_number_written_as_a_text_is_that_number_and_bounded(
     client: Connection, running: Store
 ) -> None:
     send(client, raw_report(1, throughput="17.5", sequence="3", gpus_per_node=["2"]))
-    (sample,) = running.sample_history("1")
+    (sample,) = running.history.samples("1")
     assert sample.throughput == 17.5
     with pytest.raises(psycopg.Error) as refused:
         send(client, raw_report(4, throughput="1e13"))
@@ -128,7 +128,7 @@ def test_that_of_a_key_that_comes_twice_one_counts_and_is_checked(client: Connec
         send(client, good + ', "throughput": 5, "throughput": -5}')
     assert refused.value.sqlstate in BAD_REPORT
     send(client, good + ', "throughput": -5, "throughput": 5}')
-    (sample,) = running.sample_history("1")
+    (sample,) = running.history.samples("1")
     assert sample.throughput == 5.0
 
 
@@ -138,12 +138,12 @@ def test_that_deep_json_is_refused(client: Connection, running: Store) -> None:
         with pytest.raises(psycopg.Error) as refused:
             send(client, raw_report(1, **{name: "HERE"}).replace('"HERE"', value))
         assert refused.value.sqlstate in BAD_REPORT, name
-    assert running.run_history("1") == ()
+    assert running.history.runs("1") == ()
 
 
 def test_that_deep_json_where_nobody_looks_does_no_harm(client: Connection, running: Store) -> None:
     send(client, raw_report(1, more="HERE").replace('"HERE"', "[" * 1000 + "]" * 1000))
-    assert len(running.sample_history("1")) == 1
+    assert len(running.history.samples("1")) == 1
 
 
 def test_that_no_field_of_a_message_stands_for_what_the_database_finds(
@@ -157,15 +157,15 @@ def test_that_no_field_of_a_message_stands_for_what_the_database_finds(
         send(client, raw_report(sequence, **forged))
         with pytest.raises(psycopg.Error, match="reports 3 nodes and was seen on 1"):
             send(client, raw_report(sequence + 1, gpus_per_node=[1, 1, 1], **forged))
-    assert running.job("2").run is None
-    assert {sample.at for sample in running.sample_history("1")} == {at(9)}
+    assert running.jobs.get("2").run is None
+    assert {sample.at for sample in running.history.samples("1")} == {at(9)}
 
 
 def test_that_epochs_beyond_the_total_are_the_jobs_own_claim(client: Connection, running: Store) -> None:
     send(client, raw_report(1, epoch=10**9, total_epochs=1, progress=1e18))
     send(client, raw_report(2, epoch=0, total_epochs=0, progress=0.0))
-    assert [one.total_epochs for one in running.job("1").declarations] == [1, 0]
-    assert running.job("2").declarations == ()
+    assert [one.total_epochs for one in running.jobs.get("1").declarations] == [1, 0]
+    assert running.jobs.get("2").declarations == ()
 
 
 def test_that_numbers_that_go_back_and_forth_are_taken_as_they_come(
@@ -178,7 +178,7 @@ def test_that_numbers_that_go_back_and_forth_are_taken_as_they_come(
             client,
             raw_report(sequence, num_steps=value, num_examples=value, epoch=value, progress=float(value)),
         )
-    samples = running.sample_history("1")
+    samples = running.history.samples("1")
     assert [sample.epoch for sample in samples] == [10**9, 0, 10**9, 1]
     assert [sample.at for sample in samples] == [at(99)] * 4, "a clock set back puts none before another"
 
@@ -191,7 +191,7 @@ def test_that_a_checkpoint_of_anothers_reallocation_confirms_nothing(
     send(client, raw_report(1, request_id=planned.id, blocked_s=1e7, size_bytes=1))
     send(client, raw_report(2, request_id=-planned.id, blocked_s=0.0, size_bytes=1))
     send(client, raw_report(3, request_id=planned.id, blocked_s=None, size_bytes=None))
-    assert [one.step for one in running.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
+    assert [one.step for one in running.journal.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
 
 
 def test_that_warnings_are_compared_letter_by_letter(client: Connection, running: Store) -> None:
@@ -203,7 +203,7 @@ def test_that_warnings_are_compared_letter_by_letter(client: Connection, running
         *["x"] * 5000,
     ]
     send(client, raw_report(1, warnings=names))
-    assert running.job("1").warnings == ()
+    assert running.jobs.get("1").warnings == ()
 
 
 VALUES = st.recursive(
@@ -222,17 +222,17 @@ CONTENT = st.dictionaries(st.sampled_from([*json.loads(raw_report(1))]), VALUES,
 def test_that_any_content_is_refused_or_stored_finite_and_spares_the_neighbour(
     client: Connection, postgres_store: Store, content: dict[str, Any]
 ) -> None:
-    number = len(postgres_store.jobs()) + 1
-    postgres_store.register_jobs([registration(number)], at=at(0))
-    postgres_store.observe_jobs([observation(number, gpus={"n0": 1})], at=at(0))
-    before = postgres_store.job("2")
+    number = len(postgres_store.jobs.all()) + 1
+    postgres_store.jobs.register([registration(number)], at=at(0))
+    postgres_store.jobs.observe([observation(number, gpus={"n0": 1})], at=at(0))
+    before = postgres_store.jobs.get("2")
     try:
         send(client, raw_report(1, **content), token=token_of(number))
     except psycopg.Error as error:
         assert error.sqlstate in (*BAD_REPORT, "PX001", "PX002"), error  # noqa: PT017
-        assert postgres_store.run_history(str(number)) == ()
+        assert postgres_store.history.runs(str(number)) == ()
         return
     finally:
-        assert postgres_store.job("2") == before
-    job = postgres_store.job(str(number))
+        assert postgres_store.jobs.get("2") == before
+    job = postgres_store.jobs.get(str(number))
     assert all(math.isfinite(one) for one in numbers_in((job.model, job.sample, job.run)))

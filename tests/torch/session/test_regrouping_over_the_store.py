@@ -76,8 +76,8 @@ class Job:
 
     def __init__(self, store: Store, url: str, directory: Path, until: int) -> None:
         self.store, self.directory, self._until = store, directory, until
-        store.register_jobs([registration(1)], at=at(0))
-        store.observe_jobs([observation(1, gpus={"n0": 1, "n1": 1})], at=at(1))
+        store.jobs.register([registration(1)], at=at(0))
+        store.jobs.observe([observation(1, gpus={"n0": 1, "n1": 1})], at=at(1))
         token = directory / "token"
         token.write_text(token_of(1))
         token.chmod(0o600)
@@ -118,10 +118,10 @@ class Job:
         """Plan a generation, each member on a node of its own; return its number."""
         planned = [GenerationMember(id=one, node_name=f"node-{one}", is_ready=True) for one in members]
         planned += [GenerationMember(id=one, node_name=f"node-{one}") for one in newcomers]
-        return self.store.plan_generation("1", planned, restart_count=0, at=at(2)).number
+        return self.store.generations.plan("1", planned, restart_count=0, at=at(2)).number
 
     def state(self) -> State:
-        return self.store.generations("1")[-1].state
+        return self.store.generations.of_job("1")[-1].state
 
     def await_state(self, state: State) -> None:
         wait_until(lambda: self.state() is state, timeout_s=120, what=f"a generation that is {state.value}")
@@ -164,7 +164,7 @@ def test_that_a_training_moves_to_another_node_and_back_to_one_replica(
     job.start("a")
     job.join("b", "a")
     job.await_state(State.REGROUPED)
-    first = store.generations("1")[0]
+    first = store.generations.of_job("1")[0]
     assert first.meeting is not None
     assert first.meeting.startswith("127.0.0.1:")
     job.join("c", "b")
@@ -184,7 +184,7 @@ def test_that_training_goes_on_while_the_commit_is_not_answered(
     (tmp_path / "hold").touch()
     job.start("a")
     job.join("b", "a")
-    wait_until(lambda: store.generations("1")[0].is_ready, timeout_s=120, what="b")
+    wait_until(lambda: store.generations.of_job("1")[0].is_ready, timeout_s=120, what="b")
     with locked(store_url):
         (tmp_path / "hold").unlink()
         wait_until(lambda: "go on as they are" in job.output(), timeout_s=120, what="a's waiting for nothing")

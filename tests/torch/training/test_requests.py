@@ -52,7 +52,7 @@ class Job:
             "POLLUX_AGENT_POLL_INTERVAL_S": "0.1",
         }
         registered = registration(1)
-        store.register_jobs([registered], at=registered.submitted_at)
+        store.jobs.register([registered], at=registered.submitted_at)
 
     def start(
         self, num_ranks: int, num_epochs: int, restart: int, *, pause_s: float = PAUSE_S, **more: Any
@@ -68,14 +68,14 @@ class Job:
 
     def advance(self, request: int, expected: Step, step: Step) -> bool:
         at = registration(1).submitted_at
-        return self.store.advance_reallocation(request, step, expected=expected, at=at, reason="a test's")
+        return self.store.journal.advance(request, step, expected=expected, at=at, reason="a test's")
 
     def step_of(self, request: int) -> Step:
-        return next(move.step for move in self.store.reallocations() if move.id == request)
+        return next(move.step for move in self.store.journal.reallocations() if move.id == request)
 
     def await_phase(self, phase: RunPhase, run_number: int = 0) -> None:
         def reached() -> bool:
-            runs = {run.run_number: run.phase for run in self.store.run_history("1")}
+            runs = {run.run_number: run.phase for run in self.store.history.runs("1")}
             return runs.get(run_number) is phase
 
         wait_until(reached, timeout_s=120, what=f"run {run_number} to be {phase}")
@@ -84,7 +84,7 @@ class Job:
         """Wait until a run that has reported reports again."""
 
         def reported_at() -> Any:
-            return next(r.last_report_at for r in self.store.run_history("1") if r.run_number == run_number)
+            return next(r.last_report_at for r in self.store.history.runs("1") if r.run_number == run_number)
 
         before = reported_at()
         wait_until(lambda: reported_at() > before, timeout_s=120, what=f"a report of run {run_number}")
@@ -138,11 +138,11 @@ def test_that_training_goes_on_when_the_request_is_withdrawn(job: Job) -> None:
     request = job.request(0)
     wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
     job.await_phase(RunPhase.WAITING)
-    waited_at = job.store.run_history("1")[0].num_steps
+    waited_at = job.store.history.runs("1")[0].num_steps
     assert job.advance(request, Step.CHECKPOINTED, Step.ROLLED_BACK)
     job.await_phase(RunPhase.TRAINING)
     wait_until(
-        lambda: job.store.run_history("1")[0].num_steps > waited_at, timeout_s=120, what="further steps"
+        lambda: job.store.history.runs("1")[0].num_steps > waited_at, timeout_s=120, what="further steps"
     )
     run.terminate()
     assert run.wait() == [143, 143], run.output()
@@ -166,7 +166,7 @@ def test_that_reports_have_model_progress_and_allocation(job: Job) -> None:
     run = job.start(2, MANY_EPOCHS, 0, autoscale=(64, 4, 16, True))
 
     def fitted() -> Any:
-        record = job.store.job("1")
+        record = job.store.jobs.get("1")
         ready = record.model is not None and record.model.throughput is not None
         return record if ready and record.model.statistics is not None and record.sample is not None else None
 
@@ -318,9 +318,9 @@ def test_that_training_goes_on_when_nobody_stops_it_and_answers_each_request_onc
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
     wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
-    answered_at = job.store.run_history("1")[0].num_steps
+    answered_at = job.store.history.runs("1")[0].num_steps
     wait_until(
-        lambda: job.store.run_history("1")[0].num_steps > answered_at + 100,
+        lambda: job.store.history.runs("1")[0].num_steps > answered_at + 100,
         timeout_s=120,
         what="further steps",
     )

@@ -1,9 +1,9 @@
-"""The first schema. `pollux_slurm.store.schema` documents its tables and columns."""
+"""The first revision: all tables. `pollux_slurm.store.schema` documents them and their columns."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0100"
+revision = "0105"
 down_revision = None
 
 TABLES = (
@@ -32,6 +32,8 @@ TABLES = (
     "job_days",
     "node_days",
     "leases",
+    "generations",
+    "generation_members",
 )
 """In this order: a table refers to those before it."""
 TIME = sa.DateTime(timezone=True)
@@ -39,9 +41,11 @@ TIME = sa.DateTime(timezone=True)
 BIG_INT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 STEPS = (
     "planned checkpoint_requested checkpointed requeued reshaped released running "
-    "confirmed rolled_back failed"
+    "regroup_requested regrouped confirmed rolled_back failed"
 )
-CAUSES = "decision pause drain resume time_limit after_failure failed_start held_by_slurm late_command"
+CAUSES = (
+    "decision pause drain resume time_limit after_failure failed_start held_by_slurm stray_wings late_command"
+)
 
 
 def upgrade() -> None:
@@ -51,6 +55,7 @@ def upgrade() -> None:
     _allocations()
     _sums()
     _lease()
+    _generations()
 
 
 def downgrade() -> None:
@@ -100,6 +105,9 @@ def _jobs() -> None:
         sa.Column("min_gpus", sa.Integer, nullable=False),
         sa.Column("max_gpus", sa.Integer),
         sa.Column("allow_unconfirmed", _flag("allow_unconfirmed"), nullable=False),
+        sa.Column("in_place", _flag("in_place"), nullable=False, server_default=sa.false()),
+        sa.Column("kind", sa.String(32)),
+        sa.Column("finish_by", TIME),
         sa.Column("cpus_per_gpu", sa.Integer, nullable=False),
         sa.Column("memory_per_gpu_mb", BIG_INT, nullable=False),
         sa.Column(
@@ -113,7 +121,12 @@ def _jobs() -> None:
         sa.Column("finished_at", TIME),
         sa.Column("time_limit_s", sa.Double),
         sa.Column("required_nodes", sa.Text),
+        sa.Column("submitted_gpus", sa.Integer),
         sa.Column("not_moved_reason", sa.Text),
+        sa.Column("promise", _one_of("promise", "unknown refused accepted ended")),
+        sa.Column("promise_gpus", sa.Integer),
+        sa.Column("promise_finish_at", TIME),
+        sa.Column("promise_reason", sa.Text),
         sa.Column("estimated", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.CheckConstraint("length(token_sha256) = 64", name="token_sha256"),
         sa.UniqueConstraint("token_sha256", "user_id"),
@@ -136,6 +149,7 @@ def _jobs() -> None:
     )
     op.create_index("ix_jobs_finished_at", "jobs", ["finished_at"])
     op.create_index("ix_jobs_first_job_id", "jobs", ["first_job_id"])
+    op.create_index("ix_jobs_kind_id", "jobs", ["kind", "id"])
     op.create_index("ix_jobs_slurm_job_id_id", "jobs", ["slurm_job_id", "id"])
     op.create_index("ix_jobs_started_at", "jobs", ["started_at"])
     op.create_index("ix_jobs_submitted_at", "jobs", ["submitted_at"])
@@ -420,7 +434,16 @@ def _allocations() -> None:
         sa.Column("taken_over", _flag("taken_over"), nullable=False, server_default=sa.false()),
         sa.Column("reason", sa.Text),
         sa.Column("time_left_s", sa.Double),
+        sa.Column("way", _one_of("way", "requeue in_place"), nullable=False, server_default="requeue"),
+        sa.Column("generation", sa.Integer),
+        sa.Column("refused", _one_of("refused", "never not_now")),
+        sa.Column("refused_at", TIME),
+        sa.Column("refused_reason", sa.Text),
+        sa.Column("refused_request", sa.Text),
+        sa.Column("priority", BIG_INT),
+        sa.Column("priority_ended_at", TIME),
         sa.CheckConstraint("from_restart_count >= 0", name="from_restart_count"),
+        *_within("generation", "1", "1000000"),
     )
     op.create_index("ix_reallocations_job_id_id", "reallocations", ["job_id", "id"])
     op.create_index("ix_reallocations_round_id", "reallocations", ["round_id"])
@@ -441,7 +464,7 @@ def _allocations() -> None:
             sa.ForeignKey("reallocations.id", ondelete="CASCADE"),
             primary_key=True,
         ),
-        sa.Column("side", _one_of("side", "source target"), primary_key=True),
+        sa.Column("side", _one_of("side", "source target refused"), primary_key=True),
         sa.Column("node_name", sa.Text, primary_key=True),
         sa.Column("num_gpus", sa.Integer, nullable=False),
         sa.CheckConstraint("num_gpus >= 1", name="num_gpus"),
@@ -566,4 +589,55 @@ def _lease() -> None:
         sa.Column("expires_at", TIME, nullable=False),
         sa.Column("interval_s", sa.Double),
         sa.Column("watch_s", sa.Double),
+    )
+
+
+def _generations() -> None:
+    op.create_table(
+        "generations",
+        sa.Column("job_id", BIG_INT, sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column(
+            "state",
+            _one_of("state", "planned committed regrouped refused withdrawn failed"),
+            nullable=False,
+        ),
+        sa.Column("at", TIME, nullable=False),
+        sa.Column("restart_count", sa.Integer, nullable=False),
+        sa.Column("meeting", sa.Text),
+        sa.Column("standstill_s", sa.Double),
+        sa.Column("reason", sa.Text),
+        *_within("restart_count", "0", "1000000"),
+        *_within("standstill_s", "0.0", "10000000.0"),
+        *_within("number", "1", "1000000"),
+        sa.CheckConstraint("length(meeting) BETWEEN 1 AND 300", name="meeting"),
+        sa.CheckConstraint("length(reason) <= 1024", name="reason"),
+        sa.CheckConstraint(
+            "(state IN ('committed', 'regrouped', 'failed')) = (meeting IS NOT NULL)", name="committed"
+        ),
+        sa.CheckConstraint("(state = 'regrouped') = (standstill_s IS NOT NULL)", name="regrouped"),
+    )
+    op.create_index(
+        "uq_generations_open",
+        "generations",
+        ["job_id"],
+        unique=True,
+        sqlite_where=sa.text("state IN ('planned', 'committed')"),
+        postgresql_where=sa.text("state IN ('planned', 'committed')"),
+    )
+
+    op.create_table(
+        "generation_members",
+        sa.Column("job_id", BIG_INT, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("member_id", sa.Text, nullable=False),
+        sa.Column("node_name", sa.Text, nullable=False),
+        sa.Column("ready", _flag("ready"), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id", "number"], ["generations.job_id", "generations.number"], ondelete="CASCADE"
+        ),
+        sa.UniqueConstraint("job_id", "number", "member_id"),
+        *_within("rank", "0", "9999"),
+        sa.CheckConstraint("length(member_id) BETWEEN 1 AND 64", name="member_id"),
     )
