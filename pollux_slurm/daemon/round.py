@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -106,9 +106,9 @@ class Settings:
     """The settings that a reload may change in a running daemon."""
 
     config: DaemonConfig
-    policy: PolicyConfig
-    moves: MovesConfig
-    kinds: KindsConfig
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    moves: MovesConfig = field(default_factory=MovesConfig)
+    kinds: KindsConfig = field(default_factory=KindsConfig)
     decide: Callable[[Problem], Decision]
 
 
