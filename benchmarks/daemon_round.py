@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.round import Settings
 from pollux_slurm.daemon.service.metrics import totals
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
@@ -153,12 +154,13 @@ def main() -> None:
         daemon = Daemon(
             slurm=StillSlurm(options.nodes, options.jobs),  # type: ignore[arg-type]
             store=store,
-            config=DaemonConfig(shadow=True),
+            settings=Settings(
+                config=DaemonConfig(shadow=True), decide=functools.partial(decide, tables=TableCache())
+            ),
             owner="benchmark",
             wall_clock=lambda: NOON,
             monotonic=time.monotonic,
             stop=threading.Event(),
-            decide=functools.partial(decide, tables=TableCache()),
         )
         daemon.round()  # registers the jobs
         for number in range(1, options.jobs + 1):

@@ -33,6 +33,7 @@ from typing import Any
 from benchmarks.daemon_round import _report
 from pollux_slurm.config import DaemonConfig, SlurmConfig
 from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.round import Settings
 from pollux_slurm.daemon.service.metrics import DaemonMetrics, totals
 from pollux_slurm.model import (
     Allocation,
@@ -299,13 +300,15 @@ def daemon(
     return Daemon(
         slurm=slurm,  # type: ignore[arg-type]
         store=store,
-        config=DaemonConfig(shadow=shadow, restart_delay_s=5.0, max_in_flight=options.in_flight),
+        settings=Settings(
+            config=DaemonConfig(shadow=shadow, restart_delay_s=5.0, max_in_flight=options.in_flight),
+            decide=toggled if options.toggle else decide,
+        ),
         owner="benchmark",
         wall_clock=now,
         monotonic=time.monotonic,
         stop=threading.Event(),
         metrics=metrics,
-        decide=toggled if options.toggle else decide,
     )
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from pollux_slurm.config import DaemonConfig, KindsConfig, MovesConfig, PolicyConfig
+from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.enact.state_machine import Enactor
 from pollux_slurm.daemon.observe import accounted_runs, association_limits, returned_nodes
 from pollux_slurm.daemon.observe.events import EventWatch
@@ -17,9 +17,7 @@ from pollux_slurm.daemon.service.lease import Lease
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
-from pollux_slurm.model import Decision, Problem
 from pollux_slurm.now.jobs import jobs_held_by_journal
-from pollux_slurm.policy import decide
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.own_reservations import OwnReservations
 from pollux_slurm.store.contract.interface import Store
@@ -48,15 +46,11 @@ class Daemon:
         *,
         slurm: SlurmClient,
         store: Store,
-        config: DaemonConfig,
+        settings: Settings,
         owner: str,
         wall_clock: Callable[[], datetime],
         monotonic: Callable[[], float],
         stop: threading.Event,
-        decide: Callable[[Problem], Decision] = decide,
-        policy: PolicyConfig | None = None,
-        moves: MovesConfig | None = None,
-        kinds: KindsConfig | None = None,
         metrics: DaemonMetrics | None = None,
         notifier: Notifier | None = None,
         reload: Callable[[], Settings] | None = None,
@@ -71,7 +65,7 @@ class Daemon:
         self._reload = reload
         self._reload_asked = reload_requested or threading.Event()
         self._store = store
-        self._config = config
+        self._config = config = settings.config
         self._clock = wall_clock
         self._monotonic = monotonic
         self._stop = stop
@@ -85,20 +79,14 @@ class Daemon:
             guard=self._lease.check,
             metrics=self.metrics,
             predecessor_may_live=self._lease.predecessor_may_live,
-            moves=moves or MovesConfig(),
+            moves=settings.moves,
             may_prioritise=privileges.MayPrioritise(scope, slurm.settings),
             monotonic=monotonic,
         )
         self._rounds = Rounds(
             slurm=slurm,
             store=store,
-            settings=Settings(
-                config=config,
-                policy=policy or PolicyConfig(),
-                moves=moves or MovesConfig(),
-                kinds=kinds or KindsConfig(),
-                decide=decide,
-            ),
+            settings=settings,
             clock=wall_clock,
             lease=self._lease,
             metrics=self.metrics,

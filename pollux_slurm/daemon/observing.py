@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from pollux_slurm.config import DaemonConfig, KindsConfig, MovesConfig, PolicyConfig
@@ -38,9 +38,9 @@ class Settings:
     """The settings that a reload may change in a running daemon."""
 
     config: DaemonConfig
-    policy: PolicyConfig
-    moves: MovesConfig
-    kinds: KindsConfig
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    moves: MovesConfig = field(default_factory=MovesConfig)
+    kinds: KindsConfig = field(default_factory=KindsConfig)
     decide: Callable[[Problem], Decision]
 
     @property

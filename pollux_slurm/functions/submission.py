@@ -26,7 +26,7 @@ from pollux_slurm.agent.submit.submission_plan import (
     plan_submission,
 )
 from pollux_slurm.agent.submit.token import checkpoints_folder, make_private_dir, new_token, remove_empty_dirs
-from pollux_slurm.config import load_config
+from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
 from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json
 from pollux_slurm.functions.job import SubmittedJob
@@ -135,41 +135,85 @@ def submit(
     if cluster == "local" and (sbatch or setup):
         names = sorted([*sbatch, *(["setup"] if setup else [])])
         raise UsageError(f"{', '.join(names)}: only for Slurm; leave it out for a local job")
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", getattr(function, "__name__", type(function).__name__)).strip(
-        "_-."
-    )
-    identifier, cwd = secrets.token_hex(4), Path.cwd()
     config = load_config(os.environ)
-    default = checkpoints_folder(config.checkpoints, cwd) / f"{name[:40] or 'function'}-{identifier}"
-    named = None if checkpoint_dir is None else os.fspath(checkpoint_dir)
-    directory = absolute(named, cwd=cwd) or default
-    folder = directory / f"function-{identifier}"
+    call = _Call.of(function, args, config, checkpoint_dir)
     if cluster == "local":
-        command = _local_command(folder, directory, min_gpus, max_gpus, in_place=bool(in_place))
+        command = _local_command(call, min_gpus, max_gpus, in_place=bool(in_place))
         if dry_run:
             return shlex.join(command) + "\n"
-        with _call_files(folder, directory, function, args):
-            return _start_here(command, folder, name, identifier)
+        with _call_files(call):
+            return _start_here(command, call)
 
-    given = {**sbatch, "min_gpus": min_gpus, "max_gpus": max_gpus, "checkpoint_dir": directory}
+    given = {**sbatch, "min_gpus": min_gpus, "max_gpus": max_gpus, "checkpoint_dir": call.directory}
     words = _option_words(given)
     if in_place is not None:
         words.append("--in-place" if in_place else "--no-in-place")
-    defaults = {"job-name": name or "function", "output": _log_pattern(folder, "stdout")}
+    return _submit_to_slurm(call, _with_defaults(words, call), setup, sbatch, config, dry_run=dry_run)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call that is to be made. `directory` is for checkpoints, `folder` in it for the call alone."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    name: str
+    identifier: str
+    directory: Path
+    folder: Path
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        config: Config,
+        checkpoint_dir: str | os.PathLike[str] | None,
+    ) -> _Call:
+        shown = getattr(function, "__name__", type(function).__name__)
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", shown).strip("_-.")
+        identifier, cwd = secrets.token_hex(4), Path.cwd()
+        default = checkpoints_folder(config.checkpoints, cwd) / f"{name[:40] or 'function'}-{identifier}"
+        named = None if checkpoint_dir is None else os.fspath(checkpoint_dir)
+        directory = absolute(named, cwd=cwd) or default
+        return cls(
+            function=function,
+            args=args,
+            name=name,
+            identifier=identifier,
+            directory=directory,
+            folder=directory / f"function-{identifier}",
+        )
+
+
+def _with_defaults(words: Sequence[str], call: _Call) -> list[str]:
+    """Return the words of sbatch's options, with a name and logs where there are none."""
+    defaults = {"job-name": call.name or "function", "output": _log_pattern(call.folder, "stdout")}
     written = {word[2:].partition("=")[0] for word in words}
     if not written & {"output", "error"}:
-        defaults["error"] = _log_pattern(folder, "stderr")
-    words += [f"--{option}={value}" for option, value in defaults.items() if option not in written]
-    token = new_token(os.getuid())
-    runner = make_runner(config.slurm, os.environ)
+        defaults["error"] = _log_pattern(call.folder, "stderr")
+    return [*words, *(f"--{option}={value}" for option, value in defaults.items() if option not in written)]
+
+
+def _submit_to_slurm(
+    call: _Call,
+    words: Sequence[str],
+    setup: str | Sequence[str],
+    named: Iterable[str],
+    config: Config,
+    *,
+    dry_run: bool,
+) -> SubmittedJob[Any] | str:
+    """Submit the call with the options `words`, some of which the user has `named`."""
+    cwd, token, runner = Path.cwd(), new_token(os.getuid()), make_runner(config.slurm, os.environ)
     plan = plan_submission(
         parse_words([*words, "--parsable"], exact=POLLUX_OPTIONS),
         environ=os.environ,
         cwd=cwd,
         config=config,
         token=token,
-        identifier=identifier,
-        read_stdin=_script(function, folder, setup).encode,
+        identifier=call.identifier,
+        read_stdin=_script(call, setup).encode,
         room_for_wings=RoomForWings(runner, config.moves),
     )
 
@@ -181,12 +225,12 @@ def submit(
     if dry_run:
         return plan.as_shell_commands()
     runner.find("sbatch")
-    with _call_files(folder, directory, function, args):
+    with _call_files(call):
         try:
             job_id = submit_plan(plan, token=token, runner=runner, environ=os.environ, cwd=cwd, say=say)
         except SlurmCommandError as error:
-            raise SlurmCommandError(f"{error}{_hint(sbatch)}") from None
-        return _keep(_job(plan, job_id, folder))
+            raise SlurmCommandError(f"{error}{_hint(named)}") from None
+        return _keep(_job(plan, job_id, call.folder))
 
 
 def _option_words(options: Mapping[str, object]) -> list[str]:
@@ -233,9 +277,9 @@ def _hint(options: Iterable[str]) -> str:
     return ""
 
 
-def _script(function: Callable[..., Any], folder: Path, setup: str | Sequence[str]) -> str:
+def _script(call: _Call, setup: str | Sequence[str]) -> str:
     """Return the batch script, in the form that a user would write."""
-    run = shlex.join([*_pollux(), "run", "--", *_replica_command(folder)])
+    run, function = shlex.join([*_pollux(), "run", "--", *_replica_command(call.folder)]), call.function
     before = [setup] if isinstance(setup, str) else setup
     where = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     lines = ["#!/bin/bash", f"# made by pollux_slurm.submit of {' '.join(where.split())}", *before, run]
@@ -288,15 +332,14 @@ def _keep(job: SubmittedJob[Any]) -> SubmittedJob[Any]:
 
 
 @contextlib.contextmanager
-def _call_files(
-    folder: Path, directory: Path, function: Callable[..., Any], args: tuple[Any, ...]
-) -> Iterator[None]:
+def _call_files(call: _Call) -> Iterator[None]:
     """Write the call; remove it again if nothing was submitted. It stays where that is not known."""
+    folder = call.folder
     try:
-        pickled = cloudpickle().dumps((function, args))
+        pickled = cloudpickle().dumps((call.function, call.args))
     except Exception as error:
         raise UsageError(f"the function or its arguments cannot be pickled: {error}") from error
-    created = make_private_dir(directory)
+    created = make_private_dir(call.directory)
     created = [*make_private_dir(folder), *created]
     try:
         write_private(folder / CALL, pickled)
@@ -316,27 +359,25 @@ def _call_files(
 # --------------------------------------------------------------------------------------- on this machine
 
 
-def _local_command(
-    folder: Path, directory: Path, min_gpus: int | None, max_gpus: int | None, *, in_place: bool
-) -> list[str]:
+def _local_command(call: _Call, min_gpus: int | None, max_gpus: int | None, *, in_place: bool) -> list[str]:
     if min_gpus is not None and max_gpus is not None and min_gpus > max_gpus:
         raise UsageError(f"min_gpus={min_gpus} is above max_gpus={max_gpus}")
     count = max(visible_gpus(os.environ), min_gpus or 1)
     count = count if max_gpus is None else min(count, max_gpus)
-    run = [*_pollux(), "run", f"--checkpoint-dir={directory}"]
+    run = [*_pollux(), "run", f"--checkpoint-dir={call.directory}"]
     flags = ["--in-place"] if in_place else []
-    return [*run, f"--nproc-per-node={count}", *flags, "--", *_replica_command(folder)]
+    return [*run, f"--nproc-per-node={count}", *flags, "--", *_replica_command(call.folder)]
 
 
-def _start_here(command: Sequence[str], folder: Path, name: str, identifier: str) -> SubmittedJob[Any]:
+def _start_here(command: Sequence[str], call: _Call) -> SubmittedJob[Any]:
     """Start the processes; they go on when this process ends, as those of a job of Slurm do."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
-    stdout, stderr = folder / "stdout.log", folder / "stderr.log"
-    process = spawn(name, command, environ=environ, output=stdout, error_output=stderr)
+    stdout, stderr = call.folder / "stdout.log", call.folder / "stderr.log"
+    process = spawn(call.name, command, environ=environ, output=stdout, error_output=stderr)
     return _keep(
         SubmittedJob(
-            job_id=f"local-{identifier}",
-            folder=folder,
+            job_id=f"local-{call.identifier}",
+            folder=call.folder,
             stdout_file=stdout,
             stderr_file=stderr,
             script=shlex.join(command) + "\n",

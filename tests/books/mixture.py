@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.observe.accounted_runs import PastRuns, no_past_runs
+from pollux_slurm.daemon.round import Settings
 from pollux_slurm.model import JobState, JobTerms, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
@@ -57,12 +58,11 @@ class Mixture(RealHarness):
         return Daemon(
             slurm=self.slurm,
             store=self.store,
-            config=dataclasses.replace(CONFIG, lease_ttl_s=60),
+            settings=Settings(config=dataclasses.replace(CONFIG, lease_ttl_s=60), decide=self.decide),
             owner="books",
             wall_clock=lambda: datetime.now(timezone.utc),
             monotonic=time.monotonic,
             stop=self.stop,
-            decide=self.decide,
             past_runs=self._past_runs,
         )
 

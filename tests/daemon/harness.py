@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pollux_slurm.config import DaemonConfig, PolicyConfig
+from pollux_slurm.config import DaemonConfig, MovesConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.observe.accounted_runs import PastRuns, no_past_runs
+from pollux_slurm.daemon.round import Settings
 from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import SlurmCommandError, StaleRunError, UnknownJobError
 from pollux_slurm.model import (
@@ -122,6 +123,7 @@ class Harness:
         owner: str = "d",
         shadow: bool = False,
         policy: PolicyConfig | None = None,
+        moves: MovesConfig | None = None,
         decide: Callable[[Problem], Decision] | None = None,
         config: DaemonConfig = CONFIG,
         notifier: Notifier | None = None,
@@ -132,13 +134,16 @@ class Harness:
         return Daemon(
             slurm=slurm or self.client,
             store=store or self.store,
-            config=config if not shadow else DaemonConfig(interval_s=4, shadow=True),
+            settings=Settings(
+                config=config if not shadow else DaemonConfig(interval_s=4, shadow=True),
+                policy=policy or PolicyConfig(),
+                moves=moves or MovesConfig(),
+                decide=decide or self.decide,
+            ),
             owner=owner,
             wall_clock=self.clock,
             monotonic=lambda: self.clock.now.timestamp(),
             stop=stop or self.stop,
-            decide=decide or self.decide,
-            policy=policy,
             notifier=notifier,
             past_runs=past_runs,
             **more,
@@ -273,17 +278,23 @@ class SimulatedStop(threading.Event):
         return self.is_set()
 
 
-def running(harness: Harness, config: DaemonConfig, then: Callable[[float], None], **more: Any) -> Daemon:
+def running(
+    harness: Harness,
+    config: DaemonConfig,
+    then: Callable[[float], None],
+    *,
+    policy: PolicyConfig | None = None,
+    **more: Any,
+) -> Daemon:
     """Return a daemon on the harness's clock; `then` is called at each wait and may set `harness.stop`."""
     harness.stop = SimulatedStop(harness, then)
     return Daemon(
         slurm=harness.client,
         store=harness.store,
-        config=config,
+        settings=Settings(config=config, policy=policy or PolicyConfig(), decide=harness.decide),
         owner="d",
         wall_clock=harness.clock,
         monotonic=lambda: harness.clock.now.timestamp(),
         stop=harness.stop,
-        decide=harness.decide,
         **more,
     )

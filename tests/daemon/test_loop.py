@@ -27,13 +27,11 @@ def daemon_of(harness: Harness, policy: PolicyConfig, config: DaemonConfig = CON
     return Daemon(
         slurm=harness.slurm,
         store=harness.store,
-        config=config,
+        settings=Settings(config=config, policy=policy, decide=decide),
         owner="d",
         wall_clock=harness.clock,
         monotonic=lambda: harness.clock.now.timestamp(),
         stop=harness.stop,
-        decide=decide,
-        policy=policy,
     )
 
 

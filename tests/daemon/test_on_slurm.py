@@ -16,6 +16,7 @@ from pollux_slurm.agent.submit.token import new_token
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.decide import lent_gpus
 from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.round import Settings
 from pollux_slurm.model import (
     Allocation,
     Decision,
@@ -75,13 +76,11 @@ class RealHarness(Harness):
         return Daemon(
             slurm=self.slurm,
             store=self.store,
-            config=config,
+            settings=Settings(config=config, policy=policy or PolicyConfig(), decide=decide or self.decide),
             owner="d",
             wall_clock=self.clock,
             monotonic=time.monotonic,
             stop=self.stop,
-            decide=decide or self.decide,
-            policy=policy,
         )
 
     def submit_at(self, *options: str, slice_s: int | None = None, total_s: int | None = None) -> str:

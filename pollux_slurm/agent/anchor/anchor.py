@@ -25,18 +25,17 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.anchor.generation_watch import GenerationWatch
 from pollux_slurm.agent.anchor.link import Link, Listener, Message
 from pollux_slurm.agent.anchor.newcomers import Newcomers
-from pollux_slurm.agent.anchor.order import Starts
 from pollux_slurm.agent.anchor.place import Place, in_one_line
 from pollux_slurm.agent.anchor.seen_job import SeenJob
 from pollux_slurm.agent.anchor.start import LOST, Start, Wing
 from pollux_slurm.agent.anchor.submission import Submission
+from pollux_slurm.agent.anchor.training_time import TrainingTime
 from pollux_slurm.agent.anchor.wing_jobs import WingJobs
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM, STOPPED_EXIT_CODES
 from pollux_slurm.agent.node.signal_wait import wait_for_signal
@@ -44,7 +43,6 @@ from pollux_slurm.agent.node.watched_processes import STOPPING, blocked_signals
 from pollux_slurm.agent.submit.wing_request import WingRequest
 from pollux_slurm.errors import LaunchError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation
-from pollux_slurm.slurm.sbatch.request import sigterm_lead_s
 from pollux_slurm.store.contract.membership import GenerationState, wing_members
 
 RESTART_WAIT_S = 120.0
@@ -52,8 +50,6 @@ _PAUSE_S = 0.1
 _LOOK_INTERVAL_S, _RARE_LOOK_INTERVAL_S = 5.0, 60.0
 # A wing that is over for Slurm may still be about to say how it ended.
 _LAST_WORDS_S = 5.0
-# How much earlier than asked Slurm may send SIGTERM before a time limit.
-_SIGTERM_EARLY_S = 60.0
 _MAX_FAILED_LAUNCHES = 3
 
 
@@ -73,13 +69,12 @@ class Anchor:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs, self._listener, self._watch, self._request = jobs, listener, watch, request
-        self._starts_file, self._kill_after_s, self._say = starts_file, kill_after_s, say
-        self._monotonic = monotonic
+        self._kill_after_s, self._say, self._monotonic = kill_after_s, say, monotonic
         self._id = jobs.anchor_id
-        self._starts = Starts.read(starts_file)
+        self._time = TrainingTime(starts_file, limit_s=request.time_limit_s, monotonic=monotonic)
         self._place = Place(jobs, say, began_s=monotonic())
         self._submission = Submission(jobs, self._place, say, monotonic)
-        self._start = Start(self._starts.count)
+        self._start = Start(self._time.num_starts)
         self._newcomers = Newcomers(self._start)
         self._stopped = False
         self._failed_launches: list[str] = []
@@ -94,7 +89,7 @@ class Anchor:
         with blocked_signals() as (watched, _):
             try:
                 begin_s = 0.0
-                while not self._is_time_used_up():
+                while not self._time.is_used_up():
                     code = self._make_start(watched, begin_s)
                     if code is not None:
                         return code
@@ -104,30 +99,15 @@ class Anchor:
             finally:
                 self._cancel(self._start.left)
 
-    def _rest_s(self) -> float | None:
-        """Return how much of its time the training has left; None without a limit."""
-        limit_s, since_s = self._request.time_limit_s, self._start.trains_since_s
-        if limit_s is None:
-            return None
-        return limit_s - self._starts.trained_s - (0.0 if since_s is None else self._monotonic() - since_s)
-
-    def _is_time_used_up(self) -> bool:
-        """Whether another start would be stopped as soon as it trains. The first one is always made."""
-        rest_s = self._rest_s()
-        if rest_s is None or not self._starts.trained_s:
-            return False
-        return rest_s <= sigterm_lead_s(self._request.time_limit_s) + _SIGTERM_EARLY_S
-
     def _make_start(self, watched: set[signal.Signals], begin_s: float) -> int | None:
         """Make one start; return the exit code, None where another one is to follow."""
-        self._start = Start(self._starts.count)
+        self._start = Start(self._time.num_starts)
         self._newcomers = Newcomers(self._start)
-        self._starts = replace(self._starts, count=self._starts.count + 1)
-        self._starts.write(self._starts_file)
+        self._time.count_start()
         if self._watch is not None:
             self._watch.begin(self._start.restart_count)
         first = self._submission.submit_first(
-            self._start, self._request.start_options(), watched, rest_s=self._rest_s(), begin_s=begin_s
+            self._start, self._request.start_options(), watched, rest_s=self._time.rest_s(), begin_s=begin_s
         )
         if first is None:
             return STOPPED_BY_SIGTERM
@@ -143,11 +123,7 @@ class Anchor:
 
     def _outcome(self) -> int | None:
         start = self._start
-        if start.trains_since_s is not None:
-            trained_s = self._starts.trained_s + self._monotonic() - start.trains_since_s
-            start.trains_since_s = None
-            self._starts = replace(self._starts, trained_s=trained_s)
-            self._starts.write(self._starts_file)
+        self._time.end()
         self._drop(start.left)
         if start.failure is not None:
             return start.failure
@@ -231,7 +207,7 @@ class Anchor:
         wing.members = frozenset(member.id for member in own)
         if wing.plan == 0:
             start.members = wing.members
-            start.trains_since_s = self._monotonic()
+            self._time.begin()
             members, joins = own, None
             self._say(f"job {self._id}: start {start.number} trains on {processes} (job {wing.job_id})")
         else:
@@ -321,7 +297,7 @@ class Anchor:
         for (plan, node), gpus in list(self._newcomers.lacking.items()):
             request = [*self._request.newcomer_options(node, gpus), *partition]
             try:
-                wing = self._submission.submit(self._start, request, plan=plan, rest_s=self._rest_s())
+                wing = self._submission.submit(self._start, request, plan=plan, rest_s=self._time.rest_s())
             except SlurmUnavailable as error:
                 self._next_submission_s = now + _LOOK_INTERVAL_S
                 self._say(f"job {self._id}: no wing on {node} yet: {in_one_line(error)}")
@@ -360,9 +336,9 @@ class Anchor:
                 self._lose(wing, found)
         if not any(w.code is None and (not w.has_come or w.gone_since_s is not None) for w in left):
             self._next_look_s = now + _RARE_LOOK_INTERVAL_S
-        if not self._stopped and self._place.is_lost(self._start, seen, now, rest_s=self._rest_s()):
+        if not self._stopped and self._place.is_lost(self._start, seen, now, rest_s=self._time.rest_s()):
             # Another run of this anchor may count starts and time already.
-            self._start.trains_since_s = None
+            self._time.forget_start()
             self._stop()
 
     def _lose(self, wing: Wing, found: SeenJob | None) -> None:

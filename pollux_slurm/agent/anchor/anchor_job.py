@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from pollux_slurm.agent.anchor.anchor import Anchor
@@ -18,6 +17,7 @@ from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.agent.submit.wing_request import ANCHOR_VARIABLE, WingRequest
 from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.connection import connect, make_runner
 from pollux_slurm.store.contract.interface import MembershipStore
 
@@ -34,16 +34,8 @@ def run_anchor(
     """Train in wings, to the end, and return the exit code. Raises `LaunchError` and `SlurmError`."""
     request_file = Path(environ[ANCHOR_VARIABLE])
     request = WingRequest.read(request_file)
-    token_name = environ.get("POLLUX_TOKEN_FILE")
-    if not token_name:
-        raise LaunchError("an anchor has a token: submit it with pollux sbatch --in-place")
-    token = read_token(Path(token_name))
-    job_id = environ["SLURM_JOB_ID"]
-    runner = make_runner(config.slurm, environ)
-    client = connect(config.slurm, environ)
-    node = environ.get("SLURMD_NODENAME")
-    if node is None:
-        raise LaunchError("an anchor is a batch job: SLURMD_NODENAME is missing")
+    token, runner = _token(environ), make_runner(config.slurm, environ)
+    address = _address(environ, runner)
     listener = Listener(secret := new_secret())
     order_file = request_file.with_suffix(".order")
     watch = _watch(token, config, warn) if not starts_torchrun(command) else None
@@ -51,8 +43,8 @@ def run_anchor(
         Order(
             command=tuple(command),
             directory=str(cwd),
-            anchor_id=job_id,
-            address=node_address(node, runner),
+            anchor_id=environ["SLURM_JOB_ID"],
+            address=address,
             port=listener.port,
             link_secret=secret,
             run_secret=new_secret(),
@@ -63,7 +55,7 @@ def run_anchor(
         ).write(order_file)
         jobs = WingJobs(
             environ=environ,
-            client=client,
+            client=connect(config.slurm, environ),
             runner=runner,
             config=config,
             order_file=order_file,
@@ -86,6 +78,21 @@ def run_anchor(
         order_file.unlink(missing_ok=True)
 
 
+def _token(environ: Mapping[str, str]) -> str:
+    token_name = environ.get("POLLUX_TOKEN_FILE")
+    if not token_name:
+        raise LaunchError("an anchor has a token: submit it with pollux sbatch --in-place")
+    return read_token(Path(token_name))
+
+
+def _address(environ: Mapping[str, str], runner: CommandRunner) -> str:
+    """Return by which address wings reach this anchor."""
+    node = environ.get("SLURMD_NODENAME")
+    if node is None:
+        raise LaunchError("an anchor is a batch job: SLURMD_NODENAME is missing")
+    return node_address(node, runner)
+
+
 def _watch(token: str, config: Config, warn: Callable[[str], None]) -> GenerationWatch | None:
     url = config.store.url
     if url is None:
@@ -97,4 +104,4 @@ def _watch(token: str, config: Config, warn: Callable[[str], None]) -> Generatio
 
         return open_agent_store(url, keep_connection=config.agent.keep_connection)
 
-    return GenerationWatch(partial(open_store), token, poll_interval_s=config.agent.poll_interval_s)
+    return GenerationWatch(open_store, token, poll_interval_s=config.agent.poll_interval_s)

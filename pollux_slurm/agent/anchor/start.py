@@ -40,7 +40,6 @@ class Start:
     - `records`: the generation that each plan's wings are for
     - `failure`: the exit code of the process that failed by itself
     - `kill_at_s`: when the wings that are left are cancelled
-    - `trains_since_s`: since when its processes run
     - `is_hold_passed_on`: its first wing is held because the anchor is
     """
 
@@ -50,7 +49,6 @@ class Start:
     records: dict[int, GenerationRecord] = field(default_factory=dict)
     failure: int | None = None
     kill_at_s: float | None = None
-    trains_since_s: float | None = None
     is_hold_passed_on: bool = False
 
     @property

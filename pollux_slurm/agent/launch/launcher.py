@@ -64,45 +64,10 @@ def launch(
     Raises `LaunchError` when the processes cannot be started (exit code 127 for a missing command, as in a
     shell), `UsageError` for options that contradict each other.
     """
-    if not command:
-        raise UsageError("no command to run; example: pollux run -- python train.py")
-    if not command[0].strip():
-        raise UsageError(
-            "the command's name is empty (an unset shell variable?); example: pollux run -- python train.py"
-        )
-    if (refusal := refusal_within_run(command)) is not None:
-        raise UsageError(refusal)
-    if options.max_gpus is not None and (options.min_gpus or 1) > options.max_gpus:
-        raise UsageError(f"--min-gpus {options.min_gpus} is above --max-gpus {options.max_gpus}")
+    _refuse_wrong_usage(command, options)
     environ = without_step_of_submitter(without_other_jobs_variables(environ))
     if environ.get("SLURM_JOB_ID") and not _is_in_step(environ):
-        runner = make_runner(config.slurm, environ)
-        environ = with_own_restart_count(environ, runner, partial(wait_for_controller, runner, warn))
-        if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may be on another machine
-            _require_program((options.wrapper or command)[0], environ)
-        if environ.get(ANCHOR_VARIABLE):
-            from pollux_slurm.agent.anchor.anchor_job import run_anchor
-
-            directory = environ.get("POLLUX_CHECKPOINT_DIR")
-            return _run_and_check(
-                lambda: run_anchor(command, options, environ=environ, config=config, cwd=cwd, warn=warn),
-                Path(directory) if directory else None,
-                Retry(command=command, num_processes=2, job_id=environ["SLURM_JOB_ID"]),
-                warn=warn,
-            )
-        from pollux_slurm.agent.launch.slurm_job import prepare_job
-        from pollux_slurm.agent.step.run_step import run_step
-
-        if options.in_place:
-            warn("--in-place has no effect here: submit the job with pollux sbatch --in-place")
-        job = prepare_job(command, options, environ=environ, config=config, cwd=cwd, warn=warn)
-        directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
-        return _run_and_check(
-            lambda: run_step(command, job).exit_code,
-            Path(directory) if directory else None,
-            Retry(command=command, num_processes=job.layout.world_size, job_id=environ["SLURM_JOB_ID"]),
-            warn=warn,
-        )
+        return _run_in_job(command, options, environ=environ, config=config, cwd=cwd, warn=warn)
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise UsageError(
             "pollux run was started several times by srun: call it in the batch script itself, "
@@ -120,10 +85,61 @@ def launch(
     return _run_here(command, options, environ=environ, warn=warn)
 
 
+def _refuse_wrong_usage(command: Sequence[str], options: RunOptions) -> None:
+    if not command:
+        raise UsageError("no command to run; example: pollux run -- python train.py")
+    if not command[0].strip():
+        raise UsageError(
+            "the command's name is empty (an unset shell variable?); example: pollux run -- python train.py"
+        )
+    if (refusal := refusal_within_run(command)) is not None:
+        raise UsageError(refusal)
+    if options.max_gpus is not None and (options.min_gpus or 1) > options.max_gpus:
+        raise UsageError(f"--min-gpus {options.min_gpus} is above --max-gpus {options.max_gpus}")
+
+
+def _run_in_job(
+    command: Sequence[str],
+    options: RunOptions,
+    *,
+    environ: Mapping[str, str],
+    config: Config,
+    cwd: Path,
+    warn: Callable[[str], None],
+) -> int:
+    """Run on all nodes of the Slurm job, or, in an anchor, in wings."""
+    runner = make_runner(config.slurm, environ)
+    environ = with_own_restart_count(environ, runner, partial(wait_for_controller, runner, warn))
+    if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may be on another machine
+        _require_program((options.wrapper or command)[0], environ)
+    if environ.get(ANCHOR_VARIABLE):
+        from pollux_slurm.agent.anchor.anchor_job import run_anchor
+
+        return _run_and_check(
+            partial(run_anchor, command, options, environ=environ, config=config, cwd=cwd, warn=warn),
+            environ.get("POLLUX_CHECKPOINT_DIR"),
+            Retry(command=command, num_processes=2, job_id=environ["SLURM_JOB_ID"]),
+            warn=warn,
+        )
+    from pollux_slurm.agent.launch.slurm_job import prepare_job
+    from pollux_slurm.agent.step.run_step import run_step
+
+    if options.in_place:
+        warn("--in-place has no effect here: submit the job with pollux sbatch --in-place")
+    job = prepare_job(command, options, environ=environ, config=config, cwd=cwd, warn=warn)
+    return _run_and_check(
+        lambda: run_step(command, job).exit_code,
+        job.environ.get("POLLUX_CHECKPOINT_DIR"),
+        Retry(command=command, num_processes=job.layout.world_size, job_id=environ["SLURM_JOB_ID"]),
+        warn=warn,
+    )
+
+
 def _run_and_check(
-    run: Callable[[], int], directory: Path | None, retry: Retry, *, warn: Callable[[str], None]
+    run: Callable[[], int], checkpoints: str | Path | None, retry: Retry, *, warn: Callable[[str], None]
 ) -> int:
     """Run the processes, again after a lack of memory; warn if none of them used the library."""
+    directory = Path(checkpoints) if checkpoints else None
     before = 0 if directory is None else num_runs(directory)
     code = rerun_with_smaller_batches(run, directory, warn=warn)
     if directory is None:
@@ -175,48 +191,59 @@ def _run_here(
         uses_gpus=gpus > 0,
         starts_torchrun=starts_torchrun(command),
     )
-    is_wrapped = bool(options.wrapper)
     extra = {}
     if options.checkpoint_dir is not None:
         make_private_dir(options.checkpoint_dir)
         extra["POLLUX_CHECKPOINT_DIR"] = str(options.checkpoint_dir)
-    directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR") or None
-    if is_wrapped:
+    directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR")
+    if options.wrapper:
         seen = {**environ, **extra}
         paths = required_paths(seen, store_file=None)
         command = wrapped_command(command, options.wrapper, paths, environ=seen)
 
     def run() -> int:
-        nonlocal layout
-        with contextlib.ExitStack() as stack:
-            file = None if layout.starts_torchrun else stack.enter_context(rendezvous_file())
-            given = {**environ, **extra}
-            environments = process_environments(layout, 0, given, rendezvous_file=file)
-            resizing: Resizing | None = None
-            if options.in_place and file is not None:
-                stack.enter_context(ResizeRequests(file.parent).announced(command))
-                resizing = Resizing(
-                    *(file.parent, layout, given),
-                    num_gpus=gpus,
-                    kill_after_s=options.kill_after_s,
-                    warn=warn,
-                )
-                environments = resizing.first_environments(environments)
-            processes = WatchedProcesses(
-                command,
-                environments,
-                kill_after_s=options.kill_after_s,
-                on_failure=lambda code, rank: note_failed_process(code, rank, host="", environ=given),
-                is_wrapped=is_wrapped,
-                resizing=resizing,
-                max_wait_s=5.0 if resizing is None else _RESIZE_INTERVAL_S,
-            )
-            status = processes.run()
-            if resizing is not None:
-                # Started again for a lack of memory, it has the size to which it was brought.
-                layout = replace(layout, nodes=((layout.nodes[0][0], resizing.num_processes),))
-            return processes_exit_code(layout, status)
+        nonlocal layout  # started again for a lack of memory, it has the size to which it was brought
+        code, layout = _run_layout(layout, command, options, {**environ, **extra}, num_gpus=gpus, warn=warn)
+        return code
 
     with port:
         retry = Retry(command=command, num_processes=layout.world_size, job_id=None)
-        return _run_and_check(run, None if directory is None else Path(directory), retry, warn=warn)
+        return _run_and_check(run, directory, retry, warn=warn)
+
+
+def _run_layout(
+    layout: RunLayout,
+    command: Sequence[str],
+    options: RunOptions,
+    environ: Mapping[str, str],
+    *,
+    num_gpus: int,
+    warn: Callable[[str], None],
+) -> tuple[int, RunLayout]:
+    """Run the processes of a layout to their end; return the exit code, and the layout that they had then."""
+    with contextlib.ExitStack() as stack:
+        file = None if layout.starts_torchrun else stack.enter_context(rendezvous_file())
+        environments = process_environments(layout, 0, environ, rendezvous_file=file)
+        resizing: Resizing | None = None
+        if options.in_place and file is not None:
+            stack.enter_context(ResizeRequests(file.parent).announced(command))
+            resizing = Resizing(
+                *(file.parent, layout, environ),
+                num_gpus=num_gpus,
+                kill_after_s=options.kill_after_s,
+                warn=warn,
+            )
+            environments = resizing.first_environments(environments)
+        processes = WatchedProcesses(
+            command,
+            environments,
+            kill_after_s=options.kill_after_s,
+            on_failure=lambda code, rank: note_failed_process(code, rank, host="", environ=environ),
+            is_wrapped=bool(options.wrapper),
+            resizing=resizing,
+            max_wait_s=5.0 if resizing is None else _RESIZE_INTERVAL_S,
+        )
+        status = processes.run()
+        if resizing is not None:
+            layout = replace(layout, nodes=((layout.nodes[0][0], resizing.num_processes),))
+        return processes_exit_code(layout, status), layout

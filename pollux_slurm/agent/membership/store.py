@@ -130,7 +130,7 @@ class StoreMembership:
             self._waits_since_s = self._monotonic()
         self._ask(number - 1)
         record = self._record
-        if record is None or record.number != number or record.meeting is None or self._is_over(record):
+        if record is None or record.number != number or record.meeting is None or record.state in _GIVEN_UP:
             return None
         return _generation(record)
 
@@ -140,7 +140,7 @@ class StoreMembership:
         record = self._record
         if record is None or record.number < number:
             return False
-        return record.number > number or self._is_over(record)
+        return record.number > number or record.state in _GIVEN_UP
 
     def report_ready(self) -> None:
         if self.joins is not None:
@@ -171,9 +171,6 @@ class StoreMembership:
             thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
-
-    def _is_over(self, record: GenerationRecord) -> bool:
-        return record.state in _GIVEN_UP
 
     def _ask(self, after: int, *, soon: bool = True) -> None:
         """Have the thread read what comes after a generation."""

@@ -70,9 +70,7 @@ def daemon(
     from pollux_slurm.daemon.service.systemd_notify import Notifier
     from pollux_slurm.slurm import connect
 
-    handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
     config = settings(config_file, store_url)
     effective = daemon_settings(config, interval_s=interval, shadow=shadow)
     metrics = DaemonMetrics(monotonic=time.monotonic)
@@ -89,16 +87,12 @@ def daemon(
         runner = Daemon(
             slurm=slurm,
             store=store,
-            config=effective.config,
+            settings=effective,
             # Unique, also among containers with the same host name and process id.
             owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
             wall_clock=clock.now,
             monotonic=time.monotonic,
             stop=stop,
-            decide=effective.decide,
-            policy=effective.policy,
-            moves=effective.moves,
-            kinds=effective.kinds,
             metrics=metrics,
             notifier=Notifier(os.environ, monotonic=time.monotonic),
             reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
@@ -114,6 +108,12 @@ def daemon(
         result = runner.run_once()
     if result.skipped is not None:
         raise PolluxError(f"the round was skipped: {result.skipped}")
+
+
+def _log_to_stderr(level: int) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def scope_of(config: Config, slurm: SlurmClient) -> Scope:

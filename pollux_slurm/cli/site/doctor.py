@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pollux_slurm.daemon.doctor.node_answers import SharedFolder
     from pollux_slurm.model import ClusterSnapshot
     from pollux_slurm.slurm.client import SlurmClient
+    from pollux_slurm.store.contract.interface import DaemonStatus
 
 FromNodesOption = Annotated[
     int,
@@ -106,67 +108,28 @@ def examined(
 
     A probe runs on `from_nodes` nodes and also checks the `folders`.
     """
-    from pollux_slurm.cli.site.daemon import limits_of
-    from pollux_slurm.daemon.doctor.findings import (
-        Finding,
-        Verdict,
-        examine_daemon,
-        examine_jobs,
-        examine_limits,
-        examine_objective,
-        examine_shares,
-        examine_slurm,
-        examine_store,
-        examine_wings,
-    )
-    from pollux_slurm.daemon.service import settings_check
-    from pollux_slurm.daemon.service.steering_files import CURE, who_else_steers
+    from pollux_slurm.daemon.doctor.findings import examine_daemon, examine_jobs, examine_store, examine_wings
     from pollux_slurm.now.jobs import jobs_now
-    from pollux_slurm.slurm import connect
     from pollux_slurm.store.access.url import parse_store_url
 
-    def failed(name: str, error: PolluxError) -> Finding:
-        return Finding(name=name, verdict=Verdict.FAIL, text=str(error))
-
-    try:
-        settings_check.check(config)
-        source, others = str(config.path or "defaults and environment"), who_else_steers(config)
-        yield Finding(
-            name="settings",
-            verdict=Verdict.OK if others is None else Verdict.WARN,
-            text=source if others is None else f"{source}; {others}",
-            cure="" if others is None else CURE,
-        )
-    except PolluxError as error:
-        yield failed("settings", error)
-    snapshot, records, seen = None, None, None
+    yield _settings_finding(config)
+    records, seen, site = None, None, None
     try:
         with opened_store(config) as store:
             records, seen = store.jobs.active(), store.lease.daemon_status()
     except PolluxError as error:
-        yield failed("store", error)
+        yield _failed("store", error)
     try:
-        slurm = connect(config.slurm, os.environ)
-        before, there = clock(), slurm.controller_time()
-        site, version = slurm.settings(), slurm.version()
-        snapshot = slurm.snapshot()
+        site = _SlurmSite.read(config, clock)
     except PolluxError as error:
-        yield failed("Slurm", error)
+        yield _failed("Slurm", error)
+    snapshot = None if site is None else site.snapshot
     if records is not None:
         nodes = () if snapshot is None else snapshot.nodes
         shown_url = str(parse_store_url(config.require_store_url()))
         yield examine_store(shown_url, len(records), nodes, host=socket.gethostname())
-    if snapshot is not None:
-        skew_s = (there - before).total_seconds()
-        yield from examine_slurm(
-            config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s, seen=seen
-        )
-        yield _whose_jobs(config, slurm)
-        limits = limits_of(config, slurm)()
-        yield examine_shares(config, limits)
-        yield from examine_objective(config)
-        yield examine_limits(limits)
-        yield from _checkpoint_times(config, site, clock())
+    if site is not None:
+        yield from _site_findings(config, site, seen, clock)
     if records is not None and seen is not None:
         yield examine_daemon(seen, jobs_now(records, snapshot), clock())
     if snapshot is not None and records is not None:
@@ -176,7 +139,79 @@ def examined(
         try:
             yield from _nodes_asked(config, snapshot, from_nodes, folders)
         except PolluxError as error:
-            yield failed("nodes", error)
+            yield _failed("nodes", error)
+
+
+def _failed(name: str, error: PolluxError) -> Finding:
+    from pollux_slurm.daemon.doctor.findings import Finding, Verdict
+
+    return Finding(name=name, verdict=Verdict.FAIL, text=str(error))
+
+
+def _settings_finding(config: Config) -> Finding:
+    from pollux_slurm.daemon.doctor.findings import Finding, Verdict
+    from pollux_slurm.daemon.service import settings_check
+    from pollux_slurm.daemon.service.steering_files import CURE, who_else_steers
+
+    try:
+        settings_check.check(config)
+        source, others = str(config.path or "defaults and environment"), who_else_steers(config)
+    except PolluxError as error:
+        return _failed("settings", error)
+    return Finding(
+        name="settings",
+        verdict=Verdict.OK if others is None else Verdict.WARN,
+        text=source if others is None else f"{source}; {others}",
+        cure="" if others is None else CURE,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SlurmSite:
+    """What Slurm has answered; `skew_s` is how far its clock is ahead."""
+
+    client: SlurmClient
+    skew_s: float
+    settings: Mapping[str, str]
+    version: str
+    snapshot: ClusterSnapshot
+
+    @classmethod
+    def read(cls, config: Config, clock: Callable[[], datetime]) -> _SlurmSite:
+        """Ask Slurm. Raises `PolluxError`."""
+        from pollux_slurm.slurm import connect
+
+        client = connect(config.slurm, os.environ)
+        before, there = clock(), client.controller_time()
+        return cls(
+            client=client,
+            skew_s=(there - before).total_seconds(),
+            settings=client.settings(),
+            version=client.version(),
+            snapshot=client.snapshot(),
+        )
+
+
+def _site_findings(
+    config: Config, site: _SlurmSite, seen: DaemonStatus | None, clock: Callable[[], datetime]
+) -> Iterator[Finding]:
+    from pollux_slurm.cli.site.daemon import limits_of
+    from pollux_slurm.daemon.doctor import findings
+
+    yield from findings.examine_slurm(
+        config,
+        version=site.version,
+        site=site.settings,
+        snapshot=site.snapshot,
+        clock_skew_s=site.skew_s,
+        seen=seen,
+    )
+    yield _whose_jobs(config, site.client)
+    limits = limits_of(config, site.client)()
+    yield findings.examine_shares(config, limits)
+    yield from findings.examine_objective(config)
+    yield findings.examine_limits(limits)
+    yield from _checkpoint_times(config, site.settings, clock())
 
 
 def _whose_jobs(config: Config, slurm: SlurmClient) -> Finding:
@@ -187,7 +222,7 @@ def _whose_jobs(config: Config, slurm: SlurmClient) -> Finding:
     try:
         own = scope_of(config, slurm)() is not None
     except PolluxError as error:
-        return Finding(name="rights", verdict=Verdict.FAIL, text=str(error))
+        return _failed("rights", error)
     whose = f"of {user_name()} only" if own else "of all users"
     return Finding(
         name="rights", verdict=Verdict.OK, text=f"as {user_name()}, a daemon moves the jobs {whose}"

@@ -65,61 +65,14 @@ def build_problem(
     several_wings = in_place.allows_several_wings(picture.snapshot, moves or MovesConfig())
     doubts = model_checks.doubts_about([job.record for job in picture.managed])
     jobs = []
-    for job, model_doubt in zip(picture.managed, doubts, strict=True):
+    for job, doubt in zip(picture.managed, doubts, strict=True):
         placement = _placement(job, now, pause_ttl_s, makes_room=bool(unmanaged))
         if placement is None:
             continue
-        current, because = placement
-        record = job.record
-        declaration = declared_epochs.check_declaration(record)
-        if model_doubt is None:
-            taught = kinds.teach(record, model_checks.models_of(record))
-        else:
-            taught = Taught(models=(None, ()))
-        model, by_type = taught.models
-        idle_since = record.last_allocated_at or record.submitted_at
-        restart_delay_s, in_place_delay_s = _delays(
-            record, default_restart_delay_s, default_in_place_delay_s, max_restart_delay_s
-        )
+        delays = _delays(job.record, default_restart_delay_s, default_in_place_delay_s, max_restart_delay_s)
+        on_nodes = usable.by(job.slurm, job.record.required_nodes)
         jobs.append(
-            ProblemJob(
-                job_id=job.slurm.job_id,
-                model=model,
-                models=by_type,
-                model_doubt=model_doubt,
-                kind_note=taught.note,
-                min_gpus=record.terms.min_gpus,
-                max_gpus=_most_gpus(job),
-                cpus_per_gpu=record.cpus_per_gpu,
-                memory_per_gpu_mb=record.memory_per_gpu_mb,
-                age_s=max((now - (record.first_submitted_at or record.submitted_at)).total_seconds(), 0.0),
-                num_restarts=record.num_restarts,
-                restart_delay_s=restart_delay_s,
-                # Those of a job that is being moved are not those of its target.
-                wings=_wings(job) if current == job.slurm.allocation else (),
-                in_place_delay_s=in_place_delay_s,
-                current=current,
-                pinned=because is not None,
-                pinned_because=because,
-                one_node=job.slurm.one_node,
-                held_off=_is_held_off(job, now, policy.min_age_s) or is_starting(job, now),
-                partition_nodes=usable.by(job.slurm, record.required_nodes),
-                weight=policy_settings.weight(
-                    policy, account=job.slurm.account, user=job.slurm.user_name, job_id=job.slurm.job_id
-                ),
-                account=job.slurm.account,
-                user=job.slurm.user_name,
-                progress=declaration.progress,
-                epochs_done=declaration.epochs_done,
-                epochs_declared=declaration.epochs_declared,
-                declaration_doubt=declaration.doubt,
-                expected_progress=expected_progress(declaration.progress or 0.0, taught.lengths),
-                prediction_error=record.prediction_error,
-                course=taught.course,
-                finish_by_s=finish_by_s(record, now),
-                promise=None if record.promise is None else record.promise.state,
-                waiting_s=0.0 if current else max((now - idle_since).total_seconds(), 0.0),
-            )
+            _problem_job(job, *placement, delays, on_nodes, doubt, now=now, policy=policy, kinds=kinds)
         )
     jobs.extend(unmanaged)
     return Problem(
@@ -137,6 +90,74 @@ def build_problem(
         uneven=False,
         max_wait_s=policy.max_wait_s,
     )
+
+
+def _problem_job(
+    job: ManagedJob,
+    current: Allocation,
+    because: str | None,
+    delays: tuple[float, float | None],
+    partition_nodes: frozenset[str] | None,
+    doubt: str | None,
+    *,
+    now: datetime,
+    policy: PolicyConfig,
+    kinds: Kinds,
+) -> ProblemJob:
+    """Return a job that takes part, in its `current` allocation, and pinned there where it is so `because`.
+
+    `delays` are those of its moves, by requeue and in place. A job whose model is in `doubt` has none.
+    """
+    record, slurm = job.record, job.slurm
+    declaration = declared_epochs.check_declaration(record)
+    if doubt is None:
+        taught = kinds.teach(record, model_checks.models_of(record))
+    else:
+        taught = Taught(models=(None, ()))
+    model, by_type = taught.models
+    restart_delay_s, in_place_delay_s = delays
+    return ProblemJob(
+        job_id=slurm.job_id,
+        model=model,
+        models=by_type,
+        model_doubt=doubt,
+        kind_note=taught.note,
+        min_gpus=record.terms.min_gpus,
+        max_gpus=_most_gpus(job),
+        cpus_per_gpu=record.cpus_per_gpu,
+        memory_per_gpu_mb=record.memory_per_gpu_mb,
+        age_s=_seconds_since(record.first_submitted_at or record.submitted_at, now),
+        num_restarts=record.num_restarts,
+        restart_delay_s=restart_delay_s,
+        # Those of a job that is being moved are not those of its target.
+        wings=_wings(job) if current == slurm.allocation else (),
+        in_place_delay_s=in_place_delay_s,
+        current=current,
+        pinned=because is not None,
+        pinned_because=because,
+        one_node=slurm.one_node,
+        held_off=_is_held_off(job, now, policy.min_age_s) or is_starting(job, now),
+        partition_nodes=partition_nodes,
+        weight=policy_settings.weight(
+            policy, account=slurm.account, user=slurm.user_name, job_id=slurm.job_id
+        ),
+        account=slurm.account,
+        user=slurm.user_name,
+        progress=declaration.progress,
+        epochs_done=declaration.epochs_done,
+        epochs_declared=declaration.epochs_declared,
+        declaration_doubt=declaration.doubt,
+        expected_progress=expected_progress(declaration.progress or 0.0, taught.lengths),
+        prediction_error=record.prediction_error,
+        course=taught.course,
+        finish_by_s=finish_by_s(record, now),
+        promise=None if record.promise is None else record.promise.state,
+        waiting_s=0.0 if current else _seconds_since(record.last_allocated_at or record.submitted_at, now),
+    )
+
+
+def _seconds_since(moment: datetime, now: datetime) -> float:
+    return max((now - moment).total_seconds(), 0.0)
 
 
 def _is_held_off(job: ManagedJob, now: datetime, default_s: float) -> bool:

@@ -135,12 +135,7 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
         "use select/cons_tres: GPUs by job and CPUs by GPU need it",
         worst=Verdict.FAIL,
     )
-    pairs = (text.partition("=") for text in site.get("SchedulerParameters", "").split(","))
-    parameters = {key: value for key, _, value in pairs}
-    delays: list[str] = [name for name in ("defer", "defer_batch") if name in parameters]
-    interval = parameters.get("sched_interval", "60")
-    if (whole_number(interval) or 0) > 60:
-        delays.append(f"sched_interval={interval}")
+    delays = _scheduling_delays(site)
     yield found(
         "SchedulerParameters",
         bool(delays),
@@ -155,6 +150,17 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
         "take enable_user_top off SchedulerParameters: else moved jobs get no priority, since their owners "
         "could hand it on",
     )
+
+
+def _scheduling_delays(site: Mapping[str, str]) -> list[str]:
+    """Return the parameters of Slurm's scheduler by which jobs start late."""
+    pairs = (text.partition("=") for text in site.get("SchedulerParameters", "").split(","))
+    parameters = {key: value for key, _, value in pairs}
+    delays: list[str] = [name for name in ("defer", "defer_batch") if name in parameters]
+    interval = parameters.get("sched_interval", "60")
+    if (whole_number(interval) or 0) > 60:
+        delays.append(f"sched_interval={interval}")
+    return delays
 
 
 def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:

@@ -132,7 +132,7 @@ class StepsInPlace:
             # First of all, since it can be repeated: what follows ends the move, which nobody resumes. Where
             # Slurm refuses it, or the job has changed, there is nothing to repeat.
             try:
-                self._actions.start_again(move)
+                self._actions.slurm.requeue(move.job_id, restart_count=move.reallocation.from_restart_count)
             except SlurmCommandError as error:
                 _log.warning("job %s: it is not started again: %s", move.job_id, error)
             because = "the members made no step in the new generation in time"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -44,6 +45,21 @@ SETTLING_S = 5.0
 _PROMPT = timedelta(seconds=1)
 
 
+@dataclasses.dataclass(slots=True)
+class _SeenHere:
+    """What this process has done and seen of an open reallocation.
+
+    The step that it `journaled`; when it released the job, or has missed it in Slurm; what Slurm refused.
+    `maybe_given_twice`: the previous daemon may also be about to give its command.
+    """
+
+    journaled: Step | None = None
+    maybe_given_twice: bool = False
+    released_at: datetime | None = None
+    missing_since: datetime | None = None
+    refusal: Refusal | None = None
+
+
 class MoveActions:
     """The actions on open moves: journal entries and Slurm commands, each guarded by the lease.
 
@@ -69,14 +85,7 @@ class MoveActions:
         self.clock = clock
         self.guard = guard
         self.late = LateCommands(slurm=slurm, store=store, clock=clock)
-        # When this process released the job of each reallocation.
-        self._released_here: dict[int, datetime] = {}
-        # The step of each open reallocation that this process journaled.
-        self._journaled_here: dict[int, Step] = {}
-        # Reallocations with a command that the previous daemon may also be about to give.
-        self._maybe_given_twice: set[int] = set()
-        self._missing_since: dict[int, datetime] = {}
-        self._refused_here: dict[int, Refusal] = {}
+        self._here: defaultdict[int, _SeenHere] = defaultdict(_SeenHere)
 
     def moves(self, snapshot: ClusterSnapshot) -> Sequence[OpenMove]:
         """Return every open reallocation with its job. The caller has read `snapshot` before."""
@@ -121,17 +130,14 @@ class MoveActions:
             checkpoint_waived=checkpoint_waived,
             continued_training=continued_training,
             job_failed=job_failed,
-            taken_over=reallocation.id in self._maybe_given_twice,
+            taken_over=self._here[reallocation.id].maybe_given_twice,
         )
         if advanced:
-            self._journaled_here[reallocation.id] = step
+            self._here[reallocation.id].journaled = step
             if step.is_end:
-                del self._journaled_here[reallocation.id]
-                self._released_here.pop(reallocation.id, None)
-                self._maybe_given_twice.discard(reallocation.id)
-                self._refused_here.pop(reallocation.id, None)
-            if step.is_end and self._metrics is not None:
-                self._metrics.end_move(reallocation, step, self.clock())
+                del self._here[reallocation.id]
+                if self._metrics is not None:
+                    self._metrics.end_move(reallocation, step, self.clock())
             level = logging.WARNING if step in (Step.FAILED, Step.ROLLED_BACK) else logging.INFO
             _log.log(
                 level,
@@ -153,7 +159,7 @@ class MoveActions:
         )
         if planned is None:
             return False
-        self._journaled_here[move.reallocation.id] = Step.REGROUP_REQUESTED
+        self._here[move.reallocation.id].journaled = Step.REGROUP_REQUESTED
         _log.info(
             "job %s: reallocation %d %s → %s: generation %d of %d processes",
             move.job_id,
@@ -173,10 +179,6 @@ class MoveActions:
         return self.store.generations.end(
             move.job_id, generation.number, state, at=self.clock(), reason=because
         )
-
-    def start_again(self, move: OpenMove) -> None:
-        """Have a job in place start again from its checkpoint, in the shape that its owner asked for."""
-        self.slurm.requeue(move.job_id, restart_count=move.reallocation.from_restart_count)
 
     def retarget(self, move: OpenMove, target: Allocation, reason: str) -> OpenMove | None:
         """Journal another target of an open reallocation; None when it is not at the expected step."""
@@ -203,16 +205,16 @@ class MoveActions:
             request=request_of(move.job),
         )
         self.store.journal.record_refusal(move.reallocation.id, refusal)
-        self._refused_here[move.reallocation.id] = refusal
+        self._here[move.reallocation.id].refusal = refusal
         _log.warning("job %s: Slurm refused %s: %s", move.job_id, refusal.allocation, reason)
 
     def refused_here(self, move: OpenMove) -> Refusal | None:
         """Return what Slurm has refused in this move since the jobs were read."""
-        return self._refused_here.get(move.reallocation.id)
+        return self._here[move.reallocation.id].refusal
 
     def waited_s(self, move: OpenMove) -> float:
         """Return the seconds since the job's release, or, after a crash, in the present step."""
-        since = self._released_here.get(move.reallocation.id)
+        since = self._here[move.reallocation.id].released_at
         return move.age_s if since is None else min(move.age_s, (self.clock() - since).total_seconds())
 
     # --------------------------------------------------------------------------- commands that hold a job
@@ -282,12 +284,9 @@ class MoveActions:
     def _give_holding_command(self, move: OpenMove, command: Callable[[], None], *, requeued: bool) -> None:
         """Give a command that holds the job; remember it as late if the lease was lost meanwhile."""
         assert move.job is not None
-        reallocation_id = move.reallocation.id
-        if (
-            self._journaled_here.get(reallocation_id) is not move.reallocation.step
-            and self.predecessor_may_live()
-        ):
-            self._maybe_given_twice.add(reallocation_id)
+        here = self._here[move.reallocation.id]
+        if here.journaled is not move.reallocation.step and self.predecessor_may_live():
+            here.maybe_given_twice = True
         try:
             command()
         except (JobStateError, LeaseLostError):
@@ -321,25 +320,25 @@ class MoveActions:
         """
         if move.job is None or move.job.held:
             self.slurm.release(move.job_id)
-        self._released_here[move.reallocation.id] = self.clock()
+        self._here[move.reallocation.id].released_at = self.clock()
 
     def forget_release(self, move: OpenMove) -> None:
         """Allow a released job to be reshaped and released again."""
-        self._released_here.pop(move.reallocation.id, None)
+        self._here[move.reallocation.id].released_at = None
 
     def has_released(self, reallocation: Reallocation) -> bool:
         """Whether this process has released the job."""
-        return reallocation.id in self._released_here
+        return self._here[reallocation.id].released_at is not None
 
     def fail_if_over(self, move: OpenMove) -> bool:
         """Fail the reallocation of a job that is over, missing in Slurm, or not the registered one."""
-        job, number = move.job, move.reallocation.id
+        job, here = move.job, self._here[move.reallocation.id]
         if job is None:
-            since = self._missing_since.setdefault(number, self.clock())
-            if (self.clock() - since).total_seconds() > SETTLING_S:
+            here.missing_since = here.missing_since or self.clock()
+            if (self.clock() - here.missing_since).total_seconds() > SETTLING_S:
                 self.advance(move.reallocation, Step.FAILED, "the job is gone")
             return True
-        self._missing_since.pop(number, None)
+        here.missing_since = None
         if job.state.is_over:
             self.advance(move.reallocation, Step.FAILED, f"the job is {job.state.value}")
         elif not move.is_ours:

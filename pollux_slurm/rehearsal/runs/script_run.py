@@ -35,6 +35,7 @@ _POLLUX_PROGRAM = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); from pollux_slurm.cli.app import main; main()"
 )
 _INHERITED_PREFIXES = ("SLURM_", "SLURMD_", "POLLUX_")
+_PLAN_FILE = "run-plan.json"
 _KILL_WAIT_S = 30.0
 _STALL_S = 60.0
 _POLL_S = 0.05
@@ -116,8 +117,8 @@ def run_script(
     """
     folder = chain / f"run-{number}"
     folder.mkdir(parents=True)
-    plan_file, log = folder / "run-plan.json", folder / "output.log"
-    plan = RunPlan(
+    log = folder / "output.log"
+    RunPlan(
         folder=folder,
         varies_batch=varies_batch,
         stop=stop,
@@ -125,31 +126,10 @@ def run_script(
         out_of_memory=out_of_memory,
         repeats=chain / f"run-{number - 1}" if repeats else None,
         reverses=reverses,
-    )
-    plan.write(plan_file)
-    own = {key: value for key, value in environ.items() if not key.startswith(_INHERITED_PREFIXES)}
-    own |= {
-        RUN_PLAN_VARIABLE: str(plan_file),
-        "POLLUX_STRICT": "1",
-        "POLLUX_AGENT_POLL_INTERVAL_S": str(_POLL_S),
-        "POLLUX_CHECKPOINT_DIR": str(chain / "job"),
-        "SLURM_RESTART_COUNT": str(number),
-        # Else output before a kill is lost.
-        "PYTHONUNBUFFERED": "1",
-    }
+    ).write(folder / _PLAN_FILE)
     options = [f"--nproc-per-node={num_processes}", "--kill-after=2", *["--in-place"] * bool(regroups)]
-    arguments = ["run", *options, "--", *command]
     started = time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _POLLUX_PROGRAM, *arguments],
-            env=own,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=die_with_parent(signal.SIGKILL),
-        )
+    process = _start(["run", *options, "--", *command], environ, number, chain, log)
     try:
         sigterm_at, has_stalled = _watch(process, folder, started + limit_s, progress, raise_if_interrupted)
     finally:
@@ -176,6 +156,32 @@ def run_script(
         for part in _by_generation(run, folder, regroups)
         for start in split_by_start(part, out_of_memory)
     )
+
+
+def _start(
+    arguments: Sequence[str], environ: Mapping[str, str], number: int, chain: Path, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start `pollux` as run `number` of a chain, with the variables of no other job; it prints to `log`."""
+    own = {key: value for key, value in environ.items() if not key.startswith(_INHERITED_PREFIXES)}
+    own |= {
+        RUN_PLAN_VARIABLE: str(log.with_name(_PLAN_FILE)),
+        "POLLUX_STRICT": "1",
+        "POLLUX_AGENT_POLL_INTERVAL_S": str(_POLL_S),
+        "POLLUX_CHECKPOINT_DIR": str(chain / "job"),
+        "SLURM_RESTART_COUNT": str(number),
+        # Else output before a kill is lost.
+        "PYTHONUNBUFFERED": "1",
+    }
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-c", _POLLUX_PROGRAM, *arguments],
+            env=own,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGKILL),
+        )
 
 
 def _events(folder: Path, generation: int, num_processes: int) -> tuple[tuple[Event, ...], ...]:
