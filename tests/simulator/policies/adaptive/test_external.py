@@ -16,6 +16,7 @@ from pollux_slurm.simulator import Application, Cluster, NodeGroup, simulate, sl
 from pollux_slurm.simulator.experiments.experiment import expand, read_experiment
 from pollux_slurm.simulator.experiments.runs import run_one
 from pollux_slurm.simulator.policies import ExternalPolicy
+from pollux_slurm.simulator.policies.adaptive import external
 from tests.simulator.builders import made_application, made_job, write_traces
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "scheduler"
@@ -151,6 +152,15 @@ def test_that_jobs_keep_their_users_batch_where_it_is_asked_for(
 def test_that_an_answer_has_a_time_limit(tmp_path: Path, applications: Mapping[str, Application]) -> None:
     policy = policy_of(tmp_path, "time.sleep(1000)", time_limit_s=0.5)
     with pytest.raises(SimulationError, match=r"no answer within 0\.5 s \(time_limit_s\)"):
+        simulate((made_job("a", at_s=5),), applications, policy, CLUSTER)
+
+
+def test_that_an_answer_without_an_end_is_refused(
+    tmp_path: Path, applications: Mapping[str, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external, "_MOST_BYTES", 2**17)
+    policy = policy_of(tmp_path, "'x' * 2**18")
+    with pytest.raises(SimulationError, match="an answer of more than"):
         simulate((made_job("a", at_s=5),), applications, policy, CLUSTER)
 
 
