@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import (
-    Column,
-    Data,
-    Document,
-    Fact,
-    Kind,
-    Part,
-    rows_of,
-    text_of,
-)
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of, text_of
+from pollux_slurm.document.document import Document, Fact, Part
 from pollux_slurm.report.parts.common import accuracy_part
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.parts.job_moves import moves_part

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Sequence
 from typing import TypeVar
 
+from pollux_slurm.document.charts.time_axes import Range
 from pollux_slurm.errors import StoreError, StoreUnavailable
-from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.group import GroupHistory
 from pollux_slurm.report.job import JobHistory
 from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS

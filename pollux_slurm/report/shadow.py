@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.columns import Kind
+from pollux_slurm.document.document import Document, Fact, Part
 from pollux_slurm.errors import InvalidProblemError, StoreError
 from pollux_slurm.goodput import TableCache
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import Document, Fact, Kind, Part
 from pollux_slurm.report.parts.common import accuracy_part
 from pollux_slurm.report.parts.shadow_gain import (
     Prediction,

@@ -17,14 +17,14 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from pollux_slurm import __version__
+from pollux_slurm.document.charts.palette import DARK, LIGHT
+from pollux_slurm.document.charts.rendering import script
+from pollux_slurm.document.columns import Kind, text_of
+from pollux_slurm.document.document import Document
+from pollux_slurm.document.forms.html import page_environment, page_pieces
 from pollux_slurm.errors import PolluxError, StoreError, StoreUnavailable, UnknownJobError, UsageError
 from pollux_slurm.now.cluster import ClusterNow, read_cluster
 from pollux_slurm.now.decision_text import summary
-from pollux_slurm.report.charts.palette import DARK, LIGHT
-from pollux_slurm.report.charts.rendering import script
-from pollux_slurm.report.document.document import Document, Kind, text_of
-from pollux_slurm.report.document.html import document_page
-from pollux_slurm.report.document.page import drawn_figures, page_environment, section_ids
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import ViewReader
@@ -90,9 +90,7 @@ def make_app(
 
     def job_list(request: Request) -> Response:
         found = pages.jobs(source.site(), request.query_params)
-        return _page(
-            request, found.document, template="web/jobs.html.j2", jobs=found, sorts=tuple(pages.SORTS)
-        )
+        return _page(request, found.document, template="web/jobs.html.j2", jobs=found, sorts=pages.SORTS)
 
     def job(request: Request) -> Response:
         found = pages.job(source.site(), request.query_params, request.path_params["number"], source.explain)
@@ -170,18 +168,9 @@ def _page(
     **more: Any,
 ) -> Response:
     """Return a document's page; with `static=1` its charts are pictures, for readers without scripts."""
-    page, is_static = document_page(document), "static" in request.query_params
-    drawn = drawn_figures(page, with_picture=is_static, with_specification=not is_static)
-    return _render(
-        request,
-        template,
-        title=page.title,
-        page=page,
-        names=section_ids(page),
-        drawn=drawn,
-        ranges=ranges,
-        **more,
-    )
+    is_static = "static" in request.query_params
+    pieces = page_pieces(document, with_picture=is_static, with_specification=not is_static)
+    return _render(request, template, title=document.title, ranges=ranges, **pieces, **more)
 
 
 def _render(request: Request, template: str, *, status: int = 200, title: str, **more: Any) -> Response:

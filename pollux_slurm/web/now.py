@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
 from pollux_slurm.now.cluster import ClusterNow, NodeNow
-from pollux_slurm.now.job_table import columns_for, has_warning
+from pollux_slurm.now.job_table import has_warning, jobs_data
 from pollux_slurm.now.jobs import JobNow
-from pollux_slurm.report.document.document import Kind, text_of
-from pollux_slurm.report.document.page import Table
-from pollux_slurm.text import ago_text, plural
+from pollux_slurm.text import plural
 
 MOST_JOBS, MOST_DECISIONS = 200, 20
 _ON_OTHER_PAGES = ("speedup", "restarts", "checkpoint_bytes", "age", "nodes", "decision")
@@ -42,9 +42,9 @@ class NowPage:
     is_served: bool
     totals: str
     nodes: tuple[NodeRow, ...]
-    jobs: Table
-    moves: Table | None
-    decisions: Table | None
+    jobs: Data
+    moves: Data
+    decisions: Data
 
 
 def now_page(picture: ClusterNow) -> NowPage:
@@ -55,24 +55,13 @@ def now_page(picture: ClusterNow) -> NowPage:
     total = sum(node.num_gpus for node in picture.nodes)
     free = sum(node.num_free for node in picture.nodes)
     running = sum(job.record.allocation.num_gpus > 0 for job in active)
-    columns = columns_for(shown, without=_ON_OTHER_PAGES)
-    rows = tuple(tuple(column.text(job, picture) for column in columns) for job in shown)
     return NowPage(
         daemon=picture.daemon_sentence,
         is_served=picture.missing is None,
         totals=f"{total - free:,} of {plural(total, 'GPU')} held; {plural(running, 'job')} hold GPUs, "
         f"{len(active) - running:,} wait.",
         nodes=tuple(_node(node, styles) for node in picture.nodes),
-        jobs=Table(
-            columns=tuple(column.title for column in columns),
-            keys=tuple(column.key for column in columns),
-            rows=rows,
-            values=tuple(
-                (*row[:3], job.record.account, *row[4:]) for row, job in zip(rows, shown, strict=True)
-            ),
-            texts=tuple(place for place, column in enumerate(columns) if place and column.is_words),
-            note=_note(picture, shown, len(active)),
-        ),
+        jobs=jobs_data(picture, shown, without=_ON_OTHER_PAGES, note=_note(picture, shown, len(active))),
         moves=_moves(picture),
         decisions=_decisions(picture),
     )
@@ -107,43 +96,44 @@ def _node(node: NodeNow, styles: dict[str, int]) -> NodeRow:
     return NodeRow(name=node.name, text=node.gpu_type or "GPU", blocks=tuple(blocks))
 
 
-def _moves(picture: ClusterNow) -> Table | None:
-    rows = tuple(
-        (
-            job.record.slurm_job_id,
-            text_of(job.record.name, Kind.TEXT, most=30),
-            str(move.source),
-            str(move.target),
-            "in place" if move.way.value == "in_place" else "by requeue",
-            move.step.text,
-            ago_text(move.times[0][1] if move.times else None, picture.read_at),
-        )
-        for job, move in picture.moves
+def _moves(picture: ClusterNow) -> Data:
+    columns = (
+        Column(key="slurm_job_id", title="job", kind=Kind.TEXT, value=lambda one: one[0].record.slurm_job_id),
+        Column(key="name", title="name", kind=Kind.TEXT, most=30, value=lambda one: one[0].record.name),
+        Column(key="source", title="from", kind=Kind.TEXT, value=lambda one: str(one[1].source)),
+        Column(key="target", title="to", kind=Kind.TEXT, value=lambda one: str(one[1].target)),
+        Column(
+            key="way",
+            title="way",
+            kind=Kind.TEXT,
+            value=lambda one: "in place" if one[1].way.value == "in_place" else "by requeue",
+        ),
+        Column(key="step", title="step", kind=Kind.TEXT, value=lambda one: one[1].step.text),
+        Column(
+            key="planned",
+            title="planned",
+            kind=Kind.AGO,
+            value=lambda one: _seconds_since(one[1].times[0][1], picture) if one[1].times else None,
+        ),
     )
-    return (
-        Table(
-            columns=("job", "name", "from", "to", "way", "step", "planned"),
-            keys=("slurm_job_id", "name", "from", "to", "way", "step", "planned"),
-            rows=rows,
-            texts=(1, 2, 3, 4, 5),
-        )
-        if rows
-        else None
-    )
+    return Data(key="moves", title="", columns=columns, rows=rows_of(picture.moves, columns))
 
 
-def _decisions(picture: ClusterNow) -> Table | None:
-    rows = tuple(
-        (one.slurm_job_id, str(one.allocation), one.reason, ago_text(one.at, picture.read_at))
-        for one in picture.decisions[:MOST_DECISIONS]
+def _decisions(picture: ClusterNow) -> Data:
+    columns = (
+        Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
+        Column(key="allocation", title="allocation", kind=Kind.TEXT, value=lambda one: str(one.allocation)),
+        Column(key="reason", title="bound by", kind=Kind.TEXT),
+        Column(
+            key="at",
+            title="decided",
+            kind=Kind.AGO,
+            value=lambda one: None if one.at is None else _seconds_since(one.at, picture),
+        ),
     )
-    return (
-        Table(
-            columns=("job", "allocation", "bound by", "decided"),
-            keys=("slurm_job_id", "allocation", "reason", "at"),
-            rows=rows,
-            texts=(1, 2),
-        )
-        if rows
-        else None
-    )
+    rows = rows_of(picture.decisions[:MOST_DECISIONS], columns)
+    return Data(key="decisions", title="", columns=columns, rows=rows)
+
+
+def _seconds_since(moment: datetime, picture: ClusterNow) -> int:
+    return max(round((picture.read_at - moment).total_seconds()), 0)

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.document.charts.line_charts import LineChart
+from pollux_slurm.document.charts.move_bars import MoveChart
+from pollux_slurm.document.charts.rendering import script, specification
+from pollux_slurm.document.charts.stacked_bars import StackedBars
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.charts.timeline import Timeline
+from pollux_slurm.document.document import Document, Plot
+from pollux_slurm.document.forms.exports import document_json
+from pollux_slurm.document.forms.html import document_html
 from pollux_slurm.errors import StoreError, UnknownJobError
-from pollux_slurm.report.charts.line_charts import LineChart
-from pollux_slurm.report.charts.move_bars import MoveChart
-from pollux_slurm.report.charts.rendering import script, specification
-from pollux_slurm.report.charts.stacked_bars import StackedBars
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.charts.timeline import Timeline
-from pollux_slurm.report.document.document import Document, Plot
-from pollux_slurm.report.document.exports import document_json
-from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import account_document, cluster_document
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
@@ -31,7 +31,7 @@ from pollux_slurm.report.parts.rounds import rounds_part
 from pollux_slurm.report.reading import _known_names, read_group, read_job
 from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
 from pollux_slurm.store.reporting.view_rows import GpuHolders, ReallocationEntry
-from tests.report.document.test_page import assert_self_contained
+from tests.document.forms.test_page import assert_self_contained
 from tests.report.parsed import parse
 from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
 from tests.store.builders import at

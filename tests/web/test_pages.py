@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.now.cluster import read_cluster
-from pollux_slurm.report.document import html
+from pollux_slurm.document.forms import html
 from pollux_slurm.store import open_store
 from pollux_slurm.web.app import NAVIGATION, Source, make_app
 from pollux_slurm.web.guard import LOOPBACK
@@ -78,7 +78,7 @@ def test_that_jobs_are_found_sorted_and_linked(client: TestClient) -> None:
         return [cell.texts().strip() for cell in page(client, f"/jobs?{query}").all("th", scope="row")]
 
     assert sorted(numbers("")) == ["1", "2", "3"]
-    assert numbers("sort=gpu-hours")[0] == "2", "it holds its GPU until now"
+    assert numbers("sort=gpu_hours")[0] == "2", "it holds its GPU until now"
     assert numbers("q=train-1") == ["1"]
     assert numbers("q=EDSGER") == ["3"]
     assert numbers("state=completed") == ["1"]

@@ -16,8 +16,8 @@ from pollux_slurm.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
-    from pollux_slurm.report.charts.time_axes import Range
-    from pollux_slurm.report.document.document import Document
+    from pollux_slurm.document.charts.time_axes import Range
+    from pollux_slurm.document.document import Document
 
 app = typer.Typer(
     name="report",
@@ -166,7 +166,7 @@ def shadow(
     · pollux report shadow --since 7d --csv --table shadow_moves
     · pollux report shadow --since 7d --json
     """
-    from pollux_slurm.report.charts.time_axes import range_of
+    from pollux_slurm.document.charts.time_axes import range_of
     from pollux_slurm.report.shadow import read_shadow, shadow_document
     from pollux_slurm.store.reporting.queries import open_view_reader
 
@@ -209,7 +209,7 @@ def before_after(
     import shlex
 
     from pollux_slurm.cli.site.accounted_spans import both_spans
-    from pollux_slurm.report.charts.time_axes import parse_span
+    from pollux_slurm.document.charts.time_axes import parse_span
     from pollux_slurm.report.spans.document import before_after_document
 
     now = clock.now()
@@ -263,7 +263,7 @@ def alerts() -> None:
 
 
 def _range(since: str, until: str | None, now: datetime) -> Range:
-    from pollux_slurm.report.charts.time_axes import parse_range
+    from pollux_slurm.document.charts.time_axes import parse_range
 
     return parse_range(since, until, now=now)
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part
 from pollux_slurm.store.reporting.view_rows import JobGoodput, ModelAccuracy
 
 
@@ -61,7 +62,7 @@ def _mean(rows: Sequence[ModelAccuracy], key: str) -> float | None:
     return sum(value * samples for value, samples in known) / weight if weight else None
 
 
-_JOBS = (
+JOB_COLUMNS = (
     Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
     Column(key="name", title="name", kind=Kind.TEXT),
     Column(key="user_name", title="user", kind=Kind.TEXT),
@@ -89,7 +90,7 @@ def jobs_part(rows: Sequence[JobGoodput], *, ordered: bool = False) -> Part:
         rows = sorted(rows, key=lambda row: (-row.gpu_hours, str(row.slurm_job_id)))
     has_regroups = any(row.regroups for row in rows)
     columns = tuple(
-        replace(one, shown=one.shown and (has_regroups or one.key != "regroups")) for one in _JOBS
+        replace(one, shown=one.shown and (has_regroups or one.key != "regroups")) for one in JOB_COLUMNS
     )
     data = Data(
         key="jobs",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
-from pollux_slurm.report.charts.scales import Axis, linear_axis, log_axis
-from pollux_slurm.report.charts.thinning import thinned
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
+from pollux_slurm.document.charts.line_charts import LineChart, Mark, Panel, distribution
+from pollux_slurm.document.charts.scales import linear_axis, log_axis
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS, styles_of
 from pollux_slurm.store.reporting.view_rows import Fairness
 from pollux_slurm.text import number_text, plural
@@ -99,10 +99,3 @@ def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[s
             ),
         ),
     )
-
-
-def distribution(label: str, values: Sequence[float], axis: Axis, style: int) -> Series:
-    """Return the share of `values`, in ascending order, up to each point of the axis."""
-    steps = [(value, (index + 1) / len(values)) for index, value in enumerate(values)]
-    points = thinned([(axis.low, 0.0), *steps, (axis.high, 1.0)])
-    return Series(label=label, points=points, style=style, step=True)

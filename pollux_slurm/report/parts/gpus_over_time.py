@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.charts.timeline import Bar, Timeline
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
+from pollux_slurm.document.charts.time_axes import Range, time_axis
+from pollux_slurm.document.charts.timeline import Bar, Timeline
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.store.reporting.view_rows import GpuHolders
 from pollux_slurm.text import plural, shortened

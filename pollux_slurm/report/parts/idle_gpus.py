@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part
 from pollux_slurm.model import ReallocationStep, ReallocationWay
 from pollux_slurm.policy import BOUND_TEXTS
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import Column, Data, Kind, Part
 from pollux_slurm.store.contract.interface import Reallocation
 from pollux_slurm.store.reporting.gpu_use import DecidedSize, FirstStep, GpuUse, HeldGpus, JobUse
 from pollux_slurm.text import number_text, plural

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pollux_slurm.report.charts.move_bars import MoveChart, MoveRow
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
+from pollux_slurm.document.charts.move_bars import MoveChart, MoveRow
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 from pollux_slurm.text import duration_text, number_text, plural
 

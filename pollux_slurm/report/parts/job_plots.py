@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
-from pollux_slurm.report.charts.scales import Axis, linear_axis
-from pollux_slurm.report.charts.thinning import Point, thinned
-from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
+from pollux_slurm.document.charts.line_charts import LineChart, Mark, Panel, Series
+from pollux_slurm.document.charts.scales import Axis, linear_axis
+from pollux_slurm.document.charts.thinning import Point, thinned
+from pollux_slurm.document.charts.time_axes import Range, time_axis
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
 from pollux_slurm.text import plural, range_text
 

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import date, timezone
 
-from pollux_slurm.report.charts.move_bars import COST_PARTS
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
+from pollux_slurm.document.charts.move_bars import COST_PARTS
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.document.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.job_moves import Move, costs_text, move_values
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 from pollux_slurm.text import number_text, plural

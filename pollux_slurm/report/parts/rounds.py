@@ -7,11 +7,12 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.thinning import Point, averaged
-from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
+from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.thinning import Point, averaged
+from pollux_slurm.document.charts.time_axes import Range, time_axis
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.common import share
 from pollux_slurm.store.reporting.view_rows import NodeSum, RoundEntry
 from pollux_slurm.text import number_text, plural

@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.thinning import averaged
+from pollux_slurm.document.charts.time_axes import Range, time_axis
+from pollux_slurm.document.columns import Column, Data, Kind, spread
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem
 from pollux_slurm.policy.comparison import evaluate
-from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.thinning import averaged
-from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, spread
 from pollux_slurm.store.reporting.shadow import (
     AllocationInterval,
     MeasuredGoodput,

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
+from pollux_slurm.document.columns import Column, Data, Kind, Value
+from pollux_slurm.document.document import Part
 from pollux_slurm.model import Allocation
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Value
 from pollux_slurm.store.reporting.shadow import AllocationInterval, ShadowDecision, ShadowHistory, ShadowJob
 from pollux_slurm.text import plural
 

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.document.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.common import share
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS
 from pollux_slurm.store.reporting.view_rows import AccountUsage, UserUsage

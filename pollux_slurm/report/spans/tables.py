@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from statistics import fmean
 
-from pollux_slurm.report.charts.line_charts import LineChart, Panel
-from pollux_slurm.report.charts.scales import Axis, duration_axis, linear_axis
-from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, Value, text_of
+from pollux_slurm.document.charts.line_charts import LineChart, Panel, distribution
+from pollux_slurm.document.charts.scales import Axis, duration_axis, linear_axis
+from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.document.columns import Column, Data, Kind, Value, text_of
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.common import share
-from pollux_slurm.report.parts.fairness import distribution
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.spans.jobs import SIZES, Span, SpanJob, quartiles, relative
 from pollux_slurm.text import duration_text, number_text

@@ -25,7 +25,7 @@ from pollux_slurm.model import (
     Problem,
 )
 from pollux_slurm.now.cluster import read_cluster
-from pollux_slurm.now.job_table import COLUMNS
+from pollux_slurm.now.job_table import job_columns
 from pollux_slurm.now.json_forms import job_as_dict
 from pollux_slurm.store import open_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
@@ -155,7 +155,7 @@ def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
     store.observe_jobs([moved], at=NOON + timedelta(seconds=91))
     (shown,) = read_cluster(store, now=NOON, job_id="7").jobs
     now = read_cluster(store, now=NOON)
-    cells = {column.heading: column.text(shown, now) for column in COLUMNS.values()}
+    cells = {column.heading: column.text_of(column.of(shown)) for column in job_columns(now)}
     store.close()
     assert (cells["GPUS"], cells["BATCH"], cells["GOODPUT/s"], cells["EPOCH"]) == ("2", "–", "–", "3/20")
     found = job_as_dict(shown, NOON)

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from pollux_slurm.document.charts.line_charts import LineChart, Mark, Panel, Series
+from pollux_slurm.document.charts.move_bars import MoveChart, MoveRow
+from pollux_slurm.document.charts.palette import DARK, LIGHT
+from pollux_slurm.document.charts.rendering import notebook_chart, page_svg, picture, script, specification
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.document.charts.time_axes import time_axis
+from pollux_slurm.document.charts.timeline import Bar, Timeline
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
-from pollux_slurm.report.charts.move_bars import MoveChart, MoveRow
-from pollux_slurm.report.charts.palette import DARK, LIGHT
-from pollux_slurm.report.charts.rendering import notebook_chart, page_svg, picture, script, specification
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.report.charts.time_axes import time_axis
-from pollux_slurm.report.charts.timeline import Bar, Timeline
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOSTILE = "</script><b>\x1b[31m"

@@ -9,7 +9,8 @@ import math
 from datetime import date, datetime, timezone
 from typing import Any
 
-from pollux_slurm.report.document.document import Data, Document, Value
+from pollux_slurm.document.columns import Data, Value
+from pollux_slurm.document.document import Document
 from pollux_slurm.text import shown_lines
 
 # What a spreadsheet takes for a formula at the beginning of a cell.

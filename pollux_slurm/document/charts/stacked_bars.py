@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pollux_slurm.report.charts.encodings import (
+from pollux_slurm.document.charts.encodings import (
     WIDTH,
     altair,
     chosen,
@@ -18,8 +18,8 @@ from pollux_slurm.report.charts.encodings import (
     rows_as_data,
     zoom,
 )
-from pollux_slurm.report.charts.palette import PAGE
-from pollux_slurm.report.charts.scales import Axis
+from pollux_slurm.document.charts.palette import PAGE
+from pollux_slurm.document.charts.scales import Axis
 from pollux_slurm.text import shortened, shown
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.report.charts.encodings import (
+from pollux_slurm.document.charts.encodings import (
     WIDTH,
     altair,
     chosen,
@@ -22,8 +22,9 @@ from pollux_slurm.report.charts.encodings import (
     tooltip,
     zoom,
 )
-from pollux_slurm.report.charts.palette import SOFT
-from pollux_slurm.report.charts.scales import Axis
+from pollux_slurm.document.charts.palette import SOFT
+from pollux_slurm.document.charts.scales import Axis
+from pollux_slurm.document.charts.thinning import thinned
 from pollux_slurm.text import shortened, shown
 
 if TYPE_CHECKING:
@@ -177,3 +178,10 @@ def _alone(points: tuple[tuple[float, float], ...]) -> set[int]:
     """Return the places of points between two gaps."""
     gaps = [True, *(math.isnan(value) for _, value in points), True]
     return {index for index in range(len(points)) if gaps[index] and gaps[index + 2]}
+
+
+def distribution(label: str, values: Sequence[float], axis: Axis, style: int) -> Series:
+    """Return the share of `values`, in ascending order, up to each point of the axis."""
+    steps = [(value, (index + 1) / len(values)) for index, value in enumerate(values)]
+    points = thinned([(axis.low, 0.0), *steps, (axis.high, 1.0)])
+    return Series(label=label, points=points, style=style, step=True)

@@ -7,17 +7,11 @@ from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
 
-from pollux_slurm.report import (
-    Figure,
-    LineChart,
-    Page,
-    Panel,
-    Section,
-    Series,
-    Table,
-    linear_axis,
-    render_page,
-)
+from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Document, Fact, Part, Plot
+from pollux_slurm.document.forms.html import document_html
 from tests.report.parsed import parse
 
 HOSTILE = "</svg><script>document.title='taken'</script>"
@@ -32,17 +26,19 @@ def chart(title: str) -> LineChart:
     )
 
 
-def page() -> Page:
-    table = Table(columns=("name", "value"), rows=((HOSTILE, "1"),), note="A note.")
-    return Page(
+def page() -> Document:
+    columns = (Column(key="name", title="name", kind=Kind.TEXT), Column(key="value", title="value"))
+    table = Data(key="numbers", title="", columns=columns, rows=((HOSTILE, 1),), note="A note.")
+    return Document(
+        kind="made",
         title=f"Page {HOSTILE}",
         lead="What it is about.",
-        facts=(("Rules", "osdi21"),),
-        sections=(
-            Section(title="Numbers", tables=(table,)),
-            Section(
+        facts=(Fact(key="rules", title="Rules", value="osdi21"),),
+        parts=(
+            Part(title="Numbers", tables=(table,)),
+            Part(
                 title="Plots",
-                figures=(Figure(chart=chart("One"), caption="c"), Figure(chart=chart("Two"), caption="c")),
+                plots=(Plot(chart=chart("One"), caption="c"), Plot(chart=chart("Two"), caption="c")),
             ),
         ),
     )
@@ -64,7 +60,7 @@ def assert_self_contained(text: str) -> None:
 
 def test_that_a_page_runs_its_own_script_and_a_static_one_none() -> None:
     for static in (False, True):
-        text = render_page(page(), static=static)
+        text = document_html(page(), static=static)
         assert_self_contained(text)
         assert ("<script" in text) is not static
         assert text.count('class="marks"') >= 2, "readable where no script runs"
@@ -72,12 +68,12 @@ def test_that_a_page_runs_its_own_script_and_a_static_one_none() -> None:
 
 
 def test_that_a_page_without_plots_has_no_script() -> None:
-    bare = replace(page(), sections=page().sections[:1])
-    assert "<script" not in render_page(bare)
+    bare = replace(page(), parts=page().parts[:1])
+    assert "<script" not in document_html(bare)
 
 
-def test_that_tables_and_figures_stand_in_their_sections() -> None:
-    parsed = parse(render_page(page()).replace("<!DOCTYPE html>", ""))
+def test_that_tables_and_plots_stand_in_their_parts() -> None:
+    parsed = parse(document_html(page()).replace("<!DOCTYPE html>", ""))
     first, second = parsed.all("section")
     assert [cell.text for cell in first.all("td")] == ["1"]
     assert [head.text for head in second.all("h3")] == ["One", "Two"]
@@ -87,5 +83,5 @@ def test_that_tables_and_figures_stand_in_their_sections() -> None:
 
 
 def test_that_ids_are_unique() -> None:
-    ids = re.findall(r' id="([^"]+)"', render_page(page(), static=True))
+    ids = re.findall(r' id="([^"]+)"', document_html(page(), static=True))
     assert len(ids) == len(set(ids)) > 4

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 
+from pollux_slurm.document.charts.scales import Axis, Scale
 from pollux_slurm.durations import LONGEST_DURATION, parse_duration
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report.charts.scales import Axis, Scale
 from pollux_slurm.text import minute_text
 
 _FORMS = "write 30d, 12h or 2w ago, or a time in UTC such as 2026-10-01 or 2026-10-01T12:00"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.report.charts.encodings import WIDTH, altair, colour, look, position, rows_as_data
-from pollux_slurm.report.charts.palette import PAGE, SERIES, SOFT
-from pollux_slurm.report.charts.scales import linear_axis
+from pollux_slurm.document.charts.encodings import WIDTH, altair, colour, look, position, rows_as_data
+from pollux_slurm.document.charts.palette import PAGE, SERIES, SOFT
+from pollux_slurm.document.charts.scales import linear_axis
 from pollux_slurm.text import shown
 
 if TYPE_CHECKING:

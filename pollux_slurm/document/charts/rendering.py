@@ -13,9 +13,9 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pollux_slurm.document.charts.encodings import altair
+from pollux_slurm.document.charts.palette import on_paper
 from pollux_slurm.json_texts import parse_json
-from pollux_slurm.report.charts.encodings import altair
-from pollux_slurm.report.charts.palette import on_paper
 from pollux_slurm.resources import resource_dir
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from datetime import date, datetime, timedelta, timezone
 
 import pytest
 
+from pollux_slurm.document.charts.time_axes import Range, days_axis, parse_range, range_of, time_axis
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report.charts.time_axes import Range, days_axis, parse_range, range_of, time_axis
 
 NOW = datetime(2026, 11, 21, 11, 3, 7, tzinfo=timezone.utc)
 

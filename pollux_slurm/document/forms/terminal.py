@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from pollux_slurm.report.charts.line_charts import LineChart
-from pollux_slurm.report.charts.scales import Axis, Scale
-from pollux_slurm.report.charts.stacked_bars import StackedBars
-from pollux_slurm.report.document.document import Data, Document, Kind, Plot, text_of
-from pollux_slurm.text import minute_text, number_text, range_text, shortened, shown
+from pollux_slurm.document.charts.line_charts import LineChart
+from pollux_slurm.document.charts.scales import Axis, Scale
+from pollux_slurm.document.charts.stacked_bars import StackedBars
+from pollux_slurm.document.columns import Column, Data, Value
+from pollux_slurm.document.document import Document, Plot
+from pollux_slurm.text import UNKNOWN, minute_text, number_text, range_text, shortened, shown
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -44,8 +46,7 @@ def print_document(document: Document, console: Console) -> None:
             for one in _plot(plot, console.width):
                 console.print(one)
         for data in (one for one in part.tables if one.rows):
-            for one in _table(data, document, console.width):
-                console.print(one)
+            print_data(data, console, command=document.command)
     console.print()
     console.print(
         Text(f"A page with plots: {shown(document.command)} --output report.html", style="dim"),
@@ -136,59 +137,79 @@ def _unit(label: str) -> str:
     return label[label.rindex("(") + 1 : -1] if label.endswith(")") and "(" in label else label
 
 
-def _table(data: Data, document: Document, width: int) -> Iterator[RenderableType]:
+def print_data(data: Data, console: Console, *, command: str = "", most: int = MOST_ROWS) -> None:
+    """Print a table, sentences without room in it, and what was left out; `command` prints all of it."""
+    from rich.text import Text
+
+    if data.title:
+        console.print(Text(f"\n{data.title}", style="bold"))
+    places, table = data.places(most), terminal_table(data, console.width, most=most)
+    console.print(table.drawn)
+    for index in (place for place in table.left_out if data.columns[place].is_sentence):
+        column = data.columns[index]
+        rows = [(data.columns[0].text_of(data.rows[one][0]), data.rows[one][index]) for one in places]
+        sentences = [(first, column.text_of(value)) for first, value in rows if value is not None]
+        for line in _below(column.title, sentences, console.width):
+            console.print(line)
+    columns = [data.columns[place].key for place in table.left_out if not data.columns[place].is_sentence]
+    hints = [data.hint(len(places)), f"no room for {', '.join(columns)}" if columns else ""]
+    if any(hints):
+        all_of_it = f": {shown(command)} --csv --table {data.key}" if command else ""
+        console.print(Text("; ".join(filter(None, hints)) + all_of_it, style="dim"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalTable:
+    """A table as wide as there is room, and the places of the columns that it has no room for."""
+
+    drawn: Table
+    left_out: tuple[int, ...]
+
+
+def terminal_table(
+    data: Data, width: int, *, most: int = MOST_ROWS, in_capitals: bool = False
+) -> TerminalTable:
+    """Return the first `most` rows for a terminal of `width` characters.
+
+    `in_capitals` is as Slurm's commands print tables: titles so, and a hyphen for what is not known.
+    """
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    if data.title:
-        yield Text(f"\n{data.title}", style="bold")
-    kinds = [column.kind for column in data.columns]
-    places = data.places(MOST_ROWS)
-    rows = [
-        [column.text_of(value) for value, column in zip(data.rows[place], data.columns, strict=True)]
-        for place in places
-    ]
+    titles = {place: column.heading if in_capitals else column.title for place, column in data.shown_columns}
+    cells = {
+        place: [cell_of(column, data.rows[row][place], in_capitals) for row in data.places(most)]
+        for place, column in data.shown_columns
+    }
     # A column is as wide as its widest cell and word of its title: titles wrap, cells do not.
-    widths = [
-        max([len(word) for word in column.title.split()] + [cell_len(row[index]) for row in rows])
-        for index, column in enumerate(data.columns)
-    ]
-    widths = [
-        min(one, 28) if column.kind is Kind.TEXT and not column.is_sentence else one
-        for one, column in zip(widths, data.columns, strict=True)
-    ]
-    kept = _columns_with_room(data, widths, width)
+    widths = {
+        place: max(map(cell_len, (*titles[place].split(), *cells[place])), default=0) for place in titles
+    }
+    kept = _with_room(data.columns, widths, max(width, _NARROWEST))
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for index in kept:
-        title = "\n".join(textwrap.wrap(data.columns[index].title, widths[index]))
-        left = kinds[index] is Kind.TEXT or index == 0
-        table.add_column(Text(title), justify="left" if left else "right", no_wrap=True, width=widths[index])
-    for row in rows:
-        table.add_row(*(Text(row[index], overflow="ellipsis") for index in kept))
-    yield table
-    for index, column in enumerate(data.columns):
-        if column.is_sentence and index not in kept:
-            yield from _below(column.title, [(row[0], row[index]) for row in rows], width)
-    left_out = [
-        one.key
-        for index, one in enumerate(data.columns)
-        if one.shown and not one.is_sentence and index not in kept
-    ]
-    hints = [data.hint(len(places)), f"no room for {', '.join(left_out)}" if left_out else ""]
-    if any(hints):
-        hint_text = "; ".join(hint for hint in hints if hint)
-        yield Text(f"{hint_text}: {shown(document.command)} --csv --table {data.key}", style="dim")
+    for place, wide in kept.items():
+        left = data.columns[place].is_words or place == 0
+        title = Text("\n".join(textwrap.wrap(titles[place], wide)))
+        table.add_column(title, justify="left" if left else "right", no_wrap=True, width=wide)
+    for row in zip(*(cells[place] for place in kept), strict=True):
+        table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
+    return TerminalTable(drawn=table, left_out=tuple(place for place in titles if place not in kept))
+
+
+def cell_of(column: Column, value: Value, in_capitals: bool) -> str:
+    """Return a cell's text, in a table `in_capitals` with a hyphen for what is not known."""
+    text = column.text_of(value)
+    return "-" if in_capitals and text == UNKNOWN else text
 
 
 def _below(title: str, rows: Sequence[tuple[str, str]], width: int) -> Iterator[RenderableType]:
     """Yield the sentences of a column that has no room in its table, each with the first cell of its row."""
     from rich.text import Text
 
-    sentences = [(first, sentence) for first, sentence in rows if sentence != text_of(None, Kind.TEXT)]
-    if sentences:
+    if rows:
         yield Text(f"{title}:", style="bold")
-    for first, sentence in sentences:
+    for first, sentence in rows:
         lead = f"  {first}  "
         lines = textwrap.wrap(
             sentence, max(width, _NARROWEST), initial_indent=lead, subsequent_indent=" " * len(lead)
@@ -196,18 +217,25 @@ def _below(title: str, rows: Sequence[tuple[str, str]], width: int) -> Iterator[
         yield Text("\n".join(lines))
 
 
-def _columns_with_room(data: Data, widths: Sequence[int], width: int) -> list[int]:
-    """Return the columns that fit, from the left; sentences come after all others."""
-    room = max(width, _NARROWEST)
-    shown_ones = [index for index, column in enumerate(data.columns) if column.shown]
-    kept: list[int] = []
-    for index in (one for one in shown_ones if not data.columns[one].is_sentence):
-        room -= widths[index] + 2
-        if room < 0 and kept:
-            return sorted(kept)
-        kept.append(index)
-    for index in (one for one in shown_ones if data.columns[one].is_sentence):
-        room -= widths[index] + 2
-        if room >= -2:  # nothing stands behind the last one
-            kept.append(index)
-    return sorted(kept)
+def _with_room(columns: Sequence[Column], widths: dict[int, int], room: int) -> dict[int, int]:
+    """Return the places and widths of the columns that fit: some are left out, then words are cut.
+
+    Left out first are sentences, then the highest rank, then what stands furthest to the right.
+    """
+
+    def needed(found: dict[int, int]) -> int:
+        return sum(found.values()) + 2 * (len(found) - 1)
+
+    def is_cut(column: Column) -> bool:
+        return column.is_words and not column.is_sentence
+
+    least = {
+        place: min(wide, columns[place].least) if is_cut(columns[place]) else wide
+        for place, wide in widths.items()
+    }
+    while len(least) > 1 and needed(least) > room:
+        del least[max(least, key=lambda place: (columns[place].is_sentence, columns[place].rank, place))]
+    kept = {place: widths[place] for place in least}
+    while needed(kept) > room and (longer := [place for place in kept if kept[place] > least[place]]):
+        kept[max(longer, key=lambda place: kept[place])] -= 1
+    return kept

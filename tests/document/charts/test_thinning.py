@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux_slurm.report.charts.thinning import averaged, thinned
+from pollux_slurm.document.charts.thinning import averaged, thinned
 
 GAP = math.nan
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pollux_slurm.document.charts.palette import DASHES, GRID, SERIES, SOFT, TEXT
+from pollux_slurm.document.charts.scales import Axis, Scale
 from pollux_slurm.errors import UsageError
 from pollux_slurm.extras import INSTALL_VIEW
-from pollux_slurm.report.charts.palette import DASHES, GRID, SERIES, SOFT, TEXT
-from pollux_slurm.report.charts.scales import Axis, Scale
 
 WIDTH = 800
 """The width of a chart's plots in pixels; a page with scripts fits them to its own."""

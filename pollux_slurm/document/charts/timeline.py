@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.report.charts.encodings import (
+from pollux_slurm.document.charts.encodings import (
     WIDTH,
     altair,
     frame,
@@ -17,8 +17,8 @@ from pollux_slurm.report.charts.encodings import (
     tooltip,
     zoom,
 )
-from pollux_slurm.report.charts.palette import CLASSES, GRID, WAITING
-from pollux_slurm.report.charts.scales import Axis
+from pollux_slurm.document.charts.palette import CLASSES, GRID, WAITING
+from pollux_slurm.document.charts.scales import Axis
 from pollux_slurm.text import plural, shortened, shown
 
 if TYPE_CHECKING:

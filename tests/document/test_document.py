@@ -9,19 +9,12 @@ from datetime import date, datetime, timedelta, timezone
 
 import pytest
 
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.columns import Column, Data, Kind, text_of
+from pollux_slurm.document.document import Document, Fact, Part
+from pollux_slurm.document.forms.exports import data_csv, document_json
+from pollux_slurm.document.forms.html import MOST_ROWS, document_html
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import (
-    Column,
-    Data,
-    Document,
-    Fact,
-    Kind,
-    Part,
-    text_of,
-)
-from pollux_slurm.report.document.exports import data_csv, document_json
-from pollux_slurm.report.document.html import MOST_ROWS, document_html
 from pollux_slurm.text import number_text
 from tests.report.parsed import parse
 

@@ -7,11 +7,12 @@ from datetime import timedelta
 
 from rich.console import Console
 
-from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.document.document import Column, Data, Document, Fact, Kind, Part, Plot
-from pollux_slurm.report.document.terminal import print_document, sparkline
-from tests.report.document.test_document import NOW, document, table
+from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Document, Fact, Part, Plot
+from pollux_slurm.document.forms.terminal import print_document, sparkline
+from tests.document.test_document import NOW, document, table
 
 NAN = float("nan")
 
@@ -48,8 +49,8 @@ def test_that_nothing_that_strangers_wrote_reaches_the_terminal() -> None:
 
 def test_that_a_narrow_terminal_leaves_columns_out_and_says_which() -> None:
     rows = table(*((f"job number {i:>8}", NOW, 1.0, i) for i in range(30)))
-    text = printed(document(rows), width=44)
-    assert max(len(line) for line in text.splitlines() if line.startswith("job number")) <= 44
+    text = printed(document(rows), width=42)
+    assert max(len(line) for line in text.splitlines() if line.startswith("job number")) <= 42
     flat = " ".join(text.split())
     assert (
         "20 of 30 rows, the first; no room for rho: pollux report cluster --since 1d --csv --table jobs"

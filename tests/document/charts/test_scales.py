@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux_slurm.report import duration_axis, linear_axis, log_axis, value_axis
+from pollux_slurm.document.charts.scales import duration_axis, linear_axis, log_axis, value_axis
 
 
 def test_that_a_linear_axis_holds_zero_and_all_values() -> None:

@@ -99,16 +99,6 @@ def value_axis(label: str, values: Iterable[float]) -> Axis:
     return Axis(label=label, low=low - edge, high=high + edge, ticks=tuple(ordered))
 
 
-def minutes(seconds: float) -> str:
-    """Return minutes to one decimal, for a column of them."""
-    return f"{seconds / 60:,.1f}"
-
-
-def hours(seconds: float) -> str:
-    """Return hours to two decimals, for a column of them."""
-    return f"{seconds / 3600:,.2f}"
-
-
 def _log_between(label: str, low: float, high: float, candidates: list[float], scale: Scale) -> Axis:
     """Return the axis between the candidate at or below `low` and the one at or above `high`."""
     first = max((value for value in candidates if value <= low * (1 + 1e-9)), default=low)
