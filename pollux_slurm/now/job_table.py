@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pollux_slurm.document.columns import Column, Data, Kind, rows_of
 from pollux_slurm.now.decision_text import has_maximum, move_text, paused
 from pollux_slurm.now.present_state import missing_reports, present_state
 from pollux_slurm.now.promises import slack_of
+from pollux_slurm.report.parts.columns import ACCOUNT, EPOCH, GOODPUT, JOB, NAME, STATE, USER
 
 if TYPE_CHECKING:
     from pollux_slurm.now.cluster import ClusterNow
@@ -30,34 +32,21 @@ def job_columns(now: ClusterNow) -> tuple[Column, ...]:
     """
     text, count, seconds = Kind.TEXT, Kind.COUNT, Kind.SECONDS
     columns = (
-        Column(key="slurm_job_id", title="job", kind=text, value=lambda job: job.record.slurm_job_id),
-        Column(key="name", title="name", kind=text, least=10, most=24, value=lambda job: job.record.name),
-        Column(
-            key="user_name",
-            title="user",
-            kind=text,
-            rank=7,
-            least=10,
-            most=20,
-            value=lambda job: job.record.user_name,
-        ),
-        Column(key="account", title="account", kind=text, most=30, value=lambda job: job.record.account),
-        Column(
-            key="state",
-            title="state",
-            kind=text,
-            value=lambda job: now.state_of(job) + (" !" if has_warning(job, now) else ""),
-        ),
+        replace(JOB, value=lambda job: job.record.slurm_job_id),
+        replace(NAME, least=10, most=24, value=lambda job: job.record.name),
+        replace(USER, rank=7, least=10, most=20, value=lambda job: job.record.user_name),
+        replace(ACCOUNT, most=30, value=lambda job: job.record.account),
+        replace(STATE, value=lambda job: now.state_of(job) + (" !" if has_warning(job, now) else "")),
         Column(key="gpus", title="GPUs", kind=count, value=lambda job: job.record.allocation.num_gpus),
         Column(key="batch", title="batch", kind=count, rank=2, value=_batch),
-        Column(key="goodput", title="goodput/s", value=lambda job: job.measured and job.measured.goodput),
+        replace(GOODPUT, value=lambda job: job.measured and job.measured.goodput),
         Column(
             key="speedup",
             title="×share",
             rank=1,
             value=lambda job: job.record.last_decision_speedup if job.record.model else None,
         ),
-        Column(key="epoch", title="epoch", kind=Kind.NUMBER, rank=4, value=_epoch),
+        replace(EPOCH, rank=4, value=_epoch),
         Column(key="slack", title="slack", rank=3, value=lambda job: slack_of(job.record)),
         Column(
             key="restarts", title="restarts", kind=count, rank=9, value=lambda job: job.record.num_restarts

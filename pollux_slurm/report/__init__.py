@@ -1,6 +1,6 @@
 """Reports: what was, of a job, an account, the cluster, a shadow daemon or two spans; frames for notebooks.
 
-May be imported by `cli`, `web`.
+May be imported by `cli`, `now`, `web`.
 
 `parts` have one subject each, `spans` two spans of time beside each other.
 """

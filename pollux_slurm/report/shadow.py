@@ -16,7 +16,7 @@ from pollux_slurm.errors import InvalidProblemError, StoreError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.report.parts.common import accuracy_part
 from pollux_slurm.report.parts.shadow_gain import (
-    Prediction,
+    ShadowPrediction,
     WeighedRound,
     gain_part,
     median_gain,
@@ -45,7 +45,7 @@ class ShadowFindings:
     history: ShadowHistory
     wishes: Sequence[JobWishes]
     weighed: Sequence[WeighedRound]
-    predictions: Sequence[Prediction]
+    predictions: Sequence[ShadowPrediction]
     accuracy: Sequence[ModelAccuracy]
 
 

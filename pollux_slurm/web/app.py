@@ -24,7 +24,8 @@ from pollux_slurm.document.document import Document
 from pollux_slurm.document.forms.html import page_environment, page_pieces
 from pollux_slurm.errors import PolluxError, StoreError, StoreUnavailable, UnknownJobError, UsageError
 from pollux_slurm.now.cluster import ClusterNow, read_cluster
-from pollux_slurm.now.decision_text import summary
+from pollux_slurm.now.decision_text import told_of
+from pollux_slurm.report.job import Told
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import ViewReader
@@ -61,12 +62,9 @@ class Source:
         """Return what is now, by the store alone: a page that reloads itself costs slurmctld nothing."""
         return None if self.store is None else read_cluster(self.store, now=self.clock())
 
-    def explain(self, number: str) -> str:
-        """Return one line on a job's last decision; empty for a login that reads views only."""
-        if self.store is None:
-            return ""
-        decided = self.store.decision(number)
-        return "" if decided is None else summary(decided, self.store.job(number))
+    def told(self, number: str) -> Told:
+        """Return what the tables tell of a job; nothing for a login that reads views only."""
+        return Told() if self.store is None else told_of(self.store, number)
 
 
 def make_app(
@@ -93,7 +91,7 @@ def make_app(
         return _page(request, found.document, template="web/jobs.html.j2", jobs=found, sorts=pages.SORTS)
 
     def job(request: Request) -> Response:
-        found = pages.job(source.site(), request.query_params, request.path_params["number"], source.explain)
+        found = pages.job(source.site(), request.query_params, request.path_params["number"], source.told)
         return _page(request, found, ranges=())
 
     def account(request: Request) -> Response:

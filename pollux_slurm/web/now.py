@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pollux_slurm.document.columns import Column, Data, Kind, rows_of
 from pollux_slurm.now.cluster import ClusterNow, NodeNow
 from pollux_slurm.now.job_table import has_warning, jobs_data
 from pollux_slurm.now.jobs import JobNow
+from pollux_slurm.report.parts.columns import JOB, NAME, WAY
 from pollux_slurm.text import plural
 
 MOST_JOBS, MOST_DECISIONS = 200, 20
@@ -26,7 +27,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
+class NodeOnPage:
     """A node as a row of blocks."""
 
     name: str
@@ -41,7 +42,7 @@ class NowPage:
     daemon: str
     is_served: bool
     totals: str
-    nodes: tuple[NodeRow, ...]
+    nodes: tuple[NodeOnPage, ...]
     jobs: Data
     moves: Data
     decisions: Data
@@ -77,7 +78,7 @@ def _note(picture: ClusterNow, shown: list[JobNow], num_active: int) -> str:
     return " ".join(notes)
 
 
-def _node(node: NodeNow, styles: dict[str, int]) -> NodeRow:
+def _node(node: NodeNow, styles: dict[str, int]) -> NodeOnPage:
     blocks = [
         Block(
             job=job,
@@ -93,21 +94,16 @@ def _node(node: NodeNow, styles: dict[str, int]) -> NodeRow:
     if rest > 0:
         word = "free" if node.num_free else node.state.value
         blocks.append(Block(job="", text=f"{word} ×{rest}", num_gpus=rest, style=-2))
-    return NodeRow(name=node.name, text=node.gpu_type or "GPU", blocks=tuple(blocks))
+    return NodeOnPage(name=node.name, text=node.gpu_type or "GPU", blocks=tuple(blocks))
 
 
 def _moves(picture: ClusterNow) -> Data:
     columns = (
-        Column(key="slurm_job_id", title="job", kind=Kind.TEXT, value=lambda one: one[0].record.slurm_job_id),
-        Column(key="name", title="name", kind=Kind.TEXT, most=30, value=lambda one: one[0].record.name),
+        replace(JOB, value=lambda one: one[0].record.slurm_job_id),
+        replace(NAME, most=30, value=lambda one: one[0].record.name),
         Column(key="source", title="from", kind=Kind.TEXT, value=lambda one: str(one[1].source)),
         Column(key="target", title="to", kind=Kind.TEXT, value=lambda one: str(one[1].target)),
-        Column(
-            key="way",
-            title="way",
-            kind=Kind.TEXT,
-            value=lambda one: "in place" if one[1].way.value == "in_place" else "by requeue",
-        ),
+        replace(WAY, value=lambda one: "in place" if one[1].way.value == "in_place" else "by requeue"),
         Column(key="step", title="step", kind=Kind.TEXT, value=lambda one: one[1].step.text),
         Column(
             key="planned",
@@ -121,7 +117,7 @@ def _moves(picture: ClusterNow) -> Data:
 
 def _decisions(picture: ClusterNow) -> Data:
     columns = (
-        Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
+        JOB,
         Column(key="allocation", title="allocation", kind=Kind.TEXT, value=lambda one: str(one.allocation)),
         Column(key="reason", title="bound by", kind=Kind.TEXT),
         Column(

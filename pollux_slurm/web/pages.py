@@ -15,7 +15,7 @@ from pollux_slurm.document.document import Document, Part
 from pollux_slurm.document.forms.html import MOST_ROWS as PAGE_ROWS
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.group import account_document, lead_of
-from pollux_slurm.report.job import job_document
+from pollux_slurm.report.job import Told, job_document
 from pollux_slurm.report.parts.common import JOB_COLUMNS, jobs_part
 from pollux_slurm.report.parts.fairness import fairness_part
 from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS, gpus_over_time_part
@@ -137,9 +137,9 @@ def account(site: Site, words: Words, name: str) -> Document:
     return account_document(history, range_, account=name, made_at=site.now, command=command)
 
 
-def job(site: Site, words: Words, number: str, explain: Callable[[str], str]) -> Document:
+def job(site: Site, words: Words, number: str, told: Callable[[str], Told]) -> Document:
     """Return one job, with the words of its last decision. Raises `UnknownJobError`."""
-    history = read_job(site.reader, number, explanation=explain(number))
+    history = read_job(site.reader, number, told=told(number))
     return job_document(history, made_at=site.now)
 
 

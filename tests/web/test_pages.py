@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
+from pollux_slurm.document.forms import html
 from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.now.cluster import read_cluster
-from pollux_slurm.document.forms import html
 from pollux_slurm.store import open_store
 from pollux_slurm.web.app import NAVIGATION, Source, make_app
 from pollux_slurm.web.guard import LOOPBACK
@@ -62,14 +62,14 @@ def test_that_now_has_measurements_of_the_present_gpus_only(store_url: str) -> N
     store = open_store(store_url)
     store.register_jobs([registration(1)], at=at(0))
 
-    def measured() -> tuple[str, ...]:
+    def measured() -> tuple[object, ...]:
         return now_page(read_cluster(store, now=at(100))).jobs.rows[0][5:8]
 
     store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
     store.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
-    assert measured() == ("2", "256", "50")
+    assert measured() == (2, 256, 50.0)
     store.observe_jobs([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
-    assert measured() == ("4", "–", "–")
+    assert measured() == (4, None, None)
     store.close()
 
 

@@ -83,9 +83,7 @@ def page_environment() -> Environment:
         keep_trailing_newline=True,
         finalize=_finalize,
     )
-    environment.globals.update(
-        cell_text=_cell_text, note_of=_note, most_rows=MOST_ROWS, most_values=MOST_VALUES
-    )
+    environment.globals.update(cell_text=_cell_text, note_of=_note, places_of=_places)
     environment.filters["shortened"] = shortened
     return environment
 
@@ -101,8 +99,13 @@ def _cell_text(column: Column, value: Value) -> str:
     return text.replace(" %", "\N{NO-BREAK SPACE}%") if column.kind is Kind.SHARE else text
 
 
-def _note(data: Data, command: str, most: int) -> str:
-    """Return a table's note, and where it has at most `most` of its rows, what prints all."""
-    hint = data.hint(len(data.places(most)))
+def _places(data: Data, many: bool) -> list[int]:
+    """Return the rows that stand on the page, `many` of them where they are opened below a plot."""
+    return data.places(MOST_VALUES if many else MOST_ROWS)
+
+
+def _note(data: Data, command: str, many: bool) -> str:
+    """Return a table's note, and where it has not all of its rows, what prints all."""
+    hint = data.hint(len(_places(data, many)))
     more = f"; all: {command} --csv --table {data.key}" if hint and command else ""
     return f"{data.note} {hint}{more}".strip()
