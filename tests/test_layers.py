@@ -29,7 +29,7 @@ LAYERS = (
         "unproved_connections",
         "json_texts",
     },
-    {"goodput"},
+    {"goodput", "document"},
     {"policy"},
     {"slurm", "store"},
     {"sandbox"},

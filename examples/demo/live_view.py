@@ -13,8 +13,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from pollux_slurm.document.columns import Kind, text_of
 from pollux_slurm.model import JobState, ReallocationStep, ReallocationWay
-from pollux_slurm.report.document.document import Kind, text_of
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Store
 from pollux_slurm.store.journal.move_costs import reallocation_costs
 from pollux_slurm.text import number_text

@@ -30,7 +30,7 @@ if __package__ in (None, ""):  # run as a script: make `examples.demo` importabl
 
 from examples.demo.live_view import Story, gpu_picture, screen  # noqa: E402
 from examples.demo.summary import Expectation, print_idle_gpus, print_summary, three_sentences  # noqa: E402
-from pollux_slurm.report.charts.time_axes import Range  # noqa: E402
+from pollux_slurm.document.charts.time_axes import Range  # noqa: E402
 from pollux_slurm.store import open_store  # noqa: E402
 from pollux_slurm.store.contract.interface import Store  # noqa: E402
 from pollux_slurm.store.reporting.queries import open_view_reader  # noqa: E402

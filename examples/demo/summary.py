@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pollux_slurm.document.charts.time_axes import Range
 from pollux_slurm.model import JobState, ReallocationStep, ReallocationWay
-from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.parts.idle_gpus import idle_text, idle_times, why_text
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Store
 from pollux_slurm.store.journal.move_costs import reallocation_costs

@@ -11,7 +11,8 @@ from pollux_slurm.model import Allocation, JobState, ReallocationStep, Reallocat
 from pollux_slurm.text import moment_text, plural
 
 if TYPE_CHECKING:
-    from pollux_slurm.store.contract.interface import DecisionRecord, JobRecord, Reallocation
+    from pollux_slurm.report.job import Told
+    from pollux_slurm.store.contract.interface import DecisionRecord, JobRecord, Reallocation, Store
 
 _MORE = {
     "capacity": "other jobs gain more from more GPUs for now; it gets more when some of those end",
@@ -141,3 +142,31 @@ def gpus_text(allocation: Allocation, gpu_type: str | None) -> str:
 def kind_text(num_gpus: int, num_nodes: int, gpu_type: str | None) -> str:
     """Return a number of GPUs of a type on a number of nodes."""
     return f"{plural(num_gpus, f'{gpu_type} GPU' if gpu_type else 'GPU')} on {plural(num_nodes, 'node')}"
+
+
+def told_of(store: Store, job_id: str) -> Told:
+    """Return a job's last decision in a line, and what its newest model predicts for the size it asked for.
+
+    Raises `UnknownJobError`, and what the store raises.
+    """
+    from pollux_slurm.report.job import Told
+
+    decided, record = store.rounds.decision(job_id), store.jobs.get(job_id)
+    return Told(
+        explanation="" if decided is None else summary(decided, record),
+        asked_gpus=record.submitted_gpus,
+        asked_goodput=_goodput_as_asked(record, max((node.num_gpus for node in store.rounds.nodes()), default=1)),
+    )
+
+
+def _goodput_as_asked(record: JobRecord, gpus_per_node: int) -> float | None:
+    """Return the predicted goodput on the GPUs that a job asked for, on as few nodes as they fit on."""
+    from pollux_slurm.goodput import best_batch
+    from pollux_slurm.model import Configuration
+
+    model, num_gpus = record.model, record.submitted_gpus
+    if model is None or not num_gpus:
+        return None
+    shape = Configuration(num_nodes=-(-num_gpus // max(gpus_per_node, 1)), num_gpus=num_gpus)
+    found = best_batch(model, shape)
+    return None if found is None else found.goodput

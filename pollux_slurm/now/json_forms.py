@@ -20,9 +20,9 @@ def job_as_dict(shown: JobNow, now: datetime) -> dict[str, Any]:
     record, sample, measured = shown.record, shown.record.sample, shown.measured
     reallocation, batch = record.open_reallocation, measured.batch if measured else None
     return {
-        "job_id": record.slurm_job_id,
+        "slurm_job_id": record.slurm_job_id,
         "name": record.name,
-        "user": record.user_name,
+        "user_name": record.user_name,
         "account": record.account,
         "partition": record.partition,
         "state": record.state.value,
@@ -43,7 +43,7 @@ def job_as_dict(shown: JobNow, now: datetime) -> dict[str, Any]:
         "goodput": measured.goodput if measured else None,
         "epoch": sample.epoch if sample else None,
         "total_epochs": sample.total_epochs if sample else None,
-        "num_restarts": record.num_restarts,
+        "restarts": record.num_restarts,
         "mean_restart_delay_s": record.mean_restart_delay_s,
         "mean_standstill_s": record.mean_standstill_s,
         "mean_warm_up_s": record.mean_warm_up_s,
@@ -76,7 +76,7 @@ def explained_as_dict(known: Explained) -> dict[str, Any]:
     present = known.present
     because = None if present is None or known.is_over else present.record.not_moved_reason
     return {
-        "job_id": known.job_id,
+        "slurm_job_id": known.job_id,
         "explanation": known.explanation,
         "excluded_reason": known.excluded_reason,
         **_solved(known.solved),
@@ -187,7 +187,7 @@ def _present(job: JobNow | None) -> dict[str, Any]:
         "paused_cause": last and last.cause.value,
         "paused_because": last and last.reason,
         "measured": measured,
-        "num_restarts": record and record.num_restarts,
+        "restarts": record and record.num_restarts,
         "mean_restart_delay_s": record and record.mean_restart_delay_s,
         "mean_standstill_s": record and record.mean_standstill_s,
         "mean_warm_up_s": record and record.mean_warm_up_s,
@@ -198,7 +198,7 @@ def _wings(job: JobNow) -> list[dict[str, Any]]:
     """Return the jobs that have the GPUs of a job that moves in place, or wait for them, by number."""
     return [
         {
-            "job_id": wing.job_id,
+            "slurm_job_id": wing.job_id,
             "state": wing.state.value,
             "reason": wing.reason,
             "nodes": list(wing.allocation.nodes),

@@ -1,42 +1,6 @@
-"""Reports: pages with plots, terminal text, CSV and JSON, pictures, and frames for notebooks.
+"""Reports: what was, of a job, an account, the cluster, a shadow daemon or two spans; frames for notebooks.
 
-May be imported by `cli`, `simulator`, `web`.
+May be imported by `cli`, `now`, `web`.
 
-`charts` makes charts of plain numbers, `document` the forms of a report, `parts` one subject each.
+`parts` have one subject each, `spans` two spans of time beside each other.
 """
-
-from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
-from pollux_slurm.report.charts.scales import (
-    Axis,
-    duration_axis,
-    hours,
-    linear_axis,
-    log_axis,
-    minutes,
-    value_axis,
-)
-from pollux_slurm.report.charts.timeline import Bar, Timeline
-from pollux_slurm.report.document.page import Figure, Page, Section, Table, render_page
-from pollux_slurm.text import duration_text
-
-__all__ = [
-    "Axis",
-    "Bar",
-    "Figure",
-    "LineChart",
-    "Mark",
-    "Page",
-    "Panel",
-    "Section",
-    "Series",
-    "Table",
-    "Timeline",
-    "duration_axis",
-    "duration_text",
-    "hours",
-    "linear_axis",
-    "log_axis",
-    "minutes",
-    "render_page",
-    "value_axis",
-]

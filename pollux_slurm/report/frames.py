@@ -13,11 +13,11 @@ from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from pollux_slurm.config import load_config
+from pollux_slurm.document.charts.rendering import notebook_chart
+from pollux_slurm.document.charts.time_axes import Range, parse_moment
+from pollux_slurm.document.document import Document
 from pollux_slurm.errors import UsageError
 from pollux_slurm.extras import INSTALL_VIEW
-from pollux_slurm.report.charts.rendering import notebook_chart
-from pollux_slurm.report.charts.time_axes import Range, parse_moment
-from pollux_slurm.report.document.document import Document
 from pollux_slurm.report.group import account_document, cluster_document
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.reading import read_group, read_job

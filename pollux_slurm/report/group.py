@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pollux_slurm.report.charts.time_axes import Range, midnight, range_of
-from pollux_slurm.report.document.document import Document, Fact, Kind
+from pollux_slurm.document.charts.time_axes import Range, midnight, range_of
+from pollux_slurm.document.columns import Kind
+from pollux_slurm.document.document import Document, Fact
 from pollux_slurm.report.parts.common import accuracy_part, jobs_part, share
 from pollux_slurm.report.parts.fairness import fairness_part
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import (
-    Column,
-    Data,
-    Document,
-    Fact,
-    Kind,
-    Part,
-    rows_of,
-    text_of,
-)
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of, text_of
+from pollux_slurm.document.document import Document, Fact, Part
+from pollux_slurm.report.parts.columns import AT, NUM_GPUS, REALLOCATION, ROUND, RUN
 from pollux_slurm.report.parts.common import accuracy_part
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.parts.job_moves import moves_part
@@ -32,12 +25,26 @@ from pollux_slurm.text import duration_text, number_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a login that reads more than the views knows of a job.
+
+    `explanation` is the line of its last decision, empty where there is none. `asked_gpus` is the size that
+    it was submitted with, `asked_goodput` what its newest model predicts there in examples/s, with the best
+    batch; None where unknown.
+    """
+
+    explanation: str = ""
+    asked_gpus: int | None = None
+    asked_goodput: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobHistory:
     """What the store has of a job, as rows of the views, oldest first.
 
     `job` is its row of job_goodput, `samples` what its runs measured, `events` job_timeline's, `moves`
     reallocation_history's, `accuracy` model_accuracy's; `fairness` is its row there, None where there is
-    none; `explanation` is the line of its last decision, empty where there is none.
+    none.
     """
 
     job: JobGoodput
@@ -46,7 +53,7 @@ class JobHistory:
     moves: Sequence[ReallocationEntry]
     accuracy: Sequence[ModelAccuracy]
     fairness: Fairness | None
-    explanation: str
+    told: Told
 
 
 def job_document(history: JobHistory, *, made_at: datetime, range_: Range | None = None) -> Document:
@@ -61,10 +68,10 @@ def job_document(history: JobHistory, *, made_at: datetime, range_: Range | None
         title=f"Job {number}",
         subject=history.job.name,
         lead=lead,
-        facts=_facts(history),
+        facts=facts_of(history),
         parts=(
             history_part(history.samples, history.events, history.moves, shown),
-            moves_part(history.moves),
+            moves_part(history.moves, history.events),
             *([_events(history.events)] if history.events else []),
             accuracy_part(history.accuracy, by="run"),
         ),
@@ -110,7 +117,8 @@ _ENDED = {
 }
 
 
-def _facts(history: JobHistory) -> tuple[Fact, ...]:
+def facts_of(history: JobHistory) -> tuple[Fact, ...]:
+    """Return the single values of a job, over its whole life."""
     job = history.job
     goodput = job.goodput
     rho = None if history.fairness is None else history.fairness.rho
@@ -135,10 +143,11 @@ def _facts(history: JobHistory) -> tuple[Fact, ...]:
         Fact(key="efficiency", title="Statistical efficiency", value=job.efficiency, kind=Kind.SHARE),
         Fact(
             key="speedup_one_gpu",
-            title="Speedup over one GPU",
+            title="Speedup over one GPU, predicted",
             value=job.speedup_one_gpu,
             kind=Kind.NUMBER,
         ),
+        *_over_asked(history),
         Fact(
             key="speedup_fair_share",
             title="Speedup over its fair share",
@@ -155,23 +164,40 @@ def _facts(history: JobHistory) -> tuple[Fact, ...]:
         more.append(
             Fact(key="standstill_s", title="Standstill in place", value=job.standstill_s, kind=Kind.SECONDS)
         )
-    if history.explanation:
-        more.append(Fact(key="explanation", title="Last decision", value=history.explanation, wide=True))
+    if goodput is not None:
+        more.append(Fact(key="speedups_are", title="Speedups", value=_SPEEDUPS, wide=True))
+    if history.told.explanation:
+        more.append(Fact(key="explanation", title="Last decision", value=history.told.explanation, wide=True))
     return (*facts, *more)
 
 
+_SPEEDUPS = (
+    "Mean goodput while it trained, over a prediction: on one GPU and on its fair share the mean of those of "
+    "its rounds, on the GPUs that it asked for that of its newest model, with the best batch size."
+)
+
+
+def _over_asked(history: JobHistory) -> tuple[Fact, ...]:
+    """Return how much faster the job was than its model predicts for the GPUs that it asked for."""
+    num_gpus, there, goodput = history.told.asked_gpus, history.told.asked_goodput, history.job.goodput
+    if num_gpus is None or num_gpus == 1 or not there or goodput is None:
+        return ()
+    title = f"Speedup over the {num_gpus} GPUs that it asked for, predicted"
+    return (Fact(key="speedup_asked", title=title, value=goodput / there, kind=Kind.NUMBER),)
+
+
 _EVENTS = (
-    Column(key="at", title="time (UTC)", kind=Kind.MOMENT),
+    AT,
     Column(key="event", title="event", kind=Kind.TEXT),
-    Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
+    NUM_GPUS,
     Column(key="num_nodes", title="nodes", kind=Kind.COUNT),
     Column(key="span_s", title="lasted", kind=Kind.SECONDS),
     Column(key="duration_s", title="took", kind=Kind.SECONDS),
-    Column(key="run", title="run", kind=Kind.COUNT),
+    RUN,
     Column(key="detail", title="detail", kind=Kind.TEXT, is_sentence=True),
     Column(key="until", title="until (UTC)", kind=Kind.MOMENT, shown=False),
-    Column(key="reallocation_id", title="reallocation", kind=Kind.COUNT, shown=False),
-    Column(key="round_id", title="round", kind=Kind.COUNT, shown=False),
+    REALLOCATION,
+    replace(ROUND, shown=False),
 )
 
 

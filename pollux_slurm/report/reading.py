@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Sequence
 from typing import TypeVar
 
+from pollux_slurm.document.charts.time_axes import Range
 from pollux_slurm.errors import StoreError, StoreUnavailable
-from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.group import GroupHistory
-from pollux_slurm.report.job import JobHistory
+from pollux_slurm.report.job import JobHistory, Told
 from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS
 from pollux_slurm.report.parts.job_plots import JobSample
 from pollux_slurm.store.reporting.gpu_use import GpuUse
@@ -33,7 +33,7 @@ _NAMES_SHOWN = 10
 
 
 def read_job(
-    reports: ViewReader, slurm_job_id: str, range_: Range | None = None, *, explanation: str = ""
+    reports: ViewReader, slurm_job_id: str, range_: Range | None = None, *, told: Told | None = None
 ) -> JobHistory:
     """Return the history of a job, what happened within `range_` where it is given; accuracy by whole days.
 
@@ -65,7 +65,7 @@ def read_job(
         moves=moves,
         accuracy=accuracy,
         fairness=fairness[0] if fairness else None,
-        explanation=explanation,
+        told=told or Told(),
     )
 
 

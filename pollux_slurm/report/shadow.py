@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.columns import Kind
+from pollux_slurm.document.document import Document, Fact, Part
 from pollux_slurm.errors import InvalidProblemError, StoreError
 from pollux_slurm.goodput import TableCache
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import Document, Fact, Kind, Part
 from pollux_slurm.report.parts.common import accuracy_part
 from pollux_slurm.report.parts.shadow_gain import (
-    Prediction,
+    ShadowPrediction,
     WeighedRound,
     gain_part,
     median_gain,
@@ -44,7 +45,7 @@ class ShadowFindings:
     history: ShadowHistory
     wishes: Sequence[JobWishes]
     weighed: Sequence[WeighedRound]
-    predictions: Sequence[Prediction]
+    predictions: Sequence[ShadowPrediction]
     accuracy: Sequence[ModelAccuracy]
 
 

@@ -17,14 +17,15 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from pollux_slurm import __version__
+from pollux_slurm.document.charts.palette import DARK, LIGHT
+from pollux_slurm.document.charts.rendering import script
+from pollux_slurm.document.columns import Kind, text_of
+from pollux_slurm.document.document import Document
+from pollux_slurm.document.forms.html import page_environment, page_pieces
 from pollux_slurm.errors import PolluxError, StoreError, StoreUnavailable, UnknownJobError, UsageError
 from pollux_slurm.now.cluster import ClusterNow, read_cluster
-from pollux_slurm.now.decision_text import summary
-from pollux_slurm.report.charts.palette import DARK, LIGHT
-from pollux_slurm.report.charts.rendering import script
-from pollux_slurm.report.document.document import Document, Kind, text_of
-from pollux_slurm.report.document.html import document_page
-from pollux_slurm.report.document.page import drawn_figures, page_environment, section_ids
+from pollux_slurm.now.decision_text import told_of
+from pollux_slurm.report.job import Told
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import ViewReader
@@ -61,12 +62,9 @@ class Source:
         """Return what is now, by the store alone: a page that reloads itself costs slurmctld nothing."""
         return None if self.store is None else read_cluster(self.store, now=self.clock())
 
-    def explain(self, number: str) -> str:
-        """Return one line on a job's last decision; empty for a login that reads views only."""
-        if self.store is None:
-            return ""
-        decided = self.store.rounds.decision(number)
-        return "" if decided is None else summary(decided, self.store.jobs.get(number))
+    def told(self, number: str) -> Told:
+        """Return what the tables tell of a job; nothing for a login that reads views only."""
+        return Told() if self.store is None else told_of(self.store, number)
 
 
 def make_app(
@@ -90,12 +88,10 @@ def make_app(
 
     def job_list(request: Request) -> Response:
         found = pages.jobs(source.site(), request.query_params)
-        return _page(
-            request, found.document, template="web/jobs.html.j2", jobs=found, sorts=tuple(pages.SORTS)
-        )
+        return _page(request, found.document, template="web/jobs.html.j2", jobs=found, sorts=pages.SORTS)
 
     def job(request: Request) -> Response:
-        found = pages.job(source.site(), request.query_params, request.path_params["number"], source.explain)
+        found = pages.job(source.site(), request.query_params, request.path_params["number"], source.told)
         return _page(request, found, ranges=())
 
     def account(request: Request) -> Response:
@@ -170,18 +166,9 @@ def _page(
     **more: Any,
 ) -> Response:
     """Return a document's page; with `static=1` its charts are pictures, for readers without scripts."""
-    page, is_static = document_page(document), "static" in request.query_params
-    drawn = drawn_figures(page, with_picture=is_static, with_specification=not is_static)
-    return _render(
-        request,
-        template,
-        title=page.title,
-        page=page,
-        names=section_ids(page),
-        drawn=drawn,
-        ranges=ranges,
-        **more,
-    )
+    is_static = "static" in request.query_params
+    pieces = page_pieces(document, with_picture=is_static, with_specification=not is_static)
+    return _render(request, template, title=document.title, ranges=ranges, **pieces, **more)
 
 
 def _render(request: Request, template: str, *, status: int = 200, title: str, **more: Any) -> Response:

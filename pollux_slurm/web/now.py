@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
 from pollux_slurm.now.cluster import ClusterNow, NodeNow
-from pollux_slurm.now.job_table import columns_for, has_warning
+from pollux_slurm.now.job_table import has_warning, jobs_data
 from pollux_slurm.now.jobs import JobNow
-from pollux_slurm.report.document.document import Kind, text_of
-from pollux_slurm.report.document.page import Table
-from pollux_slurm.text import ago_text, plural
+from pollux_slurm.report.parts.columns import JOB, NAME, WAY
+from pollux_slurm.text import plural
 
 MOST_JOBS, MOST_DECISIONS = 200, 20
 _ON_OTHER_PAGES = ("speedup", "restarts", "checkpoint_bytes", "age", "nodes", "decision")
@@ -26,7 +27,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
+class NodeOnPage:
     """A node as a row of blocks."""
 
     name: str
@@ -41,10 +42,10 @@ class NowPage:
     daemon: str
     is_served: bool
     totals: str
-    nodes: tuple[NodeRow, ...]
-    jobs: Table
-    moves: Table | None
-    decisions: Table | None
+    nodes: tuple[NodeOnPage, ...]
+    jobs: Data
+    moves: Data
+    decisions: Data
 
 
 def now_page(picture: ClusterNow) -> NowPage:
@@ -55,24 +56,13 @@ def now_page(picture: ClusterNow) -> NowPage:
     total = sum(node.num_gpus for node in picture.nodes)
     free = sum(node.num_free for node in picture.nodes)
     running = sum(job.record.allocation.num_gpus > 0 for job in active)
-    columns = columns_for(shown, without=_ON_OTHER_PAGES)
-    rows = tuple(tuple(column.text(job, picture) for column in columns) for job in shown)
     return NowPage(
         daemon=picture.daemon_sentence,
         is_served=picture.missing is None,
         totals=f"{total - free:,} of {plural(total, 'GPU')} held; {plural(running, 'job')} hold GPUs, "
         f"{len(active) - running:,} wait.",
         nodes=tuple(_node(node, styles) for node in picture.nodes),
-        jobs=Table(
-            columns=tuple(column.title for column in columns),
-            keys=tuple(column.key for column in columns),
-            rows=rows,
-            values=tuple(
-                (*row[:3], job.record.account, *row[4:]) for row, job in zip(rows, shown, strict=True)
-            ),
-            texts=tuple(place for place, column in enumerate(columns) if place and column.is_words),
-            note=_note(picture, shown, len(active)),
-        ),
+        jobs=jobs_data(picture, shown, without=_ON_OTHER_PAGES, note=_note(picture, shown, len(active))),
         moves=_moves(picture),
         decisions=_decisions(picture),
     )
@@ -88,7 +78,7 @@ def _note(picture: ClusterNow, shown: list[JobNow], num_active: int) -> str:
     return " ".join(notes)
 
 
-def _node(node: NodeNow, styles: dict[str, int]) -> NodeRow:
+def _node(node: NodeNow, styles: dict[str, int]) -> NodeOnPage:
     blocks = [
         Block(
             job=job,
@@ -104,46 +94,42 @@ def _node(node: NodeNow, styles: dict[str, int]) -> NodeRow:
     if rest > 0:
         word = "free" if node.num_free else node.state.value
         blocks.append(Block(job="", text=f"{word} ×{rest}", num_gpus=rest, style=-2))
-    return NodeRow(name=node.name, text=node.gpu_type or "GPU", blocks=tuple(blocks))
+    return NodeOnPage(name=node.name, text=node.gpu_type or "GPU", blocks=tuple(blocks))
 
 
-def _moves(picture: ClusterNow) -> Table | None:
-    rows = tuple(
-        (
-            job.record.slurm_job_id,
-            text_of(job.record.name, Kind.TEXT, most=30),
-            str(move.source),
-            str(move.target),
-            "in place" if move.way.value == "in_place" else "by requeue",
-            move.step.text,
-            ago_text(move.times[0][1] if move.times else None, picture.read_at),
-        )
-        for job, move in picture.moves
+def _moves(picture: ClusterNow) -> Data:
+    columns = (
+        replace(JOB, value=lambda one: one[0].record.slurm_job_id),
+        replace(NAME, most=30, value=lambda one: one[0].record.name),
+        Column(key="source", title="from", kind=Kind.TEXT, value=lambda one: str(one[1].source)),
+        Column(key="target", title="to", kind=Kind.TEXT, value=lambda one: str(one[1].target)),
+        replace(WAY, value=lambda one: "in place" if one[1].way.value == "in_place" else "by requeue"),
+        Column(key="step", title="step", kind=Kind.TEXT, value=lambda one: one[1].step.text),
+        Column(
+            key="planned",
+            title="planned",
+            kind=Kind.AGO,
+            value=lambda one: _seconds_since(one[1].times[0][1], picture) if one[1].times else None,
+        ),
     )
-    return (
-        Table(
-            columns=("job", "name", "from", "to", "way", "step", "planned"),
-            keys=("slurm_job_id", "name", "from", "to", "way", "step", "planned"),
-            rows=rows,
-            texts=(1, 2, 3, 4, 5),
-        )
-        if rows
-        else None
-    )
+    return Data(key="moves", title="", columns=columns, rows=rows_of(picture.moves, columns))
 
 
-def _decisions(picture: ClusterNow) -> Table | None:
-    rows = tuple(
-        (one.slurm_job_id, str(one.allocation), one.reason, ago_text(one.at, picture.read_at))
-        for one in picture.decisions[:MOST_DECISIONS]
+def _decisions(picture: ClusterNow) -> Data:
+    columns = (
+        JOB,
+        Column(key="allocation", title="allocation", kind=Kind.TEXT, value=lambda one: str(one.allocation)),
+        Column(key="reason", title="bound by", kind=Kind.TEXT),
+        Column(
+            key="at",
+            title="decided",
+            kind=Kind.AGO,
+            value=lambda one: None if one.at is None else _seconds_since(one.at, picture),
+        ),
     )
-    return (
-        Table(
-            columns=("job", "allocation", "bound by", "decided"),
-            keys=("slurm_job_id", "allocation", "reason", "at"),
-            rows=rows,
-            texts=(1, 2),
-        )
-        if rows
-        else None
-    )
+    rows = rows_of(picture.decisions[:MOST_DECISIONS], columns)
+    return Data(key="decisions", title="", columns=columns, rows=rows)
+
+
+def _seconds_since(moment: datetime, picture: ClusterNow) -> int:
+    return max(round((picture.read_at - moment).total_seconds()), 0)

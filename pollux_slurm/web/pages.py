@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pollux_slurm.document.charts.time_axes import Range, parse_range
+from pollux_slurm.document.columns import in_order, matches
+from pollux_slurm.document.document import Document, Part
+from pollux_slurm.document.forms.html import MOST_ROWS as PAGE_ROWS
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report.charts.time_axes import Range, parse_range
-from pollux_slurm.report.document.document import Document, Part
-from pollux_slurm.report.document.html import MOST_ROWS as PAGE_ROWS
 from pollux_slurm.report.group import account_document, lead_of
-from pollux_slurm.report.job import job_document
-from pollux_slurm.report.parts.common import jobs_part
+from pollux_slurm.report.job import Told, job_document
+from pollux_slurm.report.parts.common import JOB_COLUMNS, jobs_part
 from pollux_slurm.report.parts.fairness import fairness_part
 from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS, gpus_over_time_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
@@ -33,14 +34,9 @@ from pollux_slurm.store.reporting.view_rows import (
 from pollux_slurm.text import plural
 
 MOST_ROWS = 10_000
-SORTS = {
-    "submitted": lambda row: row.submitted_at,
-    "gpu-hours": lambda row: row.gpu_hours,
-    "goodput": lambda row: row.goodput or 0.0,
-    "waited": lambda row: row.waited_s,
-    "moves": lambda row: row.restarts + row.regroups,
-}
-"""How the page of jobs may be sorted, the largest first."""
+_SORTED_BY = ("submitted_at", "gpu_hours", "goodput", "waited_s", "restarts")
+SORTS = tuple(column for column in JOB_COLUMNS if column.key in _SORTED_BY)
+"""By what the page of jobs may be sorted, the largest first."""
 
 Words = Mapping[str, str]
 """The query of an address, by name."""
@@ -141,9 +137,9 @@ def account(site: Site, words: Words, name: str) -> Document:
     return account_document(history, range_, account=name, made_at=site.now, command=command)
 
 
-def job(site: Site, words: Words, number: str, explain: Callable[[str], str]) -> Document:
+def job(site: Site, words: Words, number: str, told: Callable[[str], Told]) -> Document:
     """Return one job, with the words of its last decision. Raises `UnknownJobError`."""
-    history = read_job(site.reader, number, explanation=explain(number))
+    history = read_job(site.reader, number, told=told(number))
     return job_document(history, made_at=site.now)
 
 
@@ -162,35 +158,27 @@ class JobList:
 
 
 def jobs(site: Site, words: Words) -> JobList:
-    """Return the jobs that match `q` (in number, name, user or account), `account`, `user` and `state`.
+    """Return the jobs that match `q` (words in any column), `account`, `user` and `state`.
 
-    `sort` is one of `SORTS`, `page` counts from 1. Raises `UsageError` for another.
+    `sort` is the key of one of `SORTS`, `page` counts from 1. Raises `UsageError` for another.
     """
     range_ = site.range(words, "7d")
-    sort, number = words.get("sort") or "submitted", words.get("page") or "1"
-    if sort not in SORTS:
-        raise UsageError(f"jobs are not sorted by {sort!r}; use {', '.join(SORTS)}")
+    sort, number = words.get("sort") or SORTS[0].key, words.get("page") or "1"
+    column = next((one for one in SORTS if one.key == sort), None)
+    if column is None:
+        raise UsageError(f"jobs are not sorted by {sort!r}; use {', '.join(one.key for one in SORTS)}")
     if re.fullmatch("[0-9]{1,6}", number) is None or int(number) == 0:
         raise UsageError(f"there is no page {number[:20]!r}")
     rows = site.rows(
         JobGoodput, range_, account=words.get("account") or None, user_name=words.get("user") or None
     )
     states = tuple(sorted({row.state for row in rows} | {words.get("state") or ""} - {""}))
-    wanted = (words.get("q") or "").strip().lower()
     found = [
         row
         for row in rows
-        if (not words.get("state") or row.state == words["state"])
-        and (
-            not wanted
-            or any(
-                wanted in str(text).lower()
-                for text in (row.slurm_job_id, row.name, row.user_name, row.account)
-            )
-        )
+        if words.get("state") in (None, "", row.state) and matches(row, JOB_COLUMNS, words.get("q") or "")
     ]
-    found.sort(key=lambda row: str(row.slurm_job_id))
-    found.sort(key=SORTS[sort], reverse=True)
+    found = in_order(sorted(found, key=lambda row: str(row.slurm_job_id)), column)
     page = min(int(number), max(-(-len(found) // PAGE_ROWS), 1))
     part = jobs_part(found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], ordered=True)
     document = _document(site, "Jobs", f"{plural(len(found), 'adaptive job')}, submitted from", range_, part)

@@ -55,7 +55,7 @@ def test_that_odd_names_come_back_from_json(tmp_path: Path, name: str) -> None:
     printed = pollux("replay", file, "--json").stdout
     assert all(char.isprintable() or char == "\n" for char in printed)
     assert set(json.loads(printed)["allocations"]) == {name, "7", "8"}
-    assert json.loads(pollux("explain", name, "--problem", file, "--json").stdout)["job_id"] == name
+    assert json.loads(pollux("explain", name, "--problem", file, "--json").stdout)["slurm_job_id"] == name
 
 
 def test_that_a_character_that_the_terminal_lacks_is_escaped(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_that_a_job_is_shown_and_once_cancelled_leaves_no_wing(in_place: UserCom
 
     user.wait(has_goodput, "a goodput sample")
     (shown,) = json.loads(user.pollux("status", "--json").stdout)
-    assert (shown["job_id"], shown["name"], shown["state"]) == (job_id, "shown", "running")
+    assert (shown["slurm_job_id"], shown["name"], shown["state"]) == (job_id, "shown", "running")
     assert shown["goodput"] > 0
     assert "shown" in user.pollux("status").stdout
 
@@ -121,7 +121,7 @@ def test_that_a_job_is_shown_and_once_cancelled_leaves_no_wing(in_place: UserCom
     user.wait(is_decided, "a round that decides by the job's model")
     explained = user.pollux("explain", job_id, "--json")
     found = json.loads(explained.stdout)
-    assert (found["job_id"], found["objective"]) == (job_id, "generalized-mean"), explained.stderr
+    assert (found["slurm_job_id"], found["objective"]) == (job_id, "generalized-mean"), explained.stderr
     assert found["speedup"] > 0
     assert found["explanation"].startswith(f"job {job_id}: n")
     missing = user.pollux("status", "999999")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.html import document_html
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.forms.html import document_html
 from pollux_slurm.report.group import cluster_document
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.reading import read_group, read_job

@@ -13,7 +13,7 @@ from rich.console import Console
 from examples.demo import run as demo
 from examples.demo.live_view import Story, screen
 from examples.demo.summary import Expectation, print_idle_gpus, print_summary, three_sentences
-from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.document.charts.time_axes import Range
 from pollux_slurm.store import open_store
 from pollux_slurm.store.reporting.queries import open_view_reader
 from tests.cli.inside import pollux

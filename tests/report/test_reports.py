@@ -12,26 +12,27 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.document.charts.line_charts import LineChart
+from pollux_slurm.document.charts.move_bars import MoveChart
+from pollux_slurm.document.charts.rendering import script, specification
+from pollux_slurm.document.charts.stacked_bars import StackedBars
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.charts.timeline import Timeline
+from pollux_slurm.document.document import Document, Plot
+from pollux_slurm.document.forms.exports import document_json
+from pollux_slurm.document.forms.html import document_html
 from pollux_slurm.errors import StoreError, UnknownJobError
-from pollux_slurm.report.charts.line_charts import LineChart
-from pollux_slurm.report.charts.move_bars import MoveChart
-from pollux_slurm.report.charts.rendering import script, specification
-from pollux_slurm.report.charts.stacked_bars import StackedBars
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.charts.timeline import Timeline
-from pollux_slurm.report.document.document import Document, Plot
-from pollux_slurm.report.document.exports import document_json
-from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import account_document, cluster_document
-from pollux_slurm.report.job import job_document
+from pollux_slurm.report.job import Told, job_document
+from pollux_slurm.report.jobs import jobs_document
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
-from pollux_slurm.report.parts.job_moves import Move, moves_part
+from pollux_slurm.report.parts.job_moves import JobMove, moves_part
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import rounds_part
 from pollux_slurm.report.reading import _known_names, read_group, read_job
 from pollux_slurm.store.reporting.queries import ViewReader, open_view_reader
 from pollux_slurm.store.reporting.view_rows import GpuHolders, ReallocationEntry
-from tests.report.document.test_page import assert_self_contained
+from tests.document.forms.test_page import assert_self_contained
 from tests.report.parsed import parse
 from tests.report.stories import AFTER, BEFORE, HOSTILE, filled_store
 from tests.store.builders import at
@@ -79,6 +80,43 @@ def test_that_goodput_is_plotted_as_it_was_reported(reports: ViewReader) -> None
     assert (found[:4], found[-4:]) == (early, late)
 
 
+def test_that_several_jobs_stand_beside_each_other(reports: ViewReader) -> None:
+    histories = [read_job(reports, number) for number in ("1", "2")]
+    document = jobs_document(histories, made_at=NOW)
+    first, second = (history.job for history in histories)
+    found = document.table("comparison")
+    keys = [column.key for column in found.columns]
+    rows = {row[0]: dict(zip(keys, row, strict=True)) for row in found.rows}
+    assert (rows["time_s"]["value_1"], rows["time_s"]["value_2"]) == (89.0, 7200.0)
+    assert rows["time_s"]["ratio_2"] == pytest.approx(7200 / 89)
+    hours = rows["gpu_hours"]
+    assert (hours["value_1"], hours["value_2"]) == (first.gpu_hours, second.gpu_hours)
+    assert hours["ratio_2"] == pytest.approx(second.gpu_hours / first.gpu_hours)
+    assert (rows["goodput"]["value_1"], rows["goodput"]["ratio_2"]) == (first.goodput, None)
+    assert (rows["name"]["text_1"], rows["name"]["ratio_2"]) == ("train-1", None)
+    chart = plots(document)["Goodput and GPUs since submission"].chart
+    assert isinstance(chart, LineChart)
+    (line,) = chart.panels[0].series
+    assert (line.label, line.points[0]) == ("job 1", (pytest.approx(8 / 3600), 50.0))
+    parsed = parse(document_html(document, static=True).replace("<!DOCTYPE html>", ""))
+    assert [cell.text for cell in parsed.all("thead")[0].all("th")] == [
+        *("measure", "job 1", "job 2", "ratio, job 2")
+    ]
+
+
+def test_that_a_job_is_compared_with_the_gpus_that_it_asked_for(reports: ViewReader) -> None:
+    def over_asked(told: Told) -> list[object]:
+        document = job_document(read_job(reports, "1", told=told), made_at=NOW)
+        return [(fact.title, fact.value) for fact in document.facts if fact.key == "speedup_asked"]
+
+    goodput = read_job(reports, "1").job.goodput
+    assert goodput is not None
+    title = "Speedup over the 4 GPUs that it asked for, predicted"
+    assert over_asked(Told(asked_gpus=4, asked_goodput=50.0)) == [(title, pytest.approx(goodput / 50.0))]
+    assert over_asked(Told(asked_gpus=1, asked_goodput=50.0)) == [], "the speedup over one GPU is there"
+    assert over_asked(Told(asked_gpus=4)) == over_asked(Told()) == []
+
+
 def test_that_gpus_are_plotted_as_they_were_held(reports: ViewReader) -> None:
     assert series(job(reports, "1"), "Goodput and GPUs over time", "GPUs") == [
         (4, 2),
@@ -106,6 +144,7 @@ def test_that_a_move_shows_what_it_cost_and_brought(reports: ViewReader) -> None
     found = document.table("reallocations")
     cells = dict(zip([column.key for column in found.columns], found.rows[0], strict=True))
     assert (cells["source_gpus"], cells["target_gpus"], cells["step"]) == (2, 4, "confirmed")
+    assert cells["runs"] == "1 → 2"
     before, after = cells["goodput_before"], cells["goodput_after"]
     assert isinstance(before, float)
     assert isinstance(after, float)
@@ -113,7 +152,7 @@ def test_that_a_move_shows_what_it_cost_and_brought(reports: ViewReader) -> None
     assert cells["paid_back_s"] == pytest.approx(12.5 * before / (after - before), abs=0.01)
     (entry,) = reports.rows(ReallocationEntry, slurm_job_id="1").rows
     shrunk = dataclasses.replace(entry, source_gpus=4, target_gpus=2)
-    assert (Move(row=entry).paid_back_s is None, Move(row=shrunk).paid_back_s) == (False, None)
+    assert (JobMove(row=entry).paid_back_s is None, JobMove(row=shrunk).paid_back_s) == (False, None)
 
 
 def test_that_the_costs_of_moves_in_place_are_shown_apart(reports: ViewReader) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.document import Document
+from pollux_slurm.document.forms.exports import data_csv, document_json
+from pollux_slurm.document.forms.html import document_html
 from pollux_slurm.model import Allocation, Decision, JobDecision, Problem
 from pollux_slurm.policy.comparison import evaluate
 from pollux_slurm.policy.decide import fitness_of
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import Document
-from pollux_slurm.report.document.exports import data_csv, document_json
-from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.parts.shadow_moves import MoveKind, move_kind
 from pollux_slurm.report.shadow import ShadowFindings, read_shadow, shadow_document
 from pollux_slurm.store import open_store

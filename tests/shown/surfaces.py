@@ -30,6 +30,7 @@ _SACCT = "tests/shown/accounted.txt"
 _SPANS = ("2100-02-01..2100-02-03", "2100-03-01..2100-03-03")
 _REPORTS = {
     "job": ("job", "1"),
+    "jobs": ("job", "1", "8"),
     "account": ("account", "vision"),
     "cluster": ("cluster", "--since", "3d"),
     "shadow": ("shadow",),

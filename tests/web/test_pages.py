@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
+from pollux_slurm.document.forms import html
 from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.now.cluster import read_cluster
-from pollux_slurm.report.document import html
 from pollux_slurm.store import open_store
 from pollux_slurm.web.app import NAVIGATION, Source, make_app
 from pollux_slurm.web.guard import LOOPBACK
@@ -62,14 +62,14 @@ def test_that_now_has_measurements_of_the_present_gpus_only(store_url: str) -> N
     store = open_store(store_url)
     store.jobs.register([registration(1)], at=at(0))
 
-    def measured() -> tuple[str, ...]:
+    def measured() -> tuple[object, ...]:
         return now_page(read_cluster(store, now=at(100))).jobs.rows[0][5:8]
 
     store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(1))
     store.agent.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
-    assert measured() == ("2", "256", "50")
+    assert measured() == (2, 256, 50.0)
     store.jobs.observe([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
-    assert measured() == ("4", "–", "–")
+    assert measured() == (4, None, None)
     store.close()
 
 
@@ -78,7 +78,7 @@ def test_that_jobs_are_found_sorted_and_linked(client: TestClient) -> None:
         return [cell.texts().strip() for cell in page(client, f"/jobs?{query}").all("th", scope="row")]
 
     assert sorted(numbers("")) == ["1", "2", "3"]
-    assert numbers("sort=gpu-hours")[0] == "2", "it holds its GPU until now"
+    assert numbers("sort=gpu_hours")[0] == "2", "it holds its GPU until now"
     assert numbers("q=train-1") == ["1"]
     assert numbers("q=EDSGER") == ["3"]
     assert numbers("state=completed") == ["1"]

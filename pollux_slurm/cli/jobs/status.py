@@ -25,9 +25,6 @@ from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
 from pollux_slurm.text import ago_text
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-    from rich.table import Table
-
     from pollux_slurm.config import Config
     from pollux_slurm.now.cluster import ClusterNow
     from pollux_slurm.store.contract.interface import Store
@@ -89,8 +86,10 @@ def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -
 
 def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_json: bool) -> None:
     """Print the status once."""
+    from pollux_slurm.document.forms.terminal import terminal_table
     from pollux_slurm.now.cluster import read_cluster
     from pollux_slurm.now.decision_text import summary
+    from pollux_slurm.now.job_table import jobs_data
     from pollux_slurm.now.json_forms import job_as_dict
     from pollux_slurm.now.known_jobs import describe_unknown_job, unregistered_lines
     from pollux_slurm.now.present_state import present_state, warning_lines
@@ -134,7 +133,8 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     if not records:
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
-    console.print(jobs_table(picture, width=console.width))
+    table = jobs_data(picture, jobs, without=("account",))
+    console.print(terminal_table(table, console.width, most=len(jobs), in_capitals=True).drawn)
     for line in warning_lines(records, now):
         print_line(line)
     if decided is not None:
@@ -161,63 +161,3 @@ def _freshness_lines(picture: ClusterNow) -> Iterator[str]:
     yield f"states and GPUs: Slurm, now; decisions: the last round ({round_was}); the rest: as REPORTED"
     if unknown:
         yield f"not known to this Slurm, shown as of the last round: {', '.join(unknown)}"
-
-
-# What a table without room for all leaves out, the first first; `--json` has all.
-_LEFT_OUT = (
-    "checkpoint_bytes",
-    "restarts",
-    "nodes",
-    "user_name",
-    "age",
-    "at",
-    "epoch",
-    "slack",
-    "batch",
-    "speedup",
-)
-_CUT = ("name", "user_name", "nodes", "decision")
-_LEAST_WIDTH = 10  # of a column of words that may be cut
-
-
-def jobs_table(picture: ClusterNow, *, width: int) -> Table:
-    """Return the table that `pollux status` prints, for a terminal of `width` characters."""
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
-    from pollux_slurm.now.job_table import COLUMNS, columns_for, terminal_cell
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    cells = {
-        column.key: [terminal_cell(column.text(job, picture)) for job in picture.jobs]
-        for column in columns_for(picture.jobs, without=("account",))
-    }
-    widths = {
-        key: max(map(cell_len, (COLUMNS[key].heading, *column)), default=0) for key, column in cells.items()
-    }
-    _make_room(widths, width)
-    for key, wide in widths.items():
-        justify: JustifyMethod = "left" if COLUMNS[key].is_words else "right"
-        table.add_column(COLUMNS[key].heading, no_wrap=True, justify=justify, width=wide)
-    for row in zip(*(cells[key] for key in widths), strict=True):
-        table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
-    return table
-
-
-def _make_room(widths: dict[str, int], width: int) -> None:
-    """Leave out columns, then shorten those of words, the widest first; numbers are never cut."""
-
-    def least(column: str) -> int:
-        return min(widths[column], _LEAST_WIDTH) if column in _CUT else widths[column]
-
-    for column in _LEFT_OUT:
-        if sum(least(one) + 2 for one in widths) - 2 <= width:
-            break
-        widths.pop(column, None)
-    words = [column for column in _CUT if column in widths]
-    while sum(widths.values()) + 2 * (len(widths) - 1) > width:
-        widest = max(words, key=lambda column: widths[column])
-        if widths[widest] <= _LEAST_WIDTH:
-            return
-        widths[widest] -= 1

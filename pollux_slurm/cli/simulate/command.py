@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 from pollux_slurm.cli.shared.completion import choices, setting_choices
 from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import print_json, print_note
-from pollux_slurm.cli.simulate.output import print_rows
 from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct, import_trace
 from pollux_slurm.errors import UsageError
 
@@ -266,11 +265,21 @@ def _show(results: Sequence[KeptRun], output: Path | None, report: Path | None, 
         ]
         print_json(found[0] if len(found) == 1 else found)
         return
+    from rich.console import Console
+
+    from pollux_slurm.document.forms.terminal import print_data
+    from pollux_slurm.simulator.experiments.run_values import comparison_table
+
     rows = table_rows(results)
     axes = varying_axes(rows)
     if len({row["workload"] for row in rows}) == 1 and rows[0]["workload"] is not None:
         axes = {"workload": "workload", **axes}
-    print_rows(rows, axes)
+    table = comparison_table(rows, axes)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a pipe or a file has no width
+    print_data(table, console, most=len(rows))
+    console.print(f"Simulated. {table.note}", style="dim")
 
 
 app.command()(generate)

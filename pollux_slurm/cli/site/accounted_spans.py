@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pollux_slurm.config import Config
-    from pollux_slurm.report.charts.time_axes import Range
+    from pollux_slurm.document.charts.time_axes import Range
     from pollux_slurm.report.spans.jobs import Span
     from pollux_slurm.slurm.parsing.sacct_text import SacctJob
 

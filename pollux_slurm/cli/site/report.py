@@ -16,8 +16,9 @@ from pollux_slurm.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
-    from pollux_slurm.report.charts.time_axes import Range
-    from pollux_slurm.report.document.document import Document
+    from pollux_slurm.document.charts.time_axes import Range
+    from pollux_slurm.document.document import Document
+    from pollux_slurm.report.job import Told
 
 app = typer.Typer(
     name="report",
@@ -63,30 +64,44 @@ UntilOption = Annotated[
 @report_command
 def job(
     wanted: Wanted,
-    job_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The Slurm job id.", autocompletion=complete_jobs)
+    job_ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...",
+            help="The Slurm job id; several jobs are compared.",
+            autocompletion=complete_jobs,
+        ),
     ],
     since: JobSinceOption = None,
     until: UntilOption = None,
 ) -> Document:
     """Report on one job: goodput and GPUs over time, batch size, what each move cost and brought.
 
+    Several jobs are compared: time, GPU hours, goodput, and their course since submission.
+
     Examples: pollux report job 1234
+    · pollux report job 1234 1240
     · pollux report job 1234 -o job.html
     · pollux report job 1234 -o job.png
     · pollux report job 1234 --csv --table samples
     · pollux report job 1234 --json
     """
     from pollux_slurm.report.job import job_document
+    from pollux_slurm.report.jobs import jobs_document
     from pollux_slurm.report.reading import read_job
     from pollux_slurm.store.reporting.queries import open_view_reader
 
     now = clock.now()
     range_ = None if since is None and until is None else _range(since or _ALWAYS, until, now)
+    several = list(dict.fromkeys(job_ids))
+    if len(several) > 1 and range_ is not None:
+        raise UsageError("--since and --until are for one job: several are compared over their whole lives")
     config = wanted.settings()
     with open_view_reader(config.require_store_url()) as reports:
-        history = read_job(reports, job_id, range_, explanation=_explanation(config, job_id))
-    return job_document(history, made_at=now, range_=range_)
+        histories = [read_job(reports, one, range_, told=_told(config, one)) for one in several]
+    if len(histories) > 1:
+        return jobs_document(histories, made_at=now)
+    return job_document(histories[0], made_at=now, range_=range_)
 
 
 @app.command()
@@ -166,7 +181,7 @@ def shadow(
     · pollux report shadow --since 7d --csv --table shadow_moves
     · pollux report shadow --since 7d --json
     """
-    from pollux_slurm.report.charts.time_axes import range_of
+    from pollux_slurm.document.charts.time_axes import range_of
     from pollux_slurm.report.shadow import read_shadow, shadow_document
     from pollux_slurm.store.reporting.queries import open_view_reader
 
@@ -209,7 +224,7 @@ def before_after(
     import shlex
 
     from pollux_slurm.cli.site.accounted_spans import both_spans
-    from pollux_slurm.report.charts.time_axes import parse_span
+    from pollux_slurm.document.charts.time_axes import parse_span
     from pollux_slurm.report.spans.document import before_after_document
 
     now = clock.now()
@@ -263,7 +278,7 @@ def alerts() -> None:
 
 
 def _range(since: str, until: str | None, now: datetime) -> Range:
-    from pollux_slurm.report.charts.time_axes import parse_range
+    from pollux_slurm.document.charts.time_axes import parse_range
 
     return parse_range(since, until, now=now)
 
@@ -277,13 +292,13 @@ def _command(kind: str, name: str, since: str | None, until: str | None) -> str:
     return shlex.join([*words, *(["--until", until] if until is not None else [])])
 
 
-def _explanation(config: Config, job_id: str) -> str:
-    """Return one line on the job's last decision; empty if this login may only read the reporting views."""
-    from pollux_slurm.now.decision_text import summary
+def _told(config: Config, job_id: str) -> Told:
+    """Return what the tables tell of a job; nothing if this login may only read the reporting views."""
+    from pollux_slurm.now.decision_text import told_of
+    from pollux_slurm.report.job import Told
 
     try:
         with opened_store(config) as store:
-            decided, record = store.rounds.decision(job_id), store.jobs.get(job_id)
+            return told_of(store, job_id)
     except StoreError:
-        return ""
-    return "" if decided is None else summary(decided, record)
+        return Told()

@@ -27,7 +27,7 @@ from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
-    from pollux_slurm.report.document.document import Document
+    from pollux_slurm.document.document import Document
 
 _FORM_OF_SUFFIX = {
     **{".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"},
@@ -52,7 +52,7 @@ class Wanted:
     @property
     def is_pictures(self) -> bool:
         """Whether each plot is written to a file of its own."""
-        from pollux_slurm.report.charts.rendering import PICTURES
+        from pollux_slurm.document.charts.rendering import PICTURES
 
         return self.output is not None and self.form in PICTURES
 
@@ -159,7 +159,7 @@ def _write_report(document: Document, text: str, wanted: Wanted) -> None:
 
 def _write_pictures(document: Document, kind: str, output: Path) -> None:
     """Write each plot to a file of its own; where there are several, its title is in the file's name."""
-    from pollux_slurm.report.charts.rendering import picture
+    from pollux_slurm.document.charts.rendering import picture
 
     plots = [plot for part in document.parts for plot in part.plots]
     if not plots:
@@ -184,8 +184,8 @@ def _print(text: str, *, for_people: bool) -> None:
 
 
 def _text(document: Document, wanted: Wanted) -> str:
-    from pollux_slurm.report.document.exports import data_csv, document_json
-    from pollux_slurm.report.document.html import document_html
+    from pollux_slurm.document.forms.exports import data_csv, document_json
+    from pollux_slurm.document.forms.html import document_html
 
     if wanted.form == "html":
         return document_html(document, static=wanted.static)
@@ -195,7 +195,7 @@ def _text(document: Document, wanted: Wanted) -> str:
         return data_csv(document.table(wanted.table))
     from rich.console import Console
 
-    from pollux_slurm.report.document.terminal import print_document
+    from pollux_slurm.document.forms.terminal import print_document
 
     console = Console() if wanted.output is None else Console(no_color=True, force_terminal=False)
     if not console.is_terminal:

@@ -21,15 +21,17 @@ from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.settings_and_store import opened_store
 from pollux_slurm.cli.top.dialogs import Keys, Question
 from pollux_slurm.cli.top.drawings import letter_style, letters_of, node_lines
-from pollux_slurm.cli.top.job_rows import SORT_KEYS, selected_jobs
 from pollux_slurm.cli.top.job_screen import JobScreen, JobStory, in_ascii, read_story
 from pollux_slurm.cli.top.reading import in_daemon_thread
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.enact import admin_orders
+from pollux_slurm.document.columns import Column, in_order, matches
+from pollux_slurm.document.forms.terminal import cell_of
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.now.cluster import ClusterNow, NodeState, read_cluster
 from pollux_slurm.now.decision_text import move_text
-from pollux_slurm.now.job_table import columns_for, terminal_cell
+from pollux_slurm.now.job_table import job_columns
+from pollux_slurm.now.jobs import JobNow
 from pollux_slurm.now.slurm_reading import read_slurm
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import open_view_reader
@@ -39,6 +41,9 @@ from pollux_slurm.text import ago_text, shortened, shown, since_text
 _OF_WIDE = ("restarts", "age", "at", "nodes")
 _WIDE = 120
 _ELSEWHERE = ("account", "slack", "checkpoint_bytes", "decision")
+_AS_SUBMITTED = "slurm_job_id"
+MOST_ROWS = 200
+"""The table shows no more rows: nobody scrolls through thousands, and filling it stays quick."""
 _MOST_MOVES = 3
 _MOST_DECISIONS = 3
 
@@ -83,7 +88,8 @@ class TopApp(App[None]):
         self._is_ascii = is_ascii
         self._clock = clock
         self._reads = False
-        self._sort_by, self._reverse, self._words = SORT_KEYS[0], False, ""
+        self._sort_by, self._reverse, self._words = _AS_SUBMITTED, False, ""
+        self._columns: tuple[Column, ...] = ()
         self.picture: ClusterNow | None = None
 
     # ------------------------------------------------------------------------------------------ the screen
@@ -179,28 +185,28 @@ class TopApp(App[None]):
             self._static("news").update(self._text(self._news(self.picture)))
 
     def _draw_jobs(self, picture: ClusterNow) -> None:
-        jobs, num_more = selected_jobs(
-            picture, words=self._words, sort_by=self._sort_by, reverse=self._reverse
-        )
+        columns = job_columns(picture)
+        left_out = (*_ELSEWHERE, *(() if self.size.width >= _WIDE else _OF_WIDE))
+        self._columns = tuple(one for one in columns if one.key not in left_out)
+        found = self._ordered([job for job in picture.jobs if matches(job, columns, self._words)])
+        jobs, num_more = found[:MOST_ROWS], max(len(found) - MOST_ROWS, 0)
         self._static("head").update(self._text(self._head(picture, len(jobs), num_more)))
         table, letters = self._table, letters_of(picture)
         chosen, row, place_x, place_y = self._under_cursor(), table.cursor_row, table.scroll_x, table.scroll_y
-        is_wide = self.size.width >= _WIDE
-        columns = columns_for(jobs, without=(*_ELSEWHERE, *(() if is_wide else _OF_WIDE)))
         table.clear(columns=True)
         table.add_column(" ", width=1)
         texts = [
             [
                 Text(
-                    self._text(terminal_cell(column.text(job, picture))),
+                    self._text(cell_of(column, column.of(job), in_capitals=True)),
                     justify="left" if column.is_words else "right",
                     no_wrap=True,
                 )
-                for column in columns
+                for column in self._columns
             ]
             for job in jobs
         ]
-        for place, column in enumerate(columns):
+        for place, column in enumerate(self._columns):
             label = Text(self._text(column.heading.replace("×", "x") if self._is_ascii else column.heading))
             # Left to the table, a column has its label's width until the table is idle.
             table.add_column(label, width=max(label.cell_len, *(row[place].cell_len for row in texts), 0))
@@ -214,6 +220,12 @@ class TopApp(App[None]):
             )
         table.move_cursor(row=rows.get(chosen or "", min(row, max(len(jobs) - 1, 0))), scroll=False)
         table.scroll_to(place_x, place_y, animate=False)
+
+    def _ordered(self, jobs: list[JobNow]) -> list[JobNow]:
+        column = next((one for one in self._columns if one.key == self._sort_by), None)
+        if column is None or column.key == _AS_SUBMITTED:
+            return jobs[::-1] if self._reverse else jobs
+        return in_order(jobs, column, turned=self._reverse)
 
     def _under_cursor(self) -> str | None:
         table = self._table
@@ -245,7 +257,8 @@ class TopApp(App[None]):
         if due is not None:
             rounds += f", next in {since_text(picture.read_at, due)}"
         counts = ", ".join(f"{number} {state}" for state, number in states.most_common()) or "no active jobs"
-        order = f"by {self._sort_by}{', turned' if self._reverse else ''}"
+        title = next((one.title for one in self._columns if one.key == self._sort_by), "job")
+        order = f"by {title}{', turned' if self._reverse else ''}"
         filtered = f", only {shown(self._words)!r}" if self._words else ""
         more = f", {num_more} more: filter with /" if num_more else ""
         return (
@@ -286,7 +299,9 @@ class TopApp(App[None]):
         self.push_screen(Keys())
 
     def action_sort(self) -> None:
-        self._sort_by = SORT_KEYS[(SORT_KEYS.index(self._sort_by) + 1) % len(SORT_KEYS)]
+        keys = [one.key for one in self._columns]
+        if keys:
+            self._sort_by = keys[(keys.index(self._sort_by) + 1) % len(keys) if self._sort_by in keys else 0]
         self._draw()
 
     def action_reverse(self) -> None:

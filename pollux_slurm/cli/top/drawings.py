@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
-from datetime import datetime
 
 from rich.text import Text
 
@@ -14,8 +12,6 @@ from pollux_slurm.text import shown
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 _COLOURS = ("green", "yellow", "blue", "magenta", "cyan", "red")
 LEGEND = "letter: job  . free  # other jobs  - drained  x down"
-_BARS = " ▁▂▃▄▅▆▇█"
-_ASCII_BARS = " .:-=+*%#"
 
 
 def letters_of(picture: ClusterNow) -> dict[str, str]:
@@ -68,23 +64,3 @@ def _node(node: NodeNow, letters: dict[str, str], chosen: str | None) -> Text:
     empty = {NodeState.UP: ".", NodeState.DRAINED: "-", NodeState.DOWN: "x"}[node.state]
     text.append(empty * max(node.num_gpus - node.num_held, 0))
     return text
-
-
-def bar_plot(points: Sequence[tuple[datetime, float]], *, width: int, is_ascii: bool) -> str:
-    """Return one line of bars: the mean of the points in each of `width` equal times, from 0 to the maximum.
-
-    Times without a point are blank. Empty without points.
-    """
-    if not points:
-        return ""
-    first, last = points[0][0], points[-1][0]
-    length_s = max((last - first).total_seconds(), 1e-9)
-    bins: list[list[float]] = [[] for _ in range(width)]
-    for at, value in points:
-        bins[min(int((at - first).total_seconds() / length_s * width), width - 1)].append(value)
-    highest = max(value for _, value in points) or 1.0
-    bars = _ASCII_BARS if is_ascii else _BARS
-    heights = (sum(one) / len(one) / highest if one else None for one in bins)
-    return "".join(
-        " " if one is None else bars[1 + round(max(one, 0.0) * (len(bars) - 2))] for one in heights
-    )

@@ -14,7 +14,8 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from pollux_slurm.cli.top.drawings import bar_plot
+from pollux_slurm.document.charts.time_axes import time_axis
+from pollux_slurm.document.forms.terminal import sparkline
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.now.cluster import ClusterNow
 from pollux_slurm.now.explained import explain_job
@@ -26,6 +27,7 @@ from pollux_slurm.store.reporting.view_rows import SamplePoint
 from pollux_slurm.text import number_text, shortened, shown, since_text
 
 _MOST_INTERVALS = 8
+_ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 _LABEL_WIDTH = 13  # of an explanation's lines: what follows the label begins there
 
 
@@ -81,7 +83,9 @@ def story_text(story: JobStory, *, width: int, now: datetime, is_ascii: bool) ->
         now_text = "-" if value is None else number_text(value)
         ends = f"since {points[0][0]:%m-%d %H:%M} UTC"
         found.append(f"{name}: {number_text(low)} to {number_text(high)}{unit}, now {now_text}  ({ends})")
-        found.append("  " + bar_plot(points, width=min(max(width - 4, 10), len(points)), is_ascii=is_ascii))
+        in_s = [(at.timestamp(), value) for at, value in points]
+        bars = sparkline(in_s, time_axis(at for at, _ in points), min(max(width - 4, 10), len(points)))
+        found.append(f"  {bars.translate(_ASCII_BARS) if is_ascii else bars}")
     found += ["", "GPUs over time (UTC)" if story.allocations else "GPUs over time: none yet"]
     most = max((one.allocation.num_gpus for one in story.allocations), default=1) or 1
     hidden = len(story.allocations) - _MOST_INTERVALS

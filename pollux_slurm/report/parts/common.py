@@ -7,7 +7,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part
+from pollux_slurm.report.parts.columns import (
+    ACCOUNT,
+    EFFICIENCY,
+    GOODPUT,
+    GPU_HOURS,
+    GPU_TYPE,
+    JOB,
+    MEAN_ABS_ERROR,
+    MEAN_ERROR,
+    MEASURED,
+    NAME,
+    NUM_GPUS,
+    NUM_SAMPLES,
+    STANDSTILL_IN_PLACE,
+    STATE,
+    USER,
+    WAITED,
+)
 from pollux_slurm.store.reporting.view_rows import JobGoodput, ModelAccuracy
 
 
@@ -23,13 +42,13 @@ def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
     """Return predicted against measured throughput, rows of model_accuracy, by `by`, GPU type and GPUs."""
     columns = (
         Column(key=by, title=_ACCURACY_TITLES[by], kind=Kind.TEXT if by == "account" else Kind.COUNT),
-        Column(key="gpu_type", title="GPU type", kind=Kind.TEXT),
-        Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
-        Column(key="num_samples", title="samples", kind=Kind.COUNT),
+        GPU_TYPE,
+        NUM_GPUS,
+        NUM_SAMPLES,
         Column(key="predicted_throughput", title="predicted (examples/s)"),
-        Column(key="throughput", title="measured (examples/s)"),
-        Column(key="mean_error", title="mean error", kind=Kind.SHARE),
-        Column(key="mean_abs_error", title="mean error, no signs", kind=Kind.SHARE),
+        MEASURED,
+        MEAN_ERROR,
+        MEAN_ABS_ERROR,
     )
     groups: defaultdict[tuple[Any, ...], list[ModelAccuracy]] = defaultdict(list)
     for row in rows:
@@ -61,25 +80,25 @@ def _mean(rows: Sequence[ModelAccuracy], key: str) -> float | None:
     return sum(value * samples for value, samples in known) / weight if weight else None
 
 
-_JOBS = (
-    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
-    Column(key="name", title="name", kind=Kind.TEXT),
-    Column(key="user_name", title="user", kind=Kind.TEXT),
-    Column(key="account", title="account", kind=Kind.TEXT),
-    Column(key="state", title="state", kind=Kind.TEXT),
+JOB_COLUMNS = (
+    JOB,
+    NAME,
+    USER,
+    ACCOUNT,
+    STATE,
     Column(key="submitted_at", title="submit (UTC)", kind=Kind.MOMENT),
     Column(key="submit_to_finish_s", title="to finish", kind=Kind.SECONDS),
-    Column(key="waited_s", title="waited", kind=Kind.SECONDS),
-    Column(key="gpu_hours", title="GPU hours"),
+    WAITED,
+    GPU_HOURS,
     Column(key="progress_share", title="progress", kind=Kind.SHARE),
-    Column(key="goodput", title="goodput (/s)"),
-    Column(key="efficiency", title="efficiency", kind=Kind.SHARE),
+    GOODPUT,
+    EFFICIENCY,
     Column(key="speedup_one_gpu", title="over one GPU", shown=False),
     Column(key="speedup_fair_share", title="over fair share"),
     Column(key="restarts", title="moves", kind=Kind.COUNT),
     Column(key="lost_s", title="lost to them", kind=Kind.SECONDS),
     Column(key="regroups", title="moves in place", kind=Kind.COUNT),
-    Column(key="standstill_s", title="standstill in place", kind=Kind.SECONDS, shown=False),
+    STANDSTILL_IN_PLACE,
 )
 
 
@@ -89,7 +108,7 @@ def jobs_part(rows: Sequence[JobGoodput], *, ordered: bool = False) -> Part:
         rows = sorted(rows, key=lambda row: (-row.gpu_hours, str(row.slurm_job_id)))
     has_regroups = any(row.regroups for row in rows)
     columns = tuple(
-        replace(one, shown=one.shown and (has_regroups or one.key != "regroups")) for one in _JOBS
+        replace(one, shown=one.shown and (has_regroups or one.key != "regroups")) for one in JOB_COLUMNS
     )
     data = Data(
         key="jobs",

@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
-from pollux_slurm.report.charts.scales import Axis, linear_axis, log_axis
-from pollux_slurm.report.charts.thinning import thinned
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
+from pollux_slurm.document.charts.line_charts import LineChart, Mark, Panel, distribution
+from pollux_slurm.document.charts.scales import linear_axis, log_axis
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part, Plot
+from pollux_slurm.report.parts.columns import ACCOUNT, JOB, NAME, STATE, USER, WAITED
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS, styles_of
 from pollux_slurm.store.reporting.view_rows import Fairness
 from pollux_slurm.text import number_text, plural
 
 _FAIRNESS = (
-    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
-    Column(key="name", title="name", kind=Kind.TEXT),
-    Column(key="user_name", title="user", kind=Kind.TEXT),
-    Column(key="account", title="account", kind=Kind.TEXT),
+    JOB,
+    NAME,
+    USER,
+    ACCOUNT,
     Column(key="rho", title="ρ"),
     Column(key="elapsed_s", title="elapsed", kind=Kind.SECONDS),
     Column(key="fair_share_s", title="on its fair share", kind=Kind.SECONDS),
-    Column(key="waited_s", title="waited", kind=Kind.SECONDS),
+    WAITED,
     Column(key="mean_gpus", title="mean GPUs"),
     Column(key="fair_share_gpus", title="fair share (GPUs)"),
-    Column(key="state", title="state", kind=Kind.TEXT),
+    STATE,
 )
 
 
@@ -99,10 +100,3 @@ def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[s
             ),
         ),
     )
-
-
-def distribution(label: str, values: Sequence[float], axis: Axis, style: int) -> Series:
-    """Return the share of `values`, in ascending order, up to each point of the axis."""
-    steps = [(value, (index + 1) / len(values)) for index, value in enumerate(values)]
-    points = thinned([(axis.low, 0.0), *steps, (axis.high, 1.0)])
-    return Series(label=label, points=points, style=style, step=True)

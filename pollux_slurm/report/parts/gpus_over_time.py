@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.charts.timeline import Bar, Timeline
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
+from pollux_slurm.document.charts.time_axes import Range, time_axis
+from pollux_slurm.document.charts.timeline import Bar, Timeline
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part, Plot
+from pollux_slurm.report.parts.columns import ACCOUNT, JOB, NUM_GPUS, UNTIL, USER
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.store.reporting.view_rows import GpuHolders
 from pollux_slurm.text import plural, shortened
@@ -17,11 +19,11 @@ MOST_JOBS = 200
 _NAMED = 12
 _COLUMNS = (
     Column(key="at", title="from (UTC)", kind=Kind.MOMENT),
-    Column(key="until", title="to", kind=Kind.MOMENT),
-    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
-    Column(key="user_name", title="user", kind=Kind.TEXT),
-    Column(key="account", title="account", kind=Kind.TEXT),
-    Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
+    UNTIL,
+    JOB,
+    USER,
+    ACCOUNT,
+    NUM_GPUS,
 )
 
 

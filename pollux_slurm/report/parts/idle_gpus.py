@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part
 from pollux_slurm.model import ReallocationStep, ReallocationWay
 from pollux_slurm.policy import BOUND_TEXTS
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import Column, Data, Kind, Part
+from pollux_slurm.report.parts.columns import SINCE, UNTIL
 from pollux_slurm.store.contract.interface import Reallocation
 from pollux_slurm.store.reporting.gpu_use import DecidedSize, FirstStep, GpuUse, HeldGpus, JobUse
 from pollux_slurm.text import number_text, plural
@@ -66,8 +68,8 @@ def idle_gpus_part(use: GpuUse | None, range_: Range) -> Part:
         key="idle_gpus",
         title="",
         columns=(
-            Column(key="since", title="from (UTC)", kind=Kind.MOMENT),
-            Column(key="until", title="to", kind=Kind.MOMENT),
+            SINCE,
+            UNTIL,
             Column(key="duration_s", title="for", kind=Kind.SECONDS),
             Column(key="num_gpus", title="idle GPUs", kind=Kind.COUNT),
             Column(key="reasons", title="why", kind=Kind.TEXT, is_sentence=True),

@@ -4,45 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from pollux_slurm.report.charts.move_bars import MoveChart, MoveRow
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
-from pollux_slurm.store.reporting.view_rows import ReallocationEntry
+from pollux_slurm.document.charts.move_bars import MoveChart, MoveRow
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part, Plot
+from pollux_slurm.report.parts.columns import REALLOCATION, ROUND, STANDSTILL_IN_PLACE, WAY
+from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
 from pollux_slurm.text import duration_text, number_text, plural
 
 _MOST_ROWS = 40
 _ENDS = {"rolled_back": "rolled back", "failed": "failed"}
 _COLUMNS = (
     Column(key="planned_at", title="planned (UTC)", kind=Kind.MOMENT),
+    Column(key="runs", title="runs", kind=Kind.TEXT),
     Column(key="source_gpus", title="GPUs before", kind=Kind.COUNT),
     Column(key="target_gpus", title="GPUs after", kind=Kind.COUNT),
     Column(key="source_nodes", title="nodes before", kind=Kind.COUNT, shown=False),
     Column(key="target_nodes", title="nodes after", kind=Kind.COUNT, shown=False),
-    Column(key="way", title="way", kind=Kind.TEXT),
+    WAY,
     Column(key="step", title="end", kind=Kind.TEXT),
     Column(key="checkpoint_s", title="checkpoint", kind=Kind.SECONDS),
     Column(key="queue_s", title="stopped to started", kind=Kind.SECONDS),
     Column(key="launch_s", title="launch to step", kind=Kind.SECONDS),
     Column(key="lost_s", title="standstill", kind=Kind.SECONDS),
     Column(key="total_s", title="standstill by requeue", kind=Kind.SECONDS, shown=False),
-    Column(key="standstill_s", title="standstill in place", kind=Kind.SECONDS, shown=False),
+    STANDSTILL_IN_PLACE,
     Column(key="warm_up_s", title="new GPUs idle", kind=Kind.SECONDS, shown=False),
     Column(key="goodput_before", title="goodput before"),
     Column(key="goodput_after", title="goodput after"),
     Column(key="paid_back_s", title="paid back after", kind=Kind.SECONDS),
-    Column(key="reallocation_id", title="reallocation", kind=Kind.COUNT, shown=False),
-    Column(key="round_id", title="round", kind=Kind.COUNT, shown=False),
+    REALLOCATION,
+    replace(ROUND, shown=False),
     Column(key="cause", title="cause", kind=Kind.TEXT, shown=False),
     Column(key="reason", title="reason", kind=Kind.TEXT, is_sentence=True),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """One reallocation, a row of reallocation_history, with what follows from it."""
+class JobMove:
+    """One reallocation of a job, a row of reallocation_history, with what follows from it."""
 
     row: ReallocationEntry
+    runs: str | None = None
+    """The numbers of the runs before and after, such as `1 → 2`; None where unknown."""
 
     @property
     def is_in_place(self) -> bool:
@@ -86,13 +92,16 @@ class Move:
         return (self.row.checkpoint_s or 0.0, self.queue_s or 0.0, self.row.launch_s or 0.0, 0.0)
 
     def value(self, key: str) -> Any:
-        return getattr(self if key in ("lost_s", "queue_s", "paid_back_s") else self.row, key)
+        return getattr(self if key in ("runs", "lost_s", "queue_s", "paid_back_s") else self.row, key)
 
 
-def moves_part(rows: Sequence[ReallocationEntry]) -> Part:
-    """Return the part about one job's reallocations, rows of reallocation_history."""
+def moves_part(rows: Sequence[ReallocationEntry], events: Sequence[JobEvent] = ()) -> Part:
+    """Return the part about one job's reallocations, rows of reallocation_history and of job_timeline."""
     title = "What each reallocation cost and brought"
-    moves = [Move(row=row) for row in sorted(rows, key=lambda row: row.planned_at)]
+    starts = sorted((one.at, one.run) for one in events if one.event == "run" and one.run is not None)
+    moves = [
+        JobMove(row=row, runs=_runs(row, starts)) for row in sorted(rows, key=lambda row: row.planned_at)
+    ]
     if not moves:
         return Part(title="Reallocations", text="The job has not been moved.", tables=(_data(()),))
     plotted = moves[-_MOST_ROWS:]
@@ -118,7 +127,17 @@ def moves_part(rows: Sequence[ReallocationEntry]) -> Part:
     )
 
 
-def costs_text(done: Sequence[Move]) -> str:
+def _runs(row: ReallocationEntry, starts: Sequence[tuple[datetime, int]]) -> str | None:
+    """Return the run that a move found, and the first after it; a move in place stays in its run."""
+    before = [run for at, run in starts if at <= row.planned_at]
+    if not before:
+        return None
+    if row.way == "in_place" or row.step != "confirmed" or before[-1] == starts[-1][1]:
+        return str(before[-1])
+    return f"{before[-1]} → {starts[len(before)][1]}"
+
+
+def costs_text(done: Sequence[JobMove]) -> str:
     """Return for how long training stood still, for each way of moves."""
     texts = []
     for way, is_in_place in (("by requeue", False), ("in place", True)):
@@ -130,16 +149,18 @@ def costs_text(done: Sequence[Move]) -> str:
 
 
 def move_values(
-    moves: Sequence[Move], *, before: tuple[Column, ...] = ()
+    moves: Sequence[JobMove], *, before: tuple[Column, ...] = ()
 ) -> tuple[tuple[Column, ...], tuple[tuple[Any, ...], ...]]:
     """Return the columns of a table of reallocations and its rows; `before` are columns to begin with."""
     # A sheet of paper is not wide enough for both, and the chart has the parts of a move by requeue.
     hidden = "launch_s" if any(move.is_in_place for move in moves) else "way"
-    columns = tuple(replace(one, shown=one.shown and one.key != hidden) for one in (*before, *_COLUMNS))
+    # Of many jobs nobody reads the events, by which runs are known.
+    own = [one for one in _COLUMNS if one.key != "runs" or not before]
+    columns = tuple(replace(one, shown=one.shown and one.key != hidden) for one in (*before, *own))
     return columns, tuple(tuple(move.value(column.key) for column in columns) for move in moves)
 
 
-def _data(moves: Sequence[Move]) -> Data:
+def _data(moves: Sequence[JobMove]) -> Data:
     columns, values = move_values(moves)
     return Data(
         key="reallocations",
@@ -152,7 +173,7 @@ def _data(moves: Sequence[Move]) -> Data:
     )
 
 
-def _drawn(move: Move) -> MoveRow:
+def _drawn(move: JobMove) -> MoveRow:
     row = move.row
     size = f"{row.source_gpus} → {plural(row.target_gpus, 'GPU')}"
     note = _ENDS.get(str(row.step), "")
@@ -172,7 +193,7 @@ def _drawn(move: Move) -> MoveRow:
     )
 
 
-def _description(move: Move, size: str, note: str) -> str:
+def _description(move: JobMove, size: str, note: str) -> str:
     row = move.row
     parts = [f"{row.planned_at:%Y-%m-%d %H:%M:%S} UTC, {size.replace('→', 'to')}"]
     if note:
@@ -186,7 +207,7 @@ def _description(move: Move, size: str, note: str) -> str:
     return "; ".join(parts)
 
 
-def _best(done: Sequence[Move]) -> str:
+def _best(done: Sequence[JobMove]) -> str:
     changes = [(move.row.goodput_before, move.row.goodput_after) for move in done]
     known = [(before, after) for before, after in changes if before is not None and after is not None]
     if not known:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
-from pollux_slurm.report.charts.scales import Axis, linear_axis
-from pollux_slurm.report.charts.thinning import Point, thinned
-from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
+from pollux_slurm.document.charts.line_charts import LineChart, Mark, Panel, Series
+from pollux_slurm.document.charts.scales import Axis, linear_axis
+from pollux_slurm.document.charts.thinning import Point, thinned
+from pollux_slurm.document.charts.time_axes import Range, time_axis
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part, Plot
+from pollux_slurm.report.parts.columns import AT, EFFICIENCY, EPOCH, NUM_GPUS, RUN
 from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
 from pollux_slurm.text import plural, range_text
 
@@ -42,16 +44,16 @@ class JobSample:
 
 
 _SAMPLES = (
-    Column(key="at", title="time (UTC)", kind=Kind.MOMENT),
-    Column(key="run", title="run", kind=Kind.COUNT),
-    Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
+    AT,
+    RUN,
+    NUM_GPUS,
     Column(key="global_batch_size", title="batch size (examples)", kind=Kind.COUNT),
     Column(key="throughput", title="throughput (examples/s)"),
-    Column(key="efficiency", title="efficiency", kind=Kind.SHARE),
+    EFFICIENCY,
     Column(key="goodput", title="goodput (examples/s)"),
     Column(key="predicted_throughput", title="predicted throughput (examples/s)"),
     Column(key="progress", title="scale-invariant iterations", shown=False),
-    Column(key="epoch", title="epoch", kind=Kind.COUNT),
+    EPOCH,
 )
 
 

@@ -6,19 +6,21 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import date, timezone
 
-from pollux_slurm.report.charts.move_bars import COST_PARTS
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
-from pollux_slurm.report.parts.job_moves import Move, costs_text, move_values
+from pollux_slurm.document.charts.move_bars import COST_PARTS
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.document.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part, Plot
+from pollux_slurm.report.parts.columns import ACCOUNT, JOB, USER
+from pollux_slurm.report.parts.job_moves import JobMove, costs_text, move_values
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 from pollux_slurm.text import number_text, plural
 
 _WHOSE = (
-    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
-    Column(key="user_name", title="user", kind=Kind.TEXT),
-    Column(key="account", title="account", kind=Kind.TEXT),
+    JOB,
+    USER,
+    ACCOUNT,
 )
 _BY_DAY = (
     Column(key="day", title="day (UTC)", kind=Kind.DAY),
@@ -31,7 +33,7 @@ _BY_DAY = (
 
 def moves_by_day_part(rows: Sequence[ReallocationEntry], range_: Range) -> Part:
     """Return the part about reallocations of running jobs, rows of reallocation_history."""
-    moves = [Move(row=row) for row in rows if row.moves_running]
+    moves = [JobMove(row=row) for row in rows if row.moves_running]
     ordered = sorted(moves, key=lambda move: -(move.lost_s or 0.0))
     columns, values = move_values(ordered, before=_WHOSE)
     data = Data(
@@ -61,7 +63,7 @@ _CAPTION = (
 )
 
 
-def _minutes_by_day(done: Sequence[Move]) -> dict[date, list[float]]:
+def _minutes_by_day(done: Sequence[JobMove]) -> dict[date, list[float]]:
     """Return the minutes of standstill of each day (UTC) by `COST_PARTS`, in order."""
     days: defaultdict[date, list[float]] = defaultdict(lambda: [0.0] * len(COST_PARTS))
     for move in done:

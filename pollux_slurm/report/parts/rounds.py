@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.thinning import Point, averaged
-from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, rows_of
+from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.thinning import Point, averaged
+from pollux_slurm.document.charts.time_axes import Range, time_axis
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part, Plot
+from pollux_slurm.report.parts.columns import AT, GPU_TYPE, NUM_JOBS, NUM_MOVES, ROUND
 from pollux_slurm.report.parts.common import share
 from pollux_slurm.store.reporting.view_rows import NodeSum, RoundEntry
 from pollux_slurm.text import number_text, plural
@@ -20,17 +22,17 @@ from pollux_slurm.text import number_text, plural
 _AWAY = 10
 
 _ROUNDS = (
-    Column(key="at", title="time (UTC)", kind=Kind.MOMENT),
-    Column(key="round_id", title="round", kind=Kind.COUNT),
+    AT,
+    ROUND,
     Column(key="shadow", title="shadow", kind=Kind.TEXT),
-    Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
+    NUM_JOBS,
     Column(key="num_served", title="served", kind=Kind.COUNT),
     Column(key="num_gpus", title="GPUs decided", kind=Kind.COUNT),
     Column(key="total_gpus", title="GPUs there", kind=Kind.COUNT),
     Column(key="mean_speedup", title="mean speedup"),
     Column(key="min_speedup", title="least speedup"),
     Column(key="gap", title="gap", kind=Kind.SHARE),
-    Column(key="num_moves", title="moves", kind=Kind.COUNT),
+    NUM_MOVES,
     Column(key="solve_s", title="solved in", kind=Kind.SECONDS),
     Column(key="objective", title="objective", kind=Kind.TEXT, shown=False),
     Column(key="solver", title="solver", kind=Kind.TEXT, shown=False),
@@ -129,7 +131,7 @@ def nodes_part(nodes: Sequence[NodeSum], range_: Range) -> Part:
     """Return how busy each node was over the days of a range."""
     columns = (
         Column(key="node_name", title="node", kind=Kind.TEXT),
-        Column(key="gpu_type", title="GPU type", kind=Kind.TEXT),
+        GPU_TYPE,
         Column(key="gpu_hours", title="GPU hours held"),
         Column(key="available_gpu_hours", title="GPU hours there"),
         Column(key="utilization", title="used", kind=Kind.SHARE),

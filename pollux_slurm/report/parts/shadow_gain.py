@@ -6,18 +6,32 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.thinning import averaged
+from pollux_slurm.document.charts.time_axes import Range, time_axis
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of, spread
+from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem
 from pollux_slurm.policy.comparison import evaluate
-from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.thinning import averaged
-from pollux_slurm.report.charts.time_axes import Range, time_axis
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, spread
+from pollux_slurm.report.parts.columns import (
+    AT,
+    GPUS_DECIDED,
+    GPUS_STOOD,
+    JOB,
+    MEAN_ABS_ERROR,
+    MEAN_ERROR,
+    NUM_GPUS,
+    NUM_JOBS,
+    NUM_ROUNDS,
+    NUM_SAMPLES,
+    ROUND,
+)
 from pollux_slurm.store.reporting.shadow import (
     AllocationInterval,
     MeasuredGoodput,
@@ -64,7 +78,7 @@ class WeighedRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class ShadowPrediction:
     """A goodput predicted for what a job went on with, and what it then measured; in examples/s."""
 
     slurm_job_id: str
@@ -146,7 +160,7 @@ def predictions_of(
     windows: Sequence[tuple[datetime, datetime]],
     measured: Sequence[Mapping[str, MeasuredGoodput]],
     intervals: Mapping[str, Sequence[AllocationInterval]],
-) -> tuple[Prediction, ...]:
+) -> tuple[ShadowPrediction, ...]:
     """Return predicted against measured goodput of the jobs that rounds left as they were.
 
     A window counts only if the job had one allocation from its begin to its end. `intervals` are by
@@ -168,7 +182,7 @@ def predictions_of(
             if sample is None or not held or not sample.goodput > 0 or not math.isfinite(predicted):
                 continue
             found.append(
-                Prediction(
+                ShadowPrediction(
                     slurm_job_id=job_id,
                     num_gpus=held.num_gpus,
                     predicted=predicted,
@@ -180,11 +194,11 @@ def predictions_of(
 
 
 _ROUND_COLUMNS = (
-    Column(key="at", title="time (UTC)", kind=Kind.MOMENT),
-    Column(key="round_id", title="round", kind=Kind.COUNT),
-    Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
-    Column(key="gpus_stood", title="GPUs held", kind=Kind.COUNT),
-    Column(key="gpus_decided", title="GPUs decided", kind=Kind.COUNT),
+    replace(AT, value=lambda one: one.round.at),
+    replace(ROUND, value=lambda one: one.round.round_id),
+    NUM_JOBS,
+    GPUS_STOOD,
+    GPUS_DECIDED,
     Column(key="speedup_stood", title="mean speedup that stood"),
     Column(key="speedup_decided", title="mean speedup decided"),
     Column(key="gain", title="gain", kind=Kind.SHARE),
@@ -197,27 +211,11 @@ _ROUND_COLUMNS = (
 def gain_part(weighed: Sequence[WeighedRound], range_: Range) -> Part:
     """Return what decisions were worth by the daemon's own models, against what stood."""
     title = "Predicted gain"
-    rows = tuple(
-        (
-            one.round.at,
-            one.round.round_id,
-            one.num_jobs,
-            one.gpus_stood,
-            one.gpus_decided,
-            one.speedup_stood,
-            one.speedup_decided,
-            one.gain,
-            one.fitness_stood,
-            one.fitness_decided,
-            one.fitness_gain,
-        )
-        for one in weighed
-    )
     data = Data(
         key="shadow_rounds",
         title="",
         columns=_ROUND_COLUMNS,
-        rows=rows,
+        rows=rows_of(weighed, _ROUND_COLUMNS),
         keep="spread",
         note="Speedups are over each job's fair share, restarts paid for; fitness is the objective's own "
         "mean, in which a job that waits counts as next to nothing.",
@@ -263,20 +261,20 @@ def median_gain(weighed: Sequence[WeighedRound]) -> float | None:
 
 
 _PREDICTION_COLUMNS = (
-    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
-    Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
-    Column(key="num_rounds", title="rounds", kind=Kind.COUNT),
-    Column(key="num_samples", title="samples", kind=Kind.COUNT),
+    JOB,
+    NUM_GPUS,
+    NUM_ROUNDS,
+    NUM_SAMPLES,
     Column(key="predicted_goodput", title="predicted (examples/s)"),
     Column(key="goodput", title="measured (examples/s)"),
-    Column(key="mean_error", title="mean error", kind=Kind.SHARE),
-    Column(key="mean_abs_error", title="mean error, no signs", kind=Kind.SHARE),
+    MEAN_ERROR,
+    MEAN_ABS_ERROR,
 )
 
 
-def predictions_part(predictions: Sequence[Prediction]) -> Part:
+def predictions_part(predictions: Sequence[ShadowPrediction]) -> Part:
     """Return predicted against measured goodput by job and GPUs, the worst first."""
-    groups: defaultdict[tuple[str, int], list[Prediction]] = defaultdict(list)
+    groups: defaultdict[tuple[str, int], list[ShadowPrediction]] = defaultdict(list)
     for one in predictions:
         groups[one.slurm_job_id, one.num_gpus].append(one)
     rows = [

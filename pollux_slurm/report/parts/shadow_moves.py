@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import enum
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
+from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.document import Part
 from pollux_slurm.model import Allocation
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Value
+from pollux_slurm.report.parts.columns import (
+    ACCOUNT,
+    GPUS_DECIDED,
+    GPUS_STOOD,
+    JOB,
+    MOVE_KIND,
+    NAME,
+    NUM_JOBS,
+    NUM_MOVES,
+    NUM_ROUNDS,
+    USER,
+)
 from pollux_slurm.store.reporting.shadow import AllocationInterval, ShadowDecision, ShadowHistory, ShadowJob
 from pollux_slurm.text import plural
 
@@ -153,27 +166,34 @@ def _proposals(
         )
 
 
+def _kind_column(kind: MoveKind) -> Column:
+    def number(wish: JobWishes) -> int:
+        return sum(one.kind is kind for one in wish.proposals)
+
+    return Column(key=f"num_{kind.value}", title=kind.value, kind=Kind.COUNT, value=number)
+
+
 _JOB_COLUMNS = (
-    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
-    Column(key="name", title="name", kind=Kind.TEXT),
-    Column(key="user_name", title="user", kind=Kind.TEXT),
-    Column(key="account", title="account", kind=Kind.TEXT),
-    Column(key="num_rounds", title="rounds", kind=Kind.COUNT),
-    Column(key="num_moves", title="moves asked for", kind=Kind.COUNT),
-    *(Column(key=f"num_{kind.value}", title=kind.value, kind=Kind.COUNT) for kind in MoveKind),
-    Column(key="mean_gpus_stood", title="GPUs held"),
-    Column(key="mean_gpus_decided", title="GPUs decided"),
+    replace(JOB, value=lambda wish: wish.job.slurm_job_id),
+    replace(NAME, value=lambda wish: wish.job.name),
+    replace(USER, value=lambda wish: wish.job.user_name),
+    replace(ACCOUNT, value=lambda wish: wish.job.account),
+    NUM_ROUNDS,
+    Column(key="num_moves", title="moves asked for", kind=Kind.COUNT, value=lambda wish: len(wish.proposals)),
+    *map(_kind_column, MoveKind),
+    Column(key="mean_gpus_stood", title="GPUs held", value=lambda wish: wish.mean_stood),
+    Column(key="mean_gpus_decided", title="GPUs decided", value=lambda wish: wish.mean_decided),
 )
 
 _MOVE_COLUMNS = (
     Column(key="first_at", title="from (UTC)", kind=Kind.MOMENT),
     Column(key="last_at", title="to (UTC)", kind=Kind.MOMENT, shown=False),
-    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
-    Column(key="kind", title="kind", kind=Kind.TEXT),
-    Column(key="stood", title="held", kind=Kind.TEXT),
-    Column(key="decided", title="decided", kind=Kind.TEXT),
-    Column(key="gpus_stood", title="GPUs held", kind=Kind.COUNT, shown=False),
-    Column(key="gpus_decided", title="GPUs decided", kind=Kind.COUNT, shown=False),
+    replace(JOB, value=lambda one: one.job.slurm_job_id),
+    replace(MOVE_KIND, value=lambda one: one.kind.value),
+    Column(key="stood", title="held", kind=Kind.TEXT, value=lambda one: str(one.stood)),
+    Column(key="decided", title="decided", kind=Kind.TEXT, value=lambda one: str(one.decided)),
+    replace(GPUS_STOOD, shown=False, value=lambda one: one.stood.num_gpus),
+    replace(GPUS_DECIDED, shown=False, value=lambda one: one.decided.num_gpus),
     Column(key="num_rounds", title="rounds that asked", kind=Kind.COUNT),
     Column(key="first_round_id", title="first round", kind=Kind.COUNT),
 )
@@ -205,28 +225,11 @@ def _said(wishes: Sequence[JobWishes], proposals: Sequence[Proposal], every: int
 
 
 def _jobs_data(wishes: Sequence[JobWishes]) -> Data:
-    rows: list[tuple[Value, ...]] = []
-    for wish in wishes:
-        kinds = Counter(one.kind for one in wish.proposals)
-        job = wish.job
-        rows.append(
-            (
-                job.slurm_job_id,
-                job.name,
-                job.user_name,
-                job.account,
-                wish.num_rounds,
-                len(wish.proposals),
-                *(kinds[kind] for kind in MoveKind),
-                wish.mean_stood,
-                wish.mean_decided,
-            )
-        )
     return Data(
         key="shadow_jobs",
         title="By job",
         columns=_JOB_COLUMNS,
-        rows=tuple(rows),
+        rows=rows_of(wishes, _JOB_COLUMNS),
         note="GPUs are means over the rounds that decided about the job.",
     )
 
@@ -236,10 +239,10 @@ def _kinds_data(proposals: Sequence[Proposal]) -> Data:
     for one in proposals:
         by_kind[one.kind].append(one)
     columns = (
-        Column(key="kind", title="kind", kind=Kind.TEXT),
+        MOVE_KIND,
         Column(key="meaning", title="which means", kind=Kind.TEXT, is_sentence=True),
-        Column(key="num_moves", title="moves", kind=Kind.COUNT),
-        Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
+        NUM_MOVES,
+        NUM_JOBS,
         Column(key="num_gpus", title="GPUs gained", kind=Kind.COUNT),
         Column(key="median_rounds", title="rounds that asked, median"),
     )
@@ -262,21 +265,7 @@ def _moves_data(proposals: Sequence[Proposal]) -> Data:
         key="shadow_moves",
         title="Move by move",
         columns=_MOVE_COLUMNS,
-        rows=tuple(
-            (
-                one.first_at,
-                one.last_at,
-                one.job.slurm_job_id,
-                one.kind.value,
-                str(one.stood),
-                str(one.decided),
-                one.stood.num_gpus,
-                one.decided.num_gpus,
-                one.num_rounds,
-                one.first_round_id,
-            )
-            for one in proposals
-        ),
+        rows=rows_of(proposals, _MOVE_COLUMNS),
         keep="last",
         note="Why a round decided so: pollux explain JOB --round NUMBER.",
     )

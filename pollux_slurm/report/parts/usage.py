@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from pollux_slurm.report.charts.scales import linear_axis
-from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot
+from pollux_slurm.document.charts.scales import linear_axis
+from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.document.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part, Plot
+from pollux_slurm.report.parts.columns import GPU_HOURS
 from pollux_slurm.report.parts.common import share
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS
 from pollux_slurm.store.reporting.view_rows import AccountUsage, UserUsage
@@ -112,7 +114,7 @@ def _totals_table(totals: Sequence[tuple[str, float, float, float]], range_: Ran
         title=f"By {_USAGE_TITLES[by]}, {range_.days_text()}",
         columns=(
             Column(key=by, title=_USAGE_TITLES[by], kind=Kind.TEXT),
-            Column(key="gpu_hours", title="GPU hours"),
+            GPU_HOURS,
             Column(key="share", title="share of all", kind=Kind.SHARE),
             Column(key="trained_gpu_hours", title="with progress"),
             Column(key="progress_share", title="progress share", kind=Kind.SHARE),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from pollux_slurm.report.document.document import Column, Data, Kind, Part
+from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.document import Part
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.spans.jobs import Span, SpanJob, relative
 from pollux_slurm.text import change_text, minute_text, number_text, plural, share_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pollux_slurm.report.document.document import Document, Fact, Kind, text_of
+from pollux_slurm.document.columns import Kind, text_of
+from pollux_slurm.document.document import Document, Fact
 from pollux_slurm.report.spans.caveats import caveats_part
 from pollux_slurm.report.spans.jobs import Span, quartiles, relative
 from pollux_slurm.report.spans.tables import (

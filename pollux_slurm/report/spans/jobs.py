@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.document.charts.time_axes import Range
 from pollux_slurm.slurm.parsing.sacct_text import SacctJob
 from pollux_slurm.store.reporting.view_rows import AccountUsage, JobGoodput
 

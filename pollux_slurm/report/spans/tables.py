@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from statistics import fmean
 
-from pollux_slurm.report.charts.line_charts import LineChart, Panel
-from pollux_slurm.report.charts.scales import Axis, duration_axis, linear_axis
-from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, Value, text_of
+from pollux_slurm.document.charts.line_charts import LineChart, Panel, distribution
+from pollux_slurm.document.charts.scales import Axis, duration_axis, linear_axis
+from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.document.columns import Column, Data, Kind, Value, rows_of, text_of
+from pollux_slurm.document.document import Part, Plot
+from pollux_slurm.report.parts.columns import GPU_HOURS, MEASURE, NUM_JOBS, SINCE, UNTIL
 from pollux_slurm.report.parts.common import share
-from pollux_slurm.report.parts.fairness import distribution
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.spans.jobs import SIZES, Span, SpanJob, quartiles, relative
 from pollux_slurm.text import duration_text, number_text
@@ -46,6 +48,9 @@ def values_of(jobs: Sequence[SpanJob], measure: Measure) -> list[float]:
     return sorted(value for value in map(measure, jobs) if value is not None)
 
 
+_SPAN = Column(key="span", title="span", kind=Kind.TEXT, value=lambda span: span.name)
+
+
 def times_part(before: Span, after: Span) -> Part:
     """Return how long jobs took and waited: quartiles, and distributions."""
     rows: list[tuple[Value, ...]] = []
@@ -62,9 +67,9 @@ def times_part(before: Span, after: Span) -> Part:
                 mean = fmean(values) if values else None
                 rows.append((name, group, span.name, len(values), first, median, third, mean, change))
     columns = (
-        Column(key="measure", title="measure", kind=Kind.TEXT),
+        MEASURE,
         Column(key="jobs", title="jobs", kind=Kind.TEXT),
-        Column(key="span", title="span", kind=Kind.TEXT),
+        _SPAN,
         Column(key="num_jobs", title="number", kind=Kind.COUNT),
         Column(key="first_quartile_s", title="first quartile", kind=Kind.SECONDS),
         Column(key="median_s", title="median", kind=Kind.SECONDS),
@@ -111,36 +116,39 @@ def times_part(before: Span, after: Span) -> Part:
     )
 
 
+_HOURS = (
+    _SPAN,
+    replace(SINCE, shown=False, value=lambda span: span.range.since),
+    replace(UNTIL, shown=False, value=lambda span: span.range.until),
+    replace(NUM_JOBS, value=lambda span: len(span.jobs)),
+    Column(key="num_without", title="without GPUs or a start", kind=Kind.COUNT),
+    GPU_HOURS,
+    Column(key="gpu_hours_a_day", title="GPU hours a day", value=lambda span: span.gpu_hours / span.days),
+    Column(
+        key="adaptive_share",
+        title="of adaptive jobs",
+        kind=Kind.SHARE,
+        value=lambda span: span.share(lambda job: job.adaptive),
+    ),
+    Column(
+        key="completed_share",
+        title="of jobs that completed",
+        kind=Kind.SHARE,
+        value=lambda span: span.share(lambda job: job.state == "completed"),
+    ),
+    Column(
+        key="progress_share",
+        title="with progress",
+        kind=Kind.SHARE,
+        value=lambda span: measured_shares(span)[0],
+    ),
+    Column(key="useful_share", title="useful", kind=Kind.SHARE, value=lambda span: measured_shares(span)[1]),
+)
+
+
 def hours_part(before: Span, after: Span) -> Part:
     """Return GPU hours and what was made of them."""
-    columns = (
-        Column(key="span", title="span", kind=Kind.TEXT),
-        Column(key="since", title="from (UTC)", kind=Kind.MOMENT, shown=False),
-        Column(key="until", title="to", kind=Kind.MOMENT, shown=False),
-        Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
-        Column(key="num_without", title="without GPUs or a start", kind=Kind.COUNT),
-        Column(key="gpu_hours", title="GPU hours"),
-        Column(key="gpu_hours_a_day", title="GPU hours a day"),
-        Column(key="adaptive_share", title="of adaptive jobs", kind=Kind.SHARE),
-        Column(key="completed_share", title="of jobs that completed", kind=Kind.SHARE),
-        Column(key="progress_share", title="with progress", kind=Kind.SHARE),
-        Column(key="useful_share", title="useful", kind=Kind.SHARE),
-    )
-    rows = tuple(
-        (
-            span.name,
-            span.range.since,
-            span.range.until,
-            len(span.jobs),
-            span.num_without,
-            span.gpu_hours,
-            span.gpu_hours / span.days,
-            span.share(lambda job: job.adaptive),
-            span.share(lambda job: job.state == "completed"),
-            *measured_shares(span),
-        )
-        for span in (before, after)
-    )
+    rows = rows_of((before, after), _HOURS)
     note = (
         "GPU hours of the jobs that were submitted in a span, also those after its end. With progress: the "
         "share of adaptive jobs' GPU hours in which they reported training. Useful: these, weighted with "
@@ -148,7 +156,7 @@ def hours_part(before: Span, after: Span) -> Part:
     )
     return Part(
         title="GPU hours",
-        tables=(Data(key="gpu_hours", title="", columns=columns, rows=rows, note=note),),
+        tables=(Data(key="gpu_hours", title="", columns=_HOURS, rows=rows, note=note),),
     )
 
 
@@ -167,7 +175,7 @@ def mix_part(before: Span, after: Span) -> Part:
         (size, *(one[size] for one in counted), *(one.get(size, 0.0) for one in shares)) for size in SIZES
     )
     columns = (
-        Column(key="num_gpus", title="GPUs", kind=Kind.TEXT),
+        Column(key="num_gpus", title="size (GPUs)", kind=Kind.TEXT),
         Column(key="num_jobs_before", title="jobs before", kind=Kind.COUNT),
         Column(key="num_jobs_after", title="jobs after", kind=Kind.COUNT),
         Column(key="share_before", title="GPU hours before", kind=Kind.SHARE),

@@ -6,15 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pollux_slurm.report import (
-    Figure,
-    LineChart,
-    Panel,
-    Series,
-    linear_axis,
-    value_axis,
-)
-from pollux_slurm.report.charts.line_charts import NUM_STYLES
+from pollux_slurm.document.charts.line_charts import NUM_STYLES, LineChart, Panel, Series
+from pollux_slurm.document.charts.scales import linear_axis, value_axis
+from pollux_slurm.document.document import Plot
 from pollux_slurm.simulator.experiments.kept_runs import varying_axes
 
 
@@ -90,9 +84,9 @@ _AXES = (
 _LINES = frozenset({"workload", "penalty"})
 
 
-def axis_figures(
+def axis_plots(
     rows: Sequence[Mapping[str, Any]], styles: Mapping[str, int] | None = None
-) -> tuple[Figure, ...]:
+) -> tuple[Plot, ...]:
     """Return plots for each axis that varies, with as many policies in one as lines can be told apart.
 
     `styles` are the line styles of labels elsewhere.
@@ -100,7 +94,7 @@ def axis_figures(
     labels = list(dict.fromkeys(row["policy"] for row in rows))
     parts = [set(labels[start : start + NUM_STYLES]) for start in range(0, len(labels), NUM_STYLES)]
     return tuple(
-        _figure(axis, [row for row in rows if row["policy"] in part], styles or {})
+        _plot(axis, [row for row in rows if row["policy"] in part], styles or {})
         for axis in _AXES
         if len(_values(rows, axis.column)) > 1
         for part in parts
@@ -111,7 +105,7 @@ def _values(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:
     return sorted({row[column] for row in rows if row.get(column) is not None})
 
 
-def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, int]) -> Figure:
+def _plot(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, int]) -> Plot:
     fixed = {other: _fixed_value(other, rows) for other in _AXES if other is not axis}
     others = [name for name in varying_axes(rows) if name not in {one.column for one in _AXES} | _LINES]
     first = {name: rows[0].get(name) for name in others}
@@ -165,7 +159,7 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[
         if value is not None and len(_values(rows, other.column)) > 1
     )
     seeds = " Bars span the seeds." if any(one.ranges for one in series) else ""
-    return Figure(
+    return Plot(
         chart=LineChart(
             title=axis.title,
             text=f"{axis.caption} " + "; ".join(point_texts) + ".",

@@ -121,7 +121,7 @@ def test_that_json_has_the_same_facts(url: str) -> None:
     found = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
     decided = decide(PROBLEM)
     one = decided.jobs[0]
-    assert (found["job_id"], found["round"], found["allocation"]) == ("7", 1, {"n0": 4})
+    assert (found["slurm_job_id"], found["round"], found["allocation"]) == ("7", 1, {"n0": 4})
     assert (found["goodput"], found["speedup"], found["bound_by"]) == (one.goodput, one.speedup, one.bound_by)
     assert one.runner_up is not None
     assert found["runner_up"] == {
@@ -281,7 +281,9 @@ def test_that_a_job_that_never_reported_is_marked(url: str) -> None:
     assert "running !" in next(line for line in listed.splitlines() if line.startswith("10 "))
     assert "! job 10: it started " in listed
     assert " d ago and has not reported: either it never calls" in listed
-    facts = {one["job_id"]: one for one in json.loads(pollux("status", "--json", "--store", url).stdout)}
+    facts = {
+        one["slurm_job_id"]: one for one in json.loads(pollux("status", "--json", "--store", url).stdout)
+    }
     assert (facts["7"]["silent"], facts["10"]["silent"] is None) == (None, False)
 
     store = open_store(url)
@@ -352,7 +354,7 @@ def test_that_a_move_in_place_is_shown_as_one(url: str) -> None:
     store.journal.request_regroup(planned.id, members_of(planned), expected=planned.step, at=at(81))
     store.close()
     facts = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
-    assert (facts["moving_way"], facts["num_restarts"]) == ("in_place", 0)
+    assert (facts["moving_way"], facts["restarts"]) == ("in_place", 0)
     assert (facts["mean_standstill_s"], facts["mean_warm_up_s"]) == (0.25, pytest.approx(7.75))
     shown = pollux("explain", "7", "--store", url).stdout
     way = "n0:3 → n0:3+n1:1 in place (trains on while its new processes start)"

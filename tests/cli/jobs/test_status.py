@@ -25,7 +25,7 @@ from pollux_slurm.model import (
     Problem,
 )
 from pollux_slurm.now.cluster import read_cluster
-from pollux_slurm.now.job_table import COLUMNS
+from pollux_slurm.now.job_table import job_columns
 from pollux_slurm.now.json_forms import job_as_dict
 from pollux_slurm.store import open_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
@@ -124,11 +124,11 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_that_json_has_all_that_programs_need(url: str) -> None:
     first, second = json.loads(pollux("status", "--json", "--store", url).stdout)
-    assert (first["job_id"], first["state"], first["num_gpus"]) == ("7", "running", 4)
+    assert (first["slurm_job_id"], first["state"], first["num_gpus"]) == ("7", "running", 4)
     assert (first["allocation"], first["global_batch_size"]) == ({"n0": 4}, 256)
-    assert (first["goodput"], first["speedup"], first["num_restarts"]) == (500.0, 1.75, 0)
+    assert (first["goodput"], first["speedup"], first["restarts"]) == (500.0, 1.75, 0)
     assert (first["epoch"], first["total_epochs"], first["bound_by"]) == (3, 20, "exploration")
-    assert (second["job_id"], second["state"], second["goodput"]) == ("8", "pending", None)
+    assert (second["slurm_job_id"], second["state"], second["goodput"]) == ("8", "pending", None)
     assert (first["checkpoint_bytes"], second["checkpoint_bytes"]) == (302_000_000, None)
     assert second["name"].startswith("[red]x[/]")
 
@@ -155,7 +155,7 @@ def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
     store.jobs.observe([moved], at=NOON + timedelta(seconds=91))
     (shown,) = read_cluster(store, now=NOON, job_id="7").jobs
     now = read_cluster(store, now=NOON)
-    cells = {column.heading: column.text(shown, now) for column in COLUMNS.values()}
+    cells = {column.heading: column.text_of(column.of(shown)) for column in job_columns(now)}
     store.close()
     assert (cells["GPUS"], cells["BATCH"], cells["GOODPUT/s"], cells["EPOCH"]) == ("2", "–", "–", "3/20")
     found = job_as_dict(shown, NOON)
@@ -167,7 +167,7 @@ def test_that_measurements_of_other_gpus_are_not_shown(url: str) -> None:
 
 def test_that_one_job_can_be_selected(url: str) -> None:
     (only,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
-    assert only["job_id"] == "7"
+    assert only["slurm_job_id"] == "7"
 
 
 @pytest.mark.parametrize("job_id", ["9", "'; DROP TABLE jobs; --", ""])

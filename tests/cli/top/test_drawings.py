@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pollux_slurm.cli.top.drawings import bar_plot, node_lines
+from pollux_slurm.cli.top.drawings import node_lines
 from pollux_slurm.now.cluster import ClusterNow, NodeNow, NodeState
 from pollux_slurm.now.jobs import JobNow
 from pollux_slurm.store.contract.interface import DaemonStatus
@@ -44,10 +44,3 @@ def test_that_nodes_beyond_the_room_are_counted_with_their_free_gpus() -> None:
     picture = picture_of(*(node(f"n{number}") for number in range(6)))
     lines = [line.plain for line in node_lines(picture, width=30, most=2, chosen=None)]
     assert lines == ["n0     t4 ....  n1     t4 ....", "and 4 more nodes with 16 free GPUs"]
-
-
-def test_that_bars_are_means_of_equal_times_and_blank_without_points() -> None:
-    points = [(at(0), 8.0), (at(1), 8.0), (at(30), 4.0), (at(40), 1.0)]
-    assert bar_plot(points, width=4, is_ascii=False) == "█  ▃"
-    assert bar_plot(points, width=4, is_ascii=True).isascii()
-    assert bar_plot([], width=4, is_ascii=False) == ""

@@ -158,7 +158,7 @@ def test_that_sorting_changes_the_order_and_can_be_turned(url: str) -> None:
         return [str(table.get_row_at(row)[3]) for row in range(table.row_count)]
 
     async def play(pilot: Pilot[None]) -> None:
-        await pilot.press("s")
+        await pilot.press("s", "s")  # after the job, its name, and then its user
         assert users() == ["edsger", "grace"]
         await pilot.press("S")
         assert users() == ["grace", "edsger"]

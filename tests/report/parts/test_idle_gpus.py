@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.forms.html import document_html
 from pollux_slurm.model import Allocation, ReallocationStep, ReallocationWay
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import cluster_document
 from pollux_slurm.report.parts.idle_gpus import IdleTime, idle_gpus_part, idle_text, idle_times, why_text
 from pollux_slurm.report.reading import read_group

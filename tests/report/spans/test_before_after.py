@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pollux_slurm.cli.site.report import before_after
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.document import Document
-from pollux_slurm.report.document.exports import document_json
-from pollux_slurm.report.document.html import document_html
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.document import Document
+from pollux_slurm.document.forms.exports import document_json
+from pollux_slurm.document.forms.html import document_html
 from pollux_slurm.report.spans.caveats import caveats
 from pollux_slurm.report.spans.document import before_after_document
 from pollux_slurm.report.spans.jobs import Span, SpanJob, quartiles, span_of
@@ -23,7 +23,7 @@ from pollux_slurm.slurm.parsing.sacct_text import SacctJob
 from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.store.reporting.view_rows import AccountUsage, JobGoodput
 from tests.cli.inside import pollux
-from tests.report.document.test_page import assert_self_contained
+from tests.document.forms.test_page import assert_self_contained
 from tests.report.stories import HOSTILE, filled_store
 from tests.store.builders import at
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from sqlalchemy import BigInteger, Column, Connection, Double, Integer, update
 from sqlalchemy.exc import DBAPIError
 
-from pollux_slurm.report.charts.time_axes import Range
-from pollux_slurm.report.document.exports import data_csv, document_json
-from pollux_slurm.report.document.html import document_html
-from pollux_slurm.report.document.terminal import print_document
+from pollux_slurm.document.charts.time_axes import Range
+from pollux_slurm.document.forms.exports import data_csv, document_json
+from pollux_slurm.document.forms.html import document_html
+from pollux_slurm.document.forms.terminal import print_document
 from pollux_slurm.report.group import account_document, cluster_document
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.reading import read_group, read_job

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 import pytest
 from psycopg import errors
 
+from pollux_slurm.document.charts.time_axes import Range
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
-from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.contract.interface import Store
