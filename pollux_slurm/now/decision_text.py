@@ -155,7 +155,9 @@ def told_of(store: Store, job_id: str) -> Told:
     return Told(
         explanation="" if decided is None else summary(decided, record),
         asked_gpus=record.submitted_gpus,
-        asked_goodput=_goodput_as_asked(record, max((node.num_gpus for node in store.rounds.nodes()), default=1)),
+        asked_goodput=_goodput_as_asked(
+            record, max((node.num_gpus for node in store.rounds.nodes()), default=1)
+        ),
     )
 
 
