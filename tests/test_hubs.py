@@ -10,29 +10,23 @@ import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.test_layers import FILES, PACKAGE, imports_of, source_of, tree_of
+from tests.test_layers import FILES, PACKAGE, imported_files, tree_of
 
 MOST_METHODS, MOST_LINES, MOST_FILES = 20, 60, 15
 
 # The file whose import closes the circle, and the one that it names for a type only.
 CIRCLES = {
     ("simulator/experiments/bounds.py", "simulator/experiments/kept_runs.py"): "a run has its bounds",
-    ("torch/session/regrouping.py", "torch/session/session.py"): "a regroup acts on the whole session",
 }
 
 _FRAMEWORK = "it overrides the methods of a framework's class"
 _SPLIT = "it holds several ideas, and is to be split"
 _WAYS = "Slurm's interface: a method a command"
 CLASSES = {
-    "agent/anchor/anchor.py:Anchor": _SPLIT,
-    "agent/membership/store.py:StoreMembership": _SPLIT,
     "cli/top/app.py:TopApp": "Textual finds a method for each key and event",
-    "daemon/enact/move_actions.py:MoveActions": _SPLIT,
     "huggingface/accelerator.py:PolluxAccelerator": _FRAMEWORK,
     "huggingface/trainer.py:PolluxTrainerMixin": _FRAMEWORK,
     "lightning/strategy.py:PolluxStrategy": _FRAMEWORK,
-    "policy/candidates/placed_state.py:State": "the search's arrays, with the few steps that change them",
-    "policy/pricing/relaxation.py:Relaxation": _SPLIT,
     "simulator/engine/job.py:SimulatedJob": _SPLIT,
     "slurm/client.py:SlurmClient": _WAYS,
     "slurm/commands/command_client.py:CommandClient": _WAYS,
@@ -40,29 +34,17 @@ CLASSES = {
     "torch/api/accumulator.py:Accumulator": "a mapping with operators",
     "torch/api/data_loader.py:AdaptiveDataLoader": _SPLIT,
     "torch/gradients/reducer.py:GradientReducer": _SPLIT,
-    "torch/rehearsal/session.py:RehearsalSession": _SPLIT,
-    "torch/session/loader_protocol.py:Loader": "what a session asks of loaders",
-    "torch/session/session.py:Session": _SPLIT,
-    "torch/session/training_steps.py:TrainingSteps": _SPLIT,
     "torch/wrapped_model/wrapped_model.py:WrappedModel": _FRAMEWORK,
 }
 
 _SEARCH = "one search over arrays, with its algebra above its lines"
 _CHECKS = "checks, one after the other"
 FUNCTIONS = {
-    "agent/measure/reporter.py:Reporter._run": _SPLIT,
     "agent/submit/submission_plan.py:plan_submission": _CHECKS,
-    "cli/site/doctor.py:examined": _CHECKS,
-    "daemon/doctor/findings.py:_settings": _CHECKS,
     "daemon/service/metrics.py:DaemonMetrics.__init__": "a metric after the other",
-    "functions/submission.py:submit": _CHECKS,
-    "policy/candidates/candidates.py:Candidates._find_allowed": _SEARCH,
-    "policy/pricing/relaxation.py:Relaxation.smooth": _SEARCH,
-    "policy/problem/speedup_tables.py:build_tables": _SEARCH,
-    "rehearsal/runs/script_run.py:run_script": _SPLIT,
     "report/parts/fairness.py:fairness_part": "a part of a page, a chart after the other",
     "report/spans/tables.py:times_part": "a part of a page, a table after the other",
-    "simulator/experiments/axis_plots.py:_figure": "a figure, an axis after the other",
+    "simulator/experiments/axis_plots.py:_plot": "a figure, an axis after the other",
     "torch/api/data_parallel.py:AdaptiveDataParallel.__init__": _SPLIT,
     "torch/session/session.py:Session.__init__": _SPLIT,
 }
@@ -70,18 +52,6 @@ FUNCTIONS = {
 
 def name_of(file: Path) -> str:
     return file.relative_to(PACKAGE).as_posix()
-
-
-def imported_files(file: Path) -> set[Path]:
-    """Return the files of the package that one imports, for types, too."""
-    places: set[str] = set()
-    for node in imports_of(file):
-        if isinstance(node, ast.ImportFrom):
-            places.update(f"{node.module}.{alias.name}" for alias in node.names)
-        else:
-            places.update(alias.name for alias in node.names)
-    ours = [place.split(".")[1:] for place in places if place.startswith("pollux_slurm.")]
-    return {source_of(PACKAGE.joinpath(*parts)) for parts in ours} - {file}
 
 
 def test_that_no_files_import_each_other_in_a_circle() -> None:

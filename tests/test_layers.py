@@ -131,38 +131,6 @@ def test_that_no_folders_import_each_other_in_a_circle() -> None:
     graphlib.TopologicalSorter(graph).prepare()
 
 
-# A type alone: what keeps runs also bounds them.
-TYPES_ONLY = ("simulator/experiments/bounds.py", "simulator/experiments/kept_runs.py")
-
-
-def test_that_no_files_import_each_other_in_a_circle() -> None:
-    graph = {file: imported_files(file) for file in IN_FOLDERS}
-    importer, imported = (PACKAGE / name for name in TYPES_ONLY)
-    graph[importer].remove(imported)
-    graphlib.TopologicalSorter(graph).prepare()
-
-
-# Folders whose classes have at most twenty methods, and those that have more, with the reason.
-SMALL_CLASSES = ("torch/session", "torch/failures", "torch/rehearsal", "lightning", "huggingface", "trackers")
-MAX_METHODS = 20
-LARGE_CLASSES = {
-    "PolluxStrategy": "overrides the methods of Lightning's strategy",
-    "PolluxTrainerMixin": "overrides the methods of transformers' Trainer",
-    "PolluxAccelerator": "overrides the methods of Accelerate's Accelerator",
-}
-
-
-def test_that_a_class_has_at_most_twenty_methods() -> None:
-    sizes = {
-        node.name: sum(isinstance(part, ast.FunctionDef) for part in node.body)
-        for file in FILES
-        if folder_of(file) in SMALL_CLASSES
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.ClassDef)
-    }
-    assert {name for name, size in sizes.items() if size > MAX_METHODS} == LARGE_CLASSES.keys()
-
-
 def named_importers(folder: str) -> list[str] | None:
     """Return who may import a folder by the text of its package, None where it has none."""
     init = PACKAGE / folder / "__init__.py"
