@@ -33,7 +33,7 @@ ALLOWED = {
     ("now/failure_line.py", "_end_of"): "only reads",
     ("lightning/loggers.py", "_resume_csv"): "a log of Lightning's, where its user has put it",
     ("process_control.py", "spawn"): "a process's output, in the folder of a function or a sandbox",
-    ("rehearsal/runs/script_run.py", "run_script"): REHEARSAL,
+    ("rehearsal/runs/script_run.py", "_start"): REHEARSAL,
     ("sandbox/cluster.py", "_locked"): SANDBOX,
     ("sandbox/cluster.py", "_saved"): SANDBOX,
     ("sandbox/files.py", "write_files"): SANDBOX,

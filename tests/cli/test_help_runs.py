@@ -25,12 +25,13 @@ NEEDS_NOTHING = {("config", "example"), ("config", "table"), ("db", "schema"), (
 
 @pytest.fixture(scope="module")
 def filled(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
-    """Return what copies a store like that of the examples: job 1234 of account vision runs, 7 has ended."""
+    """Return what copies a store like that of the examples: jobs 1234 and 1240 run, 7 has ended."""
     path = tmp_path_factory.mktemp("filled") / "pollux.db"
     store = open_store(copied(store_template, path))
     now = datetime.now(timezone.utc)
     for number, begin, end in (
         (1234, now - timedelta(hours=2), None),
+        (1240, now - timedelta(hours=1), None),
         (7, datetime(2026, 1, 10, tzinfo=timezone.utc), datetime(2026, 10, 10, tzinfo=timezone.utc)),
     ):
         start = begin + timedelta(minutes=1)

@@ -111,6 +111,8 @@ def test_that_an_option_of_the_strategy_that_would_have_no_effect_is_refused(opt
         PolluxStrategy(**{option: 256})
 
 
+# Lightning says so on a host with Slurm.
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")
 def test_that_a_lightning_without_a_private_part_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

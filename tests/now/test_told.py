@@ -22,13 +22,13 @@ from tests.store.builders import (
 def test_that_the_goodput_on_the_gpus_asked_for_is_predicted(store_url: str) -> None:
     """Six GPUs take two nodes of the last round, of four GPUs each."""
     store = open_store(store_url)
-    store.register_jobs([registration(1, submitted_gpus=6), registration(2)], at=at(0))
-    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1)), observation(2)], at=at(1))
+    store.jobs.register([registration(1, submitted_gpus=6), registration(2)], at=at(0))
+    store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(1)), observation(2)], at=at(1))
     assert (told_of(store, "1").asked_gpus, told_of(store, "1").asked_goodput) == (6, None), "no model yet"
-    store.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
-    store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(9))
-    per_node = max(node.num_gpus for node in store.nodes())
-    model = store.job("1").model
+    store.agent.report(token_of(1), report(1, throughput=100.0, efficiency=0.5), at=at(8))
+    store.rounds.record(problem_of([1]), decision_of([1]), shadow=False, at=at(9))
+    per_node = max(node.num_gpus for node in store.rounds.nodes())
+    model = store.jobs.get("1").model
     assert model is not None
     expected = best_batch(model, Configuration(num_nodes=-(-6 // per_node), num_gpus=6))
     told = told_of(store, "1")

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.anchor.generation_watch import GenerationWatch
-from pollux_slurm.agent.anchor.link import Link, Listener, Message
+from pollux_slurm.agent.anchor.link import Link, LinkListener, Message
 from pollux_slurm.agent.anchor.newcomers import Newcomers
 from pollux_slurm.agent.anchor.place import Place, in_one_line
 from pollux_slurm.agent.anchor.seen_job import SeenJob
@@ -60,7 +60,7 @@ class Anchor:
         self,
         *,
         jobs: WingJobs,
-        listener: Listener,
+        listener: LinkListener,
         watch: GenerationWatch | None,
         request: WingRequest,
         starts_file: Path,

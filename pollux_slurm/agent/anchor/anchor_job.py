@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.anchor.anchor import Anchor
 from pollux_slurm.agent.anchor.generation_watch import GenerationWatch
-from pollux_slurm.agent.anchor.link import Listener
+from pollux_slurm.agent.anchor.link import LinkListener
 from pollux_slurm.agent.anchor.order import Order
 from pollux_slurm.agent.anchor.wing_jobs import WingJobs
 from pollux_slurm.agent.node.layout import RunOptions
@@ -36,7 +36,7 @@ def run_anchor(
     request = WingRequest.read(request_file)
     token, runner = _token(environ), make_runner(config.slurm, environ)
     address = _address(environ, runner)
-    listener = Listener(secret := new_secret())
+    listener = LinkListener(secret := new_secret())
     order_file = request_file.with_suffix(".order")
     watch = _watch(token, config, warn) if not starts_torchrun(command) else None
     try:

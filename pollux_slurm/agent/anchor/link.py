@@ -135,7 +135,7 @@ def _connect_once(address: str, port: int, secret: str) -> Link:
     return link
 
 
-class Listener:
+class LinkListener:
     """The anchor's side: accepts wings, beats, and collects what they say.
 
     `messages` has (link, message) in the order of arrival, and (link, None) when a link ends. The main thread

@@ -19,7 +19,6 @@ from pollux_slurm.cli.shared.settings_and_store import (
     print_line,
     settings,
 )
-from pollux_slurm.config import OTHER_SOLVER_NAMES
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ def replay(
 
     Example: pollux replay problem.json --compare
     """
+    from pollux_slurm.config import OTHER_SOLVER_NAMES
     from pollux_slurm.policy import SOLVERS, decide
 
     if problem_file is not None and round_id is not None:

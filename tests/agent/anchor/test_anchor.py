@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.agent.anchor.anchor import RESTART_WAIT_S, Anchor
-from pollux_slurm.agent.anchor.link import Link, Listener, connect
+from pollux_slurm.agent.anchor.link import Link, LinkListener, connect
 from pollux_slurm.agent.anchor.order import Starts
 from pollux_slurm.agent.anchor.seen_job import SeenJob
 from pollux_slurm.agent.submit.wing_request import WingRequest
@@ -32,7 +32,7 @@ class Wings:
 
     anchor_id, node = "1", "n0"
 
-    def __init__(self, listener: Listener, acts: Sequence[Act]) -> None:
+    def __init__(self, listener: LinkListener, acts: Sequence[Act]) -> None:
         self._listener, self._acts = listener, list(acts)
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
@@ -107,7 +107,7 @@ def run_anchor(
     folder: Path, *acts: Act, limit_s: float | None = None, over: tuple[str, ...] = (), speed: float = 1.0
 ) -> tuple[int, Wings]:
     """Run an anchor whose clock is `speed` times as fast. Slurm shows the wings `over` as ended."""
-    listener = Listener("s", beat_s=0.05)
+    listener = LinkListener("s", beat_s=0.05)
     wings = Wings(listener, acts)
     wings.over = set(over)
     try:
@@ -117,7 +117,7 @@ def run_anchor(
 
 
 def anchor_of(
-    wings: Wings, listener: Listener, folder: Path, *, limit_s: float | None = None, speed: float
+    wings: Wings, listener: LinkListener, folder: Path, *, limit_s: float | None = None, speed: float
 ) -> Anchor:
     return Anchor(
         jobs=wings,  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_that_a_run_whose_job_is_on_another_node_stops_its_wings_and_counts_noth
         wings.own = SeenJob(state=JobState.RUNNING, node="n7")
         ends_when_stopped(link)
 
-    listener = Listener("s", beat_s=0.05)
+    listener = LinkListener("s", beat_s=0.05)
     wings = Wings(listener, [is_requeued_elsewhere])
     try:
         assert anchor_of(wings, listener, tmp_path, speed=100.0).run() == 143

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from pollux_slurm.agent.anchor import link
-from pollux_slurm.agent.anchor.link import Link, Listener, _answer, connect, watch_anchor
+from pollux_slurm.agent.anchor.link import Link, LinkListener, _answer, connect, watch_anchor
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.unproved_connections import MOST_OF_ADDRESS, WITHIN_S
 
@@ -21,13 +21,13 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
-    made = Listener(SECRET, beat_s=0.02)
+def listener() -> Iterator[LinkListener]:
+    made = LinkListener(SECRET, beat_s=0.02)
     yield made
     made.close()
 
 
-def test_that_a_wing_and_its_anchor_talk(listener: Listener) -> None:
+def test_that_a_wing_and_its_anchor_talk(listener: LinkListener) -> None:
     wing = connect("127.0.0.1", listener.port, SECRET)
     assert wing.send({"wing": "12"})
     anchors, message = listener.messages.get(timeout=DEADLINE_S)
@@ -41,7 +41,7 @@ def test_that_a_wing_and_its_anchor_talk(listener: Listener) -> None:
     assert listener.messages.get(timeout=DEADLINE_S) == (anchors, None)
 
 
-def test_that_a_wing_with_another_secret_is_not_heard(listener: Listener) -> None:
+def test_that_a_wing_with_another_secret_is_not_heard(listener: LinkListener) -> None:
     with pytest.raises(LaunchError, match="is not this job's anchor"):
         connect("127.0.0.1", listener.port, "another secret", timeout_s=0)
     wing = connect("127.0.0.1", listener.port, SECRET)
@@ -96,7 +96,7 @@ JUNK = [
 
 
 @pytest.mark.parametrize("junk", JUNK)
-def test_that_junk_ends_its_own_connection_only(listener: Listener, junk: bytes) -> None:
+def test_that_junk_ends_its_own_connection_only(listener: LinkListener, junk: bytes) -> None:
     with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
         with contextlib.suppress(OSError):  # it may be closed already
             stranger.sendall(junk)
@@ -116,12 +116,14 @@ def strangers(port: int, number: int) -> Iterator[list[socket.socket]]:
         ]
 
 
-def hears(listener: Listener, wing: Link) -> None:
+def hears(listener: LinkListener, wing: Link) -> None:
     wing.send({"wing": "1"})
     assert listener.messages.get(timeout=DEADLINE_S)[1] == {"wing": "1"}
 
 
-def test_that_strangers_that_say_nothing_do_not_keep_out_a_wing_at_their_address(listener: Listener) -> None:
+def test_that_strangers_that_say_nothing_do_not_keep_out_a_wing_at_their_address(
+    listener: LinkListener,
+) -> None:
     with strangers(listener.port, 300) as idle:
         wing = connect("127.0.0.1", listener.port, SECRET, timeout_s=0)
         hears(listener, wing)
@@ -134,7 +136,7 @@ def test_that_strangers_that_say_nothing_do_not_keep_out_a_wing_at_their_address
 
 @pytest.mark.parametrize("said", [b"", b"x"])
 def test_that_strangers_who_have_left_again_cost_no_thread(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch, said: bytes
+    listener: LinkListener, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """Somebody who makes connections as fast as it can would else keep a wing waiting behind them."""
     accept, start, have_left = socket.socket.accept, threading.Thread.start, threading.Event()
@@ -173,7 +175,7 @@ def is_ended(connection: socket.socket) -> bool:
 
 def test_that_a_stranger_that_sends_a_byte_now_and_then_is_cut_off() -> None:
     now_s = [0.0]
-    listener = Listener(SECRET, beat_s=0.02, monotonic=lambda: now_s[0])
+    listener = LinkListener(SECRET, beat_s=0.02, monotonic=lambda: now_s[0])
     try:
         with strangers(listener.port, 1) as (slow,):
             assert slow.recv(4096), "its challenge: it is accepted"
@@ -204,7 +206,7 @@ def test_that_a_wing_tries_again_where_its_connection_was_closed_before_it_prove
 
 
 def test_that_a_port_that_cannot_accept_once_accepts_the_next(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+    listener: LinkListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel may say of a connection that it was gone before it was accepted."""
     accept, refused = socket.socket.accept, list[OSError]()
@@ -227,7 +229,7 @@ def test_that_a_port_that_cannot_accept_once_accepts_the_next(
 
 
 def test_that_a_wing_is_heard_after_a_connection_for_which_no_thread_could_start(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+    listener: LinkListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, refused = threading.Thread.start, threading.Event()
 
@@ -261,7 +263,7 @@ def _send_all(connection: socket.socket, content: bytes) -> None:
         connection.close()
 
 
-def test_that_a_wing_without_its_anchor_notices(listener: Listener) -> None:
+def test_that_a_wing_without_its_anchor_notices(listener: LinkListener) -> None:
     wing = connect("127.0.0.1", listener.port, SECRET)
     taken: queue.SimpleQueue[object] = queue.SimpleQueue()
     watch_anchor(wing, taken.put, lambda: taken.put("alone"))

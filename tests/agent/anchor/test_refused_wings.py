@@ -18,7 +18,7 @@ import pytest
 
 from pollux_slurm.agent.anchor.anchor import Anchor
 from pollux_slurm.agent.anchor.generation_watch import GenerationWatch
-from pollux_slurm.agent.anchor.link import Link, Listener, connect
+from pollux_slurm.agent.anchor.link import Link, LinkListener, connect
 from pollux_slurm.agent.submit.wing_request import WingRequest
 from pollux_slurm.errors import LaunchError, SlurmCommandError, SlurmUnavailable
 from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
@@ -41,7 +41,7 @@ class Site(ScriptedSlurm):
         self.monotonic: Callable[[], float] = lambda: float(next(ticks))
 
     def run(self, watch: Any = None) -> int:
-        listener = Listener("s")
+        listener = LinkListener("s")
         try:
             return Anchor(
                 jobs=self.jobs(),
@@ -215,7 +215,7 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
     tmp_path: Path, num_times_away: int
 ) -> None:
     """While slurmctld does not answer, it is only tried again."""
-    watch, listener, tried = Watch(), Listener("s", beat_s=0.05), list[list[str]]()
+    watch, listener, tried = Watch(), LinkListener("s", beat_s=0.05), list[list[str]]()
 
     class OneWing(Wings):
         def submit(self, request: Sequence[str], **more: Any) -> str:
@@ -252,7 +252,7 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
 def test_that_processes_that_were_to_join_a_training_that_is_over_are_stopped_and_the_log_says_so(
     tmp_path: Path,
 ) -> None:
-    listener, has_come, said = Listener("s", beat_s=0.05), threading.Event(), list[str]()
+    listener, has_come, said = LinkListener("s", beat_s=0.05), threading.Event(), list[str]()
 
     def ends_when_the_other_has_come(link: Link) -> None:
         has_come.wait(60)
@@ -282,7 +282,7 @@ def test_that_processes_that_were_to_join_a_training_that_is_over_are_stopped_an
 
 def test_that_a_generation_whose_wing_does_not_come_is_refused(tmp_path: Path) -> None:
     """Also where no daemon gives it up, and before the store has the refusal."""
-    watch, listener, cancelled = Watch(), Listener("s", beat_s=0.05), list[str]()
+    watch, listener, cancelled = Watch(), LinkListener("s", beat_s=0.05), list[str]()
 
     class OneWing(Wings):
         def submit(self, request: Sequence[str], **more: Any) -> str:
@@ -331,7 +331,7 @@ def test_that_newcomers_do_not_outlive_a_training_that_ends_without_them(
     tmp_path: Path, state: GenerationState
 ) -> None:
     """Once committed, they may be the ones that go on: then nobody stops them."""
-    watch, listener, has_come = Watch(), Listener("s", beat_s=0.05), threading.Event()
+    watch, listener, has_come = Watch(), LinkListener("s", beat_s=0.05), threading.Event()
     signals = list[int]()
 
     def trains_until_another_has_come(link: Link) -> None:

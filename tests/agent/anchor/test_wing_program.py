@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.agent.anchor import wing_program
-from pollux_slurm.agent.anchor.link import Listener, connect
+from pollux_slurm.agent.anchor.link import LinkListener, connect
 from pollux_slurm.agent.anchor.order import Order
 from pollux_slurm.agent.submit.wing_request import PROGRAM
 
@@ -60,7 +60,7 @@ def test_that_a_wing_whose_step_cannot_begin_says_how_it_ends(tmp_path: Path) ->
     (tmp_path / "scontrol").chmod(0o755)
     config = tmp_path / "pollux.toml"
     config.write_text(f'[slurm]\nbin_dir = "{tmp_path}"\n')
-    listener = Listener("s")
+    listener = LinkListener("s")
     order = order_for(tmp_path, listener.port, directory=tmp_path / "gone")
     job = {"SLURM_JOB_ID": "10", "SLURM_JOB_NUM_NODES": "1", "SLURMD_NODENAME": socket.gethostname()}
     environ = {**os.environ, "POLLUX_CONFIG": str(config), "SLURM_GPUS_ON_NODE": "1", **job}

@@ -110,7 +110,7 @@ def test_that_a_plan_is_announced_before_its_newcomers_are_ready(planned: Store,
 def test_that_an_announced_plan_is_looked_at_more_often_than_the_poll_interval(
     planned: Store, store_url: str
 ) -> None:
-    planned.end_generation("1", 1, State.WITHDRAWN, at=at(30), reason="another comes")
+    planned.generations.end("1", 1, State.WITHDRAWN, at=at(30), reason="another comes")
     plan_generation(planned, is_ready=False)
     with (
         membership(store_url, poll_interval_s=600.0) as base,

@@ -1160,8 +1160,8 @@ class TestRounds:
         self, running: Store, any_store_url: str
     ) -> None:
         decided = dataclasses.replace(decision_of([1]), solver="exact")
-        running.record_round(problem_of([1]), decided, shadow=False, at=at(20))
-        found = running.decision("1")
+        running.rounds.record(problem_of([1]), decided, shadow=False, at=at(20))
+        found = running.rounds.decision("1")
         assert found is not None
         assert found.solver == "search"
         with open_view_reader(any_store_url) as reports:

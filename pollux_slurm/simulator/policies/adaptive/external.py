@@ -42,7 +42,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class AskedRound:
     """What the process is asked: the problem at `now_s`, and a request for each of its jobs."""
 
     now_s: float
@@ -81,7 +81,7 @@ class ExternalPolicy(PolluxPolicy):
             )
             for job in jobs
         )
-        asked = document_to_json("round", Round(now_s=now_s, requests=requests, problem=problem))
+        asked = document_to_json("round", AskedRound(now_s=now_s, requests=requests, problem=problem))
         try:
             return _checked(self._ask(asked.encode() + b"\n"), problem)
         except SimulationError as error:
