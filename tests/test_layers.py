@@ -164,7 +164,7 @@ def test_that_a_folder_is_imported_by_its_package_and_by_those_that_it_names() -
 def test_that_no_folder_has_more_than_fifteen_files() -> None:
     for top in (PACKAGE, PACKAGE.parent / "tests"):
         folders = (place for place in top.rglob("*") if place.is_dir() and place.parent.name != "goldens")
-            for folder in (top, *folders):
+        for folder in (top, *folders):
             files = [place for place in folder.iterdir() if place.is_file() and place.suffix != ".pyc"]
             assert len(files) <= 15, f"{folder} has {len(files)} files: split it by subject"
 
