@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.responses import PlainTextResponse
 
-from pollux_slurm.agent.anchor.link import Listener, connect
+from pollux_slurm.agent.anchor.link import LinkListener, connect
 from pollux_slurm.daemon.service.http_endpoint import serve_metrics
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.web.connections import Connections
@@ -32,7 +32,7 @@ def other() -> Iterator[User]:
 
 
 def test_that_a_wing_meets_its_anchor(other: User) -> None:
-    listener = Listener("a secret")
+    listener = LinkListener("a secret")
     try:
         with other.holding_connections(listener.port, NUMBER):
             wing = connect("127.0.0.1", listener.port, "a secret")
