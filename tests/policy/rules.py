@@ -193,6 +193,7 @@ def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
         now, there = speedup(problem, job, job.current), speedup(problem, job, allocation)
         return keep * age / (age + job.in_place_delay_s * (max(1 - now / there, 0.0) if there else 0.0))
     delay = job.restart_delay_s
+    keep = keep if job.num_restarts else 1.0
     return keep * max(age - job.num_restarts * delay, 0) / (age + delay)
 
 

@@ -24,11 +24,12 @@ def restart_penalty(job: ProblemJob, objective: Objective, moving: MovingRules |
     """Return f_j of a move by requeue: the factor on a job's speedup; 1 for a job without GPUs.
 
     "paper" (eq. 13): see `paper_penalty`, with an age of at least two minutes. "amortised": max(H − δ, 0)/H,
-    with H the horizon over which the move must pay. Both are multiplied by 1 − hysteresis.
+    with H the horizon over which the move must pay. Both are multiplied by 1 − hysteresis,
+    but for a job that was never restarted: it leaves the size that it was submitted with as soon as that pays.
     """
     if not job.current:
         return 1.0
-    keep = 1.0 if moving is None else 1.0 - moving.hysteresis
+    keep = 1.0 if moving is None or not job.num_restarts else 1.0 - moving.hysteresis
     delay_s = job.restart_delay_s
     if delay_s == 0:
         return keep

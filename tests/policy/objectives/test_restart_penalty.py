@@ -65,3 +65,10 @@ def test_that_a_job_without_gpus_has_no_penalty_in_place() -> None:
 
 def test_that_a_job_without_gpus_has_no_restart_penalty() -> None:
     assert restart_penalty(job("a", age_s=0.0, num_restarts=9), Objective()) == 1.0
+
+
+@pytest.mark.parametrize(("num_restarts", "part"), [(0, 1.0), (1, 0.5)])
+def test_that_hysteresis_does_not_keep_a_job_from_its_first_restart(num_restarts: int, part: float) -> None:
+    moved = job("a", {"n0": 1}, age_s=600.0, num_restarts=num_restarts, restart_delay_s=30.0)
+    alone = restart_penalty(moved, Objective())
+    assert restart_penalty(moved, Objective(), MovingRules(hysteresis=0.5)) == pytest.approx(part * alone)
