@@ -25,7 +25,7 @@ def restart_penalty(job: ProblemJob, objective: Objective, moving: MovingRules |
 
     "paper" (eq. 13): see `paper_penalty`, with an age of at least two minutes. "amortised": max(H − δ, 0)/H,
     with H the horizon over which the move must pay. Both are multiplied by 1 − hysteresis,
-    but for a job that was never restarted: it leaves the size that it was submitted with as soon as that pays.
+    but for a job that was never restarted: it leaves its submitted size as soon as that pays.
     """
     if not job.current:
         return 1.0
