@@ -5,6 +5,7 @@ The same search, which that file explains, by halving alone. Answers agree but f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pollux_slurm.goodput import GoodputEstimate, conservative_statistics
@@ -151,11 +152,12 @@ class _Pair:
 def _exactly_initial(limits: BatchLimits, num_gpus: int) -> tuple[int, int] | None:
     """Return the number of micro-batches and m that split M0, None where that is impossible."""
     initial = limits.initial_batch_size
-    bound = limits.max_atomic or initial
-    micro_batches = max(-(-initial // (num_gpus * bound)), 1)
-    m = -(-initial // (num_gpus * micro_batches))
-    fits = num_gpus * micro_batches <= initial and (micro_batches == 1 or limits.accumulation)
-    return (micro_batches, m) if fits and limits.min_atomic <= m <= bound else None
+    most = initial // num_gpus if limits.accumulation else min(initial // num_gpus, 1)
+    for micro_batches in range(1, most + 1):
+        m = math.ceil(initial / (num_gpus * micro_batches))
+        if m <= (limits.max_atomic or initial):  # the fewest micro-batches that memory has room for
+            return (micro_batches, m) if m >= limits.min_atomic else None
+    return None
 
 
 def _choice(size: int, micro_batches: int, m: int) -> BatchChoice:
