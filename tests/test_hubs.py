@@ -40,7 +40,7 @@ CLASSES = {
 _SEARCH = "one search over arrays, with its algebra above its lines"
 _CHECKS = "checks, one after the other"
 FUNCTIONS = {
-    "agent/submit/submission_plan.py:plan_submission": _CHECKS,
+    "launch/submit/submission_plan.py:plan_submission": _CHECKS,
     "daemon/service/metrics.py:DaemonMetrics.__init__": "a metric after the other",
     "report/parts/fairness.py:fairness_part": "a part of a page, a chart after the other",
     "report/spans/tables.py:times_part": "a part of a page, a table after the other",

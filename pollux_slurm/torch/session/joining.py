@@ -20,9 +20,9 @@ from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterva
 from pollux_slurm.agent.checkpoints.folder_permissions import who_else_may_write
 from pollux_slurm.agent.checkpoints.lineage import Lineage, claim_run, record_checkpoints_elsewhere
 from pollux_slurm.agent.checkpoints.out_of_memory import MemoryBound, read_bounds
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter, utc_now
-from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.errors import CheckpointError, LaunchError, UsageError
 from pollux_slurm.store.contract.interface import AgentStore
 from pollux_slurm.torch.coordination.side_channel import SideChannel

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
-from pollux_slurm.agent.node.environment import JobEnvironment
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.errors import PolluxError, TrainingError
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
 from pollux_slurm.torch.boundary.seams import Seams
