@@ -9,7 +9,6 @@ from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
-    MovingRules,
     NodeCapacity,
     Objective,
     Problem,
@@ -17,7 +16,7 @@ from pollux_slurm.model import (
     PromiseState,
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
-from pollux_slurm.policy.objectives.registry import HYSTERESIS, PAUSING
+from pollux_slurm.policy.objectives.moving_rules import moving_rules
 from pollux_slurm.policy.participation.share_memory import ShareMemory
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.simulator.engine.cluster import Cluster
@@ -54,9 +53,8 @@ class PolluxPolicy:
         agents: Agents | None = None,
     ) -> None:
         self._objective, self._declared, self._solver = objective, declared, solver
-        pauses = objective.name in PAUSING if pauses is None else pauses
-        self._effort = (EFFORT_WITH_PAUSES if pauses else EFFORT) if effort is None else effort
-        self._moving = MovingRules(pauses=pauses, hysteresis=HYSTERESIS.get(objective.name, 0.0))
+        self._moving = moving_rules(objective.name, pauses=pauses)
+        self._effort = (EFFORT_WITH_PAUSES if self._moving.pauses else EFFORT) if effort is None else effort
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
         self._shared = SharedModels() if kinds else None
