@@ -22,7 +22,6 @@ CLASSES = {
     "huggingface/accelerator.py:PolluxAccelerator": _FRAMEWORK,
     "huggingface/trainer.py:PolluxTrainerMixin": _FRAMEWORK,
     "lightning/strategy.py:PolluxStrategy": _FRAMEWORK,
-    "simulator/engine/job.py:SimulatedJob": _SPLIT,
     "slurm/client.py:SlurmClient": _WAYS,
     "slurm/commands/command_client.py:CommandClient": _WAYS,
     "slurm/merging_client.py:MergingClient": _WAYS,
@@ -33,15 +32,12 @@ CLASSES = {
 }
 
 _SEARCH = "one search over arrays, with its algebra above its lines"
-_CHECKS = "checks, one after the other"
 FUNCTIONS = {
-    "launch/submit/submission_plan.py:plan_submission": _CHECKS,
     "daemon/service/metrics.py:DaemonMetrics.__init__": "a metric after the other",
     "report/parts/fairness.py:fairness_part": "a part of a page, a chart after the other",
     "report/spans/tables.py:times_part": "a part of a page, a table after the other",
     "simulator/experiments/axis_plots.py:_plot": "a figure, an axis after the other",
     "torch/api/data_parallel.py:AdaptiveDataParallel.__init__": _SPLIT,
-    "torch/session/session.py:Session.__init__": _SPLIT,
 }
 
 

@@ -19,7 +19,12 @@ from pollux_slurm.config import Config
 from pollux_slurm.durations import DURATION_FORMS, parse_duration, parse_finish_by, parse_min_run
 from pollux_slurm.errors import UsageError
 from pollux_slurm.launch.kind import chosen_kind
-from pollux_slurm.launch.submit.anchor_request import divide, not_in_place_because, warnings_in_place
+from pollux_slurm.launch.submit.anchor_request import (
+    AnchorRequest,
+    divide,
+    not_in_place_because,
+    warnings_in_place,
+)
 from pollux_slurm.launch.submit.checkpoint_folder import checkpoints_folder
 from pollux_slurm.launch.submit.given_words import (
     POLLUX_NAMES,
@@ -160,86 +165,46 @@ def plan_submission(
     - a script that cannot be read or cannot be adaptive
     - kinds of jobs that Slurm cannot requeue one by one
     """
-    options, rest = parsed.options, parsed.rest
-    refuse_misplaced_words(parsed, cwd=cwd, environ=environ)
-    min_gpus, max_gpus = _count(options, "min-gpus"), _count(options, "max-gpus")
-    if min_gpus is not None and max_gpus is not None and min_gpus > max_gpus:
-        raise UsageError(f"--min-gpus {min_gpus} is above --max-gpus {max_gpus}")
-
-    name, script = read_script(options, rest, cwd=cwd, environ=environ, read_stdin=read_stdin)
-    request = SbatchRequest.of(
-        [option for option in options if option.name not in POLLUX_NAMES | {"wrap"}],
-        environ,
-        parse_directives(script.directives),
-    )
-    _refuse_what_cannot_be_adaptive(request)
-    _refuse_passwords(script)
-    if (refusal := refusal_of_script(script.body)) is not None:
-        raise UsageError(refusal)
+    asked = _asked(parsed, environ=environ, cwd=cwd, read_stdin=read_stdin)
+    options, script, request = asked.options, asked.script, asked.request
     slice_s, total_s = _run_and_total_time_s(request, last_value(options, "total-time"))
-    in_place, warnings = _is_in_place(options, config, total_s), [*request_warnings(request)]
-    room = room_for_wings(request) if in_place else Room()
-    if in_place and (because := not_in_place_because(request) or room.none_because):
-        in_place = False
+    warnings = [*request_warnings(request)]
+    room = room_for_wings(request) if _is_in_place(options, config, total_s) else None
+    if room is not None and (because := not_in_place_because(request) or room.none_because):
+        room = None
         warnings.append(f"the job moves by requeue, not in place: {because}")
-    warnings += warnings_in_place(request) if in_place else signal_warnings(request, script.body)
-    if config.store.url is None:
-        warnings.append(_NO_STORE)
-    if "pollux" not in script.body:
-        launcher = launcher_without_run(script.body)
-        warnings.append(_NO_RUN + (f" in place of {launcher}" if launcher else ""))
-    terms = JobTerms(
-        token_sha256=token_sha256(token),
-        user_id=token_user_id(token),
-        min_gpus=min_gpus or 1,
-        max_gpus=max_gpus,
-        allow_unconfirmed=any(option.name == "allow-unconfirmed" for option in options),
-        slice_s=slice_s,
-        total_s=total_s,
-        in_place=in_place,
-        min_run_s=None if (min_run := last_value(options, "min-run")) is None else parse_min_run(min_run),
-        kind=chosen_kind(last_value(options, "kind"), script.body, rest[1:]),
-        finish_by=None
-        if (finish_by := last_value(options, "finish-by")) is None
-        else parse_finish_by(finish_by, now=clock()),
+    warnings += signal_warnings(request, script.body) if room is None else warnings_in_place(request)
+    warnings += _warnings_of_missing_parts(script, config)
+    terms = _terms(
+        asked, token=token, slice_s=slice_s, total_s=total_s, in_place=room is not None, clock=clock
     )
-    default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(name)}-{identifier}"
+    default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(asked.name)}-{identifier}"
     checkpoint_dir = absolute(last_value(options, "checkpoint-dir"), cwd=cwd) or default_dir
     warnings += missing_log_folders(request, cwd, made=checkpoint_dir)
     token_file = checkpoint_dir / f"pollux-{identifier}.token"
     num_gpus = start_gpus(request, terms)
-    directives = tuple(_directives(request, num_gpus))
-    head, sbatch_options, anchor = script.head, _sbatch_arguments(options), None
     exports = _exports(checkpoint_dir, token_file, environ=environ, cwd=cwd, config=config)
-    if terms.in_place:
-        anchor = divide(request, head, num_gpus=num_gpus, config=config.moves, room=room)
-        head, sbatch_options = anchor.head, list(anchor.options)
+    anchor = None
+    if room is not None:
+        anchor = divide(request, script.head, num_gpus=num_gpus, config=config.moves, room=room)
         warnings += anchor.notes
-        own = {"--requeue", "--open-mode=append"}
-        directives = (*(one for one in directives if one in own), *anchor.directives)
-        exports.append((ANCHOR_VARIABLE, str(token_file.with_suffix(".wing"))))
-    text = render(
-        TEMPLATE,
-        override_dir=config.templates.dir,
-        interpreter=script.interpreter.rstrip("\n"),
-        head=head.removesuffix("\n"),
-        body=script.body.removesuffix("\n"),
-        directives=directives,
-        exports=exports,
-    )
-    own_options = ["--comment=" + encode_comment(request.value("comment") or "", terms)]
-    if not request.given("job-name") and not script.names_job:
-        own_options.append(f"--job-name={name}")
-    if terms.kind and not in_place and not request.given("begin") and may_start_larger(terms.kind, num_gpus):
+    own_options = _own_options(asked, terms)
+    if (
+        terms.kind
+        and anchor is None
+        and not request.given("begin")
+        and may_start_larger(terms.kind, num_gpus)
+    ):
         own_options.append(f"--begin=now+{PLACED_WITHIN_S}")
         warnings.append(
             f"earlier jobs of its kind used more than {num_gpus} GPU{'s' * (num_gpus > 1)}: it waits for at "
             f"most {PLACED_WITHIN_S} s, so that the daemon may start it with more"
         )
+    sbatch_options = _sbatch_arguments(options) if anchor is None else anchor.options
     return SubmissionPlan(
-        script=text,
+        script=_script_text(asked, anchor, exports, token_file, num_gpus=num_gpus, config=config),
         options=(*sbatch_options, *own_options),
-        arguments=rest[1:],
+        arguments=asked.arguments,
         checkpoint_dir=checkpoint_dir,
         token_file=token_file,
         script_file=checkpoint_dir / f"pollux-{identifier}.sbatch",
@@ -254,6 +219,122 @@ def plan_submission(
         else wing_script(token_file.with_suffix(".order"), config.templates.dir),
         hidden_variables=frozenset() if anchor is None else anchor.hidden_variables,
         clusters=request.value("clusters"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the user asks for: the options, the script and its arguments, and what sbatch reads in both.
+
+    `name` is the job's, as sbatch would choose it.
+    """
+
+    options: Sequence[GivenOption]
+    min_gpus: int | None
+    max_gpus: int | None
+    name: str
+    script: BatchScript
+    arguments: tuple[str, ...]
+    request: SbatchRequest
+
+
+def _asked(
+    parsed: ParsedWords, *, environ: Mapping[str, str], cwd: Path, read_stdin: Callable[[], bytes]
+) -> _Asked:
+    """Read the words and the script, and refuse what cannot be an adaptive job."""
+    options, rest = parsed.options, parsed.rest
+    refuse_misplaced_words(parsed, cwd=cwd, environ=environ)
+    min_gpus, max_gpus = _count(options, "min-gpus"), _count(options, "max-gpus")
+    if min_gpus is not None and max_gpus is not None and min_gpus > max_gpus:
+        raise UsageError(f"--min-gpus {min_gpus} is above --max-gpus {max_gpus}")
+    name, script = read_script(options, rest, cwd=cwd, environ=environ, read_stdin=read_stdin)
+    request = SbatchRequest.of(
+        [option for option in options if option.name not in POLLUX_NAMES | {"wrap"}],
+        environ,
+        parse_directives(script.directives),
+    )
+    _refuse_what_cannot_be_adaptive(request)
+    _refuse_passwords(script)
+    if (refusal := refusal_of_script(script.body)) is not None:
+        raise UsageError(refusal)
+    return _Asked(
+        options=options,
+        min_gpus=min_gpus,
+        max_gpus=max_gpus,
+        name=name,
+        script=script,
+        arguments=rest[1:],
+        request=request,
+    )
+
+
+def _warnings_of_missing_parts(script: BatchScript, config: Config) -> list[str]:
+    """Return what keeps a job from being moved, though it trains: no store, or no `pollux run`."""
+    found = [] if config.store.url is not None else [_NO_STORE]
+    if "pollux" not in script.body:
+        launcher = launcher_without_run(script.body)
+        found.append(_NO_RUN + (f" in place of {launcher}" if launcher else ""))
+    return found
+
+
+def _terms(
+    asked: _Asked,
+    *,
+    token: str,
+    slice_s: int | None,
+    total_s: int | None,
+    in_place: bool,
+    clock: Callable[[], datetime],
+) -> JobTerms:
+    options = asked.options
+    min_run, finish_by = last_value(options, "min-run"), last_value(options, "finish-by")
+    return JobTerms(
+        token_sha256=token_sha256(token),
+        user_id=token_user_id(token),
+        min_gpus=asked.min_gpus or 1,
+        max_gpus=asked.max_gpus,
+        allow_unconfirmed=any(option.name == "allow-unconfirmed" for option in options),
+        slice_s=slice_s,
+        total_s=total_s,
+        in_place=in_place,
+        min_run_s=None if min_run is None else parse_min_run(min_run),
+        kind=chosen_kind(last_value(options, "kind"), asked.script.body, asked.arguments),
+        finish_by=None if finish_by is None else parse_finish_by(finish_by, now=clock()),
+    )
+
+
+def _own_options(asked: _Asked, terms: JobTerms) -> list[str]:
+    """Return the options of sbatch with which a job has its terms, and its name where that is not given."""
+    found = ["--comment=" + encode_comment(asked.request.value("comment") or "", terms)]
+    if not asked.request.given("job-name") and not asked.script.names_job:
+        found.append(f"--job-name={asked.name}")
+    return found
+
+
+def _script_text(
+    asked: _Asked,
+    anchor: AnchorRequest | None,
+    exports: Sequence[tuple[str, str]],
+    token_file: Path,
+    *,
+    num_gpus: int,
+    config: Config,
+) -> str:
+    """Return the job's script: the user's, with the directives and variables of an adaptive job."""
+    script, head = asked.script, asked.script.head
+    directives = tuple(_directives(asked.request, num_gpus))
+    if anchor is not None:
+        head, own = anchor.head, {"--requeue", "--open-mode=append"}
+        directives = (*(one for one in directives if one in own), *anchor.directives)
+        exports = [*exports, (ANCHOR_VARIABLE, str(token_file.with_suffix(".wing")))]
+    return render(
+        TEMPLATE,
+        override_dir=config.templates.dir,
+        interpreter=script.interpreter.rstrip("\n"),
+        head=head.removesuffix("\n"),
+        body=script.body.removesuffix("\n"),
+        directives=directives,
+        exports=exports,
     )
 
 

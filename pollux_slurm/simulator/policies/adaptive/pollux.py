@@ -103,7 +103,7 @@ class PolluxPolicy:
         if self._shared is not None:
             for job in self._unfinished:
                 name, kind, is_over = job.job.name, self._kind(job), job.finished_s is not None
-                self._shared.watch(name, kind, _progress(job), job.statistics, is_over=is_over)
+                self._shared.watch(name, kind, _progress(job), job.measured.statistics, is_over=is_over)
             self._unfinished = jobs
         several = len(cluster.gpu_types) > 1
         several_wings = any(job.in_place is not None and job.in_place.several_wings for job in jobs)
@@ -176,7 +176,7 @@ class PolluxPolicy:
             account=job.job.account,
             user=job.job.user,
             pinned=job.in_flight and bool(job.allocation),
-            prediction_error=0.0 if job.noisy is None else job.noisy.error,
+            prediction_error=0.0 if (noisy := job.measured.noisy) is None else noisy.error,
             progress=_progress(job),
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,

@@ -1,4 +1,4 @@
-"""Noise in the step times that agents measure, which varies from minute to minute.
+"""What the agent of a simulated job measures, and how fast the job is; with noise from minute to minute.
 
 An agent's medians already remove single slow steps. What remains affects all steps of a minute: a busy host,
 other traffic on the network, a lowered GPU clock.
@@ -15,6 +15,11 @@ from dataclasses import dataclass, replace
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.goodput import Observation
+from pollux_slurm.model import BatchChoice, GradientStatistics
+from pollux_slurm.simulator.inputs.applications import Application
+
+# What a step time was measured for: (nodes, GPUs, atomic batch size).
+Situation = tuple[int, int, int]
 
 OUTLIER = 10.0
 """Factor by which an outlier is too long."""
@@ -100,3 +105,84 @@ class NoisyMeasurements:
 
 def _key(seen: Observation, gpu_type: str) -> tuple[object, ...]:
     return (gpu_type, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size)
+
+
+class JobMeasurements:
+    """What one job's agent has measured, and the job's rate in its present situation.
+
+    `by_type` has the observations by GPU type and situation. `num_measured` counts them: each situation once
+    without `noisy`, once in each round with it. `statistics` are the gradient's with the present batch, and
+    `useful_part` is the useful part of the progress made with it.
+    """
+
+    def __init__(self, noisy: NoisyMeasurements | None = None) -> None:
+        self.noisy = noisy
+        self.by_type: dict[str, dict[Situation, Observation]] = {}
+        self.num_measured = 0
+        self.statistics: GradientStatistics | None = None
+        self.useful_part = 1.0
+        # What the step time was computed for, and the step time; the epoch of the rate, and the rate.
+        self._step_inputs: tuple[object, ...] = ()
+        self._step_s = 0.0
+        self._rate_epoch = -1
+        self._rate = 0.0
+
+    def begin_round(self) -> None:
+        """Measure anew where measurements are noisy."""
+        if self.noisy is not None:
+            self._step_inputs = ()
+
+    def rate(
+        self,
+        application: Application,
+        batch: BatchChoice,
+        epoch: int,
+        *,
+        allocation: Sequence[tuple[int, int]],
+        gpu_type: str,
+        speed: float,
+        interference: float,
+    ) -> float:
+        """Return progress per second, and record what an agent would measure. Raises `TraceError`."""
+        inputs = (allocation, batch, gpu_type, speed, interference)
+        if inputs != self._step_inputs:
+            self._step_s = self._observe(application, batch, allocation, gpu_type, speed)
+            self._step_inputs = inputs
+        elif epoch == self._rate_epoch:
+            return self._rate
+        batch_size = batch.global_batch_size
+        self.statistics = application.statistics(batch_size, epoch)
+        self.useful_part = application.useful_part(batch_size, epoch)
+        gained = application.step_progress(batch_size, epoch)
+        self._rate_epoch, self._rate = epoch, gained / self._step_s * (1.0 - interference)
+        return self._rate
+
+    def _observe(
+        self,
+        application: Application,
+        batch: BatchChoice,
+        allocation: Sequence[tuple[int, int]],
+        gpu_type: str,
+        speed: float,
+    ) -> float:
+        """Return the seconds of a step, and record what an agent would measure of it."""
+        placement, atomic = tuple([gpus for _, gpus in allocation]), batch.atomic_batch_size
+        num_gpus = sum(placement)
+        time = application.step_time(placement, atomic, gpu_type)
+        if gpu_type in application.gpu_types:
+            speed = 1.0
+        micro_batch_s = time.micro_batch_s / speed
+        step_s = time.step_s if speed == 1.0 else micro_batch_s + time.sync_s
+        situation = (len(placement), num_gpus, atomic)
+        measured = self.by_type.setdefault(gpu_type, {})
+        if situation not in measured or self.noisy is not None:
+            self.num_measured += 1
+            truth = Observation(
+                num_nodes=len(placement),
+                num_gpus=num_gpus,
+                atomic_batch_size=atomic,
+                micro_batch_s=micro_batch_s,
+                last_time_s=step_s,
+            )
+            measured[situation] = truth if self.noisy is None else self.noisy.measure(truth, gpu_type)
+        return step_s + micro_batch_s * batch.accumulation_steps

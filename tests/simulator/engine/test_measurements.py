@@ -14,9 +14,10 @@ from pollux_slurm.goodput import Observation
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator import Cluster, simulate
 from pollux_slurm.simulator.engine.job import SimulatedJob
-from pollux_slurm.simulator.engine.measurement_noise import (
+from pollux_slurm.simulator.engine.measurements import (
     NO_NOISE,
     OUTLIER,
+    JobMeasurements,
     MeasurementNoise,
     NoisyMeasurements,
 )
@@ -79,13 +80,13 @@ def test_that_a_job_trains_as_fast_as_without_noise_and_measures_anew_in_each_ro
             job=made_job("one"),
             application=made_application(tmp_path / str(noise.spread)),
             choose_batch=lambda job: WHOLE,
-            noisy=NoisyMeasurements(noise, seed=0, job="one") if noise else None,
+            measured=JobMeasurements(NoisyMeasurements(noise, seed=0, job="one") if noise else None),
         )
         job.reallocate(((0, 2),), now_s=0.0)
         for round_ in range(4):
             job.advance(10.0 * round_, 10.0)
-            seen.append(job.measurements["t4"][1, 2, 8])
-        made.append((job.progress, job.num_measured))
+            seen.append(job.measured.by_type["t4"][1, 2, 8])
+        made.append((job.progress, job.measured.num_measured))
     assert made == [(80.0, 1), (80.0, 4)]
     assert (len(set(seen[:4])), len(set(seen[4:])) > 1) == (1, True)
 
