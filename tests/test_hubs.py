@@ -37,7 +37,6 @@ FUNCTIONS = {
     "report/parts/fairness.py:fairness_part": "a part of a page, a chart after the other",
     "report/spans/tables.py:times_part": "a part of a page, a table after the other",
     "simulator/experiments/axis_plots.py:_plot": "a figure, an axis after the other",
-    "torch/api/data_parallel.py:AdaptiveDataParallel.__init__": _SPLIT,
 }
 
 
