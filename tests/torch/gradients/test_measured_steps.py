@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
+from pollux_slurm.torch.gradients.measured_steps import ProbeSchedule
 
 
 @pytest.fixture(autouse=True)
