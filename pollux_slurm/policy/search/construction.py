@@ -41,9 +41,11 @@ class Constructor:
         self._uneven = (tables.per_node == 0) & (tables.num_gpus > 0)
         self._share = np.maximum(tables.per_node, 1)
         self._widest = state.cluster.max_gpus_per_node
-        # Of each GPU type: its columns, the share that they need, and on how many nodes.
         shares = np.minimum(self._share, self._widest + 1)
         self._any_uneven = bool(np.logical_or.reduce(self._uneven))
+        # Where `_may_fit` has the number of nodes that a column may use.
+        self._counted_at = (2 * tables.kind + (tables.num_nodes != 1)) * (self._widest + 2) + shares
+        # Of each GPU type: its columns, the share that they need, and on how many nodes.
         self._of_kind = [
             (mine, shares[mine], tables.num_nodes[mine], self._uneven[mine])
             for mine in map(np.flatnonzero, tables.columns.of_kind)
@@ -162,10 +164,12 @@ class Constructor:
         idle, so most jobs need not be tried.
         """
         state, candidates, tables = self._state, self._candidates, self._candidates.tables
-        count, width, free = candidates.num_jobs, self._widest + 2, state.free
-        placed = [state.at(job) for job in range(count)]
+        gains, enough = np.zeros(candidates.num_jobs, dtype=bool), above_all(now)
+        some = np.flatnonzero(np.maximum.reduce(reduced, axis=1) > enough)
+        count, width, free = len(some), self._widest + 2, state.free
+        placed = [state.at(job) for job in some.tolist()]
         # How many of a job's own nodes have at least so many GPUs that are free or its own.
-        has = [job * width + free[node] + gpus for job, one in enumerate(placed) for node, gpus in one.gpus]
+        has = [row * width + free[node] + gpus for row, one in enumerate(placed) for node, gpus in one.gpus]
         own = np.bincount(np.array(has, dtype=np.int64), minlength=count * width).reshape(count, width)
         own = own[:, ::-1].cumsum(axis=1)[:, ::-1]
         room = np.zeros((count, len(self._share)), dtype=bool)
@@ -173,7 +177,7 @@ class Constructor:
             if not len(mine):
                 continue
             with_room = np.array(state.num_with(nodes), dtype=np.int64)
-            enough_nodes = with_room.take(share) + own.take(share, axis=1) >= num_nodes
+            enough_nodes = own.take(share, axis=1) >= num_nodes - with_room.take(share)
             if self._any_uneven:
                 owned = np.array([one.candidate.num_gpus for one in placed], dtype=np.int64)
                 parts = owned[:, None] + with_room[1:].sum() >= tables.num_gpus[mine]
@@ -183,10 +187,11 @@ class Constructor:
             else:
                 room[:, mine] = enough_nodes
         values = np.array([one.candidate.value for one in placed], dtype=np.float64)
-        least, enough = above_all(values), above_all(now)
-        better = (candidates.value > least[:, None]) & (reduced[:, :-1] > enough[:, None]) & room
-        stays = (candidates.stay_value > least) & (reduced[:, -1] > enough)
-        return np.logical_or.reduce(better, axis=1) | stays  # type: ignore[no-any-return]
+        least, enough, reduced = above_all(values), enough[some], reduced[some]
+        better = (candidates.value[some] > least[:, None]) & (reduced[:, :-1] > enough[:, None]) & room
+        stays = (candidates.stay_value[some] > least) & (reduced[:, -1] > enough)
+        gains[some] = np.logical_or.reduce(better, axis=1) | stays
+        return gains
 
     def best_fit(self, job: int, reduced: FloatArray, *, least: float = -np.inf) -> Placement | None:
         """Return the candidate of a taken-out job that fits and has most reduced value, None if none does.
@@ -216,17 +221,18 @@ class Constructor:
     def _may_fit(self, job: int) -> BoolArray:
         """Return which columns have enough nodes with enough free GPUs, of shape `(C,)`."""
         state, tables = self._state, self._candidates.tables
-        found = np.zeros(len(tables.num_gpus), dtype=bool)
         open_nodes = state.without_spanning()
+        # For each GPU type and number of free GPUs: all nodes, then those that several-node jobs may use.
+        counts: list[int] = []
         for kind in range(len(tables.kinds)):
             usable = state.usable(job, kind)
-            single = np.array(state.num_with(usable), dtype=np.int64)
-            several = np.array(state.num_with(usable & open_nodes), dtype=np.int64)
-            mine = tables.kind == kind
-            share, nodes = np.minimum(self._share, self._widest + 1), tables.num_nodes
-            enough = np.where(nodes == 1, single[share] >= 1, several[share] >= nodes)
-            if self._any_uneven:
-                room = int(several[1:].sum())
-                enough = np.where(self._uneven, (tables.num_gpus <= room) & (several[1] >= 2), enough)
-            found |= mine & enough
+            counts += state.num_with(usable)
+            counts += state.num_with(usable & open_nodes)
+        counted = np.array(counts, dtype=np.int64)
+        found: BoolArray = counted.take(self._counted_at) >= tables.num_nodes
+        if self._any_uneven:
+            several = counted.reshape(len(tables.kinds), 2, -1)[:, 1, 1:]
+            room, enough = several.sum(axis=1), several[:, 0] >= 2
+            uneven = (tables.num_gpus <= room[tables.kind]) & enough[tables.kind]
+            found = np.where(self._uneven, uneven, found)
         return found
