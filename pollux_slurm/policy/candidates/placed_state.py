@@ -97,9 +97,13 @@ class State:
         assert placed is not None
         return placed
 
+    def placed_jobs(self) -> list[Placement]:
+        """Return the placements of all jobs of the objective; the caller knows that all are placed."""
+        return [placed for placed in self.placed[: self._num_jobs] if placed is not None]
+
     def value(self) -> float:
         """Return what the options of all jobs of the objective add to the sum."""
-        return sum(self.at(job).candidate.value for job in range(self._num_jobs))
+        return sum([placed.candidate.value for placed in self.placed_jobs()])
 
     def put(self, job: int, placed: Placement) -> None:
         """Place a job that is not placed. The caller knows that it fits."""

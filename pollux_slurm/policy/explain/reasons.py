@@ -28,7 +28,7 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
     chosen = placed.candidate
     allocation = job.current if chosen.stays else solution.state.cluster.allocation_of(placed.gpus)
     estimate = tables.estimate(index, allocation) if allocation else None
-    base = float(tables.reference_goodput[index])
+    base = tables.reference_goodput.item(index)
     if estimate is not None and base > 0:
         speedup = estimate.goodput / base
     else:
@@ -37,8 +37,8 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
     cost = facts.price_of(allocation)
     configuration = faster = other_cost = other_type = None
     if column >= 0:
-        kind, num_gpus = int(tables.kind[column]), int(tables.num_gpus[column])
-        configuration = Configuration(num_nodes=int(tables.num_nodes[column]), num_gpus=num_gpus)
+        num_nodes, _, num_gpus, kind = tables.columns.shapes[column]
+        configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
         other_type = tables.kinds[kind] or None
         other_cost = facts.prices[index][kind] * num_gpus - cost
     elif column == -1:
@@ -110,14 +110,15 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
         fewest = min(least[index] for least in facts.least_wanted if least[index])
         if fewest - chosen.num_gpus > limit:
             return "limit"
-    eligible = state.eligible[index]
+    eligible, of_kind = state.eligible[index], facts.kind_of_node
     for kind, least in enumerate(facts.least_wanted):
         room = facts.room(index, kind)
         if not least[index] or (not room and not placed.gpus):
             continue
-        of_kind = state.cluster.kind
-        own = sum(gpus for node, gpus in placed.gpus if eligible >> node & 1 and of_kind[node] == kind)
-        if least[index] <= room + own:
+        for node, gpus in placed.gpus:
+            if eligible >> node & 1 and of_kind[node] == kind:
+                room += gpus
+        if least[index] <= room:
             return facts.shortage.now(index, facts.wanted[index]) or "placement"
     return "capacity"
 

@@ -97,12 +97,12 @@ class SpeedupTables:
             allocation: Its GPUs by node. Of several GPU types, the slowest one counts.
         """
         found = None
-        for kind in sorted({self.kind_of_node[node] for node in allocation.nodes}):
-            row = int(self.rows[job, kind])
+        key, kind_of_node = (allocation.num_nodes > 1, allocation.num_gpus), self.facts.kind_of_node
+        for kind in sorted({kind_of_node[node] for node, _ in allocation.gpus_by_node}):
+            row = self.rows.item(job, kind)
             if row < 0:
                 return None
-            key = (allocation.num_nodes > 1, allocation.num_gpus)
-            one = self.cache.estimate(row, key, float(self.ratio[job, kind]), geometric=self.geometric)
+            one = self.cache.estimate(row, key, self.ratio.item(job, kind), geometric=self.geometric)
             if one is None:
                 return None
             if found is None or one.goodput < found.goodput:
@@ -424,34 +424,37 @@ def _models_of(
 ) -> _Models:
     found: dict[int, int] = {}
     models: list[GoodputModel] = []
-    row = np.full((len(jobs), len(kinds)), -1, dtype=np.int64)
+    rows: list[list[int]] = []
     ratio = np.ones((len(jobs), len(kinds)))
     ratios: dict[tuple[str, str], float] = {}
 
     def index_of(model: GoodputModel) -> int:
         # By identity, which is fast; the cache joins equal models.
-        index = found.setdefault(id(model), len(models))
-        if index == len(models):
+        index = found.get(id(model))
+        if index is None:
+            index = found[id(model)] = len(models)
             models.append(model)
         return index
 
     for index, job in enumerate(jobs):
+        general = job.model if _is_measured(job.model) else None
         if not job.models:
-            if job.model is not None and job.model.throughput is not None:
-                row[index] = index_of(job.model)
+            rows.append([-1 if general is None else index_of(general)] * len(kinds))
             continue
-        measured = {kind: model for kind, model in job.models if _is_measured(model)}
+        measured = {kind: model for kind, model in job.models if model.throughput is not None}
+        row = []
         for column, kind in enumerate(kinds):
-            model = measured.get(kind) or (job.model if _is_measured(job.model) else None)
+            model = measured.get(kind, general)
             if model is None and measured:
                 reference = next(iter(measured))
                 model = measured[reference]
                 if (reference, kind) not in ratios:
                     ratios[reference, kind] = _ratio(reference, kind, jobs, dict(gpu_speeds), cache)
                 ratio[index, column] = ratios[reference, kind]
-            if model is not None:
-                row[index, column] = index_of(model)
-    return _Models(distinct=models, row=row, ratio=ratio, known=np.any(row >= 0, axis=1))
+            row.append(-1 if model is None else index_of(model))
+        rows.append(row)
+    found_rows = np.array(rows, dtype=np.int64).reshape(len(jobs), len(kinds))
+    return _Models(distinct=models, row=found_rows, ratio=ratio, known=np.any(found_rows >= 0, axis=1))
 
 
 def _ratio(
