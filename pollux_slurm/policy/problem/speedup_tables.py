@@ -131,9 +131,9 @@ def exploration_cap(job: ProblemJob, current_gpus: int, *, growth: int = EXPLORA
     That is `growth` times the most it was measured on, or its current number. A job without measurements may
     have its minimum, at least one GPU, so that it can be measured.
     """
-    seen = 0
-    for model in (job.model, *[model for _, model in job.models]) if job.models else (job.model,):
-        if model is not None and model.throughput is not None and model.max_gpus_seen > seen:
+    seen = job.model.max_gpus_seen if job.model is not None and job.model.throughput is not None else 0
+    for _, model in job.models:
+        if model.throughput is not None and model.max_gpus_seen > seen:
             seen = model.max_gpus_seen
     return max(growth * seen, job.min_gpus, current_gpus, 1)
 
@@ -356,16 +356,16 @@ def _current_goodput(
 
     Of several GPU types, the slowest counts. Where one of them has no model, it is the number of GPUs.
     """
-    found, several = np.zeros(len(jobs)), len(goodput.by_key) > 1
-    for row, (job, key) in enumerate(zip(jobs, keys.current, strict=True)):
+    found, kind_of_node = [0.0] * len(jobs), facts.kind_of_node
+    for row, (job, key, rows) in enumerate(zip(jobs, keys.current, models.row.tolist(), strict=True)):
         if key is None:
             continue
-        kinds = {facts.kind_of_node[node] for node in job.current.nodes} if several else {0}
-        if any(models.row.item(row, kind) < 0 for kind in kinds):
+        kinds = {kind_of_node[node] for node, _ in job.current.gpus_by_node}
+        if min([rows[kind] for kind in kinds]) < 0:
             found[row] = job.current.num_gpus
         else:
-            found[row] = min(goodput.by_key[kind].item(row, key) for kind in kinds)
-    return found
+            found[row] = min([goodput.by_key[kind].item(row, key) for kind in kinds])
+    return np.array(found, dtype=np.float64)
 
 
 def _goodput_at_share(
