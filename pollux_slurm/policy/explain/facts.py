@@ -33,6 +33,7 @@ class SolutionFacts:
     - `can_be_larger`: whether it may have more GPUs at all, faster or not
     - `wanted` (J, C): the configurations with more GPUs and a higher value for the objective
     - `least_wanted`: for each GPU type, the fewest GPUs among these, 0 without any
+    - `kind_of_node`: of each node, instead, the number of its GPU type
     - `runner_up`, `runner_up_speedup`: the column of the job's next best candidate and its speedup; −1 is its
       current allocation, −2 none
     """

@@ -86,9 +86,12 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
             return "exploration"
         if facts.has_larger[index]:
             return "nothing"
-        # No configuration is larger: whether more GPUs would be faster was not asked.
+        # No configuration is larger: they end with the largest maximum of any job.
         if job.max_gpus is not None and chosen.num_gpus >= job.max_gpus:
-            return "max_gpus"
+            most = min(2 * job.max_gpus, int(state.cluster.capacity[:, 0].sum()))
+            if most <= chosen.num_gpus or _is_faster_on(most, candidates, facts, index, solution):
+                return "max_gpus"
+            return "nothing"
         usable = state.cluster.capacity[list(members_of(state.eligible[index])), 0]
         return "partition" if chosen.num_gpus >= usable.sum() else "nothing"
     # A maximum binds only a job that has reached it. Below it, larger sizes are allowed and not faster.
@@ -125,18 +128,25 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
 
 def _could_explore(candidates: Candidates, facts: SolutionFacts, index: int, solution: Solution) -> bool:
     """Return whether twice the cap, within the job's maximum and the cluster, is predicted to be faster."""
-    cap, job, tables = int(candidates.tables.caps[index]), candidates.jobs[index], candidates.tables
-    placed, cluster = facts.placed[index], solution.state.cluster
-    capacity = cluster.capacity[:, 0]
+    cap, job = int(candidates.tables.caps[index]), candidates.jobs[index]
+    capacity = solution.state.cluster.capacity[:, 0]
     most = min(2 * cap, int(capacity.sum()), 10**9 if job.max_gpus is None else job.max_gpus)
-    if placed.candidate.num_gpus < cap or most <= cap:
+    if facts.placed[index].candidate.num_gpus < cap or most <= cap:
         return False
+    return _is_faster_on(most, candidates, facts, index, solution)
+
+
+def _is_faster_on(
+    num_gpus: int, candidates: Candidates, facts: SolutionFacts, index: int, solution: Solution
+) -> bool:
+    """Return whether so many GPUs of the first type are predicted to be faster; True without a model."""
+    tables, cluster = candidates.tables, solution.state.cluster
     row = int(tables.rows[index, 0])
     if row < 0:
         return True
-    ratio, spread = float(tables.ratio[index, 0]), most > int(capacity.max())
-    found = tables.cache.estimate(row, (spread, most), ratio, geometric=tables.geometric)
-    now = tables.estimate(index, cluster.allocation_of(placed.gpus))
+    ratio, spread = float(tables.ratio[index, 0]), num_gpus > int(cluster.capacity[:, 0].max())
+    found = tables.cache.estimate(row, (spread, num_gpus), ratio, geometric=tables.geometric)
+    now = tables.estimate(index, cluster.allocation_of(facts.placed[index].gpus))
     return found is not None and (now is None or found.goodput > now.goodput * FASTER)
 
 

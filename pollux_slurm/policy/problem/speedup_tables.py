@@ -172,7 +172,8 @@ def build_tables(
     cache.trim(sum([max(len(job.models), 1) for job in jobs]))
     growth = OSDI21_GROWTH if osdi21 else EXPLORATION_GROWTH
     caps = [exploration_cap(job, job.current.num_gpus, growth=growth) for job in jobs]
-    columns = columns_for(facts, jobs, max(caps, default=1), uneven=uneven, pauses=pauses)
+    most = max([min(cap, job.max_gpus or cap) for cap, job in zip(caps, jobs, strict=True)], default=1)
+    columns = columns_for(facts, jobs, most, uneven=uneven, pauses=pauses)
 
     fair, shares = _fair_shares(jobs, facts, fair_share_gpus, fair_shares, osdi21=osdi21)
     of_shares = [_share_keys(sizes, fair, shares.tolist(), osdi21=osdi21) for sizes in facts.sizes]
