@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pollux_slurm.document.columns import Column, Data, Kind, rows_of
-from pollux_slurm.now.decision_text import has_maximum, move_text, paused
+from pollux_slurm.now.decision_text import move_text, paused, present_bound
 from pollux_slurm.now.present_state import missing_reports, present_state
 from pollux_slurm.now.promises import slack_of
 from pollux_slurm.report.parts.columns import ACCOUNT, EPOCH, GOODPUT, JOB, NAME, STATE, USER
@@ -110,8 +110,7 @@ def _decision(job: JobNow) -> str | None:
     first = "" if now is None else now.removeprefix("is ")
     if record.last_decision is None:
         return first or None
-    bound = None if record.state.is_over else record.last_decision_bound_by
-    if bound is not None and has_maximum(record.allocation.num_gpus, record.terms.max_gpus, bound):
-        bound = "max_gpus"
-    decided = f"{record.last_decision}" + (f" (bound by {bound})" if bound and bound != "nothing" else "")
+    bound = (None if record.state.is_over else record.last_decision_bound_by) or "nothing"
+    bound = present_bound(record.allocation.num_gpus, record.terms.max_gpus, bound)
+    decided = f"{record.last_decision}" + (f" (bound by {bound})" if bound != "nothing" else "")
     return f"{first}; {decided}" if first else decided

@@ -20,8 +20,6 @@ _JSON = {
     "document/charts/timeline.py",
     "document/forms/exports.py",
     "now/json_forms.py",
-    "now/present_state.py",
-    "now/promises.py",
 }
 
 # One name for two frameworks on purpose, and names of parts that never meet.
