@@ -22,7 +22,6 @@ from pollux_slurm.cli.shared.settings_and_store import (
     settings,
 )
 from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
-from pollux_slurm.text import ago_text
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
@@ -89,11 +88,11 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     from pollux_slurm.document.forms.terminal import terminal_table
     from pollux_slurm.now.cluster import read_cluster
     from pollux_slurm.now.decision_text import summary
-    from pollux_slurm.now.job_table import jobs_data
     from pollux_slurm.now.json_forms import job_as_dict
     from pollux_slurm.now.known_jobs import describe_unknown_job, unregistered_lines
     from pollux_slurm.now.present_state import present_state, warning_lines
     from pollux_slurm.now.slurm_reading import read_slurm
+    from pollux_slurm.now.tables import jobs_data
 
     now = clock.now()
     try:
@@ -147,10 +146,7 @@ def _freshness_lines(picture: ClusterNow) -> Iterator[str]:
     open_jobs = [shown for shown in picture.jobs if not shown.record.state.is_over or shown.is_now]
     if not open_jobs:
         return
-    last = picture.daemon.last_round_at
-    round_was = "there was none yet" if last is None else ago_text(last, picture.read_at)
-    if picture.daemon.is_shadow:
-        round_was += ", in shadow mode: it moved nothing"
+    round_was = picture.last_round_text or "there was none yet"
     unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
     if picture.slurm_missing is not None:
         yield (

@@ -1,4 +1,4 @@
-"""The table of jobs as they are now: each column once, for `status`, `top` and the page."""
+"""The tables of now: jobs, moves under way, last decisions; for `status`, `top` and the page."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pollux_slurm.document.columns import Column, Data, Kind, rows_of
-from pollux_slurm.now.decision_text import move_text, paused, present_bound
+from pollux_slurm.now.decision_text import move_text, paused, present_bound, short_reason
 from pollux_slurm.now.present_state import missing_reports, present_state
 from pollux_slurm.now.promises import slack_of
-from pollux_slurm.report.parts.columns import ACCOUNT, EPOCH, GOODPUT, JOB, NAME, STATE, USER
+from pollux_slurm.report.parts.columns import ACCOUNT, EPOCH, GOODPUT, JOB, NAME, STATE, USER, WAY
+from pollux_slurm.text import seconds_since
 
 if TYPE_CHECKING:
     from pollux_slurm.now.cluster import ClusterNow
@@ -74,6 +75,47 @@ def job_columns(now: ClusterNow) -> tuple[Column, ...]:
     return tuple(column for column in columns if asked or column.key != "slack")
 
 
+def moves_data(now: ClusterNow) -> Data:
+    """Return the table of the moves under way."""
+    text = Kind.TEXT
+    columns = (
+        replace(JOB, value=lambda one: one[0].record.slurm_job_id),
+        replace(NAME, most=30, value=lambda one: one[0].record.name),
+        Column(key="source", title="from", kind=text, value=lambda one: str(one[1].source)),
+        Column(key="target", title="to", kind=text, value=lambda one: str(one[1].target)),
+        replace(WAY, value=lambda one: "in place" if one[1].way.value == "in_place" else "by requeue"),
+        Column(key="step", title="step", kind=text, value=lambda one: one[1].step.text),
+        Column(
+            key="planned",
+            title="planned",
+            kind=Kind.AGO,
+            value=lambda one: seconds_since(one[1].times[0][1], now.read_at),
+        ),
+    )
+    return Data(key="moves", title="", columns=columns, rows=rows_of(now.moves, columns))
+
+
+def decisions_data(now: ClusterNow, *, most: int) -> Data:
+    """Return the table of the newest decisions about jobs that are not being moved."""
+    columns = (
+        replace(JOB, value=lambda job: job.record.slurm_job_id),
+        Column(
+            key="allocation",
+            title="allocation",
+            kind=Kind.TEXT,
+            value=lambda job: str(job.record.last_decision),
+        ),
+        Column(key="reason", title="bound by", kind=Kind.TEXT, value=lambda job: short_reason(job.record)),
+        Column(
+            key="at",
+            title="decided",
+            kind=Kind.AGO,
+            value=lambda job: seconds_since(job.record.last_decision_at, now.read_at),
+        ),
+    )
+    return Data(key="decisions", title="", columns=columns, rows=rows_of(now.decided[:most], columns))
+
+
 def has_warning(job: JobNow, now: ClusterNow) -> bool:
     """Whether `pollux explain` says what to look at."""
     return bool(job.record.warnings) or missing_reports(job.record, now.read_at) is not None
@@ -90,13 +132,12 @@ def _epoch(job: JobNow) -> str | None:
 
 
 def _age_s(job: JobNow, now: ClusterNow) -> int:
-    ended = job.record.finished_at or now.read_at
-    return max(round((ended - job.record.submitted_at).total_seconds()), 0)
+    return seconds_since(job.record.submitted_at, job.record.finished_at or now.read_at)
 
 
 def _reported_s(job: JobNow, now: ClusterNow) -> int | None:
     sample = job.record.sample
-    return None if sample is None else max(round((now.read_at - sample.at).total_seconds()), 0)
+    return None if sample is None else seconds_since(sample.at, now.read_at)
 
 
 def _decision(job: JobNow) -> str | None:
