@@ -13,13 +13,14 @@ from pollux_slurm.report.parts.columns import AT, NUM_GPUS, REALLOCATION, ROUND,
 from pollux_slurm.report.parts.common import accuracy_part
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.parts.job_moves import moves_part
-from pollux_slurm.report.parts.job_plots import JobSample, history_part
+from pollux_slurm.report.parts.job_plots import history_part
 from pollux_slurm.store.reporting.view_rows import (
     Fairness,
     JobEvent,
     JobGoodput,
     ModelAccuracy,
     ReallocationEntry,
+    SamplePoint,
 )
 from pollux_slurm.text import duration_text, number_text
 
@@ -48,7 +49,7 @@ class JobHistory:
     """
 
     job: JobGoodput
-    samples: Sequence[JobSample]
+    samples: Sequence[SamplePoint]
     events: Sequence[JobEvent]
     moves: Sequence[ReallocationEntry]
     accuracy: Sequence[ModelAccuracy]

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
 from pollux_slurm.document.charts.scales import linear_axis
-from pollux_slurm.document.charts.thinning import Point, thinned
+from pollux_slurm.document.charts.thinning import Point, known, thinned
 from pollux_slurm.document.columns import Column, Data, Kind
 from pollux_slurm.document.document import Document, Fact, Part, Plot
 from pollux_slurm.report.job import JobHistory, facts_of
@@ -81,7 +81,7 @@ def _ratio(value: object, first: object) -> float | None:
 def _course(histories: Sequence[JobHistory], numbers: Sequence[str]) -> Part:
     """Return goodput and GPUs of the jobs over the time since each was submitted."""
     lines: dict[str, list[Series]] = {"goodput": [], "num_gpus": []}
-    known: dict[str, list[float]] = {"goodput": [], "num_gpus": []}
+    values: dict[str, list[float]] = {"goodput": [], "num_gpus": []}
     hours = [0.0]
     for style, (number, history) in enumerate(zip(numbers, histories, strict=True)):
         begin = history.job.submitted_at.timestamp()
@@ -89,25 +89,25 @@ def _course(histories: Sequence[JobHistory], numbers: Sequence[str]) -> Part:
             points: list[Point] = [
                 ((at - begin) / 3600, value) for at, value in points_of(history.samples, key)
             ]
-            known[key] += [value for _, value in points if value == value]
+            values[key] += known(points)
             hours += [at for at, _ in points]
             if points:
                 label = f"job {number}"
                 series.append(Series(label=label, points=thinned(points), style=style, step=key != "goodput"))
-    if not known["goodput"]:
+    if not values["goodput"]:
         return Part(title="Over time", text="None of these jobs has reported a goodput.")
-    highest = max(known["goodput"])
+    highest = max(values["goodput"])
     chart = LineChart(
         title="Goodput and GPUs since submission",
         text=f"The highest goodput of these jobs was {number_text(highest)} examples per second.",
         x=linear_axis("time since submission (h)", hours),
         panels=(
             Panel(
-                y=linear_axis("goodput (examples/s)", known["goodput"]),
+                y=linear_axis("goodput (examples/s)", values["goodput"]),
                 series=tuple(lines["goodput"]),
                 height=210.0,
             ),
-            Panel(y=linear_axis("GPUs", known["num_gpus"]), series=tuple(lines["num_gpus"]), height=110.0),
+            Panel(y=linear_axis("GPUs", values["num_gpus"]), series=tuple(lines["num_gpus"]), height=110.0),
         ),
     )
     caption = "A line for each job, from its submission on; gaps: no reports, as during a wait or a move."
