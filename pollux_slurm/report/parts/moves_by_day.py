@@ -8,17 +8,17 @@ from datetime import date, timezone
 
 from pollux_slurm.document.charts.move_bars import COST_PARTS
 from pollux_slurm.document.charts.scales import linear_axis
-from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.document.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.charts.stacked_bars import StackedBars, day_stacks
+from pollux_slurm.document.charts.time_axes import Range, days_axis
+from pollux_slurm.document.columns import Column, Data, rows_of
 from pollux_slurm.document.document import Part, Plot
-from pollux_slurm.report.parts.columns import ACCOUNT, JOB, USER
+from pollux_slurm.report.parts.columns import ACCOUNT, DAY, JOB, USER
 from pollux_slurm.report.parts.job_moves import PLANNED, costs_text, lost_s, move_columns, parts_s
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 from pollux_slurm.text import number_text, plural
 
 _BY_DAY = (
-    Column(key="day", title="day (UTC)", kind=Kind.DAY),
+    DAY,
     *(
         Column(key=f"{key}_min", title=f"{label} (min)")
         for key, (label, _) in zip(("checkpoint", "queue", "launch", "regroup"), COST_PARTS, strict=True)
@@ -78,19 +78,14 @@ def _by_day(minutes: Mapping[date, Sequence[float]]) -> Data:
 
 
 def _chart(minutes: Mapping[date, Sequence[float]], range_: Range, summary: str) -> StackedBars:
-    stacks = [
-        Stack(name=f"{day_text(midnight(day))} {day.year}", low=low, high=high, parts=tuple(parts))
-        for day, parts in minutes.items()
-        for low, high in [day_ends(day)]
-    ]
     return StackedBars(
         title="Standstill for reallocations by day",
         text=summary,
         x=days_axis(minutes, range_),
-        y=linear_axis("standstill (min per day)", [sum(stack.parts) for stack in stacks]),
+        y=linear_axis("standstill (min per day)", map(sum, minutes.values())),
         labels=tuple(label for label, _ in COST_PARTS),
         styles=tuple(style for _, style in COST_PARTS),
-        stacks=tuple(stacks),
+        stacks=day_stacks(minutes),
         value_text=lambda value: f"{number_text(value)} min",
         height=200.0,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -22,19 +22,9 @@ from pollux_slurm.text import duration_text, number_text
 Measure = Callable[[SpanJob], float | None]
 
 
-def completion_s(job: SpanJob) -> float | None:
-    """Return a job's completion time."""
-    return job.completion_s
-
-
-def waited_s(job: SpanJob) -> float | None:
-    """Return how long a job waited for its first start."""
-    return job.waited_s
-
-
 MEASURES: tuple[tuple[str, Measure], ...] = (
-    ("completion time", completion_s),
-    ("waiting time", waited_s),
+    ("completion time", lambda job: job.completion_s),
+    ("waiting time", lambda job: job.waited_s),
 )
 _GROUPS: tuple[tuple[str, Callable[[SpanJob], bool]], ...] = (
     ("all", lambda _: True),
@@ -242,40 +232,32 @@ def _groups(
         columns += [
             Column(key=f"{name}_{span.name}", title=f"{text} {span.name}", kind=kind) for span in spans
         ]
-    found: list[tuple[Value, ...]] = []
+    found = []
     for name in sorted({group(job) for span in spans for job in span.jobs}):
         own = [[job for job in span.jobs if group(job) == name] for span in spans]
-        found.append(
-            (
-                name,
-                *(len(jobs) for jobs in own),
-                *(
-                    sum(job.gpu_hours for job in jobs) / span.days
-                    for jobs, span in zip(own, spans, strict=True)
-                ),
-                *(quartiles(values_of(jobs, waited_s))[1] for jobs in own),
-                *(quartiles(values_of(jobs, _slowdown))[1] for jobs in own),
-            )
-        )
-    found.sort(key=lambda row: -(float(str(row[3])) + float(str(row[4]))))
-    return Data(key=key, title=f"By {title}", columns=tuple(columns), rows=tuple(found), note=note)
-
-
-def _slowdown(job: SpanJob) -> float | None:
-    return job.slowdown
+        per_day = [
+            sum(job.gpu_hours for job in jobs) / span.days for jobs, span in zip(own, spans, strict=True)
+        ]
+        waited = [_median(jobs, lambda job: job.waited_s) for jobs in own]
+        slowdowns = [_median(jobs, lambda job: job.slowdown) for jobs in own]
+        found.append((-sum(per_day), (name, *map(len, own), *per_day, *waited, *slowdowns)))
+    rows = tuple(row for _, row in sorted(found, key=lambda one: one[0]))
+    return Data(key=key, title=f"By {title}", columns=tuple(columns), rows=rows, note=note)
 
 
 def _spread_text(span: Span) -> str:
-    medians = {
-        name: quartiles(
-            values_of([job for job in span.jobs if (job.account or NAMELESS) == name], _slowdown)
-        )[1]
-        for name in {job.account or NAMELESS for job in span.jobs}
-    }
-    known = sorted(median for median in medians.values() if median is not None)
+    by_account: defaultdict[str, list[SpanJob]] = defaultdict(list)
+    for job in span.jobs:
+        by_account[job.account].append(job)
+    medians = [_median(jobs, lambda job: job.slowdown) for jobs in by_account.values()]
+    known = sorted(median for median in medians if median is not None)
     if len(known) < 2:
         return f"There was one account at most with jobs that ended {span.name}."
     return (
         f"{span.name.capitalize()}, the median slowdown of accounts was between "
         f"{number_text(known[0])} and {number_text(known[-1])}."
     )
+
+
+def _median(jobs: Sequence[SpanJob], measure: Measure) -> float | None:
+    return quartiles(values_of(jobs, measure))[1]
