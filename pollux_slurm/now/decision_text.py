@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _MORE = {
     "capacity": "other jobs gain more from more GPUs for now; it gets more when some of those end",
     "max_gpus": "its owner allows no more: pollux change JOB --max-gpus N",
-    "exploration": "it may have at most four times what it was measured on; it can grow further once it has "
-    "reported from this number",
+    "exploration": "it may have at most four times the GPUs that it has reported from; it can grow further "
+    "once it has reported from this number",
     "penalty": "a move would cost it more than more GPUs bring; each round decides that anew",
     "placement": "the free GPUs are not where a larger allocation would fit",
     "cpus": "where GPUs are free there are too few CPUs: request fewer per GPU (--cpus-per-gpu)",

@@ -1,4 +1,4 @@
-"""The tables of now: jobs, moves under way, last decisions; for `status`, `top` and the page."""
+"""The tables of now: jobs, moves under way, last decisions, kinds; for `status`, `top` and the page."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, table_of
 from pollux_slurm.now.decision_text import move_text, paused, present_bound, short_reason
 from pollux_slurm.now.present_state import missing_reports, present_state
 from pollux_slurm.now.promises import slack_of
-from pollux_slurm.report.parts.columns import ACCOUNT, EPOCH, GOODPUT, JOB, NAME, STATE, USER, WAY
-from pollux_slurm.text import seconds_since
+from pollux_slurm.report.parts.columns import (
+    ACCOUNT,
+    EPOCH,
+    GOODPUT,
+    JOB,
+    KIND,
+    NAME,
+    NUM_JOBS,
+    STATE,
+    USER,
+    WAY,
+)
+from pollux_slurm.text import plural, seconds_since
 
 if TYPE_CHECKING:
     from pollux_slurm.now.cluster import ClusterNow
     from pollux_slurm.now.jobs import JobNow
+    from pollux_slurm.store.contract.interface import KindRecord
 
 
 def jobs_data(
@@ -23,7 +35,7 @@ def jobs_data(
 ) -> Data:
     """Return the table of some jobs of a picture, but for some columns."""
     columns = tuple(column for column in job_columns(now) if column.key not in {*without})
-    return Data(key="jobs", title="", columns=columns, rows=rows_of(jobs, columns), note=note)
+    return table_of("jobs", jobs, columns, note=note)
 
 
 def job_columns(now: ClusterNow) -> tuple[Column, ...]:
@@ -38,38 +50,29 @@ def job_columns(now: ClusterNow) -> tuple[Column, ...]:
         replace(USER, rank=7, least=10, most=20, value=lambda job: job.record.user_name),
         replace(ACCOUNT, most=30, value=lambda job: job.record.account),
         replace(STATE, value=lambda job: now.state_of(job) + (" !" if has_warning(job, now) else "")),
-        Column(key="gpus", title="GPUs", kind=count, value=lambda job: job.record.allocation.num_gpus),
-        Column(key="batch", title="batch", kind=count, rank=2, value=_batch),
+        Column("gpus", "GPUs", count, value=lambda job: job.record.allocation.num_gpus),
+        Column("batch", "batch", count, rank=2, value=_batch),
         replace(GOODPUT, value=lambda job: job.measured and job.measured.goodput),
         Column(
-            key="speedup",
-            title="×share",
+            "speedup",
+            "×share",
             rank=1,
             value=lambda job: job.record.last_decision_speedup if job.record.model else None,
         ),
         replace(EPOCH, rank=4, value=_epoch),
-        Column(key="slack", title="slack", rank=3, value=lambda job: slack_of(job.record)),
+        Column("slack", "slack", rank=3, value=lambda job: slack_of(job.record)),
+        Column("restarts", "restarts", count, rank=9, value=lambda job: job.record.num_restarts),
         Column(
-            key="restarts", title="restarts", kind=count, rank=9, value=lambda job: job.record.num_restarts
-        ),
-        Column(
-            key="checkpoint_bytes",
-            title="checkpoint",
-            kind=Kind.BYTES,
+            "checkpoint_bytes",
+            "checkpoint",
+            Kind.BYTES,
             rank=10,
             value=lambda job: job.record.checkpoint_bytes,
         ),
-        Column(key="age", title="age", kind=seconds, rank=6, value=lambda job: _age_s(job, now)),
-        Column(key="at", title="reported", kind=Kind.AGO, rank=5, value=lambda job: _reported_s(job, now)),
-        Column(
-            key="nodes",
-            title="nodes",
-            kind=text,
-            rank=8,
-            least=10,
-            value=lambda job: str(job.record.allocation),
-        ),
-        Column(key="decision", title="decision", kind=text, least=10, value=_decision),
+        Column("age", "age", seconds, rank=6, value=lambda job: _age_s(job, now)),
+        Column("at", "reported", Kind.AGO, rank=5, value=lambda job: _reported_s(job, now)),
+        Column("nodes", "nodes", text, rank=8, least=10, value=lambda job: str(job.record.allocation)),
+        Column("decision", "decision", text, least=10, value=_decision),
     )
     asked = any(job.record.terms.finish_by is not None for job in now.jobs)
     return tuple(column for column in columns if asked or column.key != "slack")
@@ -81,39 +84,49 @@ def moves_data(now: ClusterNow) -> Data:
     columns = (
         replace(JOB, value=lambda one: one[0].record.slurm_job_id),
         replace(NAME, most=30, value=lambda one: one[0].record.name),
-        Column(key="source", title="from", kind=text, value=lambda one: str(one[1].source)),
-        Column(key="target", title="to", kind=text, value=lambda one: str(one[1].target)),
+        Column("source", "from", text, value=lambda one: str(one[1].source)),
+        Column("target", "to", text, value=lambda one: str(one[1].target)),
         replace(WAY, value=lambda one: "in place" if one[1].way.value == "in_place" else "by requeue"),
-        Column(key="step", title="step", kind=text, value=lambda one: one[1].step.text),
+        Column("step", "step", text, value=lambda one: one[1].step.text),
         Column(
-            key="planned",
-            title="planned",
-            kind=Kind.AGO,
-            value=lambda one: seconds_since(one[1].times[0][1], now.read_at),
+            "planned", "planned", Kind.AGO, value=lambda one: seconds_since(one[1].times[0][1], now.read_at)
         ),
     )
-    return Data(key="moves", title="", columns=columns, rows=rows_of(now.moves, columns))
+    return table_of("moves", now.moves, columns)
 
 
 def decisions_data(now: ClusterNow, *, most: int) -> Data:
     """Return the table of the newest decisions about jobs that are not being moved."""
     columns = (
         replace(JOB, value=lambda job: job.record.slurm_job_id),
+        Column("allocation", "allocation", Kind.TEXT, value=lambda job: str(job.record.last_decision)),
+        Column("reason", "bound by", Kind.TEXT, value=lambda job: short_reason(job.record)),
         Column(
-            key="allocation",
-            title="allocation",
-            kind=Kind.TEXT,
-            value=lambda job: str(job.record.last_decision),
-        ),
-        Column(key="reason", title="bound by", kind=Kind.TEXT, value=lambda job: short_reason(job.record)),
-        Column(
-            key="at",
-            title="decided",
-            kind=Kind.AGO,
+            "at",
+            "decided",
+            Kind.AGO,
             value=lambda job: seconds_since(job.record.last_decision_at, now.read_at),
         ),
     )
-    return Data(key="decisions", title="", columns=columns, rows=rows_of(now.decided[:most], columns))
+    return table_of("decisions", now.decided[:most], columns)
+
+
+def kinds_data(kinds: Iterable[KindRecord]) -> Data:
+    """Return the table of kinds of jobs."""
+    text = Kind.TEXT
+    columns = (
+        KIND,
+        USER,
+        Column("newest_job", "newest job", text, value=lambda one: f"{one.newest_job} ({one.newest_name})"),
+        NUM_JOBS,
+        Column("num_completed", "completed", Kind.COUNT),
+        Column("max_gpus_seen", "measured on", text, value=_measured_on),
+    )
+    return table_of("kinds", kinds, columns)
+
+
+def _measured_on(kind: KindRecord) -> str:
+    return f"up to {plural(kind.max_gpus_seen, 'GPU')}" if kind.max_gpus_seen else "not yet"
 
 
 def has_warning(job: JobNow, now: ClusterNow) -> bool:

@@ -55,11 +55,11 @@ def _measures(histories: Sequence[JobHistory], numbers: Sequence[str], made_at: 
         key="comparison",
         title="",
         columns=(
-            Column(key="key", title="key", kind=Kind.TEXT, shown=False),
+            Column("key", "key", Kind.TEXT, shown=False),
             MEASURE,
-            *(Column(key=f"text_{number}", title=f"job {number}", kind=Kind.TEXT) for number in numbers),
-            *(Column(key=f"ratio_{number}", title=f"ratio, job {number}") for number in numbers[1:]),
-            *(Column(key=f"value_{number}", title=f"job {number}", shown=False) for number in numbers),
+            *(Column(f"text_{number}", f"job {number}", Kind.TEXT) for number in numbers),
+            *(Column(f"ratio_{number}", f"ratio, job {number}") for number in numbers[1:]),
+            *(Column(f"value_{number}", f"job {number}", shown=False) for number in numbers),
         ),
         rows=tuple(rows),
     )
@@ -69,7 +69,7 @@ def _time_to_end(history: JobHistory, made_at: datetime) -> Fact:
     job = history.job
     took_s = ((job.finished_at or made_at) - job.submitted_at).total_seconds()
     title = "Time since submission" if job.finished_at is None else "Time from submission to end"
-    return Fact(key="time_s", title=title, value=took_s, kind=Kind.SECONDS)
+    return Fact("time_s", title, took_s, Kind.SECONDS)
 
 
 def _ratio(value: object, first: object) -> float | None:

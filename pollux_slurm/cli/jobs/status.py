@@ -15,6 +15,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
     StoreOption,
+    console,
     opened_store,
     print_json,
     print_line,
@@ -64,13 +65,11 @@ def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -
     """Print the status every `every_s` seconds until Ctrl-C; on a terminal, over the last one."""
     import time
 
-    from rich.console import Console
-
-    console = Console()
+    out = console()
     try:
         while True:
-            if console.is_terminal:
-                console.clear()
+            if out.is_terminal:
+                out.clear()
             print_line(f"{clock.now():%Y-%m-%d %H:%M:%S} UTC, every {every_s:g} s; end: Ctrl-C")
             try:
                 with opened_store(config) as store:
@@ -116,11 +115,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
             print_note(f"pollux: {picture.missing}")
         print_json([job_as_dict(shown, now) for shown in jobs])
         return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a pipe or a log has no width
+    out = console()
     if picture.missing is not None:
         print_line(picture.missing)
     for line in _freshness_lines(picture):
@@ -130,10 +125,10 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     if not records and unregistered:
         return
     if not records:
-        console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
+        out.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
     table = jobs_data(picture, jobs, without=("account",))
-    console.print(terminal_table(table, console.width, most=len(jobs), in_capitals=True).drawn)
+    out.print(terminal_table(table, out.width, most=len(jobs), in_capitals=True).drawn)
     for line in warning_lines(records, now):
         print_line(line)
     if decided is not None:

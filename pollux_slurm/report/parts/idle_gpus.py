@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from pollux_slurm.document.charts.time_axes import Range
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Kind, table_of
 from pollux_slurm.document.document import Part
 from pollux_slurm.model import ReallocationStep, ReallocationWay
 from pollux_slurm.policy import BOUND_TEXTS
@@ -71,15 +71,14 @@ def idle_gpus_part(use: GpuUse | None, range_: Range) -> Part:
     columns = (
         SINCE,
         UNTIL,
-        Column(key="duration_s", title="for", kind=Kind.SECONDS),
-        Column(key="num_gpus", title="idle GPUs", kind=Kind.COUNT),
-        Column(key="reasons", title="why", kind=Kind.TEXT, is_sentence=True, value=why_text),
+        Column("duration_s", "for", Kind.SECONDS),
+        Column("num_gpus", "idle GPUs", Kind.COUNT),
+        Column("reasons", "why", Kind.TEXT, is_sentence=True, value=why_text),
     )
-    data = Data(
-        key="idle_gpus",
-        title="",
-        columns=columns,
-        rows=rows_of(times, columns),
+    data = table_of(
+        "idle_gpus",
+        times,
+        columns,
         keep="last",
         note="GPUs that no job had, or on which a job had made no step yet, while a job waited or had fewer "
         f"than its maximum. Times that last for less than {SHORTEST.seconds} s together are left out.",

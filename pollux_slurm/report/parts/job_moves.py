@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from pollux_slurm.document.charts.move_bars import MoveChart, MoveRow
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Kind, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import REALLOCATION, ROUND, STANDSTILL_IN_PLACE, WAY
 from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
@@ -57,29 +57,29 @@ def parts_s(row: ReallocationEntry) -> tuple[float, ...]:
     return (row.checkpoint_s or 0.0, _queue_s(row) or 0.0, row.launch_s or 0.0, 0.0)
 
 
-PLANNED = Column(key="planned_at", title="planned (UTC)", kind=Kind.MOMENT)
-_RUNS = Column(key="runs", title="runs", kind=Kind.TEXT)
+PLANNED = Column("planned_at", "planned (UTC)", Kind.MOMENT)
+_RUNS = Column("runs", "runs", Kind.TEXT)
 _COLUMNS = (
-    Column(key="source_gpus", title="GPUs before", kind=Kind.COUNT),
-    Column(key="target_gpus", title="GPUs after", kind=Kind.COUNT),
-    Column(key="source_nodes", title="nodes before", kind=Kind.COUNT, shown=False),
-    Column(key="target_nodes", title="nodes after", kind=Kind.COUNT, shown=False),
+    Column("source_gpus", "GPUs before", Kind.COUNT),
+    Column("target_gpus", "GPUs after", Kind.COUNT),
+    Column("source_nodes", "nodes before", Kind.COUNT, shown=False),
+    Column("target_nodes", "nodes after", Kind.COUNT, shown=False),
     WAY,
-    Column(key="step", title="end", kind=Kind.TEXT),
-    Column(key="checkpoint_s", title="checkpoint", kind=Kind.SECONDS),
-    Column(key="queue_s", title="stopped to started", kind=Kind.SECONDS, value=_queue_s),
-    Column(key="launch_s", title="launch to step", kind=Kind.SECONDS),
-    Column(key="lost_s", title="standstill", kind=Kind.SECONDS, value=lost_s),
-    Column(key="total_s", title="standstill by requeue", kind=Kind.SECONDS, shown=False),
+    Column("step", "end", Kind.TEXT),
+    Column("checkpoint_s", "checkpoint", Kind.SECONDS),
+    Column("queue_s", "stopped to started", Kind.SECONDS, value=_queue_s),
+    Column("launch_s", "launch to step", Kind.SECONDS),
+    Column("lost_s", "standstill", Kind.SECONDS, value=lost_s),
+    Column("total_s", "standstill by requeue", Kind.SECONDS, shown=False),
     STANDSTILL_IN_PLACE,
-    Column(key="warm_up_s", title="new GPUs idle", kind=Kind.SECONDS, shown=False),
-    Column(key="goodput_before", title="goodput before"),
-    Column(key="goodput_after", title="goodput after"),
-    Column(key="paid_back_s", title="paid back after", kind=Kind.SECONDS, value=paid_back_s),
+    Column("warm_up_s", "new GPUs idle", Kind.SECONDS, shown=False),
+    Column("goodput_before", "goodput before"),
+    Column("goodput_after", "goodput after"),
+    Column("paid_back_s", "paid back after", Kind.SECONDS, value=paid_back_s),
     REALLOCATION,
     replace(ROUND, shown=False),
-    Column(key="cause", title="cause", kind=Kind.TEXT, shown=False),
-    Column(key="reason", title="reason", kind=Kind.TEXT, is_sentence=True),
+    Column("cause", "cause", Kind.TEXT, shown=False),
+    Column("reason", "reason", Kind.TEXT, is_sentence=True),
 )
 
 
@@ -88,11 +88,10 @@ def moves_part(rows: Sequence[ReallocationEntry], events: Sequence[JobEvent] = (
     starts = sorted((one.at, one.run) for one in events if one.event == "run" and one.run is not None)
     moves = sorted(rows, key=lambda row: row.planned_at)
     columns = move_columns(moves, PLANNED, replace(_RUNS, value=lambda row: _runs(row, starts)))
-    data = Data(
-        key="reallocations",
-        title="",
-        columns=columns,
-        rows=rows_of(moves, columns),
+    data = table_of(
+        "reallocations",
+        moves,
+        columns,
         note="Goodput in examples/s, means over the run before and the run after. Paid back after: how "
         "long it took at the new goodput to make up for the standstill; none where the job made room.",
         keep="last",

@@ -9,7 +9,7 @@ from pollux_slurm.document.charts.line_charts import LineChart, Mark, Panel, Ser
 from pollux_slurm.document.charts.scales import Axis, linear_axis
 from pollux_slurm.document.charts.thinning import Point, known, thinned, with_gaps
 from pollux_slurm.document.charts.time_axes import Range, time_axis
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import AT, EFFICIENCY, EPOCH, NUM_GPUS, RUN
 from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry, SamplePoint
@@ -24,12 +24,12 @@ _SAMPLES = (
     AT,
     RUN,
     NUM_GPUS,
-    Column(key="global_batch_size", title="batch size (examples)", kind=Kind.COUNT),
-    Column(key="throughput", title="throughput (examples/s)"),
+    Column("global_batch_size", "batch size (examples)", Kind.COUNT),
+    Column("throughput", "throughput (examples/s)"),
     EFFICIENCY,
-    Column(key="goodput", title="goodput (examples/s)"),
-    Column(key="predicted_throughput", title="predicted throughput (examples/s)"),
-    Column(key="progress", title="scale-invariant iterations", shown=False),
+    Column("goodput", "goodput (examples/s)"),
+    Column("predicted_throughput", "predicted throughput (examples/s)"),
+    Column("progress", "scale-invariant iterations", shown=False),
     EPOCH,
 )
 
@@ -67,8 +67,7 @@ _BATCH = (
 
 
 def _data(samples: Sequence[SamplePoint]) -> Data:
-    rows = rows_of(samples, _SAMPLES)
-    return Data(key="samples", title="", columns=_SAMPLES, rows=rows, keep="spread")
+    return table_of("samples", samples, _SAMPLES, keep="spread")
 
 
 def _goodput(

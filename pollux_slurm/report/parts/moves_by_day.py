@@ -10,7 +10,7 @@ from pollux_slurm.document.charts.move_bars import COST_PARTS
 from pollux_slurm.document.charts.scales import linear_axis
 from pollux_slurm.document.charts.stacked_bars import StackedBars, day_stacks
 from pollux_slurm.document.charts.time_axes import Range, days_axis
-from pollux_slurm.document.columns import Column, Data, rows_of
+from pollux_slurm.document.columns import Column, Data, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import ACCOUNT, DAY, JOB, USER
 from pollux_slurm.report.parts.job_moves import PLANNED, costs_text, lost_s, move_columns, parts_s
@@ -20,7 +20,7 @@ from pollux_slurm.text import number_text, plural
 _BY_DAY = (
     DAY,
     *(
-        Column(key=f"{key}_min", title=f"{label} (min)")
+        Column(f"{key}_min", f"{label} (min)")
         for key, (label, _) in zip(("checkpoint", "queue", "launch", "regroup"), COST_PARTS, strict=True)
     ),
 )
@@ -30,11 +30,11 @@ def moves_by_day_part(rows: Sequence[ReallocationEntry], range_: Range) -> Part:
     """Return the part about reallocations of running jobs, rows of reallocation_history."""
     moves = sorted((row for row in rows if row.moves_running), key=lambda row: -(lost_s(row) or 0.0))
     columns = move_columns(moves, JOB, USER, ACCOUNT, PLANNED)
-    data = Data(
-        key="reallocations",
+    data = table_of(
+        "reallocations",
+        moves,
+        columns,
         title="The longest standstills first",
-        columns=columns,
-        rows=rows_of(moves, columns),
         note="Goodput in examples/s, means over the run before and the run after.",
     )
     if not moves:

@@ -9,7 +9,7 @@ from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
 from pollux_slurm.document.charts.scales import linear_axis
 from pollux_slurm.document.charts.thinning import Point, averaged, known, with_gaps
 from pollux_slurm.document.charts.time_axes import Range, time_axis
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Kind, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import AT, GPU_TYPE, NUM_JOBS, NUM_MOVES, ROUND
 from pollux_slurm.report.parts.common import share
@@ -22,30 +22,29 @@ _AWAY = 10
 _ROUNDS = (
     AT,
     ROUND,
-    Column(key="shadow", title="shadow", kind=Kind.TEXT),
+    Column("shadow", "shadow", Kind.TEXT),
     NUM_JOBS,
-    Column(key="num_served", title="served", kind=Kind.COUNT),
-    Column(key="num_gpus", title="GPUs decided", kind=Kind.COUNT),
-    Column(key="total_gpus", title="GPUs there", kind=Kind.COUNT),
-    Column(key="mean_speedup", title="mean speedup"),
-    Column(key="min_speedup", title="least speedup"),
-    Column(key="gap", title="gap", kind=Kind.SHARE),
+    Column("num_served", "served", Kind.COUNT),
+    Column("num_gpus", "GPUs decided", Kind.COUNT),
+    Column("total_gpus", "GPUs there", Kind.COUNT),
+    Column("mean_speedup", "mean speedup"),
+    Column("min_speedup", "least speedup"),
+    Column("gap", "gap", Kind.SHARE),
     NUM_MOVES,
-    Column(key="solve_s", title="solved in", kind=Kind.SECONDS),
-    Column(key="objective", title="objective", kind=Kind.TEXT, shown=False),
-    Column(key="solver", title="solver", kind=Kind.TEXT, shown=False),
-    Column(key="fitness", title="fitness", shown=False),
-    Column(key="timed_out", title="cut short", kind=Kind.TEXT, shown=False),
+    Column("solve_s", "solved in", Kind.SECONDS),
+    Column("objective", "objective", Kind.TEXT, shown=False),
+    Column("solver", "solver", Kind.TEXT, shown=False),
+    Column("fitness", "fitness", shown=False),
+    Column("timed_out", "cut short", Kind.TEXT, shown=False),
 )
 
 
 def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
     """Return what rounds had and decided over time, rows of round_history, oldest first."""
-    data = Data(
-        key="rounds",
-        title="",
-        columns=_ROUNDS,
-        rows=rows_of(rows, _ROUNDS),
+    data = table_of(
+        "rounds",
+        rows,
+        _ROUNDS,
         keep="spread",
         note="Speedups are predicted, over each job's fair share of the cluster.",
     )
@@ -113,22 +112,21 @@ def _middle(points: Sequence[Point]) -> float:
 def nodes_part(nodes: Sequence[NodeSum], range_: Range) -> Part:
     """Return how busy each node was over the days of a range."""
     columns = (
-        Column(key="node_name", title="node", kind=Kind.TEXT),
+        Column("node_name", "node", Kind.TEXT),
         GPU_TYPE,
-        Column(key="gpu_hours", title="GPU hours held"),
-        Column(key="available_gpu_hours", title="GPU hours there"),
+        Column("gpu_hours", "GPU hours held"),
+        Column("available_gpu_hours", "GPU hours there"),
         Column(
-            key="utilization",
-            title="used",
-            kind=Kind.SHARE,
+            "utilization",
+            "used",
+            Kind.SHARE,
             value=lambda node: share(node.gpu_hours, node.available_gpu_hours),
         ),
     )
-    data = Data(
-        key="nodes",
-        title="",
-        columns=columns,
-        rows=rows_of(nodes, columns),
+    data = table_of(
+        "nodes",
+        nodes,
+        columns,
         note=f"GPU hours are of {range_.days_text()}. GPU hours there: what adaptive jobs could have had, as "
         "far as rounds knew.",
     )

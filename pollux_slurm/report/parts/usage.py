@@ -9,7 +9,7 @@ from datetime import date
 from pollux_slurm.document.charts.scales import linear_axis
 from pollux_slurm.document.charts.stacked_bars import StackedBars, day_stacks
 from pollux_slurm.document.charts.time_axes import Range, days_axis
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import ACCOUNT, DAY, EFFICIENCY, GPU_HOURS, NUM_JOBS, USER
 from pollux_slurm.report.parts.common import share
@@ -22,10 +22,10 @@ UsageRow = AccountUsage | UserUsage
 _USAGE = (
     NUM_JOBS,
     GPU_HOURS,
-    Column(key="trained_gpu_hours", title="GPU hours with progress"),
-    Column(key="useful_gpu_hours", title="useful GPU hours"),
-    Column(key="goodput", title="mean goodput (examples/s)"),
-    Column(key="progress_share", title="made progress", kind=Kind.SHARE),
+    Column("trained_gpu_hours", "GPU hours with progress"),
+    Column("useful_gpu_hours", "useful GPU hours"),
+    Column("goodput", "mean goodput (examples/s)"),
+    Column("progress_share", "made progress", Kind.SHARE),
     EFFICIENCY,
 )
 USAGE_NOTE = (
@@ -39,13 +39,7 @@ def usage_part(rows: Sequence[UsageRow], range_: Range, *, by: str, title: str) 
     """Return GPU hours by day and by `by`: account (rows of account_usage) or user_name (of user_usage)."""
     who = {one.key: one for one in (ACCOUNT, USER)}[by]
     columns = (DAY, who, *_USAGE)
-    daily = Data(
-        key=f"{who.title}_usage",
-        title="",
-        columns=columns,
-        rows=rows_of(rows, columns),
-        note=USAGE_NOTE,
-    )
+    daily = table_of(f"{who.title}_usage", rows, columns, note=USAGE_NOTE)
     if not rows:
         return Part(title=title, text="No adaptive job held GPUs in this time.", tables=(daily,))
     totals = _totals(rows, by)
@@ -90,11 +84,11 @@ def _totals_table(totals: Sequence[tuple[str, float, float, float]], range_: Ran
         columns=(
             who,
             GPU_HOURS,
-            Column(key="share", title="share of all", kind=Kind.SHARE),
-            Column(key="trained_gpu_hours", title="with progress"),
-            Column(key="progress_share", title="progress share", kind=Kind.SHARE),
-            Column(key="useful_gpu_hours", title="useful"),
-            Column(key="useful_share", title="useful share", kind=Kind.SHARE),
+            Column("share", "share of all", Kind.SHARE),
+            Column("trained_gpu_hours", "with progress"),
+            Column("progress_share", "progress share", Kind.SHARE),
+            Column("useful_gpu_hours", "useful"),
+            Column("useful_share", "useful share", Kind.SHARE),
         ),
         rows=tuple(
             (name, held, share(held, whole), trained, share(trained, held), useful, share(useful, held))
