@@ -41,10 +41,11 @@ def test_that_a_type_a_job_has_not_seen_is_as_fast_for_it_as_for_a_job_that_has_
 
 def test_that_configurations_end_where_no_job_may_have_more() -> None:
     cluster = [node(f"n{number}", 4) for number in range(4)]
-    jobs = [job("a", model=linear_model(seen=1)), job("b", max_gpus=8, model=linear_model(seen=16))]
-    assert max(build_tables(jobs, cluster).num_gpus) == 8
-    assert max(build_tables(jobs[:1], cluster).num_gpus) == EXPLORATION_GROWTH
-    assert max(build_tables([dataclasses.replace(jobs[1], max_gpus=None)], cluster).num_gpus) == 16
+    wide = job("a", max_gpus=8, model=linear_model(seen=16))
+    assert max(build_tables([wide, job("b", max_gpus=1)], cluster).num_gpus) == 8
+    assert max(build_tables([job("b", max_gpus=1)], cluster).num_gpus) == 4, "the sizes of one node"
+    assert max(build_tables([wide, job("b")], cluster).num_gpus) == 16
+    assert max(build_tables([job("b", model=linear_model(seen=1))], cluster).num_gpus) == EXPLORATION_GROWTH
 
 
 def test_that_a_pinned_job_beyond_its_maximum_counts_by_what_it_has() -> None:
