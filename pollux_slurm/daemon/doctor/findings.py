@@ -18,6 +18,7 @@ from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.parsing.node_json import SEVERAL_GPU_TYPES
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
+from pollux_slurm.text import plural
 from pollux_slurm.whole_numbers import whole_number
 
 _OLDEST_RELEASE, _NEWEST_RELEASE = (22, 5), (26, 5)
@@ -118,7 +119,7 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
             "MinJobAge",
             min_age_s < 2 * interval_s,
             f"MinJobAge is {min_age_s:g} s, {whose} every {interval_s:g} s",
-            "set MinJobAge to two intervals or more: or the daemon does not see how a job ended",
+            "set MinJobAge to two intervals or more, so that the daemon sees how a job ended",
         )
     yield found(
         "GresTypes",
@@ -147,7 +148,7 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
         "enable_user_top",
         may_reorder,
         f"users may {'' if may_reorder else 'not '}put their jobs before their others (scontrol top)",
-        "take enable_user_top off SchedulerParameters: else moved jobs get no priority, since their owners "
+        "take enable_user_top off SchedulerParameters: with it, moved jobs get no priority, as their owners "
         "could hand it on",
     )
 
@@ -283,7 +284,7 @@ def examine_objective(config: Config) -> Iterator[Finding]:
 
 def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, host: str) -> Finding:
     """Check the store. An SQLite file serves jobs on its own `host` only."""
-    text = f"{num_jobs} active job{'' if num_jobs == 1 else 's'} in {shown_url}"
+    text = f"{plural(num_jobs, 'active job')} in {shown_url}"
     elsewhere = sorted(
         node.name for node in nodes if node.hostname.partition(".")[0] != host.partition(".")[0]
     )
@@ -367,7 +368,7 @@ def examine_wings(snapshot: ClusterSnapshot) -> Finding:
     cures = []
     if alone:
         numbers = " ".join(job.job_id for job in alone[:_MAX_NAMED])
-        cures.append(f"those that run end by themselves within a minute; else: scancel {numbers}")
+        cures.append(f"those that run end by themselves within a minute; if any stay: scancel {numbers}")
     if forged:
         users = _first(sorted({job.user_name for job in forged}))
         text += f"; {len(forged)} jobs name in their Comment a job of another user, as if they were its wings"

@@ -34,6 +34,7 @@ from pollux_slurm.agent.membership.generation import Generation, Member
 from pollux_slurm.agent.membership.resize_requests import ResizeAnswer, ResizeRequest, ResizeRequests
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.launch.node.watched_processes import WatchedProcesses
+from pollux_slurm.text import plural
 
 # Newcomers that are not ready by then are ended, and a plan that rank 0 has not taken up is withdrawn.
 _READY_TIMEOUT_S = 600.0
@@ -241,7 +242,7 @@ class Resizing:
         if refusal is not None:
             return f"the script cannot be moved in place: {refusal}"
         if most is not None and wanted > most:
-            return f"this run has {most} GPU{'s' if most > 1 else ''}, and each process needs its own"
+            return f"this run has {plural(most, 'GPU')}, and each process needs its own"
         if request.leaves and request.generation != self._generation.number:
             return "the replicas have other ranks since then; ask again"
         if unknown:

@@ -6,6 +6,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
 from pollux_slurm.slurm.sbatch.request import SbatchRequest, count_requested_gpus, count_requested_nodes
+from pollux_slurm.text import plural
 
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task")
 
@@ -26,7 +27,7 @@ def start_gpus(request: SbatchRequest, terms: JobTerms) -> int:
         what = request.source_of("nodes" if request.given("nodes") else "nodelist")
     if num_gpus is None:
         return terms.min_gpus
-    gpus = f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}{'' if requested.is_given else ', one on each node'}"
+    gpus = f"{plural(num_gpus, 'GPU')}{'' if requested.is_given else ', one on each node'}"
     if num_gpus < terms.min_gpus:
         raise UsageError(
             f"{what} requests {gpus}, below --min-gpus {terms.min_gpus}: leave it out, and the job starts "

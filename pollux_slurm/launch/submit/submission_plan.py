@@ -58,6 +58,7 @@ from pollux_slurm.slurm.sbatch.request import (
     time_limit_s,
 )
 from pollux_slurm.store.access.secrets_in_url import holds_password, lines_with_passwords
+from pollux_slurm.text import plural
 
 TEMPLATE = "adaptive.sbatch.j2"
 _LONGEST_TOTAL_S = 999_999_999  # nine digits in the Comment: thirty years
@@ -197,7 +198,7 @@ def plan_submission(
     ):
         own_options.append(f"--begin=now+{PLACED_WITHIN_S}")
         warnings.append(
-            f"earlier jobs of its kind used more than {num_gpus} GPU{'s' * (num_gpus > 1)}: it waits for at "
+            f"earlier jobs of its kind used more than {plural(num_gpus, 'GPU')}: it waits for at "
             f"most {PLACED_WITHIN_S} s, so that the daemon may start it with more"
         )
     sbatch_options = _sbatch_arguments(options) if anchor is None else anchor.options

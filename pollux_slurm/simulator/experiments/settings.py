@@ -32,6 +32,7 @@ from pollux_slurm.simulator.policies import (
     make_policy,
 )
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
+from pollux_slurm.text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class ScalingSettings:
 
     @property
     def text(self) -> str:
-        return f"{self.low:g} to {self.high:g}, from {self.min_nodes} node" + "s" * (self.min_nodes != 1)
+        return f"{self.low:g} to {self.high:g}, from {plural(self.min_nodes, 'node')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
