@@ -74,6 +74,14 @@ def job(
     ],
     since: JobSinceOption = None,
     until: UntilOption = None,
+    tracker: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--tracker",
+            metavar="FOLDER",
+            help="A job's TensorBoard files, for each job in turn: compares losses at equal examples.",
+        ),
+    ] = None,
 ) -> Document:
     """Report on one job: goodput and GPUs over time, batch size, what each move cost and brought.
 
@@ -81,6 +89,7 @@ def job(
 
     Examples: pollux report job 1234
     · pollux report job 1234 1240
+    · pollux report job 1234 1240 --tracker runs/small --tracker runs/large
     · pollux report job 1234 -o job.html
     · pollux report job 1234 -o job.png
     · pollux report job 1234 --csv --table samples
@@ -89,6 +98,7 @@ def job(
     from pollux_slurm.report.job import job_document
     from pollux_slurm.report.jobs import jobs_document
     from pollux_slurm.report.reading import read_job
+    from pollux_slurm.report.tracked_loss import read_losses
     from pollux_slurm.store.reporting.queries import open_view_reader
 
     now = clock.now()
@@ -96,11 +106,14 @@ def job(
     several = list(dict.fromkeys(job_ids))
     if len(several) > 1 and range_ is not None:
         raise UsageError("--since and --until are for one job: several are compared over their whole lives")
+    if tracker and (len(several) == 1 or len(tracker) != len(several)):
+        raise UsageError("--tracker is for several jobs that are compared: give one for each, in their order")
+    losses = [read_losses(folder) for folder in tracker or ()]
     config = wanted.settings()
     with open_view_reader(config.require_store_url()) as reports:
         histories = [read_job(reports, one, range_, told=_told(config, one)) for one in several]
     if len(histories) > 1:
-        return jobs_document(histories, made_at=now)
+        return jobs_document(histories, made_at=now, losses=losses)
     return job_document(histories[0], made_at=now, range_=range_)
 
 
