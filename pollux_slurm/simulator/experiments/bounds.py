@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pollux_slurm.simulator.bound.dual_bound import average_bound
-from pollux_slurm.simulator.experiments.runs import OnDone, applications_of_worker, worker_pool
+from pollux_slurm.simulator.experiments.runs import (
+    ExperimentRun,
+    OnDone,
+    RunSpec,
+    applications_of_worker,
+    worker_pool,
+)
 from pollux_slurm.simulator.inputs.applications import Application
-
-if TYPE_CHECKING:
-    from pollux_slurm.simulator.experiments.kept_runs import ExperimentRun
-    from pollux_slurm.simulator.experiments.runs import RunSpec
 
 
 def with_bounds(
@@ -29,7 +30,7 @@ def with_bounds(
         groups.setdefault((run.jobs, run.settings.cluster()), []).append(run)
     if num_processes > 1 and len(groups) > 1:
         with worker_pool(min(num_processes, len(groups))) as pool:
-            specs = [members[0].spec for members in groups.values()]
+            specs = [members[0] for members in groups.values()]
             found = pool.map(_bound_in_worker, specs, [traces] * len(specs))
             for members, bound_s in zip(groups.values(), found, strict=True):
                 yield from ((run, bound_s) for run in members)
