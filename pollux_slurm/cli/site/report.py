@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.document.charts.time_axes import Range
     from pollux_slurm.document.document import Document
+    from pollux_slurm.report.group import GroupHistory
     from pollux_slurm.report.job import Told
 
 app = typer.Typer(
@@ -139,16 +140,10 @@ def account(
     · pollux report account --csv --table account_usage
     · pollux report account vision --json
     """
-    from pollux_slurm.report.group import account_document, life_of
-    from pollux_slurm.report.reading import read_group
-    from pollux_slurm.store.reporting.queries import open_view_reader
+    from pollux_slurm.report.group import account_document
 
     now = clock.now()
-    range_ = _range(since or _MONTH, until, now)
-    with open_view_reader(wanted.settings().require_store_url()) as reports:
-        history = read_group(reports, range_, account=name)
-    if since is None and until is None:
-        range_ = life_of(history, range_)
+    history, range_ = _group(wanted, since, until, now, account=name)
     command = _command("account", name or "", since, until)
     return account_document(history, range_, account=name, made_at=now, command=command)
 
@@ -167,16 +162,10 @@ def cluster(
     · pollux report cluster --since 30d --csv --table jobs
     · pollux report cluster --since 30d --json
     """
-    from pollux_slurm.report.group import cluster_document, life_of
-    from pollux_slurm.report.reading import read_group
-    from pollux_slurm.store.reporting.queries import open_view_reader
+    from pollux_slurm.report.group import cluster_document
 
     now = clock.now()
-    range_ = _range(since or _MONTH, until, now)
-    with open_view_reader(wanted.settings().require_store_url()) as reports:
-        history = read_group(reports, range_)
-    if since is None and until is None:
-        range_ = life_of(history, range_)
+    history, range_ = _group(wanted, since, until, now)
     return cluster_document(history, range_, made_at=now, command=_command("cluster", "", since, until))
 
 
@@ -288,6 +277,20 @@ def alerts() -> None:
 
     text = (resource_dir("sql") / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
     print_text(text)
+
+
+def _group(
+    wanted: Wanted, since: str | None, until: str | None, now: datetime, *, account: str | None = None
+) -> tuple[GroupHistory, Range]:
+    """Return what was in a range, and that range; without one, the last month's part with anything in it."""
+    from pollux_slurm.report.group import life_of
+    from pollux_slurm.report.reading import read_group
+    from pollux_slurm.store.reporting.queries import open_view_reader
+
+    range_ = _range(since or _MONTH, until, now)
+    with open_view_reader(wanted.settings().require_store_url()) as reports:
+        history = read_group(reports, range_, account=account)
+    return history, life_of(history, range_) if since is None and until is None else range_
 
 
 def _range(since: str, until: str | None, now: datetime) -> Range:
