@@ -28,7 +28,7 @@ def read_losses(folder: Path) -> Losses:
     The loss is the first scalar that is called so, as `loss` or `train/loss`. Examples are counted from the
     batch sizes that a `Tracker`, or `PolluxMonitor`, logs: each counts for the steps since the one before.
 
-    Raises `UsageError` where the files have neither, and `ModuleNotFoundError` without TensorBoard.
+    Raises `UsageError` where the files lack one of the two, and `ModuleNotFoundError` without TensorBoard.
     """
     with extras_named():
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
