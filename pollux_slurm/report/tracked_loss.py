@@ -30,6 +30,8 @@ def read_losses(folder: Path) -> Losses:
 
     Raises `UsageError` where the files lack one of the two, and `ModuleNotFoundError` without TensorBoard.
     """
+    if not folder.is_dir():
+        raise UsageError(f"--tracker {folder}: there is no folder of this name")
     with extras_named():
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     files = EventAccumulator(str(folder), size_guidance={"scalars": 0})
