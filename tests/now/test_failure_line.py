@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.crash_report import HAS_FAILED
+from pollux_slurm.launch.run.crash_report import HAS_FAILED
 from pollux_slurm.model import JobState
 from pollux_slurm.now.explained import Explained
 from pollux_slurm.now.explained_text import lines

@@ -6,6 +6,7 @@ interrupted experiment can be continued, and one with more loads or seeds runs t
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +18,11 @@ import numpy as np
 
 from pollux_slurm.errors import TraceError, UsageError
 from pollux_slurm.json_texts import parse_json
-from pollux_slurm.simulator.experiments.bounds import with_bounds
-from pollux_slurm.simulator.experiments.runs import ExperimentRun, OnDone, run_each
+from pollux_slurm.simulator.experiments.bounds import bounds_of
+from pollux_slurm.simulator.experiments.runs import OnDone, RunSpec, run_each
+from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application
+from pollux_slurm.simulator.inputs.workload import WorkloadJob
 from pollux_slurm.simulator.results.files import (
     csv_text,
     make_folder,
@@ -44,6 +47,37 @@ _TITLES = {
     "restart_delay_s": "delay (s)",
     "in_place": "in place",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRun:
+    """One run of an experiment. `load` and `seed` are None for a workload that was read.
+
+    `place` has the run's value of each key of `Point`, and of its policy's that are axes.
+    """
+
+    workload: str
+    load: float | None
+    seed: int | None
+    jobs: tuple[WorkloadJob, ...]
+    settings: RunSettings
+    place: Mapping[str, Any]
+    has_bound: bool = False
+
+    @property
+    def name(self) -> str:
+        """A file name made of workload and policy; it ends in a digest of all settings and jobs."""
+        known = json.dumps(
+            [dataclasses.asdict(self.settings), [dataclasses.asdict(job) for job in self.jobs]]
+        )
+        digest = hashlib.sha256(known.encode()).hexdigest()[:12]
+        # Parts are cut, so that the name is short enough for any file system.
+        parts = (self.workload, self.settings.label, digest)
+        return "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part[:60]) for part in parts)
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec(workload=self.workload, jobs=self.jobs, settings=self.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +141,7 @@ def run_experiment(
         results[run.name] = kept
 
     ended = run_each(
-        missing,
+        [run.spec for run in missing],
         traces,
         applications,
         num_processes=num_processes,
@@ -118,7 +152,9 @@ def run_experiment(
     unbounded = [
         run for run in runs if run.has_bound and results[run.name].summary.get("bound_avg_jct_s") is None
     ]
-    for run, bound_s in with_bounds(unbounded, traces, applications, num_processes, on_done=on_done):
+    specs = [run.spec for run in unbounded]
+    for index, bound_s in bounds_of(specs, traces, applications, num_processes):
+        run = unbounded[index]
         one = results[run.name]
         known_outcome = one.outcome
         if known_outcome is not None:
@@ -322,5 +358,5 @@ def _load(file: Path, *, then: str = "remove it and run the experiment again") -
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {file} ({error}): {then}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{file} is no JSON object: {then}")
+        raise UsageError(f"{file} is not a JSON object: {then}")
     return found

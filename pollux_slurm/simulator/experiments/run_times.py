@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux_slurm.simulator.experiments.runs import ExperimentRun
+from pollux_slurm.simulator.experiments.kept_runs import ExperimentRun
 from pollux_slurm.text import duration_text
 
 # Seconds of processor time for a job at load 1 on 16 nodes of 4 GPUs (one core of an AMD EPYC). Twice the

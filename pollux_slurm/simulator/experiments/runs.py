@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import hashlib
-import json
 import os
 import signal
 import struct
@@ -15,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator.engine.simulation import simulate
@@ -43,30 +40,6 @@ class RunSpec:
     workload: str
     jobs: tuple[WorkloadJob, ...]
     settings: RunSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentRun(RunSpec):
-    """One simulation of an experiment. `load` and `seed` are None for a workload that was read.
-
-    `place` has the run's value of each key of `Point`, and of its policy's that are axes.
-    """
-
-    load: float | None
-    seed: int | None
-    place: Mapping[str, Any]
-    has_bound: bool = False
-
-    @property
-    def name(self) -> str:
-        """A file name made of workload and policy; it ends in a digest of all settings and jobs."""
-        known = json.dumps(
-            [dataclasses.asdict(self.settings), [dataclasses.asdict(job) for job in self.jobs]]
-        )
-        digest = hashlib.sha256(known.encode()).hexdigest()[:12]
-        # Parts are cut, so that the name is short enough for any file system.
-        parts = (self.workload, self.settings.label, digest)
-        return "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part[:60]) for part in parts)
 
 
 def run_one(

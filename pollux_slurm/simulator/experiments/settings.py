@@ -17,7 +17,7 @@ from pollux_slurm.policy.participation.user_shares import SHARES_BETWEEN
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, SchedulingPolicy
 from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, InPlace, Rules, slurm_rules
-from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
+from pollux_slurm.simulator.engine.measurements import NO_NOISE, MeasurementNoise
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
 from pollux_slurm.simulator.engine.sharing import PairRates
 from pollux_slurm.simulator.inputs.rate_tables import read_pair_rates

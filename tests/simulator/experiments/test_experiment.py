@@ -10,7 +10,7 @@ import pytest
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.simulator import read_applications
 from pollux_slurm.simulator.experiments.experiment import Point, PolicyChoice, expand, read_experiment
-from pollux_slurm.simulator.experiments.runs import ExperimentRun
+from pollux_slurm.simulator.experiments.kept_runs import ExperimentRun
 from tests.published import traces_dir
 from tests.simulator.builders import write_traces
 

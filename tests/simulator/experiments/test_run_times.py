@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pollux_slurm.simulator.experiments.kept_runs import ExperimentRun
 from pollux_slurm.simulator.experiments.run_times import expected_s, expected_text
-from pollux_slurm.simulator.experiments.runs import ExperimentRun
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from tests.simulator.builders import made_job
 
