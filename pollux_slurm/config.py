@@ -136,7 +136,7 @@ class DaemonConfig:
     )
     tick_s: float = number("A tick, which advances the open moves, comes this often.", 0.5, 0.05, 60.0)
     checkpoint_timeout_s: float = number(
-        "A job must confirm a checkpoint within this time. One that does not is left alone as long.",
+        "A job must confirm a checkpoint within this time. One that does not is left alone for as long.",
         300.0,
         1.0,
         _LONGEST_S,
@@ -205,12 +205,12 @@ class PolicyConfig:
         "Equal shares belong to users, to accounts or to jobs.", "users", "accounts", "jobs"
     )
     share_half_life: str | None = setting(
-        "Past GPU hours lower users' shares, half as much after this long (1d or more). By default: never.",
+        "Past GPU hours lower users' shares, half after this long (1d or more). By default they do not.",
         None,
         example='"7d"',
     )
     exponent: float = number(
-        "The power p of the mean of speedups: 1 is their sum, 0 the geometric mean, -1 fair, lower fairer.",
+        "The power p of the mean of speedups: 1 is their sum, 0 and -1 the geometric and harmonic mean.",
         -1.0,
         -20.0,
         20.0,

@@ -287,7 +287,7 @@ class JobDecision:
     "partition" (the nodes that it may use now have no more), "limit", "moves" (the round's budget of
     reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "share" (other jobs of
     its user, or account, take up the share), "young" (too young, or too near its end, to be moved), "rigid",
-    "not_tried" (Slurm refused more lately, or the job would lose its place), "pinned", or "nothing" (no
+    "not_tried" (Slurm recently refused more, or the job would lose its place), "pinned", or "nothing" (no
     larger size that it may have is predicted to be faster).
     """
 

@@ -25,13 +25,13 @@ _MORE = {
     "memory": "where GPUs are free there is too little memory: request less per GPU (--mem-per-gpu)",
     "partition": "the nodes that it may use have no more",
     "rigid": "its number of GPUs is fixed: --min-gpus and --max-gpus are equal, or it cannot be requeued",
-    "young": "it has run for too short (--min-run, policy.min_age_s), or ends too soon, to be moved",
+    "young": "it started too recently (--min-run, policy.min_age_s), or ends too soon, to be moved",
     "limit": "the GPU limit of its account, user or QOS is reached; an admin can raise that",
     "moves": "this round moves no more jobs; it may be moved in the next",
     "share": "other jobs of the same user (or account) use that one's share of the cluster; it gets more "
     "when one of them ends, or when other users need less",
     "waiting": "GPUs are reserved for a job that has waited for too long",
-    "not_tried": "Slurm refused a larger allocation lately, or would not keep the job's place in it",
+    "not_tried": "Slurm recently refused a larger allocation, or would not keep the job's place in it",
     "pinned": "it has to stay as it is for now",
     "nothing": "no larger number of GPUs is predicted to make it faster",
 }

@@ -114,7 +114,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="NODESxGPUS",
-            help="Such as 2x4, or of several types '8x4:t4 + 4x8:a100=2.5'.",
+            help="The cluster: 2x4, or several types, such as '8x4:t4 + 4x8:a100=2.5'.",
             show_default="16x4",
         ),
     ] = None,

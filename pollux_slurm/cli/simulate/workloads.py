@@ -42,10 +42,12 @@ def generate(
     hours: Annotated[float, typer.Option(help="Time from the first to the last submission.")] = 8.0,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 16,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node.")] = 4,
-    accounts: Annotated[int, typer.Option(min=0, help="Distribute the jobs over so many accounts.")] = 0,
+    accounts: Annotated[int, typer.Option(min=0, help="Distribute the jobs over this many accounts.")] = 0,
     users: Annotated[
         int,
-        typer.Option(min=0, help="Distribute them over so many users; the k-th has 1/k of the first's jobs."),
+        typer.Option(
+            min=0, help="Distribute them over this many users; the k-th has 1/k of the first's jobs."
+        ),
     ] = 0,
     traces: Annotated[
         Path | None,

@@ -118,7 +118,7 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
             "MinJobAge",
             min_age_s < 2 * interval_s,
             f"MinJobAge is {min_age_s:g} s, {whose} every {interval_s:g} s",
-            "set MinJobAge to two intervals or more: or the daemon does not see how a job ended",
+            "set MinJobAge to two intervals or more, so that the daemon sees how a job ended",
         )
     yield found(
         "GresTypes",
@@ -147,7 +147,7 @@ def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | 
         "enable_user_top",
         may_reorder,
         f"users may {'' if may_reorder else 'not '}put their jobs before their others (scontrol top)",
-        "take enable_user_top off SchedulerParameters: else moved jobs get no priority, since their owners "
+        "take enable_user_top off SchedulerParameters: with it, moved jobs get no priority, as their owners "
         "could hand it on",
     )
 
@@ -367,7 +367,7 @@ def examine_wings(snapshot: ClusterSnapshot) -> Finding:
     cures = []
     if alone:
         numbers = " ".join(job.job_id for job in alone[:_MAX_NAMED])
-        cures.append(f"those that run end by themselves within a minute; else: scancel {numbers}")
+        cures.append(f"those that run end by themselves within a minute; if any stay: scancel {numbers}")
     if forged:
         users = _first(sorted({job.user_name for job in forged}))
         text += f"; {len(forged)} jobs name in their Comment a job of another user, as if they were its wings"

@@ -236,7 +236,7 @@ class Maintenance:
             if len(strays) > _MAX_NAMED:
                 numbers += f" and {len(strays) - _MAX_NAMED} more"
             _log.warning(
-                "job %s: no process of it is in its wings %s: they are cancelled", job.job_id, numbers
+                "job %s: none of its processes is in its wings %s: they are cancelled", job.job_id, numbers
             )
             self.guard()
             self.store.journal.plan(

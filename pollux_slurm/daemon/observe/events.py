@@ -129,7 +129,7 @@ class WatchedState:
             # Jobs behind it in the queue may have their turn.
             (
                 before.unmanaged - self.unmanaged if self.waiting else frozenset(),
-                "waits for resources no more",
+                "no longer waits for resources",
             ),
         ):
             if jobs:

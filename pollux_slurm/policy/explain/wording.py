@@ -17,7 +17,7 @@ BOUND_TEXTS = {
     "partition": "the nodes that it may use have no more",
     "rigid": "it has one size only",
     "young": "it is too young, or too near its end, to be moved",
-    "not_tried": "Slurm refused more lately, or would not keep its place there",
+    "not_tried": "Slurm recently refused more, or would not keep its place there",
     "limit": "its account's or user's limit of GPUs",
     "moves": "this round's budget of reallocations",
     "share": "other jobs of its user, or account, take up the share",

@@ -1,4 +1,4 @@
-"""Shares with memory: users who used fewer GPUs than others of late get more, until all have used as much.
+"""Shares with memory: users who recently used fewer GPUs than others get more, until all have used as much.
 
 The usage of a user is the GPU seconds that they had. They count half after each half-life h:
 
@@ -98,6 +98,6 @@ class ShareMemory:
             return None
         used, total = self._usage[name], math.fsum(self._usage[other] for other in sharing)
         return (
-            f"{name}'s share is {share:.2g} of an equal one: of late, {name} used {used / 3600:.3g} of the "
+            f"{name}'s share is {share:.2g} of an equal one: {name} recently used {used / 3600:.3g} of the "
             f"{total / 3600:.3g} GPU hours of those who have jobs"
         )

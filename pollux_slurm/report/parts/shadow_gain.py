@@ -109,7 +109,7 @@ def weigh(round_: ShadowRound, problem: Problem, decision: Decision, tables: Tab
     """
     known = {node.name for node in problem.nodes}
     if not known.issuperset(name for job in decision.jobs for name in job.allocation.nodes):
-        raise InvalidProblemError(f"round {round_.round_id} gave nodes that its problem has not")
+        raise InvalidProblemError(f"round {round_.round_id} gave nodes that its problem does not have")
     excluded = {job_id for job_id, _ in decision.excluded}
     current = {job.job_id: job.current for job in problem.jobs}
     decided = {job.job_id: job.allocation for job in decision.jobs}

@@ -356,5 +356,5 @@ def _load(file: Path, *, then: str = "remove it and run the experiment again") -
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {file} ({error}): {then}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{file} is no JSON object: {then}")
+        raise UsageError(f"{file} is not a JSON object: {then}")
     return found

@@ -31,7 +31,7 @@ def load_json(text: str, command: str) -> dict[str, Any]:
     except ValueError as error:
         raise SlurmReadError(f"{command}: the answer is cut or not JSON ({error})") from None
     if not isinstance(content, dict):
-        raise SlurmReadError(f"{command}: the answer is no JSON object")
+        raise SlurmReadError(f"{command}: the answer is not a JSON object")
     errors = content.get("errors")
     if errors:
         raise SlurmReadError(f"{command}: {_error_text(errors)}")

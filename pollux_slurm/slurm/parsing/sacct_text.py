@@ -194,6 +194,6 @@ def _moment(text: str, column: str, number: int) -> datetime:
         when = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError):
         raise TraceError(
-            f"line {number} of sacct's text: {column} is {text!r}; expected such as 2026-01-31T08:00:00"
+            f"line {number} of sacct's text: {column} is {text!r}; expected 2026-01-31T08:00:00 or alike"
         ) from None
     return when if when.tzinfo else when.replace(tzinfo=timezone.utc)

@@ -33,7 +33,7 @@ _ONE_WRAPPER = (
 WHOLE_MODEL = (
     "each replica needs the whole model, because a job that is moved changes its number of GPUs. If it fits "
     "on one GPU (by smaller micro-batches, bfloat16 or activation checkpointing), leave the sharding out; "
-    "else run it as an ordinary job, without pollux_slurm"
+    "otherwise run it as an ordinary job, without pollux_slurm"
 )
 """Why a model that is divided over the GPUs is refused, and what to do."""
 

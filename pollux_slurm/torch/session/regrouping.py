@@ -215,7 +215,7 @@ class Regrouping:
                 "pollux_slurm.torch.finished_steps() and call on_regroup"
             )
         if self.replay.lasting_reason is not None:
-            return f"replicas cannot join any more: {self.replay.lasting_reason}"
+            return f"replicas can no longer join: {self.replay.lasting_reason}"
         return None
 
     # ----------------------------------------------------------------------------------- on all members

@@ -185,7 +185,7 @@ def test_that_a_share_that_is_not_equal_has_its_reason(tmp_path: Path) -> None:
     file.write_text(problem_to_json(memory.with_shares(problem(nodes(1), *jobs, between="users"), 0.0)))
     lines = pollux("explain", "a", "--problem", str(file)).stdout.splitlines()
     assert (
-        "  share      ann's share is 0.25 of an equal one: of late, ann used 90 of the 120 GPU hours of "
+        "  share      ann's share is 0.25 of an equal one: ann recently used 90 of the 120 GPU hours of "
         "those who have jobs"
     ) in lines
     facts = json.loads(pollux("explain", "b0", "--json", "--problem", str(file)).stdout)

@@ -1,4 +1,4 @@
-"""The commands in docs/evaluation.md."""
+"""The commands in docs/evaluation.md and docs/benchmark.md."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typer.main import get_command
 from pollux_slurm.cli.app import app
 from pollux_slurm.simulator.experiments.experiment import read_experiment
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "evaluation.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+EVALUATION = (DOCS / "evaluation.md").read_text(encoding="utf-8")
+TEXT = EVALUATION + (DOCS / "benchmark.md").read_text(encoding="utf-8")
 
 
-def commands() -> Sequence[tuple[str, ...]]:
-    text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
+def commands(text: str = TEXT) -> Sequence[tuple[str, ...]]:
+    text = text.replace("\\\n", " ")
     lines = re.findall(r"^pollux simulate .*$", text, flags=re.MULTILINE)
     return [tuple(shlex.split(line)[2:]) for line in lines]
 
@@ -28,7 +30,10 @@ def test_that_there_are_commands() -> None:
         "export",
         "generate",
         "import-sacct",
-        *(f"{name}.toml" for name in ("adoption", "daemon", "load", "penalties", "restarts")),
+        "import-trace",
+        *(f"{name}.toml" for name in ("adoption", "daemon", "load", "objectives", "restarts")),
+        *("experiment.toml", "examples/scheduler/experiment.toml"),
+        *(f"examples/comparison/{name}.toml" for name in ("short", "full")),
     }
 
 
@@ -41,7 +46,7 @@ def test_that_every_option_in_the_commands_exists(words: tuple[str, ...]) -> Non
 
 
 def test_that_options_in_the_text_exist() -> None:
-    options = set(re.findall(r"`(--[a-z-]+)", PAGE.read_text(encoding="utf-8")))
+    options = set(re.findall(r"`(--[a-z-]+)", TEXT))
     simulate = get_command(app).commands["simulate"]  # type: ignore[attr-defined]
     every = [simulate, *simulate.commands.values()]
     known = {name for command in every for parameter in command.params for name in parameter.opts}
@@ -51,8 +56,10 @@ def test_that_options_in_the_text_exist() -> None:
 
 def test_that_the_experiments_on_the_page_can_be_run(tmp_path: Path) -> None:
     """Each block of TOML begins with its file's name, which a command after it names."""
-    blocks = re.findall(r"```toml\n# (\S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert {name for name, _ in blocks} == {words[0] for words in commands() if words[0].endswith(".toml")}
+    blocks = re.findall(r"```toml\n# (\S+)\n(.*?)```", EVALUATION, flags=re.DOTALL)
+    assert {name for name, _ in blocks} == {
+        words[0] for words in commands(EVALUATION) if words[0].endswith(".toml")
+    }
     for name, text in blocks:
         file = tmp_path / name
         file.write_text(text, encoding="utf-8")

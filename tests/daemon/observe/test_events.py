@@ -282,7 +282,7 @@ def test_that_the_start_of_a_rigid_job_is_an_event_for_an_adaptive_one_behind_it
     started = dataclasses.replace(rigid, state=JobState.RUNNING)
     before = state([FULL], [RUNS, WAITS, rigid])
     assert state([FULL], [RUNS, WAITS, started]).slurm_event_since(before) == (
-        "job 9 waits for resources no more"
+        "job 9 no longer waits for resources"
     )
     before = state([FULL], [RUNS, rigid])
     assert state([FULL], [RUNS, started]).slurm_event_since(before) is None
