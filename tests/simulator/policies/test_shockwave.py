@@ -47,6 +47,12 @@ def test_that_the_job_with_less_behind_it_gains_more() -> None:
     assert counts == [20, 0]
 
 
+def test_that_the_longest_rest_counts_less_than_progress() -> None:
+    """Each round of the short job adds more to its logarithm, though the other will end last."""
+    counts, _ = plan([9000.0, 2400.0], [12000.0, 2400.0])
+    assert counts == [0, 20]
+
+
 def test_that_a_fair_finish_bounds_what_may_be_left() -> None:
     """The second may have 600 s left, 1,200 s at half a share: 15 of its 20 rounds are planned."""
     counts, weights = plan([12000.0, 2400.0], [12000.0, 12000.0], fair_s=(1e9, 2400.0 + 1200.0))
