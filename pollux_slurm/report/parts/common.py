@@ -61,7 +61,6 @@ def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
     )
     data = Data(
         key="model_accuracy",
-        title="",
         columns=columns,
         rows=weighed,
         note="Mean error: predicted over measured throughput, less 1; above 0 the model promised too much. "
