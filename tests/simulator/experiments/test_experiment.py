@@ -77,6 +77,14 @@ def test_that_each_load_and_seed_is_a_workload_for_the_clusters_gpus() -> None:
     ]
 
 
+def test_that_a_load_is_an_axis_alone_too() -> None:
+    """Each load has the first cluster, each cluster the first load."""
+    options = {"axes": "alone", "load": [0.1, 0.2], "nodes": ["16x4", "8x4"]}
+    made = read_experiment(None, {"traces": str(traces_dir()), **options})
+    found = [(run.load, run.place["nodes"]) for run in expand(made, read_applications(traces_dir()))]
+    assert found == [(0.1, "16x4"), (0.1, "8x4"), (0.2, "16x4")]
+
+
 def test_that_no_generated_job_asks_for_more_gpus_than_a_type_has() -> None:
     made = read_experiment(None, {"traces": str(traces_dir()), "nodes": "2x4:t4 + 3x4:a100=2", "load": 9})
     (run,) = expand(made, read_applications(traces_dir()))
